@@ -239,17 +239,18 @@ def test_a_change_stays_on_one_line_in_html_and_a_second_start_is_told(
     golden(other("\n".join(Page(page).texts), "\n".join(Page(html.write(plain)).texts)))
 
 
-def test_each_trial_of_the_tuner_is_told_once(tmp_path: Path) -> None:
+def test_each_trial_of_an_older_recording_is_told_once(tmp_path: Path) -> None:
     changes = (Change(knob="minibatch_size", before=1024, value=2048),)
     gain = Measured(gain=0.3, interval=0.012, detectable=True, settled=True)
     tried = (
         Trial(changes=changes, result="kept", t=EVENTS[1].t, measured=gain, text="memory was free"),
         Trial(changes=changes, result="failed", t=EVENTS[1].t + 1),
     )
-    forgotten = Trial(changes=changes, result="reverted", text="a trial that the tuner tells no more")
     said = (
         "started by ana (pid 7)",
-        *map(daemon_tuning.trial_text, (*tried, forgotten)),
+        "kept minibatch_size 1 024 → 2 048, +30.0 % ± 1.2: memory was free",
+        "failed minibatch_size 1 024 → 2 048",
+        "reverted minibatch_size 1 024 → 2 048: a trial that the tuner tells no more",
         "kept minibatch_size 1 024 → 2 048 of another tuner",
     )
     events = (*EVENTS, *(event(20 + i, "tuner", text) for i, text in enumerate(said)))
@@ -259,6 +260,23 @@ def test_each_trial_of_the_tuner_is_told_once(tmp_path: Path) -> None:
     assert section.count("memory was free") == 1
     assert "failed minibatch_size" not in section
     assert all(text in section for text in (said[0], *said[3:]))
+
+
+def test_each_trial_is_in_the_report_once_by_its_time(tmp_path: Path) -> None:
+    changes = (Change(knob="minibatch_size", before=1024, value=2048),)
+    why = (fact("memory.taken_by_others", size_bytes=17 << 30),)
+    tried = tuple(Trial(changes=changes, result="reverted", t=EVENTS[1].t + i, why=why) for i in range(3))
+    told = [fact("tuner.started", by="ana (pid 7)", dry=True), *map(daemon_tuning.trial_ended, tried)]
+    events = [
+        structs.replace(event(20 + i, "tuner", ""), code=what.code, fields=what.fields)
+        for i, what in enumerate(told)
+    ]
+    state = structs.replace(STATE, tuner=TunerState(stand="holding", tried=tried[:2]))
+    page = markdown.write(document(tmp_path / "r.hoptui", state=state, events=(*EVENTS, *events)))
+    section = page.partition("## What the tuner tried")[2].partition("\n## ")[0]
+    assert section.count("17.0 GiB") == 3, "two trials of the state, and the event of the third"
+    assert section.count("reverted minibatch_size") == 1
+    assert "started by ana (pid 7), dry" in section
 
 
 def test_a_knob_that_followed_another_is_told(tmp_path: Path, plain: Document, golden: Golden) -> None:

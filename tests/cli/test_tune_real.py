@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 from hoptui.domain.tuning import Tune, Tuned, TunerState
+from hoptui.presentation import sentences
 from hoptui.protocol.messages import RunState
 from tests.cli.conftest import Hoptui
 from tests.conftest import RawViewer, TestNode, until
@@ -62,16 +63,16 @@ def test_a_daemon_killed_in_a_trial_leaves_nothing_behind(node: TestNode, golden
     run = viewer.run()
     until(lambda: viewer.vital(run.run).step > 10, what="some iterations")
     begun = viewer.ask(Tune(id=1, run=run.run, op="start"), Tuned)
-    assert begun.granted, begun.reason
+    assert begun.granted, begun.code
     until(lambda: micro_batch(viewer.run()) == 64, what="a trial in effect")
     killed = node.daemon_pid()
     os.kill(killed, signal.SIGKILL)
     until(lambda: node.daemon_pid() not in (0, killed), what="another daemon")
 
     other = node.viewer("other")
-    told = until(lambda: [e.text for e in other.fetch(run=run.run).events if "goes on: " in e.text])
+    told = until(lambda: [e for e in other.fetch(run=run.run).events if e.code == "tuner.goes_on"])
     assert len(told) == 1
-    golden(told[0])
+    golden(sentences.event_text(told[0]))
     after = tuned(other.run())
     assert (after.tried[0].result, after.tried[0].changes[0].before) == ("unfinished", 32)
     assert (after.user, after.started, after.limits) == (

@@ -12,6 +12,7 @@ from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Change, Limits, Trial, Tune, Tuned, TunerState
 from hoptui.protocol import messages
@@ -41,6 +42,7 @@ MICRO = KnobState(
 )
 LR = KnobState(spec=KnobSpec(name="lr", kind="float", default=3e-4, min=0.0, max=1.0), value=3e-4)
 UP = Change(knob="micro_batch", before=32, value=64)
+PURPOSE = fact("trial.no_clear_limit")
 
 
 class Keeper:
@@ -92,7 +94,9 @@ class Script:
     ) -> None:
         self.known = known
         self.overrides = overrides
-        self._state = TunerState(stand="baseline", text="measures", limits=limits, started=now, user=user)
+        self._state = TunerState(
+            stand="baseline", facts=(fact("tuner.begins"),), limits=limits, started=now, user=user
+        )
         self.plan: list[Proposal | Exception] = []
         self.scenes: list[Observation] = []
         self.ids: dict[str, str] = {}
@@ -107,7 +111,7 @@ class Script:
         self._state = structs.replace(self._state, **fields)
 
     def propose(self, *changes: Change) -> None:
-        self.plan.append(Proposal(changes, "memory is free"))
+        self.plan.append(Proposal(changes, (PURPOSE,)))
 
     def look(self, observation: Observation) -> Proposal | None:
         self.scenes.append(observation)
@@ -115,16 +119,16 @@ class Script:
         if isinstance(found, Exception):
             raise found
         if found is not None:
-            self.put(stand="trial", trial=Trial(changes=found.changes, t=observation.t, text=found.why))
+            self.put(stand="trial", trial=Trial(changes=found.changes, t=observation.t, why=found.why))
         return found
 
     def sent(self, ids: dict[str, str]) -> None:
         self.ids = dict(ids)
 
-    def end(self, result: str, text: str) -> None:
+    def end(self, result: str, *why: Fact) -> None:
         assert self.state.trial is not None
         trial = self.state.trial
-        ended = structs.replace(trial, result=result, measured=figured(trial), text=text)
+        ended = structs.replace(trial, result=result, measured=figured(trial), why=why)
         self.put(stand="holding", trial=None, tried=(*self.state.tried, ended))
 
     def take_over(self, left: TunerState) -> None:
@@ -137,8 +141,8 @@ class Script:
     def stop(self, now: int) -> Rollback | None:
         trial = self.state.trial
         if trial is not None:
-            self.end("interrupted", "stopped")
-        self.put(stand="off", text="stopped")
+            self.end("interrupted", fact("trial.tuner_stopped"))
+        self.put(stand="off", facts=(fact("tuner.stopped"),))
         return Rollback.undo(trial) if trial is not None else None
 
     def found(self) -> PriorResult | None:
@@ -263,6 +267,6 @@ class QuietNode:
     def value(self, knob: str = "micro_batch") -> object:
         return next(k.value for k in self.run.state.knobs if k.spec.name == knob)
 
-    def said(self, kind: str = "tuner") -> list[str]:
-        """The texts of the events of a kind."""
-        return [event.text for event in self.node.events if event.kind == kind]
+    def said(self, kind: str = "tuner") -> list[Fact]:
+        """What the events of a kind report."""
+        return [Fact(event.code, event.fields) for event in self.node.events if event.kind == kind]

@@ -161,7 +161,7 @@ def test_what_is_changed_together_with_readers_is_measured_as_long_as_they_are()
 
 # trials -----------------------------------------------------------------------------------------------------
 
-FIGURE = Measured(metric="units per joule", gain=0.06, interval=0.01, iterations=30)
+FIGURE = Measured(metric="units_per_joule", gain=0.06, interval=0.01, iterations=30)
 
 
 def own(wanted: int = 64, t: int = 100) -> CommandRecord:

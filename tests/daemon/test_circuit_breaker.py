@@ -115,7 +115,7 @@ def test_a_tuner_that_cannot_be_taken_up_is_off(
     monkeypatch.setattr(Script, "take_over", broken)
     for _ in range(5):
         there.look()
-    assert (there.tuner.stand, there.tuner.text) == ("off", BROKE)
+    assert (there.tuner.stand, there.tuner.facts) == ("off", (BROKE,))
     assert len(caplog.records) == len(there.scripts) == 1
 
 
@@ -127,7 +127,7 @@ def test_a_tuner_that_breaks_again_while_it_is_ended_is_off(
     trying.script.plan.append(ZeroDivisionError())
     for _ in range(5):
         trying.look()
-    assert (trying.tuner.stand, trying.tuner.text) == ("off", BROKE)
+    assert (trying.tuner.stand, trying.tuner.facts) == ("off", (BROKE,))
     assert (trying.tuner.trial, trying.tuner.tried[-1].result) == (None, "unfinished")
     assert len(trying.scripts) == 1, "nobody takes it up"
 

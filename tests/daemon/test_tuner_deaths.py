@@ -6,12 +6,14 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from hoptui.daemon.handlers.tuners import CRASHED, KILLED
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Change, Limits, Measured, Trial, TunerState
 from hoptui.protocol.messages import Bye, CommandRecord, Declare, Outcome
 from hoptui.tuner.observation import PriorResult
 from hoptui.tuner.rollback import DECLARED_S, RETRY_S, TRIES, UNHEARD_S
-from tests.daemon.quiet_node import ANA, LR, MICRO, RUN, SECOND, UP, QuietNode
+from tests.daemon.quiet_node import ANA, LR, MICRO, PURPOSE, RUN, SECOND, UP, QuietNode
 
 
 def test_it_ends_with_its_run_before_the_recording_is_closed(trying: QuietNode) -> None:
@@ -19,7 +21,7 @@ def test_it_ends_with_its_run_before_the_recording_is_closed(trying: QuietNode) 
     assert trying.keeper.log[-1] == "finish"
     last = trying.keeper.states[-1].tuner
     assert last is not None
-    assert (last.stand, last.text) == ("off", "the run has ended: finished")
+    assert (last.stand, last.facts) == ("off", (fact("tuner.run_ended", reason="finished"),))
     assert last.tried[-1].result == "interrupted"
     assert not trying.tune("stop").granted
 
@@ -37,8 +39,9 @@ def test_a_run_that_crashed_in_a_trial_comes_back_without_it(trying: QuietNode) 
     trying.look()
     assert trying.value() == 32
     assert len(trying.script.scenes) == 1
-    assert trying.said()[-1] == "goes on: the run crashed in the middle of a trial; in effect: micro_batch 32"
-    assert sum("unfinished" in text for text in trying.said()) == 1
+    goes_on = fact("tuner.goes_on", cause=CRASHED, in_trial=True, values={"micro_batch": 32}, missing=[])
+    assert trying.said()[-1] == goes_on
+    assert sum(what.fields.get("result") == "unfinished" for what in trying.said()) == 1
 
 
 def test_a_process_that_comes_after_a_crash_is_left_alone_until_it_has_knobs(trying: QuietNode) -> None:
@@ -71,7 +74,8 @@ def test_what_a_run_crashed_with_is_not_tried_on_it_again(trying: QuietNode) -> 
     trying.hello(nonce="n2")
     trying.look()
     assert trying.tuner.frozen == ("micro_batch",)
-    assert "leaves micro_batch alone: the run crashed in the middle of a trial" in trying.said()
+    why = fact("tuner.in_trial", cause=CRASHED)
+    assert fact("tuner.leaves_alone", knobs=["micro_batch"], why=why) in trying.said()
     assert trying.tune("release", knob="micro_batch").granted
     trying.look()
     assert not trying.script.state.frozen
@@ -92,13 +96,13 @@ def test_what_a_run_crashed_with_is_given_to_no_other(quiet: QuietNode) -> None:
 
 
 def test_a_crash_between_trials_costs_no_knob(trying: QuietNode) -> None:
-    trying.script.end("kept", "")
+    trying.script.end("kept")
     trying.look()
     trying.runs.receive(b"n1", None, Bye(reason="exception"))
     trying.hello(nonce="n2")
     trying.look()
     assert trying.tuner.frozen == ()
-    assert trying.said()[-1] == "goes on: the run crashed"
+    assert trying.said()[-1] == fact("tuner.goes_on", cause=CRASHED)
 
 
 def test_a_run_that_has_finished_and_starts_again_is_not_tuned(trying: QuietNode) -> None:
@@ -140,7 +144,7 @@ def test_the_figure_of_a_trial_that_was_cut_off_is_its_last(trying: QuietNode) -
     assert trying.tuner.tried[-1].measured == structs.replace(measured, settled=True)
 
 
-RUNNING = Trial(changes=(UP,), t=95 * SECOND, text="memory is free")
+RUNNING = Trial(changes=(UP,), t=95 * SECOND, why=(PURPOSE,))
 
 
 def test_after_the_daemons_death_a_trial_is_unfinished_and_undone() -> None:
@@ -166,7 +170,7 @@ def test_a_run_that_died_with_its_daemon_comes_back_without_the_trial() -> None:
     there, _ = killed(RUNNING)
     there.runs.end(there.run, "exited", "its process ended while no daemon was running")
     assert (there.tuner.stand, there.tuner.tried[-1].result) == ("off", "unfinished")
-    assert there.tuner.text == "the run has ended: exited"
+    assert there.tuner.facts == (fact("tuner.run_ended", reason="exited"),)
     there.hello(nonce="n2", knobs=(structs.replace(MICRO, value=64), LR))
     there.look()
     assert [(c.knob, c.value, c.epoch) for c in there.commands] == [("micro_batch", 32, 2)]
@@ -218,8 +222,8 @@ def test_a_value_that_was_read_back_otherwise_is_undone_as_well(trying: QuietNod
     there.node.book.restore([record])
     there.hello(knobs=(structs.replace(MICRO, value=63), LR))
     there.look()
-    assert [(c.value, c.why.partition(":")[0]) for c in there.commands] == [
-        (32, "back to the values before the trial")
+    assert [(c.value, c.purpose) for c in there.commands] == [
+        (32, (fact("rollback.unfinished", cause=KILLED),))
     ]
 
 
@@ -228,7 +232,7 @@ def test_a_value_that_nobody_here_knows_of_is_left() -> None:
     there.hello(knobs=(structs.replace(MICRO, value=48), LR))
     there.look()
     assert there.commands == []
-    assert there.said()[-1].endswith("in effect: micro_batch 48")
+    assert there.said()[-1].fields["values"] == {"micro_batch": 48}
 
 
 def test_what_a_person_has_set_meanwhile_stays() -> None:
@@ -237,7 +241,7 @@ def test_what_a_person_has_set_meanwhile_stays() -> None:
     there.person("micro_batch", 64)
     there.look()
     assert there.commands == []
-    assert there.said()[-1].endswith("in effect: micro_batch 64")
+    assert there.said()[-1].fields["values"] == {"micro_batch": 64}
 
 
 ACCUM = KnobState(
@@ -293,7 +297,7 @@ def test_a_knob_that_is_not_declared_any_more_is_left_alone_with_a_word() -> Non
     assert there.tuner.frozen == ("lr", "micro_batch")
     last = [event for event in there.node.events if event.kind == "tuner"][-1]
     assert last.level == "warning"
-    assert last.text.endswith("in effect: grad_accum 64; not declared, and left alone: micro_batch")
+    assert (last.fields["values"], last.fields["missing"]) == ({"grad_accum": 64}, ["micro_batch"])
 
 
 def sent(trying: QuietNode) -> tuple[QuietNode, CommandRecord]:
@@ -341,7 +345,8 @@ def test_a_way_back_that_is_refused_is_tried_again_and_then_left_with_a_word() -
     assert len(there.commands) == TRIES
     assert there.tuner.frozen == ("lr", "micro_batch")
     last = [e for e in there.node.events if e.kind == "tuner"][-1]
-    assert (last.level, last.text.partition("; ")[2]) == ("warning", "in effect: micro_batch 64")
+    assert (last.level, last.fields["values"]) == ("warning", {"micro_batch": 64})
+    assert last.fields["missing"] == []
 
 
 def test_a_tuner_that_was_stopped_does_not_come_back() -> None:
@@ -357,5 +362,5 @@ def test_without_a_trial_it_just_goes_on() -> None:
     there.hello()
     there.look()
     assert there.script.scenes
-    assert there.said()[-1] == "goes on: the daemon was restarted"
+    assert there.said()[-1] == fact("tuner.goes_on", cause=KILLED)
     assert ANA.user == there.tuner.user

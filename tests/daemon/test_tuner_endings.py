@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.protocol.messages import Bye
 from hoptui.sdk.command_inbox import CommandInbox
 from hoptui.sdk.knobs import Knob, LiveKnob, knob_spec
@@ -73,7 +74,7 @@ def test_what_a_person_has_set_since_the_last_look_is_not_taken_back_by_a_stop(
     there.person("micro_batch", 48, stage=stage)
     assert there.tune("stop").granted
     assert [command.value for command in there.commands] == [64]
-    assert there.said()[-1] == "sets nothing back of micro_batch: a person has just chosen otherwise"
+    assert there.said()[-1] == fact("rollback.user_chose", knobs=["micro_batch"])
 
 
 def test_stopping_before_a_knob_of_a_trial_is_declared_says_what_it_may_be(trying: QuietNode) -> None:
@@ -81,17 +82,18 @@ def test_stopping_before_a_knob_of_a_trial_is_declared_says_what_it_may_be(tryin
     trying.hello(nonce="n2", knobs=(LR,))
     trying.look()
     assert trying.tune("stop").state.stand == "off"
-    assert trying.said()[-1] == "micro_batch: not declared yet, and may have the value that was tried"
+    assert trying.said()[-1] == fact("rollback.not_declared_yet", knobs=["micro_batch"])
 
 
 def test_a_trial_that_cannot_be_set_back_is_reported(trying: QuietNode) -> None:
     trying.run.restarting = True
     trying.tuners.close()
-    assert trying.said()[-1] == "micro_batch could not be set back to 32: restarting"
+    why = fact("restarting", name="lm")
+    assert trying.said()[-1] == fact("rollback.impossible", knob="micro_batch", value=32, why=why)
 
 
 def test_a_tuner_that_breaks_on_the_way_back_from_a_trial_is_back(trying: QuietNode) -> None:
-    trying.script.end("reverted", "slower")
+    trying.script.end("reverted", fact("trial.harmful"))
     trying.look()
     trying.script.plan.append(ZeroDivisionError())
     trying.look()
@@ -100,7 +102,7 @@ def test_a_tuner_that_breaks_on_the_way_back_from_a_trial_is_back(trying: QuietN
 
 
 def test_a_tuner_that_breaks_after_a_trial_was_kept_leaves_it(trying: QuietNode) -> None:
-    trying.script.end("kept", "")
+    trying.script.end("kept")
     trying.look()
     trying.script.plan.append(ZeroDivisionError())
     trying.look()

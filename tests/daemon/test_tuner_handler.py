@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.tuning import trial_text
+from hoptui.daemon.handlers.tuners import BROKE
+from hoptui.daemon.tuning import trial_ended
 from hoptui.domain.devices import GpuInfo
-from hoptui.domain.facts import fact
+from hoptui.domain.facts import Fact, fact, nested
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import Origin
 from hoptui.tuner.observation import PriorResult
 from hoptui.tuner.rollback import unfinished
-from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
+from tests.daemon.quiet_node import LR, MICRO, PURPOSE, RUN, UP, QuietNode
 
+NO_WARP = fact("unknown_knob", run="lm", knob="warp", known=["micro_batch", "lr"])
 BEN = Origin(user="ben", pid=8, client="dashboard")
 
 
@@ -29,41 +32,45 @@ def test_it_is_started_and_says_so_to_everybody(quiet: QuietNode) -> None:
     assert (answer.state.stand, answer.state.user, answer.state.limits.budget) == ("baseline", "ana", 0.05)
     assert quiet.tuner == answer.state
     assert quiet.node.version > version
-    assert quiet.said() == ["started by ana (pid 7)"]
+    assert quiet.said() == [fact("tuner.started", by="ana (pid 7)", dry=False)]
     assert quiet.keeper.states[-1].tuner == answer.state  # on its way to the disk
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason"),
+    ("asked", "refusal"),
     [
-        ({"run": "nobody12"}, "no live run has the id 'nobody12'"),
-        ({"op": "stop"}, "lm is not being tuned"),
-        ({"op": "freeze", "knob": "lr"}, "lm is not being tuned"),
-        ({"op": "freeze", "knob": "warp"}, "lm has no knob 'warp'; it has micro_batch, lr"),
-        ({"op": "release", "knob": "warp"}, "lm has no knob 'warp'; it has micro_batch, lr"),
-        ({"limits": Limits(memory=math.nan)},
-         "memory is a share of a GPU's, more than 0 and at most 1, not nan"),
-        ({"limits": Limits(budget=0.0)},
-         "the budget is a share of the run's time, more than 0 and at most 1, not 0"),
-        ({"limits": Limits(power_w=-1.0)}, "power is in watts, more than 0, not -1"),
-        ({"limits": Limits(learning=("warp",))}, "lm has no knob 'warp'; it has micro_batch, lr"),
+        ({"run": "nobody12"}, fact("tune.no_live_run", run="nobody12")),
+        ({"op": "stop"}, fact("tune.off", run="lm")),
+        ({"op": "freeze", "knob": "lr"}, fact("tune.off", run="lm")),
+        ({"op": "freeze", "knob": "warp"}, NO_WARP),
+        ({"op": "release", "knob": "warp"}, NO_WARP),
+        ({"limits": Limits(memory=2.0)}, fact("tune.bad_limits", limits=Limits(memory=2.0))),
+        ({"limits": Limits(budget=0.0)}, fact("tune.bad_limits", limits=Limits(budget=0.0))),
+        ({"limits": Limits(power_w=-1.0)}, fact("tune.bad_limits", limits=Limits(power_w=-1.0))),
+        ({"limits": Limits(learning=("warp",))}, NO_WARP),
     ],
-)  # fmt: skip
-def test_what_cannot_be_is_refused_in_a_sentence(
-    quiet: QuietNode, fields: dict[str, object], reason: str
+)
+def test_what_cannot_be_is_refused_with_a_reason(
+    quiet: QuietNode, asked: dict[str, object], refusal: Fact
 ) -> None:
-    answer = quiet.tune(**({"op": "start"} | fields))  # type: ignore[arg-type]
-    assert (answer.granted, answer.reason) == (False, reason)
+    answer = quiet.tune(**({"op": "start"} | asked))  # type: ignore[arg-type]
+    assert (answer.granted, Fact(answer.code, answer.fields)) == (False, refusal)
+    assert not quiet.scripts
+
+
+def test_a_limit_that_is_no_number_is_refused(quiet: QuietNode) -> None:
+    answer = quiet.tune(limits=Limits(memory=math.nan))
+    assert (answer.granted, answer.code) == (False, "tune.bad_limits")
     assert not quiet.scripts
 
 
 def test_a_run_without_a_knob_of_effect_speed_has_to_be_allowed_another() -> None:
     quiet = QuietNode()
     quiet.hello(knobs=())
-    assert quiet.tune().reason == "lm has declared no knobs so far"
+    assert (quiet.tune().code, quiet.tune().fields) == ("tune.no_knobs", {"run": "lm"})
     quiet.hello(knobs=(LR,))
-    assert "nothing to turn" in quiet.tune().reason
-    assert "nothing to turn" in quiet.tune(limits=Limits(learning=("*",))).reason, "it is not there for speed"
+    assert quiet.tune().code == "tune.nothing_to_turn"
+    assert quiet.tune(limits=Limits(learning=("*",))).code == "tune.nothing_to_turn", "it is not for speed"
     assert quiet.tune(limits=Limits(learning=("lr",))).granted
 
 
@@ -75,10 +82,7 @@ def test_power_is_no_matter_for_a_run_without_a_gpu_once_that_is_known(
     quiet.tune("stop")
     quiet.node.sampler_problem = ""
     refused = quiet.tune(limits=limits)
-    assert (refused.granted, refused.reason) == (
-        False,
-        "lm has no GPU, and the power that it draws is not known without",
-    )
+    assert (refused.granted, refused.code, refused.fields) == (False, "tune.no_gpu", {"run": "lm"})
     assert quiet.tune(limits=Limits()).granted
     quiet.tune("stop")
     quiet.node.gpus = (GpuInfo(uuid="A", index=0, name="H100"),)
@@ -89,16 +93,14 @@ def test_a_second_start_is_refused_unless_the_first_was_dry(quiet: QuietNode) ->
     assert quiet.tune(limits=Limits(dry=True)).granted
     assert quiet.tune(who=BEN).granted
     again = quiet.tune()
-    assert (again.granted, again.reason) == (
-        False,
-        "lm is being tuned already, started by ben: stop that first",
-    )
+    assert (again.granted, again.code) == (False, "tune.on_already")
+    assert again.fields == {"run": "lm", "user": "ben"}
     assert again.state.user == "ben"
     assert len(quiet.scripts) == 2
 
 
 def test_what_a_tuner_before_has_tried_is_told_on_and_undone_no_more(trying: QuietNode) -> None:
-    trying.script.end("reverted", "slower")
+    trying.script.end("reverted", fact("trial.harmful"))
     trying.look()
     trying.tune("stop")
     said = len(trying.said())
@@ -106,7 +108,8 @@ def test_what_a_tuner_before_has_tried_is_told_on_and_undone_no_more(trying: Qui
     answer = trying.tune(limits=Limits(dry=True))
     assert [trial.result for trial in answer.state.tried] == ["reverted"]
     assert answer.state.started == trying.now
-    assert trying.said()[said:] == ["started by ana (pid 7), dry"], "and told as news only once"
+    begun = fact("tuner.started", by="ana (pid 7)", dry=True)
+    assert trying.said()[said:] == [begun], "and told as news only once"
     assert unfinished(answer.state) is None
 
 
@@ -158,7 +161,7 @@ def test_knobs_are_released_together(quiet: QuietNode) -> None:
 def test_a_knob_is_frozen_and_everybody_is_told(quiet: QuietNode) -> None:
     quiet.tune()
     assert quiet.tune("freeze", knob="lr").state.frozen == ("lr",)
-    assert quiet.said()[-1] == "leaves lr alone: ana (pid 7) said so"
+    assert quiet.said()[-1] == fact("tuner.frozen", knob="lr", by="ana (pid 7)")
 
 
 # commands ---------------------------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ def test_a_proposal_goes_the_way_of_everybodys_commands(quiet: QuietNode) -> Non
     quiet.look()
     first, second = quiet.commands
     assert (first.knob, first.value, first.epoch, first.expect_version) == ("micro_batch", 64, 1, 0)
-    assert (first.origin.kind, first.origin.user, first.why) == ("tuner", "ana", "memory is free")
+    assert (first.origin.kind, first.origin.user, first.purpose) == ("tuner", "ana", (PURPOSE,))
     assert second.knob == "lr"
     assert quiet.script.ids == {"micro_batch": first.id, "lr": second.id}
     quiet.outcome(first)
@@ -204,35 +207,36 @@ def test_nothing_is_told_without_news_and_progress_once_a_second(trying: QuietNo
     for step in range(1, 6):
         assert trying.script.state.trial is not None
         trial = structs.replace(trying.script.state.trial, iterations=step)
-        trying.script.put(trial=trial, text=f"{step} of 15")
+        trying.script.put(trial=trial, facts=(fact("tuner.measures", changes=[UP], iterations=step),))
         trying.look(0.4)
     assert trying.node.version in (version + 2, version + 3)
     assert len(trying.keeper.states) == kept  # that alone is not worth a write
 
 
-@pytest.mark.parametrize(
-    ("detectable", "figure"), [(True, "+6.1 % ± 1.2"), (False, "no detectable change (± 1.2 %)")]
-)
-def test_an_event_has_the_evidence(detectable: bool, figure: str) -> None:
+@pytest.mark.parametrize("detectable", [True, False])
+def test_an_event_has_the_evidence(detectable: bool) -> None:
     measured = Measured(gain=0.061, interval=0.012, detectable=detectable)
-    trial = Trial(changes=(UP,), result="kept", measured=measured, text="memory was free")
-    assert trial_text(trial) == f"kept micro_batch 32 → 64, {figure}: memory was free"
+    trial = Trial(t=7, changes=(UP,), result="kept", measured=measured, why=(PURPOSE,))
+    found = trial_ended(trial).fields
+    assert (found["t"], found["result"], found["changes"]) == (7, "kept", msgspec.to_builtins((UP,)))
+    assert (found["gain"], found["interval"], found["detectable"]) == (0.061, 0.012, detectable)
+    assert found["why"] == msgspec.to_builtins((PURPOSE,))
 
 
 def test_each_ended_trial_is_one_event(trying: QuietNode) -> None:
-    trying.script.end("kept", "memory was free")
+    trying.script.end("kept", PURPOSE)
     for _ in range(3):
         trying.look()
-    assert trying.said()[-1] == "kept micro_batch 32 → 64: memory was free"
+    assert trying.said()[-1] == trial_ended(trying.tuner.tried[-1])
     assert len(trying.said()) == 2
 
 
 def test_it_is_stopped_and_a_trial_taken_back(trying: QuietNode) -> None:
     assert trying.tune("stop", who=BEN).state.stand == "off"
-    assert trying.said()[-2:] == [
-        "stopped by ben (pid 8)",
-        "interrupted micro_batch 32 → 64: stopped",
-    ]
+    stopped, ended = trying.said()[-2:]
+    assert stopped == fact("tuner.stopped", by="ben (pid 8)")
+    assert (ended.code, ended.fields["result"]) == ("trial.ended", "interrupted")
+    assert nested(ended.fields["why"][-1]) == fact("trial.tuner_stopped")
     trying.outcome(trying.commands[-1])
     assert trying.value() == 32
     looks = len(trying.script.scenes)
@@ -245,8 +249,8 @@ def test_a_tuner_that_breaks_costs_itself_and_nothing_else(trying: QuietNode) ->
     trying.script.plan.append(ZeroDivisionError())
     trying.look()
     assert (trying.tuner.stand, trying.tuner.tried[-1].result) == ("off", "unfinished")
-    assert "it broke" in trying.tuner.text
-    assert any(e.level == "warning" and "it broke" in e.text for e in trying.node.events)
+    assert trying.tuner.facts == (BROKE,)
+    assert any(e.level == "warning" and e.code == BROKE.code for e in trying.node.events)
     assert trying.commands[-1].value == 32
     trying.look()
     assert trying.tune().granted
@@ -319,7 +323,7 @@ def test_the_command_of_a_trial_carries_its_figure_and_no_other(trying: QuietNod
     assert record.measured is not None
     assert (record.measured.remarks, record.measured.settled) == (so_far, False)
     measures(trying, 0.06)
-    trying.script.end("kept", "")
+    trying.script.end("kept")
     trying.look()
     told = trying.tuner.tried[-1].measured
     assert told is not None
@@ -339,7 +343,7 @@ def test_a_trial_that_ends_without_a_figure_is_measured_as_any_change(quiet: Qui
     quiet.rows(*[120.0] * 60)
     (record,) = quiet.node.book.of(RUN)
     assert record.measured is None
-    quiet.script.end("interrupted", "a person set lr")
+    quiet.script.end("interrupted", fact("trial.user_set", knobs=["lr"]))
     quiet.look()
     quiet.rows(120.0)
     (record,) = quiet.node.book.of(RUN)
@@ -356,7 +360,7 @@ def test_knobs_of_one_trial_say_that_they_share_its_figure() -> None:
     for command in quiet.commands:
         quiet.outcome(command)
     measures(quiet, 0.06)
-    quiet.script.end("reverted", "")
+    quiet.script.end("reverted")
     quiet.look()
     quiet.rows(500.0)
     found = [r.measured and (r.measured.gain, r.measured.remarks) for r in quiet.node.book.of(RUN)]

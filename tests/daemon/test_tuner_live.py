@@ -92,4 +92,4 @@ def test_a_trial_survives_neither_the_daemons_death_nor_a_person(node: TestNode,
         ("tuner", tried, "applied"),
         ("person", 12, "applied"),
     ]
-    assert all(c.why for c in told if c.origin.kind == "tuner")
+    assert all(c.purpose for c in told if c.origin.kind == "tuner")

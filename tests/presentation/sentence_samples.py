@@ -9,6 +9,7 @@ import msgspec
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec
 from hoptui.presentation.sentences.diagnosis import VERDICTS
+from tests.presentation import sentence_samples_tuner
 
 Fields = dict[str, Any]
 LR = msgspec.to_builtins(KnobSpec(name="lr", kind="float", default=3e-4, min=1e-5, max=1e-2, scale="log"))
@@ -62,6 +63,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "unknown_knob": [
         {"knob": "grad_acum", "known": ["grad_accum", "lr"]},
         {"knob": "width", "known": []},
+        {"run": "ppo", "knob": "width", "known": ["grad_accum", "lr"]},
     ],
     "unsupported": [{"verb": "checkpoint"}, {"world": 8}],
     "no_such_run": [{"run": "abc"}, {"name": "ppo", "exit_reason": "finished"}],
@@ -160,4 +162,5 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "advice.without_a_knob": [
         {"verdict": verdict} for verdict, text in VERDICTS.items() if text.without_a_knob
     ],
+    **sentence_samples_tuner.SAMPLES,
 }

@@ -3,12 +3,12 @@ scripted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import structs
 
-from hoptui.domain.facts import fact
+from hoptui.domain.facts import Fact, fact, nested
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits
 from hoptui.protocol.messages import CommandRecord, Origin, Stage
@@ -125,7 +125,7 @@ class Course:
             if check():
                 return
             self.look()
-        raise AssertionError(f"in vain; the tuner says: {self.tuner.state.text}")
+        raise AssertionError(f"in vain; the tuner reports {self.tuner.state.facts}")
 
     def rest(self) -> None:
         """Look on until it tries nothing any more."""
@@ -154,7 +154,12 @@ class Course:
         version = self.set(name, value)
         i = max(i for i, r in enumerate(self.records) if r.knob == name and r.stage == "applied")
         self.records[i] = structs.replace(
-            self.records[i], stage="reverted", effective=value, version=version, reason="out of memory"
+            self.records[i],
+            stage="reverted",
+            effective=value,
+            version=version,
+            code="reverted",
+            fields={"reason": "out of memory"},
         )
 
     def _command(self, change: Change, kind: Any = "tuner") -> CommandRecord:
@@ -192,3 +197,15 @@ def diagnosed(verdict: str, *advice: Advice) -> Diagnosis:
     return Diagnosis(
         verdict=verdict, confidence=0.9, facts=(fact("gpu.sm_active", share=0.08),), advice=advice
     )
+
+
+def codes(facts: Iterable[Fact]) -> list[str]:
+    """The codes of facts."""
+    return [one.code for one in facts]
+
+
+def within(outer: Fact) -> Fact:
+    """The reason that is among the fields of a fact."""
+    reason = nested(outer.fields["why"])
+    assert reason is not None, outer
+    return reason

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Change, Trial
 from hoptui.protocol.messages import CommandRecord, Origin
@@ -63,7 +64,7 @@ def test_the_values_before_the_trial_are_set_and_then_it_is_done() -> None:
     rollback, overrides = Rollback.undo(TRIAL), KnobOverrides()
     changes = rollback.look(observation(), overrides)
     assert wanted(changes) == {"micro_batch": 8, "grad_accum": 64}
-    rollback.sent(ChangeSet(changes, "", {"micro_batch": "a", "grad_accum": "b"}), BEGAN * SECOND)
+    rollback.sent(ChangeSet(changes, (), {"micro_batch": "a", "grad_accum": "b"}), BEGAN * SECOND)
     sent = [command("micro_batch", id="a", stage="scheduled"), command("grad_accum", id="b")]
     assert rollback.look(observation(60, knobs(16, 64), sent), overrides) == (), "a command is on its way"
     assert not rollback.done
@@ -80,7 +81,7 @@ def test_a_refused_rollback_is_sent_again_and_then_its_knobs_are_frozen() -> Non
     for second in range(round((TRIES + 2) * RETRY_S)):
         if changes := rollback.look(observation(second), overrides):
             sends += 1
-            rollback.sent(ChangeSet(changes, ""), observation(second).t)
+            rollback.sent(ChangeSet(changes, ()), observation(second).t)
     assert (sends, rollback.done) == (TRIES, True)
     assert overrides.names == ("grad_accum", "micro_batch")
     told = rollback.outcome(observation(), ())
@@ -93,7 +94,7 @@ def test_nothing_is_sent_while_nothing_can_be_set(fields: dict[str, Any]) -> Non
     rollback, overrides = Rollback.undo(TRIAL), KnobOverrides()
     for second in range(round(10 * RETRY_S)):
         assert rollback.look(observation(second, **fields), overrides) == ()
-        assert rollback.waits == "as soon as it can be set"
+        assert rollback.waits == fact("rollback.once_possible")
     assert len(rollback.look(observation(1000), overrides)) == 2, "no try was spent"
 
 
@@ -139,7 +140,7 @@ def test_knobs_that_are_not_declared_in_time_are_frozen_and_reported() -> None:
     rollback, overrides = Rollback.undo(TRIAL), KnobOverrides()
     alone = knobs()[:1]
     assert rollback.look(observation(1, alone), overrides) == ()
-    assert rollback.waits == "as soon as the run has declared grad_accum"
+    assert rollback.waits == fact("rollback.once_declared", knobs=["grad_accum"])
     changes = rollback.look(observation(1 + DECLARED_S, alone), overrides)
     assert wanted(changes) == {"micro_batch": 8}
     rollback.look(observation(2 + DECLARED_S, knobs(8)[:1]), overrides)
@@ -177,11 +178,12 @@ def test_at_once_counts_what_is_on_its_way_as_carried_out() -> None:
 
 
 def test_memory_is_freed_from_whatever_value_is_in_effect_and_reported_once_it_is() -> None:
-    smaller = Trial(changes=(Change(knob="micro_batch", before=16, value=8),), t=BEGAN * SECOND, text="full")
+    why = (fact("memory.peaks_near_limit"),)
+    smaller = Trial(changes=(Change(knob="micro_batch", before=16, value=8),), t=BEGAN * SECOND, why=why)
     rollback, overrides = Rollback.free_memory(smaller), KnobOverrides()
     assert wanted(rollback.look(observation(1, knobs(12)), overrides)) == {"micro_batch": 8}
     rollback.look(observation(2, knobs(8)), overrides)
     told = rollback.outcome(observation(2, knobs(8)), overrides.chosen)
     assert rollback.done
     assert told is not None
-    assert (told.result, told.text) == ("kept", "full")
+    assert (told.result, told.why) == ("kept", why)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Advice
-from tests.tuner.simulated_run import GIB, Course, diagnosed, knob, level, pair
+from tests.tuner.simulated_run import GIB, Course, diagnosed, knob, level, pair, within
 
 COMPILE = Advice(knob="compile", direction="to", value="on")
 
@@ -16,8 +17,10 @@ def test_what_limited_the_run_before_a_change_is_not_told_as_of_now(stale: bool)
     course = Course()
     course.facts["diagnosis"] = structs.replace(diagnosed("launch-bound"), stale=stale)
     course.into_trial()
-    when = "was launch-bound before the last change" if stale else "is launch-bound"
-    assert course.proposals[0].why.startswith(f"the run {when}: sm active 8.0 %")
+    reason = course.proposals[0].why[0]
+    assert reason == fact(
+        "trial.limit", verdict="launch-bound", stale=stale, evidence=diagnosed("launch-bound").facts
+    )
 
 
 def test_what_is_tried_is_the_same_whether_a_diagnosis_is_of_now_or_not() -> None:
@@ -36,7 +39,7 @@ def test_memory_that_is_unknown_is_not_said_to_be_too_little() -> None:
     )
     course.facts["diagnosis"] = diagnosed("launch-bound", COMPILE)
     course.rest()
-    assert "too little memory is free to try compile 'on'" in course.tuner.state.text
+    assert within(course.tuner.state.facts[0]) == fact("memory.too_little", knob="compile", value="on")
     course.used = None
     course.look()
-    assert "how much memory the run takes is unknown: compile 'on' is not tried" in course.tuner.state.text
+    assert within(course.tuner.state.facts[0]) == fact("memory.unknown_choice", knob="compile", value="on")

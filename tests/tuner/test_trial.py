@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import YOUNG_S, Measured
 from hoptui.tuner.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.trial import Budget, decide, doubt, figure, harmful
@@ -44,9 +45,11 @@ def test_what_surely_gains_two_percent_is_kept_and_in_doubt_the_smaller(
 
 
 def test_what_is_kept_without_being_sure_says_so() -> None:
-    assert doubt(found(0.10, 0.03)) == ""
-    assert doubt(found(0.50, 0.80)) == "likely a gain, but not surely: +50.0 % ± 80.0"
-    assert doubt(found(0.01, 0.03)) == "no gain is sure, and it is the smaller: +1.0 % ± 3.0"
+    assert doubt(found(0.10, 0.03)) is None
+    unsure = fact("trial.effect", gain=0.50, interval=0.80)
+    assert doubt(found(0.50, 0.80)) == fact("trial.likely", effect=unsure)
+    unsure = fact("trial.effect", gain=0.01, interval=0.03)
+    assert doubt(found(0.01, 0.03)) == fact("trial.smaller", effect=unsure)
 
 
 def test_out_of_time_decides_at_once() -> None:
@@ -98,9 +101,9 @@ def test_half_the_speed_is_seen_at_once_and_nan_tells_nothing() -> None:
     assert not harmful(before, [1000.0] * WARM_UP + [900.0] * 9)
 
 
-def test_a_figure_in_words() -> None:
-    assert figure(found(0.061, 0.012)) == "+6.1 % ± 1.2"
-    assert "too few" in figure(Measured())
+def test_the_figure_of_a_trial() -> None:
+    assert figure(found(0.061, 0.012)) == fact("trial.effect", gain=0.061, interval=0.012)
+    assert figure(Measured()) == fact("trial.too_few")
 
 
 def test_a_young_run_may_spend_what_an_hour_allows_and_an_old_one_its_share() -> None:

@@ -6,8 +6,10 @@ import math
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Advice, Diagnosis, Limits
 from hoptui.protocol.messages import CommandRecord, Stage
@@ -18,12 +20,14 @@ from tests.tuner.simulated_run import (
     SECOND,
     Course,
     Values,
+    codes,
     diagnosed,
     knob,
     launch_bound,
     level,
     pair,
     results,
+    within,
 )
 
 
@@ -39,7 +43,12 @@ def test_it_climbs_as_far_as_memory_lets_it_and_keeps_the_product() -> None:
     found = course.tuner.found()
     assert found is not None
     assert found.values == course.values
-    assert "micro_batch 512" in course.tuner.state.text
+    reason = within(course.tuner.state.facts[0])
+    assert (reason.code, reason.fields["knob"], reason.fields["value"]) == (
+        "memory.limit",
+        "micro_batch",
+        512,
+    )
 
 
 def test_a_run_with_nothing_to_gain_is_tried_once_and_left_alone() -> None:
@@ -107,7 +116,7 @@ def test_running_out_of_memory_in_a_trial_fails_it_until_others_give_memory_back
     course.set("grad_accum", 128)
     course.look(400)
     assert results(course)[0] == "failed"
-    assert "out of memory" in course.tuner.state.tried[0].text
+    assert course.tuner.state.tried[0].why[-1] == fact("reverted", reason="out of memory")
     assert course.values["micro_batch"] == 8
     assert all(trial.changes[0].value == 4 for trial in course.tuner.state.tried[1:])
     course.others = 0
@@ -129,7 +138,7 @@ def test_nothing_is_made_larger_while_memory_is_unknown() -> None:
     course = Course(used=None)
     course.look(300)
     assert course.proposals == []
-    assert "unknown" in course.tuner.state.text
+    assert course.tuner.state.facts == (fact("tuner.nothing_tried", why=fact("memory.unknown")),)
 
 
 def test_what_would_not_fit_is_not_tried() -> None:
@@ -154,7 +163,7 @@ def test_a_value_that_does_not_take_is_not_measured() -> None:
     course.reads = lambda value: 8
     course.rest()
     assert set(results(course)) == {"failed"}
-    assert "reads back" in course.tuner.state.tried[0].text
+    assert course.tuner.state.tried[0].why[-1] == fact("trial.ignored")
 
 
 def test_learning_and_restart_are_left_alone_unless_allowed() -> None:
@@ -180,7 +189,9 @@ def test_the_diagnosis_gives_the_order_and_never_a_larger_batch_to_a_run_that_wa
     course.rest()
     assert {c.knob for p in course.proposals for c in p.changes} == {"num_workers"}
     assert course.values["num_workers"] == 8
-    assert "data-bound: sm active 8.0 %" in course.tuner.state.tried[0].text
+    found = diagnosed("data-bound").facts
+    reason = fact("trial.limit", verdict="data-bound", stale=False, evidence=found)
+    assert course.tuner.state.tried[0].why[0] == reason
 
 
 def test_a_choice_is_tried_where_it_is_advised_and_its_standstill_can_be_paid() -> None:
@@ -272,7 +283,9 @@ def test_dry_says_what_it_would_try_and_tries_nothing() -> None:
     course.look(200)
     assert course.proposals == []
     assert [(c.knob, c.value) for c in course.tuner.state.next] == [("micro_batch", 16), ("grad_accum", 32)]
-    assert "micro_batch 8 → 16" in course.tuner.state.text
+    (would,) = course.tuner.state.facts
+    assert would.code == "tuner.would_set"
+    assert would.fields["changes"] == msgspec.to_builtins(course.tuner.state.next)
 
 
 def test_it_does_not_say_what_a_size_takes_before_it_has_seen_one() -> None:
@@ -280,7 +293,7 @@ def test_it_does_not_say_what_a_size_takes_before_it_has_seen_one() -> None:
         course = Course(limits=limits)
         course.tuner.look(course.observation())  # before the first iteration
         assert (course.tuner.state.stand, course.tuner.state.next) == ("baseline", ())
-        assert course.tuner.state.text == "measures the values in effect: 30 iterations to go"
+        assert course.tuner.state.facts == (fact("tuner.measures_baseline", iterations=30),)
         course.look(3)
         assert [c.value for c in course.tuner.state.next] == [16, 32]
 
@@ -289,17 +302,18 @@ def test_a_run_that_stands_still_is_waited_for() -> None:
     course = Course()
     course.facts = {"state": "paused"}
     course.look(5)
-    assert (course.tuner.state.stand, course.tuner.state.text) == ("waiting", "the run is paused")
+    assert course.tuner.state.stand == "waiting"
+    assert course.tuner.state.facts == (fact("wait.run_state", state="paused"),)
 
 
 def test_dry_says_what_is_in_the_way() -> None:
     course = Course(limits=Limits(dry=True, objective="energy"))
     course.facts = {"power_w": None}
     course.look(20)
-    assert course.tuner.state.text.endswith("; not now: what all GPUs of the run draw together is unknown")
+    assert course.tuner.state.facts[-1] == fact("tuner.not_now", why=fact("wait.total_power_unknown"))
     course.facts = {}
     course.look()
-    assert "not now" not in course.tuner.state.text
+    assert codes(course.tuner.state.facts) == ["tuner.would_set"]
 
 
 def test_a_proposal_that_was_not_sent_was_never_made() -> None:
@@ -317,7 +331,7 @@ def test_a_trial_at_half_the_speed_ends_before_its_first_look() -> None:
     course = Course(rate=lambda values: 400.0 if int(values["micro_batch"]) <= 8 else 100.0)
     course.until(lambda: results(course) == ["reverted"])
     assert course.tuner.state.tried[0].iterations < 15
-    assert "half as fast" in course.tuner.state.tried[0].text
+    assert course.tuner.state.tried[0].why[-1] == fact("trial.harmful")
 
 
 def test_what_told_too_little_is_tried_once_more_and_then_left() -> None:

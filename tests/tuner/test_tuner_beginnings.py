@@ -8,6 +8,7 @@ import math
 import pytest
 from msgspec import structs
 
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Limits
 from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tuner.observation import ChangePoint, PriorResult
@@ -45,7 +46,7 @@ def test_it_begins_where_a_run_of_the_same_kind_ended() -> None:
         ("micro_batch", 128),
         ("grad_accum", 4),
     ]
-    assert "last run of this kind" in course.proposals[0].why
+    assert course.proposals[0].why == (fact("trial.prior_result"),)
     course.rest()
     assert course.values["micro_batch"] == 256
     assert len(results(course)) == 2
@@ -88,7 +89,9 @@ def test_a_shift_opens_the_search_again() -> None:
     course = Course(rate=level)
     course.rest()
     assert len(course.proposals) == 2
-    course.facts = {"shift": ChangePoint(course.seconds * SECOND, course.step, 500.0, 400.0, "", "")}
+    course.facts = {
+        "shift": ChangePoint(course.seconds * SECOND, course.step, 500.0, 400.0, fact("shift.no_cause"))
+    }
     course.look()
     course.facts = {}
     course.look(600)

@@ -9,11 +9,14 @@ from dataclasses import replace
 
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Limits
 from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.search.memory_guard import MemoryGuard
 from hoptui.tuner.search.parameter_history import ParameterHistories
-from tests.tuner.simulated_run import GIB, SECOND, Course, Values, grown, knob
+from tests.tuner.simulated_run import GIB, SECOND, Course, Values, grown, knob, within
+
+PEAKS = fact("memory.peaks_near_limit")
 
 
 def test_room_is_made_when_others_take_the_memory_and_used_again_when_they_leave() -> None:
@@ -23,7 +26,7 @@ def test_room_is_made_when_others_take_the_memory_and_used_again_when_they_leave
     course.others = 17
     course.look(20)
     assert course.values["micro_batch"] == 192 or course.values["micro_batch"] == 128
-    assert "other processes have taken 17.0 GiB" in course.tuner.state.tried[-1].text
+    assert course.tuner.state.tried[-1].why == (fact("memory.taken_by_others", size_bytes=17 * GIB),)
     assert course.values["micro_batch"] * course.values["grad_accum"] == 512  # type: ignore[operator]
     course.others = 0
     course.until(lambda: course.values["micro_batch"] == 256)
@@ -38,7 +41,7 @@ def test_a_size_that_rare_peaks_come_near_the_limit_with_is_left_before_memory_r
         return round((20 + 0.3 * float(values["micro_batch"])) * (1 + scale * tail) * GIB)
 
     course = Course(knob("micro_batch", 8), used=peaks)
-    course.until(lambda: any("its rare peaks of memory" in p.why for p in course.proposals))
+    course.until(lambda: any(PEAKS in p.why for p in course.proposals))
     (change,) = course.proposals[-1].changes
     assert isinstance(change.before, int)
     assert isinstance(change.value, int)
@@ -63,7 +66,7 @@ def test_what_others_have_given_back_is_not_taken_for_a_peak_of_the_run() -> Non
     late(course, grown(course.values) / GIB + 30, 0, looks=3)
     course.until(lambda: course.values["micro_batch"] == 256)
     assert before != 256
-    assert not any("its rare peaks of memory" in p.why for p in course.proposals)
+    assert not any(PEAKS in p.why for p in course.proposals)
 
 
 def test_what_others_take_is_not_taken_for_a_peak_of_the_run_before_it_is_told() -> None:
@@ -99,7 +102,8 @@ def test_below_what_was_too_much_it_goes_on_by_halves() -> None:
     course.look(1)
     course.facts = {}
     course.rest()
-    assert "98 % of the memory" in course.tuner.state.tried[1].text
+    end = course.tuner.state.tried[1].why[-1]
+    assert (end.code, end.fields["share"]) == ("trial.memory", pytest.approx(78 / 80))
     assert [c.value for p in course.proposals for c in p.changes] == [64, 128, 64, 96, 112, 120]
     assert course.values["micro_batch"] == 120
 
@@ -110,7 +114,8 @@ def test_nothing_is_made_larger_while_memory_is_unknown(known: bool) -> None:
     course.facts = {"memories": (MemoryReading(0, 0, 80 * GIB),) if known else ()}
     course.look(100)
     assert course.proposals == []
-    assert "how much memory the run takes is" in course.tuner.state.text
+    reason = within(course.tuner.state.facts[0])
+    assert reason == fact("memory.unknown")
 
 
 def two_gpus(course: Course, on_a: int, on_b: int) -> None:
@@ -126,9 +131,9 @@ def test_a_neighbour_on_one_of_two_gpus_is_seen_when_that_becomes_the_one_withou
     for on_a in grow:
         two_gpus(course, on_a, 0)
         course.look()
-        if course.tuner.state.tried and "other processes have taken" in course.tuner.state.tried[-1].text:
+        if course.tuner.state.tried and course.tuner.state.tried[-1].why[0].code == "memory.taken_by_others":
             break
-    assert "other processes have taken 66.0 GiB of the memory" in course.tuner.state.tried[-1].text
+    assert course.tuner.state.tried[-1].why == (fact("memory.taken_by_others", size_bytes=66 * GIB),)
 
 
 def test_another_gpu_that_becomes_the_one_without_room_is_no_memory_given_back(
@@ -154,7 +159,8 @@ def test_nothing_is_made_larger_while_another_gpu_is_over_the_limit() -> None:
         course.facts = {"memories": both}
         course.look()
     assert all(change.value <= 8 for proposal in course.proposals for change in proposal.changes)  # type: ignore[operator]
-    assert "91 % of the memory is taken already, the limit is 90 %" in course.tuner.state.text
+    reason = fact("memory.taken", share=73 / 80, limit=0.9)
+    assert within(course.tuner.state.facts[0]) == reason
 
 
 def test_who_gives_memory_back_and_takes_it_again_is_not_followed_for_long() -> None:
@@ -178,7 +184,9 @@ def test_nothing_is_made_larger_while_more_than_the_limit_is_taken() -> None:
     course.others = 35
     course.look(30)
     assert course.values["micro_batch"] == held
-    assert "of the memory is taken already, the limit is 50 %" in course.tuner.state.text
+    reason = within(course.tuner.state.facts[0])
+    assert (reason.code, reason.fields["limit"]) == ("memory.taken", 0.5)
+    assert reason.fields["share"] > 0.5
 
 
 @pytest.mark.parametrize("limit", [0.5, 0.92])
@@ -188,4 +196,5 @@ def test_a_trial_that_takes_clearly_more_than_the_limit_is_taken_back(limit: flo
     course.facts = {"memories": (MemoryReading(int((limit + 0.04) * 80 * GIB), 0, 80 * GIB),)}
     course.look(3)
     assert course.values["micro_batch"] == change.before
-    assert f"{100 * (limit + 0.04):.0f} % of the memory is taken" in course.tuner.state.tried[-1].text
+    end = course.tuner.state.tried[-1].why[-1]
+    assert (end.code, end.fields["share"]) == ("trial.memory", pytest.approx(limit + 0.04))

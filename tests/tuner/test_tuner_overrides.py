@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Limits
 from tests.tuner.simulated_run import GIB, SECOND, Course, Values, knob, launch_bound, level, pair, results
@@ -141,13 +142,12 @@ def test_what_people_hold_is_not_said_to_be_missing() -> None:
     course = Course(limits=Limits(dry=True))
     course.tuner.overrides.freeze(["micro_batch"])
     course.look(60)
-    assert (
-        course.tuner.state.text == "nothing is tried: every knob that it may turn is left alone: micro_batch"
-    )
+    none = fact("search.all_left_alone", knobs=["micro_batch"])
+    assert course.tuner.state.facts == (fact("tuner.nothing_tried", why=none),)
     other = Course(*pair(), knob("num_workers", 1024, cost="rebuild"), rate=level)
     other.tuner.overrides.freeze(["micro_batch"])
     other.rest()
-    assert other.tuner.state.text.endswith("; left alone: micro_batch")
+    assert other.tuner.state.facts[-1] == fact("tuner.knobs_left_alone", knobs=["micro_batch"])
     nobody = Course(knob("hidden", 64, cost="restart"), rate=level, used=lambda _: GIB)
     nobody.look(60)
-    assert nobody.tuner.state.text == "nothing is tried: the run has no knob that it may turn"
+    assert nobody.tuner.state.facts == (fact("tuner.nothing_tried", why=fact("search.no_knob")),)

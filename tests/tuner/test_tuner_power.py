@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Limits
 from tests.tuner.simulated_run import Course, results
 
@@ -14,7 +15,7 @@ def test_a_trial_that_draws_too_much_is_taken_back() -> None:
     course.facts = {"power_w": 420.0}
     course.look(10)
     assert results(course) == ["reverted"]
-    assert "420 W" in course.tuner.state.tried[0].text
+    assert course.tuner.state.tried[0].why[-1] == fact("trial.power", power_w=420.0, limit_w=400.0)
     assert course.values["micro_batch"] == 8
 
 
@@ -45,7 +46,7 @@ def test_for_energy_the_faster_setting_is_not_the_better_one() -> None:
     first = course.tuner.state.tried[0]
     assert first.result == "reverted"
     assert first.measured is not None
-    assert first.measured.metric == "units per joule"
+    assert first.measured.metric == "units_per_joule"
     assert first.measured.gain == pytest.approx(444.4 / 285.7 / 2 - 1, abs=0.02)
 
 
@@ -54,6 +55,6 @@ def test_a_trial_in_which_nothing_can_be_measured_any_more_ends() -> None:
     course.into_trial()
     course.facts = {"drawn_w": None}
     course.until(lambda: course.tuner.state.trial is None, 300)
-    assert "too little could be measured" in course.tuner.state.tried[0].text
+    assert course.tuner.state.tried[0].why[-1] == fact("trial.unmeasured")
     course.look(5)
     assert course.values == {"micro_batch": 8, "grad_accum": 64}

@@ -6,10 +6,13 @@ import math
 
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Advice, Limits, Measured
 from hoptui.tuner.search.parameter_history import BELIEVED, SWAYS_S, ParameterHistories
 from hoptui.tuner.search.space import Candidate, Lever
-from tests.tuner.simulated_run import GIB, SECOND, Course, Values, diagnosed, knob, level, results
+from tests.tuner.simulated_run import GIB, SECOND, Course, Values, diagnosed, knob, level, results, within
+
+BOTH = fact("trial.both")
 
 
 def test_a_run_at_its_power_limit_gets_the_readers_it_waits_for_and_larger_batches() -> None:
@@ -64,14 +67,14 @@ def test_a_batch_and_its_readers_are_raised_together_where_neither_alone_helps(v
     together = [trial for trial in both.tuner.state.tried if len(trial.changes) == 2]
     assert {change.knob for change in together[0].changes} == {"batch_size", "num_workers"}
     assert together[0].result == "kept"
-    assert together[0].text.startswith("both at once")
+    assert together[0].why[0] == BOTH
 
 
 def test_what_was_tried_together_in_vain_is_not_tried_again_before_the_run_is_another() -> None:
     course = folder_run("power-limited")
     course.rate = level
     course.rest()
-    together = [p for p in course.proposals if len(p.changes) == 2 and "both at once" in p.why]
+    together = [p for p in course.proposals if len(p.changes) == 2 and BOTH in p.why]
     assert len(together) == 1
     count = len(course.proposals)
     course.look(600)
@@ -88,7 +91,7 @@ def test_of_two_that_failed_together_the_one_to_blame_gets_a_ceiling(
     tracks = ParameterHistories(Limits(learning=("batch_size",)))
     batch, readers = tracks.levers(folder_run("unknown").observation(), set())
     both = ((batch, 120), (readers, 4))
-    tracks.failed(Candidate(both, 1, ""), 0, knob)
+    tracks.failed(Candidate(both, 1), 0, knob)
     assert (tracks.of(batch).ceiling, tracks.of(readers).ceiling) == ceilings
     assert tracks.in_vain(both)
 
@@ -120,7 +123,7 @@ def test_readers_that_are_advised_come_first_again_once_another_knob_has_been_tu
     course.until(lambda: len(results(course)) == 3)
     again = course.tuner.state.tried[-1]
     assert again.changes[0].knob == "num_workers"
-    assert again.text.endswith("tried again: another knob has been turned since")
+    assert again.why[-1] == fact("trial.again", why=fact("again.other_knob"))
     assert course.values["num_workers"] == 2
 
 
@@ -128,13 +131,13 @@ def test_only_the_speeds_of_the_same_values_are_compared() -> None:
     tracks, batch = ParameterHistories(Limits(learning=("batch_size",))), knob("batch_size", 60)
     lever = Lever(batch, None, "batch", learning=True)
     tracks.sway({"batch_size": 60}, 1000.0, 0)
-    tracks.dropped(Candidate(((lever, 120),), 1, ""), Measured(before=1000.0, gain=0.0, interval=0.01))
+    tracks.dropped(Candidate(((lever, 120),), 1), Measured(before=1000.0, gain=0.0, interval=0.01))
     tracks.sway({"batch_size": 60}, 500.0, 0)
     assert not tracks.sway({"batch_size": 30}, 500.0, LONG)
     assert not tracks.sway({"batch_size": 60}, 500.0, 2 * LONG), (
         "what was refused is not known of these any more"
     )
-    tracks.dropped(Candidate(((lever, 120),), 1, ""), Measured(before=1000.0, gain=0.0, interval=0.01))
+    tracks.dropped(Candidate(((lever, 120),), 1), Measured(before=1000.0, gain=0.0, interval=0.01))
     tracks.sway({"batch_size": 60}, 500.0, 0)
     assert tracks.sway({"batch_size": 60}, 500.0, LONG)
 
@@ -159,9 +162,8 @@ def test_what_was_in_vain_while_the_run_was_faster_is_tried_again() -> None:
     course.rate = slower
     course.until(lambda: results(course) == ["reverted", "kept"])
     assert course.values["num_workers"] == 2
-    assert course.tuner.state.tried[-1].text.endswith(
-        "tried again: the run is 20 % slower than when it was taken back"
-    )
+    drift = within(course.tuner.state.tried[-1].why[-1])
+    assert (drift.code, drift.fields["gain"]) == ("again.drift", pytest.approx(-0.2, abs=0.005))
 
 
 def test_a_run_that_sways_without_end_is_not_tried_on_without_end() -> None:

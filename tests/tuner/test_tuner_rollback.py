@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from hoptui.domain.facts import fact, nested
 from hoptui.domain.tuning import Change
 from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tuner.rollback import DECLARED_S, RETRY_S, TRIES
@@ -53,7 +54,7 @@ def test_a_way_back_that_is_refused_again_and_again_is_told_and_the_knob_left_al
     back = course.tuner.state.tried[-1]
     assert back.result == "failed"
     assert back.changes == (Change(knob="micro_batch", before=16, value=8),)
-    assert back.text.endswith("refused 5 times: it is left as it is, and alone")
+    assert back.why[-1] == fact("rollback.refused", tries=TRIES)
     assert len(course.proposals) == 1 + TRIES
     course.look(round(2 * RETRY_S))
     assert len(course.proposals) == 1 + TRIES
@@ -65,7 +66,9 @@ def test_after_a_restart_nothing_is_set_before_all_knobs_of_the_trial_are_declar
     declared, course.epoch, course.points = dict(course.knobs), 2, []
     course.knobs = {"grad_accum": declared["grad_accum"]}
     course.look(10)
-    assert course.tuner.state.text.endswith("as soon as the run has declared micro_batch")
+    (waits,) = course.tuner.state.facts
+    assert waits.code == "rollback.waits"
+    assert nested(waits.fields["until"]) == fact("rollback.once_declared", knobs=["micro_batch"])
     assert len(course.proposals) == 1
     course.knobs = declared
     course.look(5)
@@ -79,7 +82,7 @@ def test_a_run_that_goes_back_to_an_earlier_iteration_in_a_trial_leaves_nothing_
     course.step, course.points = 40_000, []
     course.look(5)
     assert results(course) == ["interrupted"]
-    assert course.tuner.state.tried[0].text.endswith("; the run went back to an earlier iteration")
+    assert course.tuner.state.tried[0].why[-1] == fact("trial.run_went_back")
     assert course.values == {"micro_batch": 8, "grad_accum": 64}
 
 
@@ -123,7 +126,7 @@ def test_room_that_a_person_made_otherwise_is_not_told_as_kept() -> None:
     told = course.tuner.state.tried[-1]
     assert course.values == {"micro_batch": 64, "grad_accum": 8}
     assert told.result == "interrupted"
-    assert told.text.endswith("; a person set grad_accum, micro_batch")
+    assert told.why[-1] == fact("trial.user_set", knobs=["grad_accum", "micro_batch"])
 
 
 def test_room_that_a_restart_took_away_with_its_knobs_is_not_told_as_kept() -> None:
@@ -134,7 +137,7 @@ def test_room_that_a_restart_took_away_with_its_knobs_is_not_told_as_kept() -> N
     course.look(round(DECLARED_S) + 5)
     told = course.tuner.state.tried[-1]
     assert told.result == "failed"
-    assert told.text.endswith("; the run has not declared micro_batch again")
+    assert told.why[-1] == fact("trial.not_declared", knobs=["micro_batch"])
 
 
 def test_stopping_while_room_is_made_makes_it_and_tells_it() -> None:

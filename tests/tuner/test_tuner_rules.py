@@ -125,6 +125,7 @@ def test_nothing_is_kept_without_a_detectable_gain_that_does_not_say_so() -> Non
         course.until(lambda course=course: course.tuner.state.tried)  # type: ignore[misc]
         (trial,) = course.tuner.state.tried
         if trial.result == "kept" and trial.measured is not None and not trial.measured.detectable:
-            kept.append(trial.text)
+            kept.append(trial.why[-1])
     assert kept
-    assert all("likely a gain, but not surely: +" in text for text in kept)
+    assert {one.code for one in kept} == {"trial.likely"}
+    assert all(one.fields["effect"]["fields"]["gain"] > 0 for one in kept)
