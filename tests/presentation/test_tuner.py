@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+from msgspec import structs
 
-from hoptui.domain.tuning import Change, Limits, Measured, Objective, Result, Stand, Trial, TunerState
-from hoptui.presentation import tuner
+from hoptui.domain.facts import fact
+from hoptui.domain.tuning import (
+    WORK_PER_JOULE,
+    Change,
+    Limits,
+    Measured,
+    Objective,
+    Result,
+    Stand,
+    Trial,
+    Tuned,
+    TunerState,
+)
+from hoptui.presentation import sentences, tuner, vocabulary
+from hoptui.protocol.messages import CommandRecord, Event
 
 
 def test_every_state_has_a_symbol_and_a_word() -> None:
@@ -100,3 +114,68 @@ def test_a_trial_in_one_line() -> None:
     )
     assert tuner.sentence(trial) == "● kept  micro_batch 32 → 64  +6.1 % ± 1.2  faster beyond doubt"
     assert tuner.progress(trial) == "1 iteration, 41 s"
+
+
+UP = (Change(knob="micro_batch", before=32, value=64),)
+HARMFUL = fact("trial.harmful")
+
+
+def test_a_state_in_words_has_the_sentences_of_its_facts() -> None:
+    trial = Trial(changes=UP, why=(fact("trial.both"), HARMFUL))
+    state = TunerState(facts=(fact("tuner.begins"),), trial=trial, tried=(trial,))
+    found = tuner.in_words(state)
+    assert found.trial is not None
+    assert found.text == sentences.sentence(fact("tuner.begins"))
+    assert found.trial.text == found.tried[0].text == sentences.joined(trial.why)
+    assert (found.facts, found.trial.why) == (state.facts, trial.why)
+
+
+def test_an_older_tuner_speaks_for_itself() -> None:
+    trial = Trial(changes=UP, text="as it was written")
+    state = TunerState(text="as it was written", tried=(trial,))
+    assert tuner.in_words(state) == state
+    assert tuner.standing(state).endswith("as it was written")
+    assert tuner.sentence(trial).endswith("as it was written")
+    assert sentences.refusal(Tuned(id=1, run="r", granted=False, reason="as it was written")) == (
+        "as it was written"
+    )
+    record = CommandRecord(id="a", run="r", epoch=1, verb="set", why="as it was written")
+    assert sentences.purpose(record) == "as it was written"
+
+
+def test_a_refusal_and_a_purpose_are_the_sentences_of_their_facts() -> None:
+    refused = Tuned(id=1, run="r", granted=False, code="tune.off", fields={"run": "ppo"})
+    assert sentences.refusal(refused) == sentences.sentence(fact("tune.off", run="ppo"))
+    record = CommandRecord(id="a", run="r", epoch=1, verb="set", purpose=(HARMFUL,))
+    assert sentences.purpose(record) == sentences.sentence(HARMFUL)
+
+
+@pytest.mark.parametrize(
+    ("event", "mine"),
+    [
+        ({"code": "trial.ended", "fields": {"t": 7}}, True),
+        ({"code": "trial.ended", "fields": {"t": 8}}, False),
+        ({"code": "tuner.stopped", "fields": {"t": 7}}, False),
+        ({"text": "kept micro_batch 32 → 64, +6.1 % ± 1.2: room"}, True),
+        ({"text": "kept micro_batch 32 → 64, +6.1 % ± 1.2: other"}, False),
+        ({"text": "reverted micro_batch 32 → 64: room"}, False),
+    ],
+)
+def test_the_event_of_a_trial_is_known_by_its_time_or_by_an_older_text(
+    event: dict[str, Any], mine: bool
+) -> None:
+    trial = Trial(changes=UP, result="kept", t=7, text="room")
+    assert tuner.reports(Event(seq=1, t=9, wall=1.0, kind="tuner", **event), trial) == mine
+
+
+def test_the_start_of_a_tuner_is_known_by_its_code_or_by_an_older_text() -> None:
+    start = Event(seq=1, t=9, wall=1.0, kind="tuner", code="tuner.started", fields={"by": "", "dry": False})
+    older = Event(seq=1, t=9, wall=1.0, kind="tuner", text="started by ana")
+    assert tuner.starts(start)
+    assert tuner.starts(older)
+    assert not tuner.starts(structs.replace(start, code="tuner.stopped"))
+    assert not tuner.starts(structs.replace(older, text="stopped by ana"))
+
+
+def test_work_per_joule_is_a_unit_in_words() -> None:
+    assert vocabulary.unit_of(WORK_PER_JOULE, {}) == "units per joule"

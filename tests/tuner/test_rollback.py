@@ -10,11 +10,19 @@ from msgspec import structs
 
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobState
-from hoptui.domain.tuning import Change, Trial
+from hoptui.domain.tuning import Change, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.tuner.observation import Observation
 from hoptui.tuner.overrides import KnobOverrides
-from hoptui.tuner.rollback import DECLARED_S, RETRY_S, TRIES, UNHEARD_ITERATIONS, UNHEARD_S, Rollback
+from hoptui.tuner.rollback import (
+    DECLARED_S,
+    RETRY_S,
+    TRIES,
+    UNHEARD_ITERATIONS,
+    UNHEARD_S,
+    Rollback,
+    cut_off,
+)
 from hoptui.tuner.trial import ChangeSet
 from tests.tuner.simulated_run import SECOND, knob
 
@@ -187,3 +195,14 @@ def test_memory_is_freed_from_whatever_value_is_in_effect_and_reported_once_it_i
     assert rollback.done
     assert told is not None
     assert (told.result, told.why) == ("kept", why)
+
+
+def test_a_trial_of_an_older_tuner_that_is_cut_off_keeps_its_words() -> None:
+    older = TunerState(stand="trial", text="tries", trial=structs.replace(TRIAL, text="memory was free"))
+    cause = fact("daemon.restarted")
+    found = cut_off(older, cause)
+    assert (found.facts, found.text, found.tried[-1].text) == ((cause,), "", "")
+    assert found.tried[-1].why == (
+        fact("trial.note", text="memory was free"),
+        fact("trial.cut_off", cause=cause),
+    )
