@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("hoptui train: ended at once", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the lines has gone; without this, Python would complain once more when it exits.
+        # The reader of the lines has gone. Without this, Python would complain once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return code or 0

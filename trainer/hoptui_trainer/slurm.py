@@ -136,8 +136,7 @@ nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 first=${{nodes%%$'\\n'*}}
 port=$((20000 + SLURM_JOB_ID % 20000))
 
-# One torchrun a node. Where a rank is lost, all end: a job that waits for ever costs as much as one that
-# trains.
+# One torchrun per node. If a rank is lost, all end: a job that waits costs as much as one that trains.
 srun --kill-on-bad-exit=1{step} {python} -m torch.distributed.run \\
   --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node={processes} \\
   --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:$port" \\

@@ -11,7 +11,7 @@ from hoptui_trainer.common.options import KnobValues, option_name
 
 
 class Batched(Protocol):
-    """A config with the knobs that say how a batch is computed, and the number of samples that it has."""
+    """A config with the knobs of how a batch is computed, and the number of its samples."""
 
     micro_batch: int
     grad_accum: int
@@ -42,7 +42,7 @@ def piece_sizes(micro_batch: int, shares: Iterable[int]) -> set[int]:
 
 
 def resolve_batch(config: Batched, given: KnobValues, world: int, *, total: str, each: int, of: str) -> None:
-    """Let `micro_batch` and `grad_accum` on a command line say how large a batch is, unless `total` does.
+    """Let `micro_batch` and `grad_accum` on a command line decide the batch size, unless `total` does.
 
     Args:
         given: the knobs on the command line.

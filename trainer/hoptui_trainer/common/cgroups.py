@@ -49,7 +49,7 @@ def _left(line: str, mounted: Path) -> Iterator[int]:
     for version in VERSIONS:
         if version.controller not in controllers.split(","):
             continue
-        # A container may have its own group mounted as the root, and be told the path that the machine sees.
+        # A container may have its own group mounted as the root, and read the path that the machine sees.
         for group in (own, *own.parents):
             folder = mounted / version.below / group.relative_to("/")
             try:

@@ -61,7 +61,7 @@ def write_checkpoint(path: Path, workload: str, state: Mapping[str, Any]) -> Pat
 
 
 def read_checkpoint(path: Path, workload: str) -> dict[str, Any]:
-    """The state written by `write_checkpoint`, its tensors on the CPU. A folder stands for its newest
+    """The state written by `write_checkpoint`, its tensors on the CPU. A folder means its newest
     checkpoint.
 
     Raises:

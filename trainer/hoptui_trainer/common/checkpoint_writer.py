@@ -17,10 +17,10 @@ class CheckpointWriter:
     """Writes the checkpoints of one run. All ranks hold the same, so rank 0 writes and the others do nothing.
 
     Args:
-        folder: where to; None where nobody wants any. With one, viewers may ask for a checkpoint.
+        folder: where to; None: no checkpoints. With one, viewers may ask for a checkpoint.
         content: the finished iterations, and what goes on from them; all ranks call it. The run's own state
             is added.
-        say: takes a line for people.
+        say: takes a line for users.
     """
 
     def __init__(

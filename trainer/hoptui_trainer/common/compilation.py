@@ -31,7 +31,7 @@ def choose_mode(name: str, device: torch.device) -> CompileMode:
 def compiled(function: Callable[P, R], mode: CompileMode, *, dynamic: bool = False) -> Callable[P, R]:
     """`function` compiled as one graph, or itself with `off`.
 
-    With `dynamic`, one compilation serves all sizes of tensors; Python's numbers are constants all the same.
+    With `dynamic`, one compilation serves all sizes of tensors; Python's numbers remain constants.
     CUDA graphs are never made here: `cuda_graphs.py` captures them in the open, where it is seen what is
     frozen in them.
     """

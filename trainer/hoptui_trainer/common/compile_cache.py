@@ -20,7 +20,7 @@ Cache = tuple[str, ...]
 
 
 def kernel_cache(device: torch.device) -> Cache | None:
-    """Equal for processes that compile the same and find what the others compiled on disk; None where nobody
+    """Equal for processes that compile the same and find what the others compiled on disk; None if none
     does.
 
     That is on one machine, for GPUs of one kind that have the same index in their processes, and with one

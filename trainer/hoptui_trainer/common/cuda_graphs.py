@@ -129,7 +129,7 @@ class Graphs:
     def run(self, key: Hashable, function: Work, of: Hashable = None) -> None:
         """Do the work of `function`; its graph is one of the owner `of`.
 
-        The key says all that the function's kernels depend on: name, shapes, flags. Two functions with one
+        The key has all that the function's kernels depend on: name, shapes, flags. Two functions with one
         key and owner must be the same work on the same tensors. What a function refers to lives as long as
         its graph; before a tensor is replaced that it only finds by name, `drop` or `clear` must forget the
         graphs that used it.

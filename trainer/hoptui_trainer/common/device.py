@@ -48,10 +48,10 @@ def take_gpu(local_rank: int, local_world: int) -> bool:
 
 
 def own_gpu(visible: str | None, count: int, local_rank: int, local_world: int) -> str | None:
-    """What `VISIBLE` must say for a local rank to see its own GPU alone; None where it may stay as it is.
+    """The value of `VISIBLE` with which a local rank sees its own GPU alone; None: leave it as it is.
 
     Args:
-        visible: what it says; None where it is not set.
+        visible: its value; None if it is not set.
         count: GPUs that a process sees with that. A launcher that shows each rank its own shows one.
 
     Raises:

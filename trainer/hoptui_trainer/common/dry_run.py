@@ -54,7 +54,7 @@ class DryRun:
         gradient: what `passes` adds to; cleared afterwards.
         shapes: what `passes` calls its compiled functions with.
         pieces: learns the sizes that are to be used, and those that are too much.
-        notes: where it is said how a size was chosen.
+        notes: takes a line on how a size was chosen.
     """
 
     def __init__(
@@ -188,9 +188,11 @@ class DryRun:
         return limit_bytes(self._device, self._ranks.local_world)
 
     def _climb(self, size: int, limit: int, *, all_or_nothing: bool) -> int:
-        """The largest of a few sizes up to `size` that fits into `limit` bytes, each tried once a straight
-        line through the peaks of those before says that it does. With `all_or_nothing` it gives up as soon as
-        that line leads far beyond."""
+        """The largest of a few sizes up to `size` that fits into `limit` bytes.
+
+        A size is tried if a straight line through the peaks so far predicts that it fits. With
+        `all_or_nothing` the search gives up as soon as that line leads far beyond the limit.
+        """
         trials: list[SizeTrial] = []
         reached, following = 0, max(1, self._reached // STRIDE)
         while reached < size:

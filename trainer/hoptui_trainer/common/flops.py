@@ -18,7 +18,7 @@ CONVENTION = (
 
 
 def conventions(device: torch.device, unit: str = "") -> tuple[str, ...]:
-    """What MFU means, with more on a `unit`; nothing on a CPU, of which none is told."""
+    """What MFU means, with more on a `unit`; nothing on a CPU, which has no MFU."""
     return (CONVENTION + unit,) if device.type == "cuda" else ()
 
 

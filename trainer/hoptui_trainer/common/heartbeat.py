@@ -1,10 +1,10 @@
 """Who of the ranks still lives, and why one does not: a thread in each rank, speaking through the rendezvous
 store.
 
-A collective does not tell why it fails, and NCCL's may not fail at all for minutes. So each rank looks after
-the next one: on the same machine the kernel says whether its process is there, which is never mistaken about
-one that is merely busy; on another machine a counter in the store must go on rising. The first reason that
-any rank writes down is everybody's.
+A collective does not report why it fails, and NCCL's may not fail at all for minutes. So each rank watches
+the next one. On the same machine it asks the kernel for the process, which is right even if that is busy. On
+another machine a counter in the store must go on rising. The first reason that any rank writes is that of
+all ranks.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class KeyStore(Protocol):
 
 
 class Heartbeat:
-    """Says that this rank lives, and watches over the next one.
+    """Shows that this rank lives, and watches the next one.
 
     Args:
-        host: which rank's process hosts the store, in words for people.
+        host: which rank's process hosts the store, for users.
         lost: called once, in the thread, with the reason for which a rank is gone.
     """
 
@@ -68,7 +68,7 @@ class Heartbeat:
         self._thread.start()
 
     def post(self, reason: str) -> str:
-        """Tell all ranks why this one ends; returns what all believe, which another may have said first.
+        """Send all ranks the reason why this one ends; returns the first reason of any rank.
 
         Waits at most five seconds until the others have heard it: the store may end with this process.
         """
@@ -91,7 +91,7 @@ class Heartbeat:
         return self.reason
 
     def leave(self) -> None:
-        """This rank is about to end as it should: nobody is to miss it."""
+        """This rank is about to end as it should: the others do not report it as lost."""
         self._leaving = True
         try:
             self._store.set(f"left/{self._rank}", "1")
@@ -172,7 +172,7 @@ class Neighbour:
                 log.debug("process %s is gone already", pid)
 
     def gone(self, beats: int, now: float) -> bool:
-        """Whether there is evidence for that at `now` (monotonic seconds), when it has told so many beats."""
+        """Whether there is evidence for that at `now` (monotonic seconds), after so many beats."""
         if self._here:
             return self._process is None or _over(self._process)
         if beats != self._beats:
@@ -194,4 +194,4 @@ def machine() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
-        return f"alone {os.getpid()}"  # nobody else's: then beats must tell
+        return f"alone {os.getpid()}"  # unlike any other's: then the beats decide

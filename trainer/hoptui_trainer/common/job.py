@@ -33,7 +33,7 @@ Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 
 class _Unsaid(int):
-    """A number that nobody typed."""
+    """A default, as opposed to the same number on the command line."""
 
 
 ITERATIONS = _Unsaid(1000)
@@ -41,7 +41,7 @@ ITERATIONS = _Unsaid(1000)
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """The options that all workloads share; None stands for one that was not given.
+    """The options that all workloads share; None means that an option was not given.
 
     Parameters
     ----------
@@ -152,9 +152,9 @@ def resolve(default: C, held: Mapping[str, Any] | None, given: KnobValues) -> tu
     return config, tuple(_origins(default, before, config, typed))
 
 
-def _origins(default: object, held: object, settled: object, given: Mapping[str, Any]) -> Iterator[str]:
-    for name, _, _ in declared(type(settled)):
-        value, before, usual = (getattr(config, name) for config in (settled, held, default))
+def _origins(default: object, held: object, chosen: object, given: Mapping[str, Any]) -> Iterator[str]:
+    for name, _, _ in declared(type(chosen)):
+        value, before, usual = (getattr(config, name) for config in (chosen, held, default))
         if name in given and value != before:
             yield f"{name} = {spelled(value)} from {option_name(name)} (the checkpoint has {spelled(before)})"
         elif value != usual:

@@ -47,8 +47,8 @@ class Tunable(Protocol):
 
 
 class KnobChanges:
-    """Applies such knobs of a run, `meter` standing meanwhile. `costs` tells the run what a unit of work
-    costs now."""
+    """Applies such knobs of a run, with `meter` paused meanwhile. `costs` declares what a unit of work costs
+    now."""
 
     def __init__(self, run: hoptui.Run, state: Tunable, meter: Meter, costs: Callable[[], None]) -> None:
         self._run, self._state, self._meter, self._costs = run, state, meter, costs
@@ -67,13 +67,13 @@ class KnobChanges:
         }
 
     def chosen(self, name: str, then: Callable[[], None]) -> Apply:
-        """What follows a choice by somebody: checkpoints keep it as theirs, unless they left it open
+        """What follows a choice by a user or the tuner: checkpoints keep it, unless it was left open
         again."""
 
         def apply(value: object) -> None:
             then()
             self._state.automatic.choose(name, value)
-            self._settle("grad_accum")
+            self._adopt("grad_accum")
             self._costs()
 
         return apply
@@ -100,7 +100,7 @@ class KnobChanges:
             self._state.fit()
             self._tell()
             self._state.prove_sizes()
-        self._settle("grad_accum", *follow)
+        self._adopt("grad_accum", *follow)
         self._costs()
 
     def _reopen(self) -> None:
@@ -119,7 +119,7 @@ class KnobChanges:
             self.resize()
 
     def follow(self, handles: Mapping[str, KnobHandle[Any]]) -> None:
-        """Have what these knobs come to by themselves told: micro-batches halved because memory ran out,
+        """Report values that these knobs take by themselves: micro-batches halved because memory ran out,
         pieces that follow."""
         self._handles = handles
 
@@ -151,13 +151,13 @@ class KnobChanges:
             self.cut()
         if grad_accum:
             self._state.automatic.choose("micro_batch", config.micro_batch)
-            self._settle("micro_batch")
+            self._adopt("micro_batch")
         else:
-            self._settle("grad_accum")
+            self._adopt("grad_accum")
 
     @contextmanager
     def _kept_size(self) -> Iterator[None]:
-        """Where what is done in here cannot be, micro-batches have in `config` the size of before."""
+        """If what is done in here fails, micro-batches get their previous size in `config`."""
         config = self._state.config
         before = config.micro_batch
         try:
@@ -166,9 +166,8 @@ class KnobChanges:
             config.micro_batch = before
             raise
 
-    def _settle(self, *follow: str) -> None:
-        """Knobs that `follow` from the one that was turned, and those that nobody has chosen, are what they
-        are to be."""
+    def _adopt(self, *follow: str) -> None:
+        """Adopt the values of knobs that `follow` from the changed one, and of those left open."""
         for name in {*follow, *self._state.automatic.names}:
             self._handles[name].adopt()
 

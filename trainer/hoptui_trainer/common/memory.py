@@ -20,7 +20,7 @@ R = TypeVar("R")
 USABLE = 0.92
 """The part of what other processes leave free that may be planned with."""
 EXHAUSTED = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""What plain RuntimeErrors say: of the CPU's allocator, of CUDA itself (graphs, libraries), of cuBLAS."""
+"""Texts of plain RuntimeErrors: of the CPU's allocator, of CUDA itself (graphs, libraries), of cuBLAS."""
 WORTH = 1.01
 """A larger micro-batch is taken only if it is faster by so much: beyond the knee memory buys nothing."""
 
@@ -122,7 +122,7 @@ def set_peak_aside(device: torch.device) -> None:
 
 def greatest_bytes(device: torch.device) -> int | None:
     """The most memory in use since `reset_peak`, whatever was measured aside in between; None if it is not
-    told."""
+    known."""
     now = peak_bytes(device)
     return None if now is None else max(now, _earlier.get(device, 0))
 
@@ -137,7 +137,7 @@ def _restart_peak(device: torch.device) -> None:
 
 def peak_bytes(device: torch.device) -> int | None:
     """The most memory in use since `reset_peak` or `set_peak_aside`: reserved by torch on a GPU, resident on
-    a CPU; None if it is not told."""
+    a CPU; None if it is not known."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     try:
@@ -174,7 +174,7 @@ def choose_micro_batch(
     faster.
 
     `measure` takes real steps of so many samples, and returns None when they did not fit. A size is tried
-    only if a straight line through the peaks so far says that it stays within `limit`.
+    only if a straight line through the peaks so far predicts that it stays within `limit`.
 
     Raises:
         MemoryError: not even `start` fits.

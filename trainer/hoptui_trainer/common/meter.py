@@ -15,7 +15,7 @@ from hoptui_trainer.common.device import wait_for
 
 
 class Meter:
-    """Counts units and the seconds in which it was running; it stands at first.
+    """Counts units and the seconds in which it was running. It is paused at first.
 
     It waits for what is queued on `device` whenever it begins or pauses.
     """
@@ -48,7 +48,7 @@ class Meter:
             self._ideal = None if self._ideal is None or ideal is None else self._ideal + ideal
 
     def pause(self) -> None:
-        """Stand from here on, if it does not already."""
+        """Pause from here on, unless it is paused already."""
         if self._since is not None:
             wait_for(self._device)
             self._seconds += self._clock() - self._since
@@ -66,10 +66,10 @@ class Meter:
                 self.begin()
 
     def rate(self) -> float | None:
-        """Units a second, None as long as nothing was measured. To be read while it stands."""
+        """Units a second, None as long as nothing was measured. Read it while the meter is paused."""
         return self._units / self._seconds if self._units and self._seconds > 0 else None
 
     def mfu(self) -> float | None:
-        """Model FLOPs utilization, as a fraction; None where it would mean nothing. To be read while it
-        stands."""
+        """Model FLOPs utilization, as a fraction; None where it would mean nothing. Read it while
+        the meter is paused."""
         return self._ideal / self._seconds if self._ideal and self._seconds > 0 else None

@@ -42,7 +42,7 @@ class DelayedMetrics:
         """The iteration to report now, if any. Called at the end of each iteration, after the clock has
         waited for the one before.
 
-        `due` says that a report is due, and stays true until it was made. Nothing is copied before.
+        `due` is true from when a report is due until it was made. Nothing is copied before.
         """
         if not self._late:
             return queued if due else None

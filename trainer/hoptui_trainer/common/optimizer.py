@@ -15,7 +15,7 @@ from hoptui_trainer.common.memory import insist, is_out_of_memory, release
 
 BETAS = (0.9, 0.95)
 OWN = ("lr", "weight_decay")
-"""What a group of parameters is told by this process, whatever its checkpoint says."""
+"""Fields of a parameter group that this process sets, whatever its checkpoint has."""
 
 
 def adamw(groups: Iterable[Mapping[str, Any]], device: torch.device) -> torch.optim.AdamW:
@@ -72,7 +72,7 @@ def restore(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
 
 def _descend(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, device: torch.device) -> None:
     """The step itself. torch counts it for a group of parameters before it changes the first of their
-    weights, so that the counts say whether it may be taken again."""
+    weights, so the counts show whether it may be taken again."""
     counts = [moments["step"] for moments in optimizer.state.values()]
     before = insist(device, counts[0].clone)
     try:

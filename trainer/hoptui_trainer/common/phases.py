@@ -32,7 +32,7 @@ class PhaseClock(Protocol):
 
 
 class HostClock:
-    """On the CPU, work is done when the call returns: the run's own phases say it all."""
+    """On the CPU, work is done when the call returns, so the run's own phases suffice."""
 
     def __init__(self, run: hoptui.Run) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""In which number format the matrix products are computed: chosen by what the device can do, said by name."""
+"""The number format of matrix products: by name, or chosen by what the device can do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def choose_precision(name: Precision | Literal["auto"], device: torch.device) ->
 
 
 def compute_dtype(precision: Precision) -> torch.dtype:
-    """What activations are held in where autocast has a say."""
+    """The format of activations where autocast applies."""
     return {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.float16}.get(
         precision, torch.float32
     )

@@ -48,7 +48,7 @@ class RankGroup:
     """This process among `world` that train together; alone, every operation returns at once.
 
     `local_rank` of `local_world` are on this machine. All ranks call an operation, and in the same order. As
-    a context manager it ends the group, and tells the other ranks the exception that leaves it.
+    a context manager it ends the group, and sends the other ranks the exception that leaves it.
     """
 
     rank: int
@@ -70,7 +70,7 @@ class RankGroup:
         return payload or b""
 
     def gather(self, value: object) -> list[Any]:
-        """Everybody's value, in order of rank."""
+        """The values of all ranks, in order of rank."""
         return [value]
 
     @property
@@ -84,8 +84,8 @@ class RankGroup:
         all.
 
         Those that compile for others go first. The others come in when these have left, and find on disk what
-        was compiled and measured: so they all run the same. Nobody waits where nobody compiles, or each for
-        itself.
+        was compiled and measured: so they all run the same. No rank waits if none compiles, or each compiles
+        for itself.
         """
         waits = compiles and self._turns
         if waits and self._follows:
@@ -93,8 +93,8 @@ class RankGroup:
         try:
             yield
         except Exception:
-            # The others are let in all the same. What is no Exception ends this process, of which they are
-            # told.
+            # The others are let in too. What is no Exception ends this process, and the heartbeat reports
+            # that to them.
             if waits and not self._follows:
                 self.all(True)
             raise
@@ -103,8 +103,8 @@ class RankGroup:
 
     @contextmanager
     def guard(self, run: hoptui.Run) -> Iterator[None]:
-        """While entered: `run` is told when another rank is gone, and errors of collectives say which one and
-        why.
+        """While entered: `run` is closed when another rank is gone, and errors of collectives name the rank
+        and the reason.
 
         Raises:
             LostRankError: in place of an error that a lost rank led to.
@@ -115,8 +115,7 @@ class RankGroup:
         """Wait for the other ranks to come here, and end the group."""
 
     def outlast(self) -> None:
-        """After `close`: wait until nobody can meet where these ranks have met, if that goes with rank 0's
-        process."""
+        """After `close`: wait until the store of these ranks has gone, if rank 0's process hosts it."""
 
     def __enter__(self) -> RankGroup:
         return self
@@ -157,7 +156,7 @@ def join(device: DeviceName) -> RankGroup:
 
 
 def _place(environ: Mapping[str, str]) -> RankGroup:
-    """What the environment says of this process, nobody met yet."""
+    """This process's place by the environment; no other rank has been met yet."""
     if "RANK" not in environ and "WORLD_SIZE" not in environ:
         return ALONE
     if environ.get("WORLD_SIZE") == "1":
@@ -314,9 +313,9 @@ class _Joined(RankGroup):
         return f"rank {self.rank}: {type(error).__name__}" + (f": {text}" if text else "")
 
     def _lost(self, reason: str) -> None:
-        """A rank is gone (in the heartbeat's thread): say why, and end even where the main thread waits for
-        ever."""
-        with suppress(OSError):  # whoever read this may be gone as well
+        """A rank is gone (in the heartbeat's thread): print the reason, and end even if the main thread waits
+        without a limit."""
+        with suppress(OSError):  # its reader may have gone as well
             # In one piece: the main thread may be writing a traceback.
             os.write(2, f"hoptui train: {reason}\n".encode())
         if self._heartbeat.stopped(GRACE_S):

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
 Ending = Literal["finished", "passed", "stopped"]
-"""Why a run ended: its iterations are done, it reached what was asked for, somebody stopped it."""
+"""Why a run ended: its iterations are done, it reached what was asked for, or a user stopped it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,10 @@ class SupervisedResult:
 
 
 class Console:
-    """Lines for people: one an iteration, at most one a second.
+    """Lines for users: one per iteration, at most one per second.
 
     A line that cannot be written is lost, and no more than that: a log on a full disk is not the end of a run
-    that may have taken days. `unread` is called where whoever read the lines is gone.
+    that may have taken days. `unread` is called when the reader of the lines has gone.
     """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -71,12 +71,12 @@ class Console:
         return seconds if seconds >= 1.0 else 0.0
 
     def line(self, parts: Iterable[str]) -> None:
-        """Tell of a finished iteration; empty parts are left out."""
+        """Write the line of a finished iteration; empty parts are left out."""
         self._write(" · ".join(part for part in parts if part))
         self._last = self._clock()
 
     def say(self, text: str) -> None:
-        """A line out of turn."""
+        """Write a line at once."""
         self._write(text)
 
     def _write(self, text: str) -> None:
@@ -111,12 +111,12 @@ def model_size(shape: Mapping[str, int]) -> str:
 
 
 def elapsed(seconds: float, restarts: int) -> str:
-    """The time that a process took, in words that say since when."""
+    """The time that a process took, and since which restart."""
     return f"{seconds:.1f} s" + (f" since restart {restarts}" if restarts else "")
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction for people; empty if it is not known."""
+    """A fraction as a percentage; empty if it is not known."""
     return "" if fraction is None else f"{fraction:.1%}"
 
 
@@ -140,4 +140,4 @@ def line_parts(
 
 
 def silent(_: str) -> None:
-    """Tells nobody."""
+    """Drop a line."""

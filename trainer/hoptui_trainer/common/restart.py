@@ -31,7 +31,7 @@ class Restart:
         config: the dataclass that declares the workload's knobs.
         folder: where checkpoints are written to; without one there is a folder for the checkpoint alone,
             which goes once training has gone on from it.
-        say: takes a line for people.
+        say: takes a line for users.
     """
 
     def __init__(

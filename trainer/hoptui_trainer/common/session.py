@@ -42,8 +42,8 @@ class RunResult(Protocol):
 class TrainingSession:
     """One run of a training loop in this process.
 
-    `ending` says why the run ended; the loop sets it to `passed`. `replaced` is true once a new process is to
-    go on.
+    `ending` is the reason why the run ended; the loop sets it to `passed`. `replaced` is true once a new
+    process is to go on.
 
     Args:
         workload: its name, as in `hoptui train WORKLOAD`.

@@ -22,7 +22,7 @@ def preparing(run: hoptui.Run, signals: StopOnSignal, device: torch.device) -> I
     """In here a run is made ready for its first iteration: it compiles and measures sizes, which takes up to
     minutes.
 
-    It is seen all the while, on its GPU and in the phase `setup`, and a signal ends it at once.
+    Viewers see it meanwhile, on its GPU and in the phase `setup`. A signal ends it at once.
     """
     if uuid := gpu_uuid(device):
         run.gpus([uuid])
@@ -68,12 +68,12 @@ def check_alike(ranks: RankGroup, own: object, option: str, what: str) -> None:
 
     Args:
         own: what must be the same on all; `what` it is, in words.
-        option: the one that says where it comes from.
+        option: the option that names its source.
 
     Raises:
-        UsageError: a rank has another one, told on all of them.
+        UsageError: a rank has another one; raised on all ranks.
     """
-    everybodys = ranks.gather(own)
-    other = next((rank for rank, theirs in enumerate(everybodys) if theirs != everybodys[0]), None)
+    of_all = ranks.gather(own)
+    other = next((rank for rank, theirs in enumerate(of_all) if theirs != of_all[0]), None)
     if other is not None:
         raise UsageError(f"{option}: rank {other} has {what} other than rank 0's; all machines need the same")

@@ -16,8 +16,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopOnSignal:
     """While entered, a signal asks the run to stop at its next boundary. Main thread only.
 
-    The handlers of before come back on leaving, and already with the
-    first signal, so that a second one acts as if this class were not there.
+    The previous handlers come back on leaving. They come back with the first signal too, so that a second
+    one acts as if this class were not there.
     """
 
     def __init__(self, run: hoptui.Run) -> None:

@@ -106,7 +106,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         self.on_smaller(before, now)
 
     def _saved_progress(self) -> dict[str, Any]:
-        """The part of a checkpoint that says where the run is."""
+        """The part of a checkpoint that has the run's progress."""
         config: Any = self.config
         return {
             "seed": self.seed,

@@ -15,8 +15,8 @@ class Tracer:
     ui.perfetto.dev).
 
     The loop calls `end_iteration` after each iteration. A trace slows down only the iterations in it; one
-    that cannot be written is told in an event and harms nothing. Every rank traces itself, into a file of its
-    own.
+    that cannot be written is reported in an event and harms nothing. Every rank traces itself, into a file
+    of its own.
     """
 
     def __init__(self, run: hoptui.Run, workload: str, folder: Path, device: torch.device, rank: int) -> None:

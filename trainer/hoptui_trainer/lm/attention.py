@@ -30,7 +30,7 @@ def choose_attention(
     shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, ranks: RankGroup
 ) -> str:
     """Let attention of `shape` (B, H, T, D) use the fastest kernel from now on, on all ranks the same, and
-    say what was measured.
+    return what was measured.
 
     For the whole process and before anything of that shape is compiled. Empty on a CPU, where torch has one
     kernel.

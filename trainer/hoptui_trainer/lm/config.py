@@ -1,4 +1,4 @@
-"""What a language-model run can be told: its knobs, declared once, and presets by model size."""
+"""The knobs of a language-model run, declared once, and presets by model size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LMConfig:
 
     `batch_tokens` decides what is learned, `micro_batch` and `grad_accum` only how it is computed: one
     follows from the other, and the gradient is that of the whole batch. A `micro_batch` of 0 and `auto` are
-    settled when training starts.
+    chosen when training starts.
     """
 
     batch_tokens: Annotated[

@@ -1,6 +1,6 @@
-"""Text to learn from that is on every machine: Python's own library, or a person's files.
+"""Text to learn from that is on every machine: Python's own library, or a user's files.
 
-Each document is trained on or held out by a hash of what it says, so copies of one text never lie on both
+Each document is trained on or held out by a hash of its content, so copies of one text never lie on both
 sides and a new file moves no other one.
 """
 
@@ -96,7 +96,7 @@ def _documents(root: Path, pattern: str) -> Iterator[bytes]:
 def _text(path: Path) -> bytes | None:
     """The bytes of a file if they are text in UTF-8, else None."""
     try:
-        if not path.is_file():  # to open a FIFO would wait for ever
+        if not path.is_file():  # to open a FIFO may never return
             return None
         content = path.read_bytes()
         content.decode()

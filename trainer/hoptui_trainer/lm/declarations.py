@@ -9,17 +9,17 @@ from hoptui_trainer.lm.state import LMState
 
 
 def declare(run: hoptui.Run, state: LMState, meter: Meter) -> None:
-    """Tell the run its knobs, its metrics and its cost. Knobs are applied by the run, between two
+    """Declare the run's knobs, metrics and cost. The run applies knobs between two
     iterations."""
     config, world = state.config, state.ranks.world
     tuning = KnobChanges(run, state, meter, lambda: declare_cost(run, state))
 
     in_use = config.seq_len
-    sequences, of = config.micro_batch, in_use  # a piece as it was chosen, by somebody or by memory
+    sequences, of = config.micro_batch, in_use  # a piece as a user, the tuner or memory chose it
 
     def lengthen(length: int) -> None:
-        """A piece keeps its tokens, so that it takes the memory that it took: back at a length, it is the one
-        of before."""
+        """A piece keeps its tokens, so that it takes the memory that it took: back at a length, it is the
+        same one again."""
         nonlocal in_use, sequences, of
         config.check(world)
         before = config.micro_batch
@@ -62,8 +62,7 @@ def declare(run: hoptui.Run, state: LMState, meter: Meter) -> None:
 
 
 def declare_cost(run: hoptui.Run, state: LMState) -> None:
-    """Tell the run what a token costs: nothing on a CPU, whose peak nobody knows, nor under FP8, which has
-    two."""
+    """Declare what a token costs: nothing on a CPU, whose peak is unknown, nor under FP8, which has two."""
     if state.device.type == "cuda":
         known = state.precision != "fp8"
         cost = state.model.flops_per_token(state.config.seq_len) if known else 0.0

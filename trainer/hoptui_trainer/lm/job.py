@@ -66,7 +66,7 @@ class LMOptions(JobOptions):
 
 @dataclass(frozen=True)
 class LMPlan:
-    """What will be run. `notes` says which source won for each knob that two sources disagree on."""
+    """What will be run. `notes` names the source of each knob that two sources disagree on."""
 
     preset: str
     name: str

@@ -64,7 +64,7 @@ def make_streams(corpus: Corpus, tokenizer: str, vocab_size: int) -> None:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
-        if not folder.is_dir():  # else somebody else was faster
+        if not folder.is_dir():  # else another process was faster
             raise UsageError(
                 f"tokens cannot be kept in {folder.parent}: {error.strerror} (XDG_CACHE_HOME says where)"
             ) from None

@@ -44,7 +44,7 @@ class LMResult(SupervisedResult):
     lzma_bpb: float
 
     def sentence(self) -> str:
-        """The same for people."""
+        """The result for users."""
         held_out = f", held out {self.val_bpb:.3f} bpb (lzma {self.lzma_bpb:.3f})" if self.val_bpb else ""
         return self.summary(f"{amount(self.tokens)} tokens{held_out}", self.tokens_per_s, "tokens")
 
@@ -53,7 +53,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LM
     """Train until `job.iterations` are done, the held-out text is predicted well enough, or a stop is asked
     for.
 
-    `write` takes the lines for people, or with `job.json` the result as one line, on rank 0 alone.
+    `write` takes the lines for users, or with `job.json` the result as one line, on rank 0 alone.
 
     Raises:
         UsageError: the job cannot be run as asked.
@@ -128,8 +128,8 @@ def prepare(job: LMOptions, plan: LMPlan, launch: Launch) -> tuple[Text, LMState
 
 
 def introduction(plan: LMPlan, text: Text, state: LMState, saved: Mapping[str, Any] | None) -> list[str]:
-    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines
-    mean."""
+    """What is run, where it goes on, the source of each knob that two sources disagree on, and what the
+    lines mean."""
     config, world = state.config, state.ranks.world
     lines = [
         (
@@ -147,7 +147,7 @@ def introduction(plan: LMPlan, text: Text, state: LMState, saved: Mapping[str, A
 
 
 def progress(job: LMOptions, state: LMState, done: Finished, tokens_per_s: float) -> list[str]:
-    """The parts of a line for people."""
+    """The parts of a progress line."""
     figures = (f"loss {float(done.metrics['loss']):.4f}", f"gradient {float(done.metrics['grad_norm']):.3g}")
     rate, used = f"{tokens_per_s:,.0f} tokens/s", utilization(state, tokens_per_s)
     return line_parts(done.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))

@@ -48,7 +48,7 @@ class Collector:
     environments.
 
     `policy` is the trained one, or a copy of it on that device. A transformer acts in half precision by
-    another copy of it, whose large weights are cast once a rollout and not at every step; what it says is the
+    another copy of it, whose large weights are cast once a rollout and not at every step; its output is the
     same to the bit.
 
     `mode` is how it acts; `stored` is what `batch` fills and the update reads.
@@ -74,7 +74,7 @@ class Collector:
         self.use("off", "fp32")
 
     def use(self, mode: CompileMode, precision: Precision) -> None:
-        """Act compiled like this and in this precision; graphs of before must be cleared.
+        """Act compiled like this and in this precision; previous graphs must be cleared.
 
         Nothing changes if there is no memory for it.
         """
@@ -135,7 +135,7 @@ class Collector:
             rollout.load_state_dict(saved["history"])
 
     def fit(self, config: PPOConfig) -> int:
-        """Go on with as many environments and steps as `config` says; returns the unfinished episodes
+        """Go on with as many environments and steps as `config` has; returns the unfinished episodes
         dropped.
 
         Nothing changes if there is no memory for it.

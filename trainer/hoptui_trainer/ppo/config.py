@@ -1,4 +1,4 @@
-"""What a PPO run can be told: its knobs, declared once, and the recipe of each environment."""
+"""The knobs of a PPO run, declared once, and the recipe of each environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PPOConfig:
     on.
 
     `grad_accum` changes memory and speed alone: however a minibatch is cut, the gradient is that of the
-    whole. 0 and `auto` are settled when training starts.
+    whole. 0 and `auto` are chosen when training starts.
     """
 
     num_envs: Annotated[

@@ -25,7 +25,7 @@ Handles = Mapping[str, KnobHandle[Any]]
 
 
 def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
-    """Tell the run its knobs and its metrics. Knobs are applied by the run, between two iterations."""
+    """Declare the run's knobs and metrics. The run applies knobs between two iterations."""
     config = state.config
 
     told = 0
@@ -38,7 +38,7 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
         told = len(state.notes)
 
     def prepare() -> None:
-        """Let the change take as long as it takes, and tell what came of it."""
+        """Make the change, however long it takes, and report its result."""
         set_threads(job, config, state.device, state.ranks)
         state.prepare()
         tell()
@@ -126,14 +126,14 @@ def flops_per_step(state: PPOState) -> float:
 
 
 def declare_cost(run: hoptui.Run, state: PPOState) -> None:
-    """Tell the run what an environment step costs, and in which precision; nothing on a CPU, whose peak
-    nobody knows."""
+    """Declare what an environment step costs, and in which precision; nothing on a CPU, whose peak is
+    unknown."""
     if state.device.type == "cuda":
         run.flops(flops_per_step(state), metric="env_steps_per_s", precision=state.precision)
 
 
 def set_threads(job: PPOOptions, config: PPOConfig, device: torch.device, ranks: RankGroup) -> None:
-    """Let torch use as many CPU threads as the job says, or as pay off for the size of a micro-batch computed
+    """Let torch use as many CPU threads as the job has, or as pay off for the size of a micro-batch computed
     on the CPU.
 
     Before anything is computed: the number of threads changes the order of sums, and so the last bits.

@@ -24,7 +24,7 @@ class Episodes:
     """Follows episodes in buffers that are changed in place, so that a CUDA graph can hold `follow`.
 
     Episodes that were given a random age at their start are left out: they end early, so their returns would
-    say something better or worse than the truth.
+    be better or worse than the true ones.
     """
 
     def __init__(self, env: EpisodeEnvironments) -> None:

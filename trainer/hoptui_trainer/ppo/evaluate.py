@@ -39,7 +39,7 @@ class Evaluation:
         self.use("off")
 
     def use(self, mode: CompileMode) -> None:
-        """Step compiled like this, and captured unless it is `off`; graphs of before must be cleared."""
+        """Step compiled like this, and captured unless it is `off`; previous graphs must be cleared."""
         self._plain = mode == "off" or isinstance(self._task, GymTask)
         self._compiled = compiled(self._step, "off" if self._plain else mode)
         self.compiles = not self._plain

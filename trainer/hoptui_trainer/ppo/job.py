@@ -21,7 +21,7 @@ DEFAULT_ENV = "CartPole-v1"
 
 @dataclass(frozen=True, kw_only=True)
 class PPOOptions(JobOptions):
-    """The options of one command; None stands for one that was not given. `knobs` holds only the ones that
+    """The options of one command; None means that it was not given. `knobs` holds only the ones that
     were.
 
     Parameters
@@ -55,7 +55,7 @@ class PPOOptions(JobOptions):
 
 @dataclass(frozen=True)
 class PPOPlan:
-    """What will be run. `notes` says which source won for each knob that two sources disagree on."""
+    """What will be run. `notes` names the source of each knob that two sources disagree on."""
 
     env: str
     name: str

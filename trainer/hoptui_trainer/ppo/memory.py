@@ -128,7 +128,7 @@ def check_memory(
     free: int,
     held: int = 0,
 ) -> int:
-    """Refuse sizes that the `free` bytes of a device, plus `held` bytes in use by the sizes of before, cannot
+    """Refuse sizes that the `free` bytes of a device, plus `held` bytes in use by the previous sizes, cannot
     hold.
 
     `precision` is the one acted in. Returns the bytes needed; where there is plenty of room, those of the
@@ -174,7 +174,7 @@ def measured(share: int, measure: Callable[[int], SizeTrial | None]) -> list[Siz
 def fewest_pieces(share: int, trials: list[SizeTrial], room: int) -> int:
     """In how many pieces to compute a minibatch of `share` units so that they stay within `room` bytes.
 
-    A straight line through the trials tells what other sizes take.
+    A straight line through the trials predicts what other sizes take.
     """
     most = trials[0].size
     if len(trials) > 1:

@@ -1,4 +1,4 @@
-"""What a person or a script is told of PPO on standard output."""
+"""What PPO prints on standard output, for users and for scripts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PPOResult:
         return result_json({"workload": "ppo", **asdict(self)})
 
     def sentence(self) -> str:
-        """The same for people."""
+        """The result for users."""
         evaluation = "" if self.evaluation_return is None else f", evaluation {self.evaluation_return:.1f}"
         return (
             f"{self.ending} after {self.iterations:,} iterations and {self.env_steps:,} env "
@@ -60,7 +60,7 @@ class PPOProgress:
         self._evaluation: float | None = None
 
     def evaluation(self, mean_return: float) -> None:
-        """Tell of an evaluation with the next line."""
+        """Report an evaluation with the next line."""
         self._evaluation = mean_return
 
     def parts(
@@ -71,7 +71,7 @@ class PPOProgress:
         utilization: Callable[[float], float | None],
         memory: int | None,
     ) -> Iterator[str]:
-        """What is told of an iteration `seconds` after the line before; its work is environment steps.
+        """The parts of the line of an iteration `seconds` after the line before; work is environment steps.
 
         `utilization` gives the MFU at a rate of environment steps, `memory` is the peak in bytes.
         """

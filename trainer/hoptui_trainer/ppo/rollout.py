@@ -51,7 +51,7 @@ class Environments(Protocol):
 
 
 class Follower(Protocol):
-    """Who is told of every step."""
+    """Receives every step."""
 
     def follow(self, step: Step) -> None: ...
 

@@ -31,10 +31,10 @@ from hoptui_trainer.ppo.rank_layout import ENV_DIM, joined, on_cpu, shared
 from hoptui_trainer.ppo.update import Update
 
 OPEN: Mapping[str, int | str] = {"precision": "auto", "compile": "auto", "grad_accum": 0}
-"""Knobs that may be left open, and how: they are settled when training starts, and again in the next
+"""Knobs that may be left open, and how: they are chosen when training starts, and again in the next
 process."""
 KEPT_SIZES, KEPT_SHARE = 4, 0.1
-"""Sizes of before whose buffers and graphs are kept, and the part of the free memory that they may take
+"""Previous sizes whose buffers and graphs are kept, and the part of the free memory that they may take
 together."""
 
 
@@ -45,7 +45,7 @@ class PPOState:
     `iteration` counts finished iterations, `epoch` the passes over rollouts in them, `env_steps` the steps of
     all ranks; `evaluation_return` is the newest one. `since` counts the iterations since something had to be
     compiled anew; `proves_sizes` is false where memory has run out, and nothing is kept or captured in
-    advance. `notes` says what was measured. `automatic` is what the knobs that were left open are here;
+    advance. `notes` has what was measured. `automatic` is what the knobs that were left open are here;
     elsewhere it may be another.
 
     Raises:
@@ -128,7 +128,7 @@ class PPOState:
         self.collector.coefficients.fill(self.config)
 
     def cut_anew(self, *, sizes: bool = True) -> None:
-        """Cut rollouts as `config` now says, in as many pieces as it says; 0 pieces are chosen by
+        """Cut rollouts by the present `config`, in its number of pieces; 0 pieces are chosen by
         measurement.
 
         With `sizes` minibatches may have others than before: then what was measured of them is measured
@@ -169,7 +169,7 @@ class PPOState:
         return dropped
 
     def rebuild(self) -> None:
-        """Compute as `config` now says: precision and compilation; `auto` becomes what fits the device.
+        """Compute by the present `config`: precision and compilation; `auto` becomes what fits the device.
 
         Raises:
             UsageError: the device cannot compute in that precision.
@@ -218,7 +218,7 @@ class PPOState:
         self._compiled.add(sizes)
 
     def forget_sizes(self) -> int:
-        """Give back what is kept of the sizes of before; returns how many there were."""
+        """Give back what is kept of previous sizes; returns how many there were."""
         dropped = self.collector.forget()
         self.graphs.clear()  # they share their memory
         return dropped
@@ -256,7 +256,7 @@ class PPOState:
         return check_memory(self.config, self.env.task, self.policy, precision, free, held)
 
     def _measured_pieces(self, share: int) -> int:
-        """The fewest pieces that fit, as all ranks found them; 1 on a CPU, where memory says little.
+        """The fewest pieces that fit, as all ranks found them; 1 on a CPU, where memory means little.
 
         What a sample takes is measured once, and again after it may have changed.
         """
@@ -297,7 +297,7 @@ class PPOState:
 
         The environments are in their global order, so that any number of ranks can go on with them.
         """
-        everybody = self.ranks.gather(on_cpu(self.collector.state_dict()))
+        of_all = self.ranks.gather(on_cpu(self.collector.state_dict()))
         return {
             "env": self.env.task.id,
             "seed": self.seed,
@@ -310,9 +310,7 @@ class PPOState:
             "policy": self.policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.update.scaler.state_dict(),
-            "player": {
-                part: joined([rank[part] for rank in everybody], dim) for part, dim in ENV_DIM.items()
-            },
+            "player": {part: joined([rank[part] for rank in of_all], dim) for part, dim in ENV_DIM.items()},
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> int:
@@ -328,7 +326,7 @@ class PPOState:
             held = [dict(group) for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(saved["optimizer"])
             for group, own in zip(self.optimizer.param_groups, held, strict=True):
-                # What a group is told by this process: its learning rate (of `config`), and what fits its
+                # What this process sets in a group: its learning rate (of `config`), and what fits its
                 # device.
                 group.update({name: value for name, value in own.items() if name != "params"})
             if saved["scaler"] and self.update.scaler.is_enabled():

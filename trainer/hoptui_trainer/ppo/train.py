@@ -55,7 +55,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
     """Train until `job.iterations` are done, an evaluation reaches `job.until_return`, or a stop is asked
     for.
 
-    `write` takes the lines for people, or the one line of JSON. Under torchrun every rank calls this, and
+    `write` takes the lines for users, or the one line of JSON. Under torchrun every rank calls this, and
     trains with the others.
 
     Raises:
@@ -109,8 +109,8 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
                     handles["grad_accum"].revert(state.grad_accum, f"memory ran out with {pieces} pieces")
                 followed = caught_up
                 caught_up = job.evaluation_due(iteration + 1) or job.checkpoint_due(iteration + 1)
-                # The host is an iteration ahead of a GPU. Right after it has waited for that, it only says
-                # how fast it queues.
+                # The host is an iteration ahead of a GPU. Right after it has waited for that, its times
+                # only show how fast it queues.
                 plain = state.since > WARM_UPS and not followed and not caught_up
                 proven = dataclasses.replace(config)
                 steps = state.collector.rollout.size * ranks.world
@@ -220,7 +220,7 @@ def evaluated(state: PPOState) -> float:
 def resolve(
     job: PPOOptions, saved: Mapping[str, Any] | None, ranks: RankGroup
 ) -> tuple[PPOPlan, Physics | GymTask, torch.device]:
-    """The settled job, what is to be learned, and where.
+    """The complete job, what is to be learned, and where.
 
     Raises:
         UsageError: the job cannot be run as asked.
@@ -262,8 +262,8 @@ def prepare(
 def introduction(
     job: PPOOptions, plan: PPOPlan, state: PPOState, saved: Mapping[str, Any] | None
 ) -> Iterator[str]:
-    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines
-    mean."""
+    """What is run, where it goes on, the source of each knob that two sources disagree on, and what the
+    lines mean."""
     yield f"{plan.name}: PPO on {plan.env}, seed {plan.seed}, {describe_device(state.device)}"
     if saved:
         yield f"resumed after iteration {state.iteration:,} and {state.env_steps:,} env steps"

@@ -75,8 +75,8 @@ class Update:
         self._found = torch.zeros(len(LOSS_METRICS), device=self._device)
         self._length = torch.zeros((), device=self._device)
         self._skipped = torch.ones((), device=self._device)
-        # A graph holds the function that it repeats, and with it what this one reads and fills; nobody else
-        # has to.
+        # A graph holds the function that it repeats, and with it what this one reads and fills; no other
+        # object has to.
         self._index: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         self._deals: WeakValueDictionary[tuple[tuple[int, int], Cut], Deal] = WeakValueDictionary()
         self._number = torch.zeros((), dtype=torch.int64, device=self._device)
@@ -85,7 +85,7 @@ class Update:
         optimizer.step()
 
     def use(self, mode: CompileMode, precision: Precision) -> None:
-        """Compute losses compiled like this and in this precision; the graphs of before must be cleared."""
+        """Compute losses compiled like this and in this precision; previous graphs must be cleared."""
         self._loss = compiled(gathered_loss, mode)
         self._sort_keys = compiled(counter_rng.sort_keys, mode, dynamic=True)
         self._precision = precision
@@ -171,7 +171,7 @@ class Update:
         """The memory that a piece of `size` units takes for a while, as it is written: compiled it takes
         less.
 
-        None if it does not fit, or if the device does not say.
+        None if it does not fit, or if the device does not report it.
         """
         index = torch.zeros(size, dtype=torch.int64, device=self._device)
         self._scale.zero_()
@@ -198,8 +198,8 @@ class Update:
 
         The ranks do not ask each other how they are. One in trouble owes the others every sum that they will
         wait for: it goes on with zeros, and with a note beside the gradient which keeps all ranks from that
-        step and from those after it. So all have the same weights, those of before the first step that
-        somebody had no memory for. Alone, it stops there at once.
+        step and from those after it. So all have the same weights: those before the first step that a
+        rank had no memory for. Alone, it stops there at once.
         """
         world = self._ranks.world
         statistics = torch.zeros(dealt.count, 2, dtype=torch.float64, device=self._device)
@@ -294,7 +294,7 @@ class Update:
         graphs.
 
         Only pieces of the regular size are compiled: the rest of a minibatch, or the last minibatch, would be
-        worth no compilation of its own, while the run stands still.
+        worth no compilation of its own, which pauses the run.
         """
         regular = len(index) == self.pieces.micro_batch
         loss = self._loss if regular else gathered_loss

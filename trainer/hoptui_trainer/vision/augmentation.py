@@ -31,8 +31,8 @@ NONE = Augmentation()
 
 
 def distorted(images: Tensor, positions: Tensor, key: int, most: Augmentation) -> Tensor:
-    """uint8 images (N, C, H, W) as float32 with the same values' range, each distorted as its position (N,)
-    says.
+    """uint8 images (N, C, H, W) as float32 with the same values' range, each distorted by its position
+    (N,).
 
     Without any distortion the images themselves come back.
     """

@@ -1,4 +1,4 @@
-"""What a vision run can be told: its knobs, declared once, and presets by model size."""
+"""The knobs of a vision run, declared once, and presets by model size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class VisionConfig:
     on.
 
     `batch_size` decides what is learned, `micro_batch` and `grad_accum` only how it is computed: one follows
-    from the other, and the gradient is that of the whole batch. A `micro_batch` of 0 and `auto` are settled
+    from the other, and the gradient is that of the whole batch. A `micro_batch` of 0 and `auto` are chosen
     when training starts.
     """
 

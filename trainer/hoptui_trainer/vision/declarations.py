@@ -15,7 +15,7 @@ LOADING = tuple(field.name for field in dataclasses.fields(Loading))
 
 
 def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
-    """Tell the run its knobs, its metrics and its cost. Knobs are applied by the run, between two
+    """Declare the run's knobs, metrics and cost. The run applies knobs between two
     iterations."""
     config = state.config
     tuning = KnobChanges(run, state, meter, lambda: declare_cost(run, state))
@@ -46,7 +46,7 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
 
 
 def declare_cost(run: hoptui.Run, state: VisionState) -> None:
-    """Tell the run what an image costs; nothing on a CPU, whose peak nobody knows."""
+    """Declare what an image costs; nothing on a CPU, whose peak is unknown."""
     if state.device.type == "cuda":
         cost = state.model.flops_per_image()
         run.flops(cost, metric="samples_per_s", precision=state.precision)

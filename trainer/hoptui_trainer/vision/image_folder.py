@@ -17,7 +17,7 @@ from hoptui_trainer.common.errors import UsageError
 ARRAYS = frozenset({".npy"})
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 HELD_OUT_OF_256 = 13
-"""Of 256 files, those whose name says so are held out: 5 %."""
+"""Of 256 hashes of names, those whose files are held out: 5 %."""
 
 
 class Files:

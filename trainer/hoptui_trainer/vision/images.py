@@ -78,8 +78,7 @@ class Feed(Protocol):
 class Source(Protocol):
     """Images to train on (`count`) and to judge by: uint8, `channels` × `image_size`², in `classes` classes.
 
-    `name` is what people are told; `judged` says whether there are held-out images whose labels mean
-    something.
+    `name` is for users. `judged` is true if there are held-out images whose labels mean something.
     """
 
     name: str
@@ -164,7 +163,7 @@ def digits() -> Resident:
     table, target = load_digits(return_X_y=True)
     images = (torch.from_numpy(table) * (255 / 16)).round().to(torch.uint8).view(-1, 1, 8, 8)
     labels = torch.from_numpy(target).long()
-    # The first and the last were written by different people: a shuffled split has both on both sides.
+    # The first and the last were written by different writers: a shuffled split has both on both sides.
     order = shuffled(key(0, "held-out digits"), len(labels), 0, "cpu")
     held_out, train = order[:HELD_OUT], order[HELD_OUT:]
     return Resident(

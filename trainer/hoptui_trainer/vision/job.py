@@ -43,7 +43,7 @@ class VisionOptions(JobOptions):
 
 @dataclass(frozen=True)
 class VisionPlan:
-    """What will be run. `notes` says which source won for each knob that two sources disagree on."""
+    """What will be run. `notes` names the source of each knob that two sources disagree on."""
 
     preset: str
     data: str

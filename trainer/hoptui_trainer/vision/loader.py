@@ -235,8 +235,8 @@ class _Slots:
 
 
 class _Reader(Dataset[str]):
-    """What a worker does: reads files into a slot, and says what went wrong, because exceptions of workers
-    travel badly."""
+    """What a worker does: reads files into a slot, and returns what went wrong, because exceptions of
+    workers travel badly."""
 
     def __init__(self, files: FileImages, memory: Tensor) -> None:
         self._files, self._memory = files, memory
@@ -250,7 +250,7 @@ class _Reader(Dataset[str]):
 
 
 class _Ahead:
-    """The chunks from a position on, until it is told to end; `next` is the position of the first one not
+    """The chunks from a position on, until `ended` is set; `next` is the position of the first one not
     asked for."""
 
     def __init__(self, order: ImageSampler, position: int, step: int) -> None:

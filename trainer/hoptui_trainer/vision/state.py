@@ -83,7 +83,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         return Loading(**{name: getattr(self.config, name) for name in names})
 
     def losses(self, batch: Images, positions: Tensor) -> Tensor:
-        """Summed cross-entropy (nats) over images that are distorted as their positions (n,) say, and how
+        """Summed cross-entropy (nats) over images that are distorted by their positions (n,), and how
         many of them were classified right; (2,) float32, of which the first is differentiable."""
         images = distorted(batch.images, positions, self._distortion_key, self.source.distortion)
         with self._shapes.meet(len(batch)), autocast(self.precision, self.device):
@@ -146,7 +146,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         self.dry_run.prove(piece_sizes(config.micro_batch, shares), SIZES.samples)
 
     def reload(self) -> None:
-        """Load images as `config` now says.
+        """Load images by the present `config`.
 
         Raises:
             OSError: no more processes can be started; images are loaded as before.
@@ -213,7 +213,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         each = self.source.channels * self.source.image_size**2
         batch = each * largest_share(self.config, self.ranks.world)
         ahead = each * CHUNK * self.loading.chunks
-        # Of the rank that has least: one that went on alone would wait for ever for the one that refuses.
+        # Of the rank that has least: a rank that went on alone would wait for the one that refuses.
         limit = min(self.ranks.gather(limit_bytes(torch.device("cpu"), self.ranks.local_world)))
         room = f"of the machine's memory on each rank, which has {limit / 1e9:.1f} GB for them"
         if batch > limit:

@@ -50,7 +50,7 @@ class VisionResult(SupervisedResult):
     accuracy: float | None
 
     def sentence(self) -> str:
-        """The same for people."""
+        """The result for users."""
         accuracy = f", accuracy {self.accuracy:.1%}" if self.accuracy is not None else ""
         return self.summary(
             f"{amount(self.samples)} images ({self.data}){accuracy}", self.samples_per_s, "images"
@@ -61,7 +61,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
     """Train until `job.iterations` are done, enough held-out images are classified right, or a stop is asked
     for.
 
-    `write` takes the lines for people, or with `job.json` the result as one line, on rank 0 alone.
+    `write` takes the lines for users, or with `job.json` the result as one line, on rank 0 alone.
 
     Raises:
         UsageError: the job cannot be run as asked, or an image cannot be read.
@@ -156,8 +156,8 @@ def find_source(plan: VisionPlan, device: torch.device) -> Source:
 
 
 def introduction(plan: VisionPlan, state: VisionState, saved: Mapping[str, Any] | None) -> list[str]:
-    """What is run, where it goes on, which source won for each knob that two disagree on, and what the lines
-    mean."""
+    """What is run, where it goes on, the source of each knob that two sources disagree on, and what the
+    lines mean."""
     config, source, world = state.config, state.source, state.ranks.world
     patches = f"{state.model.shape.tokens} patches of {config.patch_size}"
     lines = [
@@ -174,7 +174,7 @@ def introduction(plan: VisionPlan, state: VisionState, saved: Mapping[str, Any] 
 
 
 def progress(job: VisionOptions, state: VisionState, done: Finished, samples_per_s: float) -> list[str]:
-    """The parts of a line for people."""
+    """The parts of a progress line."""
     figures = (
         f"loss {float(done.metrics['loss']):.4f}",
         f"accuracy in training {float(done.metrics['train_accuracy']):.1%}" if state.source.judged else "",

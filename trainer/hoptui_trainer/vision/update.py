@@ -22,7 +22,7 @@ def update(state: VisionState, lr: float, clock: PhaseClock) -> dict[str, Tensor
     """Train on the next batch of the stream. Returns 0-d tensors: means over the batch, and the gradient's
     norm.
 
-    On a GPU nothing in here waits for it; the phase `data` is then the time it stood idle for want of images.
+    On a GPU nothing in here waits for it; the phase `data` is then the time that it waited for images.
 
     Raises:
         UsageError: an image cannot be read.

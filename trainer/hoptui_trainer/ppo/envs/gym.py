@@ -41,7 +41,7 @@ LONGEST_EPISODE = 10_000
 
 @dataclass(frozen=True)
 class GymTask:
-    """An environment of Gymnasium: its sizes, and the spaces that they stand for."""
+    """An environment of Gymnasium: its sizes, and the spaces that they describe."""
 
     id: str
     observation_size: int
@@ -212,7 +212,7 @@ def _vectorised(id: str, num_envs: int, workers: int) -> Any:  # noqa: A002
     options: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED, "copy": False}
     wrappers = []
     if workers:
-        # Forking a process with threads, as this one has, may copy a lock that nobody will release.
+        # Forking a process with threads, as this one has, may copy a lock that no thread will release.
         options |= {"context": "forkserver", "max_concurrency": workers}
         wrappers.append(partial(_apart, os.getpid()))
     envs = gymnasium.make_vec(

@@ -24,7 +24,7 @@ class Continuous:
 
 
 class Task(Protocol):
-    """What everybody may know of an environment, whoever simulates it."""
+    """What is known of an environment, whichever way it is simulated."""
 
     @property
     def id(self) -> str:

@@ -35,7 +35,7 @@ class VectorEnv:
 
     `state` is (N, S), `age` (N,) int64 counts the steps of the episode in progress, `first` (N,) bool is set
     where the next step begins one. With `staggered` starts the first ages are random, so that time limits do
-    not end all episodes in the same step for ever after.
+    not end all episodes in the same step.
     """
 
     capturable = True
@@ -68,7 +68,7 @@ class VectorEnv:
 
     @property
     def buffers(self) -> tuple[Tensor, ...]:
-        """What a step reads and changes, `counter` aside, which is the same tensor for ever."""
+        """What a step reads and changes, `counter` aside, which stays the same tensor."""
         return self.index, self.state, self.age, self.first
 
     def move(self, buffers: tuple[Tensor, ...]) -> None:

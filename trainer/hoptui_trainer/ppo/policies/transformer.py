@@ -175,7 +175,7 @@ class Transformer(Policy):
 
 
 def _exactly(x: Tensor) -> torch.autocast:
-    """In here `x` is computed with in float32, whatever is said outside."""
+    """In here `x` is computed with in float32, whatever is set outside."""
     return torch.autocast(_kind(x.device), enabled=False)
 
 
