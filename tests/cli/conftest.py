@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from hoptui.cli.main import main
+from tests import factories
 from tests.client.conftest import daemon
-from tests.client.fake_daemon import FakeDaemon, make_run
+from tests.client.fake_daemon import FakeDaemon
 
 __all__ = ["daemon", "hoptui", "ppo"]
 
@@ -102,6 +103,6 @@ def hoptui(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Hoptui:
 @pytest.fixture
 def ppo(daemon: FakeDaemon) -> FakeDaemon:
     """A started daemon with one live run, `ppo`."""
-    daemon.add(make_run(), metrics={"env_steps_per_s": 512_345.0, "loss": 0.183, "iteration_s": 1.82})
+    daemon.add(factories.run(), metrics={"env_steps_per_s": 512_345.0, "loss": 0.183, "iteration_s": 1.82})
     daemon.start()
     return daemon

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from hoptui.protocol.messages import Command, FromViewer, Lease, Outcome, Shutdown, Stage, ToViewer
+from tests import factories
 from tests.cli.conftest import Hoptui
-from tests.client.fake_daemon import FakeDaemon, make_run
+from tests.client.fake_daemon import FakeDaemon
 from tests.golden import Golden
 
 
@@ -183,7 +184,7 @@ def test_ctrl_c_ends_the_waiting_only(
 
 
 def test_an_exited_run_cannot_be_steered(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
-    ppo.add(make_run("eeee5555", "old", exit_reason="finished"))
+    ppo.add(factories.run("eeee5555", "old", exit_reason="finished"))
     for words in (("set", "old", "lr=1e-3"), ("pause", "old"), ("resume", "old"), ("stop", "old", "-y")):
         assert hoptui(*words).code == 3
     assert sent(ppo) == []
@@ -203,7 +204,7 @@ def test_a_pause_is_a_lease(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> 
 
 def test_the_way_to_end_a_pause_is_no_strangers_words(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     name = "b; rm -rf ~"
-    ppo.add(make_run("eeee5555", name))
+    ppo.add(factories.run("eeee5555", name))
     assert hoptui("pause", "eeee5555").out.endswith(f" hoptui resume {shlex.quote(name)}\n")
 
 
@@ -270,7 +271,7 @@ def test_stop_asks_first(
 
 
 def test_a_name_from_outside_cannot_move_the_cursor(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    ppo.add(make_run("eeee5555", "a\x1b[2Jb"))
+    ppo.add(factories.run("eeee5555", "a\x1b[2Jb"))
     ppo.stages = (Outcome(id="", stage="rejected", reason="no\x07\x9b"),)
 
     def printable(text: str) -> bool:

@@ -11,8 +11,9 @@ from hoptui.domain.columns import pack
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.protocol.messages import Vital
+from tests import factories
 from tests.cli.conftest import Hoptui
-from tests.client.fake_daemon import FakeDaemon, make_run
+from tests.client.fake_daemon import FakeDaemon
 from tests.golden import Golden
 
 CHANGE = "grad_accum 4 → 2"
@@ -28,7 +29,7 @@ FOUND = Diagnosis(
 
 
 def diagnosed(daemon: FakeDaemon, found: Diagnosis, **fields: object) -> None:
-    run = structs.replace(make_run("dddd4444", "small", **fields), diagnosis=found)
+    run = structs.replace(factories.run("dddd4444", "small", **fields), diagnosis=found)
     daemon.add(run, Vital(state="exited" if fields else "live", step=7, last_t=daemon.now), {"loss": 0.5})
 
 

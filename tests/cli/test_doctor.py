@@ -16,9 +16,10 @@ from hoptui.cli.support import snapshot as node_module
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo
 from hoptui.node import processes
+from tests import factories
 from tests.cli.conftest import Hoptui
 from tests.cli.doctor.conftest import H100, listed
-from tests.client.fake_daemon import FakeDaemon, make_node, make_run
+from tests.client.fake_daemon import FakeDaemon
 from tests.golden import Golden
 
 
@@ -70,7 +71,7 @@ def test_no_gpu_is_a_warning(hoptui: Hoptui, ppo: FakeDaemon) -> None:
 def test_a_lost_gpu_and_a_silent_sampler(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     lost = GpuInfo(uuid="GPU-a", index=0, name="H100", reason="GPU is lost")
     ppo.node = structs.replace(
-        make_node(make_run()), gpus=(lost,), sampler="no readings", history="the disk is full"
+        factories.node(factories.run()), gpus=(lost,), sampler="no readings", history="the disk is full"
     )
     code, checks = diagnose(hoptui)
     assert code == 2

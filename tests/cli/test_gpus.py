@@ -13,8 +13,10 @@ from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.node import processes
 from hoptui.protocol.messages import Delta, Fetch, FromViewer, ToViewer, Vital
+from tests import factories
 from tests.cli.conftest import Hoptui
-from tests.client.fake_daemon import SECOND, FakeDaemon, make_run
+from tests.client.fake_daemon import FakeDaemon
+from tests.factories import SECOND
 from tests.golden import Golden
 
 GIB = 1 << 30
@@ -50,7 +52,7 @@ TENANTS = (
 @pytest.fixture
 def node(daemon: FakeDaemon) -> FakeDaemon:
     """A node with a GPU that works, one that is lost, and a run that has both."""
-    daemon.add(make_run(gpus=("GPU-a", "GPU-b")), metrics={"env_steps_per_s": 512_345.0, "loss": 0.183})
+    daemon.add(factories.run(gpus=("GPU-a", "GPU-b")), metrics={"env_steps_per_s": 512_345.0, "loss": 0.183})
     daemon.node = structs.replace(daemon.node, gpus=(FIRST, LOST), gpu_reason="", hz=2.0)
     daemon.columns += [pack("gpu/GPU-a", [(daemon.now, -1, READ)])]
     daemon.columns += [pack("derived/abcd2345", [(daemon.now, -1, DERIVED)])]
@@ -235,13 +237,13 @@ def test_everything_that_is_derived(golden: Golden) -> None:
         "mfu": 41.2,
         "mfu_estimated": 40.9,
     }
-    lines = derived_lines(make_run(headline="tokens_per_s"), found)
+    lines = derived_lines(factories.run(headline="tokens_per_s"), found)
     golden("".join(f"{name}: {value}\n" for name, value in lines))
-    assert derived_lines(make_run(), {}) == []
+    assert derived_lines(factories.run(), {}) == []
 
 
 def test_an_exited_run_has_no_gpus_any_more(hoptui: Hoptui, node: FakeDaemon) -> None:
-    node.add(make_run("eeee5555", "old", gpus=("GPU-a",), exit_reason="finished"), Vital(state="exited"))
+    node.add(factories.run("eeee5555", "old", gpus=("GPU-a",), exit_reason="finished"), Vital(state="exited"))
     told = hoptui("status", "old", "--json").json
     assert (told["gpus"], told["derived"]) == ([], {})
     assert "GPUs" not in hoptui("status", "old").out
@@ -264,7 +266,7 @@ class Streaming:
             rows = [(soon + i * SECOND // 10, -1, {**READ, "busy": 90.0 + i}) for i in range(2)]
             daemon.columns = [pack("gpu/GPU-a", rows), pack("run/abcd2345", [(soon, 1205, {"loss": 0.1})])]
         else:
-            over = make_run(exit_reason="finished", epoch=2)
+            over = factories.run(exit_reason="finished", epoch=2)
             daemon.node = structs.replace(daemon.node, runs=(over,))
 
 

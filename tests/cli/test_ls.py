@@ -18,8 +18,9 @@ from hoptui.node import processes
 from hoptui.protocol.messages import Event, Origin, ViewerHello
 from hoptui.recording import Recording
 from hoptui.recording.library import KnownRun
+from tests import factories
 from tests.cli.conftest import Hoptui
-from tests.client.fake_daemon import FakeDaemon, make_record, make_run
+from tests.client.fake_daemon import FakeDaemon
 from tests.golden import Golden
 
 # daemon -----------------------------------------------------------------------------------------------------
@@ -177,11 +178,11 @@ def test_what_is_no_address(hoptui: Hoptui, daemon: FakeDaemon, golden: Golden) 
 def test_history(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     gain = Measured(gain=0.061, interval=0.012, detectable=True)
     ppo.commands = [
-        make_record("c1", measured=gain, why="more\x07 work", seq=1),
-        make_record(
+        factories.change("c1", measured=gain, why="more\x07 work", seq=1),
+        factories.change(
             "c2", verb="stop", knob="", origin=Origin(kind="tuner"), stage="rejected", reason="no", seq=2
         ),
-        make_record("c3", "another", seq=3),
+        factories.change("c3", "another", seq=3),
     ]
     ended = hoptui("history", "ppo")
     assert ended.code == 0
@@ -200,11 +201,11 @@ def test_history_says_both_sides_of_an_effect_and_is_filtered(
         metric="env_steps_per_s", before=512e3, after=543e3, gain=0.061, interval=0.012, detectable=True
     )
     ppo.commands = [
-        make_record("c1", measured=known, seq=1),
-        make_record(
+        factories.change("c1", measured=known, seq=1),
+        factories.change(
             "c2", knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, origin=Origin(user="bo", pid=5), seq=2
         ),
-        make_record("c3", verb="pause", knob="", seq=3),
+        factories.change("c3", verb="pause", knob="", seq=3),
     ]
     assert hoptui("history", "ppo").code == 0
     told = hoptui("history", "ppo", "--filter", "by:bo stage:applied", "--json").json
@@ -226,9 +227,9 @@ def test_history_has_also_what_the_daemon_knows_no_more(
     ppo.where.state.mkdir(exist_ok=True)
     path = ppo.where.recording("abcd2345")
     with Recording.create(path) as recording:
-        recording.command(make_record("c1", wall=1.0, seq=1))
-        recording.command(make_record("c2", wall=2.0, seq=2, stage="scheduled"))
-    ppo.commands = [make_record("c2", wall=2.0, seq=3), make_record("c3", wall=3.0, seq=4)]
+        recording.command(factories.change("c1", wall=1.0, seq=1))
+        recording.command(factories.change("c2", wall=2.0, seq=2, stage="scheduled"))
+    ppo.commands = [factories.change("c2", wall=2.0, seq=3), factories.change("c3", wall=3.0, seq=4)]
     told = hoptui("history", "ppo", "--json").json
     assert [(c["id"], c["stage"]) for c in told] == [("c1", "applied"), ("c2", "applied"), ("c3", "applied")]
     path.write_bytes(b"not a database at all" * 100)
@@ -243,8 +244,8 @@ def test_history_has_also_what_the_daemon_knows_no_more(
 def test_what_was_being_measured_when_the_run_ended_was_not_measured(
     hoptui: Hoptui, daemon: FakeDaemon, reason: str, golden: Golden
 ) -> None:
-    daemon.add(make_run(exit_reason=reason))
-    daemon.commands = [make_record("c1", measured=Measured(iterations=7), seq=1)]
+    daemon.add(factories.run(exit_reason=reason))
+    daemon.commands = [factories.change("c1", measured=Measured(iterations=7), seq=1)]
     daemon.start()
     assert hoptui("history", "ppo").code == 0
     golden(hoptui.transcript())
@@ -261,10 +262,10 @@ def test_no_history_yet(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None
 def test_a_run_that_only_a_recording_knows(
     hoptui: Hoptui, daemon: FakeDaemon, with_daemon: bool, golden: Golden
 ) -> None:
-    over = make_run("eeee5555", "old", exit_reason="finished")
+    over = factories.run("eeee5555", "old", exit_reason="finished")
     with Recording.create(daemon.where.recording("eeee5555")) as recording:
         recording.remember("run", msgspec.json.encode(KnownRun(state=over, nonce="n", process_started=1)))
-        recording.command(make_record("c1", "eeee5555"))
+        recording.command(factories.change("c1", "eeee5555"))
     (daemon.where.state / "junk.hoptui").write_bytes(b"not a database at all")
     if with_daemon:
         daemon.start()

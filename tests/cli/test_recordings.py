@@ -23,8 +23,10 @@ from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.library import KnownRun
 from hoptui.settings.config import Config
 from hoptui.tui import replay_app
+from tests import factories
 from tests.cli.conftest import Hoptui
-from tests.client.fake_daemon import SECOND, FakeDaemon, make_record, make_run
+from tests.client.fake_daemon import FakeDaemon
+from tests.factories import SECOND
 from tests.golden import Golden
 
 DAY = 86400.0
@@ -39,12 +41,12 @@ def record(daemon: FakeDaemon, run: RunState, *, days_old: float = 0.0) -> Path:
     with Recording.create(path, boot=Boot("then", offset, 0)) as recording:
         recording.remember("run", msgspec.json.encode(KnownRun(state=run, nonce="n", process_started=1)))
         recording.append(pack(f"run/{run.run}", [(i * SECOND, i, {"loss": 1 / i}) for i in range(1, 11)]))
-        recording.command(make_record("c1", run.run, t=3 * SECOND))
+        recording.command(factories.change("c1", run.run, t=3 * SECOND))
     return path
 
 
 def over(run: str, name: str, **fields: object) -> RunState:
-    return make_run(run, name, **({"exit_reason": "finished", "pid": 1} | fields))
+    return factories.run(run, name, **({"exit_reason": "finished", "pid": 1} | fields))
 
 
 def files(daemon: FakeDaemon) -> set[str]:
@@ -55,7 +57,7 @@ def files(daemon: FakeDaemon) -> set[str]:
 
 
 def test_ls_all_adds_recordings(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
-    mine = record(ppo, make_run())
+    mine = record(ppo, factories.run())
     record(ppo, over("eeee5555", "old", exit_reason="exception", exit_detail="ValueError: no"), days_old=2)
     (ppo.where.state / "ffff6666.hoptui").write_bytes(b"not a database at all" * 100)
     told = {run["run"]: run for run in hoptui("ls", "--all", "--json").json}
@@ -156,7 +158,7 @@ def test_rm_takes_no_beginning_of_an_id_unasked(
 def test_rm_older_than(hoptui: Hoptui, daemon: FakeDaemon, golden: Golden) -> None:
     record(daemon, over("eeee5555", "old"), days_old=8)
     record(daemon, over("ffff6666", "new"), days_old=6)
-    record(daemon, make_run("dddd4444", "alive", pid=os.getpid()), days_old=9)
+    record(daemon, factories.run("dddd4444", "alive", pid=os.getpid()), days_old=9)
     ended = hoptui("rm", "--older-than", "7d", "--dry-run")
     assert ended.code == 0
     assert "eeee5555" in ended.out
@@ -170,7 +172,9 @@ def test_rm_older_than(hoptui: Hoptui, daemon: FakeDaemon, golden: Golden) -> No
 
 def test_rm_refuses_live_runs(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     """All or nothing: the other one stays too."""
-    record(ppo, make_run(exit_reason="stopped", pid=1))  # the recording is behind: the daemon knows better
+    record(
+        ppo, factories.run(exit_reason="stopped", pid=1)
+    )  # the recording is behind: the daemon knows better
     record(ppo, over("eeee5555", "old"))
     ended = hoptui("rm", "old", "ppo", "--yes")
     assert ended.code == 1
@@ -182,8 +186,8 @@ def test_rm_without_a_daemon_believes_the_process(hoptui: Hoptui, daemon: FakeDa
     with subprocess.Popen([sys.executable, "-S", "-c", ""]) as child:
         child.wait(10)
         gone = child.pid
-    record(daemon, make_run("dddd4444", "alive", pid=os.getpid()))
-    record(daemon, make_run("cccc3333", "killed", pid=gone))
+    record(daemon, factories.run("dddd4444", "alive", pid=os.getpid()))
+    record(daemon, factories.run("cccc3333", "killed", pid=gone))
     assert hoptui("rm", "alive", "--yes").code == 1
     assert hoptui("rm", "killed", "--yes").code == 0
     assert files(daemon) == {"dddd4444.hoptui"}

@@ -10,8 +10,10 @@ from hoptui.domain.tuning import Measured
 from hoptui.node import processes
 from hoptui.presentation.numbers import duration
 from hoptui.protocol.messages import Event, Fetch, FromViewer, Query, ToViewer, Vital
+from tests import factories
 from tests.cli.conftest import Hoptui
-from tests.client.fake_daemon import SECOND, FakeDaemon, make_record, make_run
+from tests.client.fake_daemon import FakeDaemon
+from tests.factories import SECOND
 from tests.golden import Golden
 
 RUN = "run/abcd2345"
@@ -45,9 +47,9 @@ def test_ls_json_is_exactly_what_scripts_rely_on(hoptui: Hoptui, ppo: FakeDaemon
 
 
 def test_ls_is_one_aligned_line_a_run(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
-    ppo.add(make_run("eeee5555", "a-longer-name", total=None), Vital(state="busy", step=3))
+    ppo.add(factories.run("eeee5555", "a-longer-name", total=None), Vital(state="busy", step=3))
     for i in range(7):
-        gone = make_run(f"x{i}", "old", exit_reason="finished", exited_wall=1_000_000.0 + i)
+        gone = factories.run(f"x{i}", "old", exit_reason="finished", exited_wall=1_000_000.0 + i)
         ppo.add(gone, Vital(state="exited", step=9))
     assert hoptui("ls").code == 0
     golden(hoptui.transcript())
@@ -74,7 +76,7 @@ def test_ls_starts_the_daemon_and_without_runs_says_what_to_do(
 def test_a_daemon_just_started_gets_time_to_hear_from_its_runs(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.add(make_run())
+    daemon.add(factories.run())
     silent = Vital(state="unresponsive", why="no word from it since the daemon started")
     daemon.vitals = {"abcd2345": silent}
 
@@ -116,7 +118,7 @@ def test_status(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     phases = {"phase/rollout/env": 0.5, "phase/update": 0.8, "phase/rollout": 1.2}
     ppo.columns = [pack(RUN, [(ppo.now, 1204, row | phases)])]
     gain = Measured(gain=0.061, interval=0.012, detectable=True)
-    ppo.commands = [make_record(measured=gain)]
+    ppo.commands = [factories.change(measured=gain)]
     ppo.events = [
         Event(seq=1, t=1, wall=2.0, kind="note", text="checkpoint\x1b[2J written", run="abcd2345"),
     ]
@@ -127,7 +129,7 @@ def test_status(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
 
 
 def test_status_tells_what_happened_to_the_runs_gpus(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    ppo.add(make_run("ffff6666", "lm", gpus=("GPU-a",)), Vital(state="live", step=7), {"loss": 0.5})
+    ppo.add(factories.run("ffff6666", "lm", gpus=("GPU-a",)), Vital(state="live", step=7), {"loss": 0.5})
     ppo.events = [
         Event(seq=1, t=1, wall=3.0, kind="xid", text="Xid 79", source="gpu/GPU-a"),
         Event(seq=2, t=2, wall=4.0, kind="xid", text="a stranger's Xid", source="gpu/GPU-b"),
@@ -139,7 +141,7 @@ def test_status_tells_what_happened_to_the_runs_gpus(hoptui: Hoptui, ppo: FakeDa
 
 
 def test_status_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    ppo.commands = [make_record(), make_record("c2", "else", seq=2)]
+    ppo.commands = [factories.change(), factories.change("c2", "else", seq=2)]
     found = hoptui("status", "abc", "--json").json
     assert found["total"] == 5000
     assert found["phases"] == {}
@@ -148,7 +150,7 @@ def test_status_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
 
 
 def test_an_exited_run_keeps_its_last_values(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
-    over = make_run(
+    over = factories.run(
         "eeee5555", "old", exit_reason="exception", exit_detail="RuntimeError: no", exited_wall=1e6
     )
     ppo.add(over, Vital(state="exited", step=7), {"loss": 0.5})
@@ -182,7 +184,7 @@ def test_where_no_run_lives_it_is_told_where_to_look(
 
 
 def test_two_runs_of_one_name(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
-    ppo.add(make_run("eeee5555", "ppo", pid=9))
+    ppo.add(factories.run("eeee5555", "ppo", pid=9))
     assert hoptui("status", "ppo").code == 3
     golden(hoptui.transcript())
 
@@ -217,7 +219,7 @@ class Ending:
             if self.turns > 3:
                 daemon.node = daemon.node.__class__(
                     **{f: getattr(daemon.node, f) for f in daemon.node.__struct_fields__ if f != "runs"},
-                    runs=(make_run(exit_reason="finished", epoch=2),),
+                    runs=(factories.run(exit_reason="finished", epoch=2),),
                 )
         return None
 
@@ -238,7 +240,7 @@ def test_watch_json_prints_at_most_one_row_in_so_many_seconds(hoptui: Hoptui, pp
 
 
 def test_watch_of_a_run_that_is_over_ends_at_once(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
-    over = make_run("eeee5555", "old", exit_reason="finished")
+    over = factories.run("eeee5555", "old", exit_reason="finished")
     ppo.add(over, Vital(state="exited", step=7, last_t=1), {"loss": 0.5})
     assert hoptui("watch", "old").code == 0
     golden(hoptui.transcript())

@@ -9,11 +9,12 @@ from msgspec import structs
 
 from hoptui.domain.tuning import Change, Limits, Measured, Trial, Tune, Tuned, TunerState
 from hoptui.protocol.messages import Fetch, FromViewer, RunState, ToViewer
+from tests import factories
 from tests.cli.conftest import Hoptui
-from tests.client.fake_daemon import FakeDaemon, make_run
+from tests.client.fake_daemon import FakeDaemon
 from tests.golden import Golden
 
-RUN = make_run()
+RUN = factories.run()
 UP = Change(knob="grad_accum", before=4, value=8)
 MEASURED = Measured(
     metric="env_steps_per_s",

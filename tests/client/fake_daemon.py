@@ -14,8 +14,6 @@ import zmq
 from msgspec import structs
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.devices import GpuInfo
-from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Tune, Tuned
 from hoptui.model.store import Store
 from hoptui.node.addresses import Addresses
@@ -33,8 +31,6 @@ from hoptui.protocol.messages import (
     FromViewer,
     Lease,
     LeaseState,
-    NodeState,
-    Origin,
     Outcome,
     Query,
     RunState,
@@ -44,53 +40,14 @@ from hoptui.protocol.messages import (
     ViewerWelcome,
     Vital,
 )
+from tests import factories
+from tests.factories import SECOND
 
-SECOND = 1_000_000_000
 HOLD_LOCK = (
     "import fcntl, sys; f = open(sys.argv[1], 'wb'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', "
     "flush=True); sys.stdin.read()"
 )
 Answer = Callable[[FromViewer], "list[ToViewer] | None"]
-
-
-def make_run(run: str = "abcd2345", name: str = "ppo", **fields: object) -> RunState:
-    """A live run with three knobs."""
-    given: dict[str, object] = {
-        "run": run,
-        "name": name,
-        "epoch": 1,
-        "pid": 4121,
-        "started_wall": 1_000_000.0,
-        "total": 5000,
-        "knobs": (
-            make_knob("grad_accum", 4, min=1, max=64, effect="speed"),
-            make_knob("lr", 3e-4, kind="float", min=1e-6, max=0.1, scale="log"),
-            make_knob("precision", "bf16", kind="str", choices=("bf16", "fp32"), cost="rebuild"),
-        ),
-        "headline": "env_steps_per_s",
-        "units": {"env_steps_per_s": "steps/s"},
-        "can": ("set", "pause", "resume", "stop", "checkpoint"),
-    }
-    return structs.replace(RunState(run="", name="", epoch=1, pid=0, started_wall=0.0), **(given | fields))
-
-
-def make_knob(name: str, value: int | float | str, **spec: object) -> KnobState:
-    """A knob in effect, declared with `spec`."""
-    declared = KnobSpec(name=name, kind="int", default=value)
-    return KnobState(spec=structs.replace(declared, **spec), value=value)
-
-
-def make_node(*runs: RunState, gpus: tuple[GpuInfo, ...] = (), gpu_reason: str = "no driver") -> NodeState:
-    return NodeState(
-        host="gpu07",
-        pid=77,
-        version="0.1.0",
-        started_wall=1_000_000.0,
-        wall_offset_ns=1_000_000 * SECOND,
-        runs=runs,
-        gpus=gpus,
-        gpu_reason=gpu_reason,
-    )
 
 
 def tuned(message: FromViewer) -> list[ToViewer] | None:
@@ -110,7 +67,7 @@ class FakeDaemon:
     def __init__(self, directory: Path, state: Path) -> None:
         directory.mkdir(mode=0o700)
         self.where = Addresses(directory, state)
-        self.node = make_node()
+        self.node = factories.node()
         self.vitals: dict[str, Vital] = {}
         self.columns: list[Columns] = []
         self.events: list[Event] = []
@@ -275,27 +232,6 @@ class FakeDaemon:
             wanted=command.value, why=command.why, origin=command.origin, t=self.now,
         )  # fmt: skip
         return Delta(id=0, now=self.now, state=0, commands=(became(record, stage),))
-
-
-def make_record(command_id: str = "c1", run: str = "abcd2345", **fields: object) -> CommandRecord:
-    """An applied change of grad_accum by a person."""
-    plain = CommandRecord(
-        id=command_id,
-        run=run,
-        epoch=1,
-        verb="set",
-        knob="grad_accum",
-        before=4,
-        wanted=8,
-        effective=8,
-        version=1,
-        stage="applied",
-        step=1205,
-        origin=Origin(user="ana", pid=4121, client="dashboard"),
-        wall=1_000_000.0,
-        seq=1,
-    )
-    return structs.replace(plain, **fields)
 
 
 def became(record: CommandRecord, outcome: Outcome) -> CommandRecord:

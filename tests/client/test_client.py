@@ -20,8 +20,10 @@ from hoptui.domain.tuning import Limits, Tune
 from hoptui.node import processes
 from hoptui.node.addresses import Addresses
 from hoptui.protocol.messages import Command, Fetch, Lease, Outcome, ViewerHello, Vital
-from tests.client.fake_daemon import SECOND, FakeDaemon, make_run, tuned
+from tests import factories
+from tests.client.fake_daemon import FakeDaemon, tuned
 from tests.conftest import until
+from tests.factories import SECOND
 from tests.golden import Golden
 
 RUN = "abcd2345"
@@ -50,7 +52,7 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ppo(daemon: FakeDaemon) -> FakeDaemon:
-    daemon.add(make_run(), metrics={"loss": 0.5})
+    daemon.add(factories.run(), metrics={"loss": 0.5})
     daemon.columns.append(pack("host", [(1999 * SECOND, -1, {"load_1m": 1.0})]))
     daemon.start()
     return daemon

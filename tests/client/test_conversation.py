@@ -38,7 +38,8 @@ from hoptui.protocol.messages import (
     ViewerWelcome,
     Vital,
 )
-from tests.client.fake_daemon import SECOND, make_node, make_record, make_run
+from tests import factories
+from tests.factories import SECOND
 from tests.golden import Golden
 
 RUN = "run/abcd2345"
@@ -90,7 +91,7 @@ class Table:
 
     def settle(self, fetch: Fetch) -> None:
         """Answer the first Fetch with a node of one run, which lives, and every Query with nothing."""
-        self.answer(fetch, node=make_node(make_run()), vitals={"abcd2345": Vital(state="live")})
+        self.answer(fetch, node=factories.node(factories.run()), vitals={"abcd2345": Vital(state="live")})
         while queries := [m for m in self.hear() if isinstance(m, Query)]:
             for q in queries:
                 self.say(
@@ -105,7 +106,7 @@ def table() -> Table:
 
 def pushed(stage: Stage) -> Delta:
     """What became of the command c1, as the daemon sends it without being asked."""
-    return Delta(id=0, now=0, state=0, commands=(make_record("c1", stage=stage, seq=0),))
+    return Delta(id=0, now=0, state=0, commands=(factories.change("c1", stage=stage, seq=0),))
 
 
 def of(messages: list[FromViewer], kind: type[FromViewer]) -> list[FromViewer]:
@@ -122,7 +123,7 @@ def test_the_first_question_is_for_everything_at_once(table: Table) -> None:
     fetch = table.greet()
     assert (fetch.latest, fetch.wait_s, fetch.state, fetch.run) == (True, 0.0, 0, "")
     table.now = 0.02
-    table.answer(fetch, node=make_node(make_run()), columns=(pack(RUN, [(5, 1, {"loss": 1.0})]),))
+    table.answer(fetch, node=factories.node(factories.run()), columns=(pack(RUN, [(5, 1, {"loss": 1.0})]),))
     assert table.store.latest(RUN) == {"loss": 1.0}
     assert table.talk.round_trip_s == 0.02
 
@@ -150,7 +151,7 @@ def test_cursors_go_on(table: Table) -> None:
     assert set(fetch.cursors) == {"host"}
     event = Event(seq=9, t=1, wall=1.0, kind="note", text="x")
     newer = pack("host", [(999 * SECOND, 0, {"load_1m": 1.0})])
-    table.answer(fetch, state=4, columns=(newer,), events=(event,), commands=(make_record(seq=5),))
+    table.answer(fetch, state=4, columns=(newer,), events=(event,), commands=(factories.change(seq=5),))
     table.now = 0.4
     after = table.fetch()
     assert (after.cursors, after.events, after.commands, after.state) == ({"host": 999 * SECOND}, 9, 5, 4)
@@ -190,8 +191,10 @@ def test_last_values_are_asked_for_less_often_while_a_run_is_watched_or_none_liv
 
 
 def test_a_run_that_begins_is_asked_for_at_once_where_none_lived(table: Table) -> None:
-    table.answer(table.greet(), node=make_node())
-    table.answer(table.later(), state=2, node=make_node(make_run()), vitals={"abcd2345": Vital(state="live")})
+    table.answer(table.greet(), node=factories.node())
+    table.answer(
+        table.later(), state=2, node=factories.node(factories.run()), vitals={"abcd2345": Vital(state="live")}
+    )
     began = table.now
     while not (fetch := table.later()).latest:
         table.answer(fetch)
@@ -297,7 +300,7 @@ def test_commands_go_out_at_once_and_again_until_answered(table: Table) -> None:
 
 def test_a_record_that_was_not_asked_for_answers_no_question_and_moves_no_cursor(table: Table) -> None:
     fetch = table.greet()
-    table.answer(fetch, state=4, commands=(make_record("c0", seq=7),))
+    table.answer(fetch, state=4, commands=(factories.change("c0", seq=7),))
     table.now += 1.0
     asked = table.fetch()
     table.say(pushed("scheduled"))
@@ -316,7 +319,7 @@ def test_what_an_older_daemon_says_of_a_command_is_passed_over_and_its_record_co
     own = table.store.commands["c1"]
     table.say(Outcome(id="c1", stage="applied"))
     assert table.store.commands["c1"] == own
-    table.answer(fetch, commands=(make_record("c1"),))
+    table.answer(fetch, commands=(factories.change("c1"),))
     assert table.store.commands["c1"].stage == "applied"
     assert table.outbox.unanswered() == {}
 
@@ -326,7 +329,7 @@ def test_a_record_from_the_daemon_answers_too(table: Table) -> None:
     command = Command(id="c1", run="abcd2345", epoch=1, verb="set", knob="lr", value=1.0)
     table.outbox.add(command, 0.0)
     table.hear()
-    table.answer(fetch, commands=(make_record("c1"),))
+    table.answer(fetch, commands=(factories.change("c1"),))
     assert table.outbox.unanswered() == {}
 
 
@@ -371,7 +374,7 @@ def test_refused_requests_are_counted_and_do_not_stop_the_rest(table: Table) -> 
     assert of(table.hear(WAIT_S - 0.1), Fetch) == []
     table.now = WAIT_S
     again = table.fetch()
-    table.answer(again, node=make_node(make_run()))
+    table.answer(again, node=factories.node(factories.run()))
     [query] = of(table.hear(), Query)
     assert isinstance(query, Query)
     table.say(Error(code="no_history", text="no recording", id=query.id))

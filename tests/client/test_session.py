@@ -21,10 +21,12 @@ from hoptui.protocol.messages import (
     Stage,
     ToViewer,
 )
-from tests.client.fake_daemon import SECOND, FakeDaemon, make_record, make_run, tuned
+from tests import factories
+from tests.client.fake_daemon import FakeDaemon, tuned
+from tests.factories import SECOND
 from tests.golden import Golden, sheet
 
-RUN = make_run()
+RUN = factories.run()
 
 
 @pytest.fixture
@@ -122,7 +124,7 @@ def test_an_older_daemon_is_asked_for_the_record(ppo: FakeDaemon, monkeypatch: p
     def older(message: FromViewer) -> list[ToViewer] | None:
         if not isinstance(message, Command):
             return None
-        ppo.commands = [make_record(message.id, seq=9)]
+        ppo.commands = [factories.change(message.id, seq=9)]
         return [Outcome(id=message.id, stage="applied", effective=8)]
 
     ppo.answer = older

@@ -39,12 +39,13 @@ from hoptui.protocol.messages import (
     ViewerWelcome,
     Vital,
 )
-from tests.client.fake_daemon import SECOND, make_node, make_run
+from tests import factories
+from tests.factories import SECOND
 
 NOW = 10_000 * SECOND
 RUN = "run/abcd2345"
 DERIVED = "derived/abcd2345"
-# The runs of `make_run` start 10 s after the node's monotonic clock began, on the wall clock of `make_node`.
+# The runs of `factories.run` start 10 s after the monotonic clock of `factories.node` began.
 START = 10 * SECOND
 FINE, RECENT = NOW - FINE_NS, NOW - RECENT_NS
 GPUS = (GpuInfo(uuid="GPU-a", index=0, name="H100"), GpuInfo(uuid="GPU-b", index=1, name="H100"))
@@ -53,8 +54,8 @@ GPUS = (GpuInfo(uuid="GPU-a", index=0, name="H100"), GpuInfo(uuid="GPU-b", index
 def follow(**node: Any) -> tuple[Following, Store]:
     """A node with one run, on the second of two GPUs."""
     store = Store(lambda: NOW)
-    run = make_run(started_wall=1_000_010.0, gpus=("GPU-b",), **node)
-    state = make_node(run, gpus=GPUS)
+    run = factories.run(started_wall=1_000_010.0, gpus=("GPU-b",), **node)
+    state = factories.node(run, gpus=GPUS)
     last = Vital(state="exited" if run.exit_reason else "live", last_t=NOW // 2)
     store.apply(Delta(id=1, now=NOW, state=1, node=state, vitals={run.run: last}))
     following = Following(store, itertools.count(1))
@@ -240,7 +241,9 @@ def test_no_answer_about_the_past_keeps_others_waiting_for_long(
 ) -> None:
     store = Store(lambda: SECOND)
     row = {f"metric_{k}": 1.0 for k in range(metrics)}
-    store.apply(Delta(id=1, now=SECOND, state=1, node=make_node(), columns=(pack("host", [(1, 0, row)]),)))
+    store.apply(
+        Delta(id=1, now=SECOND, state=1, node=factories.node(), columns=(pack("host", [(1, 0, row)]),))
+    )
     following = Following(store, itertools.count(1), appetite)
     following.refresh(0.0)
     assert [query.points for query in following.queries()] == [points]
@@ -273,7 +276,7 @@ class Remote:
         self.talk.due(0.0)
         self.talk.receive(ViewerWelcome(protocol=PROTOCOL, pid=7, version="0.1.0", host="gpu07"), 0.0)
         [first] = (m for m in self.hear() if isinstance(m, Fetch))
-        self.talk.receive(self.delta(first, node=make_node(make_run())), 0.0)
+        self.talk.receive(self.delta(first, node=factories.node(factories.run())), 0.0)
         self.talk.watch("abcd2345", 0.0)
         [self.query] = (m for m in self.hear() if isinstance(m, Query))
 

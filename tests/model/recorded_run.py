@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.devices import GpuInfo
-from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Measured
-from hoptui.protocol.messages import CommandRecord, Event, NodeState, Origin, RunState
+from hoptui.protocol.messages import CommandRecord, Event, Origin
 from hoptui.recording import Recording
 from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
+from tests import factories
 
 SECOND = 1_000_000_000
 FIRST = 1_000 * SECOND
@@ -27,31 +26,19 @@ ANA = Origin(kind="person", user="ana", pid=4121)
 BOOT = Boot("boot-1", int(WALL) * SECOND - FIRST, FIRST)
 PAUSED = (450, 480)  # seconds in which the run stood still
 KNOBS = (
-    KnobState(
-        spec=KnobSpec(name="lr", kind="float", default=1e-3, scale="log"),
-        value=3e-4,
-        version=1,
-        by="ana (pid 4121)",
-    ),
-    KnobState(
-        spec=KnobSpec(name="grad_accum", kind="int", default=4, min=1, max=64, effect="speed"),
-        value=8,
-        version=2,
-    ),
-    KnobState(spec=KnobSpec(name="epochs", kind="int", default=10), value=10),
+    factories.knob("lr", 3e-4, default=1e-3, scale="log", version=1, by="ana (pid 4121)"),
+    factories.knob("grad_accum", 8, default=4, min=1, max=64, effect="speed", version=2),
+    factories.knob("epochs", 10),
 )
-STATE = RunState(
-    run=ID, name="ppo-recorded", epoch=1, pid=77, started_wall=WALL, total=1000, knobs=KNOBS,
-    units={"env_steps_per_s": "env steps/s"}, headline="env_steps_per_s", can=("set", "pause", "stop"),
+STATE = factories.run(
+    ID, "ppo-recorded", pid=77, started_wall=WALL, total=1000, knobs=KNOBS,
+    units={"env_steps_per_s": "env steps/s"}, can=("set", "pause", "stop"),
     gpus=("GPU-0",), exit_reason="finished", exited_wall=WALL + LENGTH_S,
 )  # fmt: skip
-GPU = GpuInfo(
-    uuid="GPU-0", index=0, name="NVIDIA H100 80GB HBM3", memory_total_bytes=80 << 30, power_limit_w=700.0,
-    reason="it fell off the bus",
-)  # fmt: skip
-NODE_STATE = NodeState(
-    host="gpu07", pid=5, version="0.1.0", started_wall=0.0, wall_offset_ns=1, cpus=16,
-    memory_total_bytes=128 << 30, gpus=(GPU,), viewers=3, hz=10.0,
+GPU = factories.gpu(sm_clock_max_mhz=None, reason="it fell off the bus")
+NODE_STATE = factories.node(
+    pid=5, started_wall=0.0, wall_offset_ns=1, cpus=16, memory_total_bytes=128 << 30, gpus=(GPU,), viewers=3,
+    hz=10.0,
 )  # fmt: skip
 
 
@@ -87,21 +74,14 @@ def gpu_rows(seconds: int = LENGTH_S) -> Columns:
 
 
 def event(seconds: float, kind: str, text: str, **fields: Any) -> Event:
-    return Event(
-        seq=int(seconds * 10) + 1, t=at(seconds), wall=WALL + seconds, kind=kind, text=text, run=ID, **fields
-    )
+    t, wall = at(seconds), WALL + seconds
+    return factories.event(int(seconds * 10) + 1, kind, text, t=t, wall=wall, run=ID, **fields)
 
 
 def command(name: str, asked: float, settled: float = 0.0, **fields: Any) -> CommandRecord:
-    made: dict[str, Any] = {"verb": "set", "epoch": 1, "stage": "applied", "origin": ANA, "seq": int(asked)}
-    return CommandRecord(
-        id=name,
-        run=ID,
-        t=at(asked),
-        wall=WALL + asked,
-        settled=at(settled) if settled else 0,
-        **{**made, **fields},
-    )
+    given: dict[str, Any] = {"stage": "applied", "origin": ANA, "seq": int(asked), **fields}
+    given["settled"] = at(settled) if settled else 0
+    return factories.record(name, ID, t=at(asked), wall=WALL + asked, **given)
 
 
 EVENTS = (

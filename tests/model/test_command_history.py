@@ -11,14 +11,16 @@ from hoptui.domain.tuning import Measured
 from hoptui.model.command_history import Filter, again, command_line, named, newest_first, reason
 from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import Origin
-from tests.client.fake_daemon import make_node, make_record, make_run
+from tests import factories
 
-ANA = make_record("a", why="more work", seq=1)
-TUNER = make_record(
+ANA = factories.change("a", why="more work", seq=1)
+TUNER = factories.change(
     "t", knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, origin=Origin(kind="tuner", user="ana"), seq=2
 )
-REFUSED = make_record("r", stage="rejected", reason="out of bounds", origin=Origin(user="Bo", pid=5), seq=3)
-PAUSE = make_record("p", verb="pause", knob="", wall=2_000_000.0, seq=0)
+REFUSED = factories.change(
+    "r", stage="rejected", reason="out of bounds", origin=Origin(user="Bo", pid=5), seq=3
+)
+PAUSE = factories.change("p", verb="pause", knob="", wall=2_000_000.0, seq=0)
 ALL = (ANA, TUNER, REFUSED, PAUSE)
 
 
@@ -52,7 +54,7 @@ def test_a_filter_is_written_as_it_is_typed() -> None:
 
 
 def test_an_effect_that_is_shared_is_not_what_a_command_is_about() -> None:
-    shared = make_record(measured=Measured(gain=0.1, interval=0.01, note="together with lr"))
+    shared = factories.change(measured=Measured(gain=0.1, interval=0.01, note="together with lr"))
     assert not Filter.parse("lr").wants(shared)
 
 
@@ -78,17 +80,19 @@ def test_a_person_is_one_word() -> None:
     ],
 )
 def test_a_change_can_be_typed_again_exactly(knob: str, value: KnobValue, typed: str) -> None:
-    line = again(make_record(knob=knob, wanted=value), "my run")
+    line = again(factories.change(knob=knob, wanted=value), "my run")
     assert shlex.split(line) == ["hoptui", "set", "my run", typed]
 
 
 def test_other_commands_can_be_typed_again() -> None:
     assert again(PAUSE, "ppo") == "hoptui pause ppo"
-    assert again(make_record(verb="profile", knob="", wanted=20), "ppo") == "hoptui profile ppo --steps 20"
+    assert (
+        again(factories.change(verb="profile", knob="", wanted=20), "ppo") == "hoptui profile ppo --steps 20"
+    )
 
 
 def test_the_reason_of_an_undo_names_the_change() -> None:
-    undo = make_record("u", why="undo of t")
+    undo = factories.change("u", why="undo of t")
     assert reason(undo, {"t": TUNER}) == "undo of lr 1.0e-3 → 3.0e-4"
     assert reason(undo, {}) == "undo of t"
     assert reason(ANA, {}) == "more work"
@@ -96,25 +100,25 @@ def test_the_reason_of_an_undo_names_the_change() -> None:
 
 
 def test_nothing_of_a_command_line_comes_from_control_characters() -> None:
-    assert again(make_record(knob="a\x1b]52;c;x\x07", wanted="\x9b2J\n"), "r\x00un").isprintable()
+    assert again(factories.change(knob="a\x1b]52;c;x\x07", wanted="\x9b2J\n"), "r\x00un").isprintable()
 
 
 def test_a_run_is_named_by_its_id_where_its_name_is_not_enough() -> None:
-    one, other = make_run("abcd2345", "ppo"), make_run("eeee5555", "ppo")
-    assert named(one, make_node(one, make_run("ffff6666", "lm"))) == "ppo"
+    one, other = factories.run("abcd2345", "ppo"), factories.run("eeee5555", "ppo")
+    assert named(one, factories.node(one, factories.run("ffff6666", "lm"))) == "ppo"
     assert named(one, None) == "ppo"
-    assert named(one, make_node(one, other)) == "abcd2345"
-    dashed = make_run("abcd2345", "-x")
-    assert named(dashed, make_node(dashed)) == "abcd2345"
+    assert named(one, factories.node(one, other)) == "abcd2345"
+    dashed = factories.run("abcd2345", "-x")
+    assert named(dashed, factories.node(dashed)) == "abcd2345"
     for name in ("", "a\x1b[2Jb", "long " * 100):
-        odd = make_run("abcd2345", name)
-        assert named(odd, make_node(odd)) == "abcd2345"
+        odd = factories.run("abcd2345", name)
+        assert named(odd, factories.node(odd)) == "abcd2345"
 
 
 @pytest.mark.parametrize(
     "name", ["my run", "a; rm -rf ~", "it's", '$(id) `id` "x"', "a\\b", "bêta", "*", "#a"]
 )
 def test_a_line_to_be_typed_gives_the_shell_nothing_but_words(name: str) -> None:
-    run = make_run("abcd2345", name)
-    line = command_line("set", named(run, make_node(run)), "lr=1 2")
+    run = factories.run("abcd2345", name)
+    line = command_line("set", named(run, factories.node(run)), "lr=1 2")
     assert shlex.split(line, comments=True) == ["hoptui", "set", name, "lr=1 2"]

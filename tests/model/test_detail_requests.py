@@ -10,8 +10,9 @@ from hoptui.client.subscriptions import Following
 from hoptui.domain.columns import Columns, pack
 from hoptui.model.detail_requests import LATE_NS, PATIENCE_NS, STEPS, TILE, Closeups, TileRequest
 from hoptui.model.store import Store
-from hoptui.protocol.messages import Buckets, Delta, NodeState, Query, RunState
+from hoptui.protocol.messages import Buckets, Delta, Query
 from hoptui.recording.resample import buckets
+from tests import factories
 
 S = 1_000_000_000
 RUN = "r1"
@@ -38,8 +39,8 @@ class Daemon:
         self.now = NOW
         self.store = Store(lambda: self.now)
         self.following = Following(self.store, itertools.count(1))
-        run = RunState(run=RUN, name="ppo", epoch=1, pid=1, started_wall=0.0)
-        node = NodeState(host="a", pid=1, version="1", started_wall=0.0, wall_offset_ns=0, runs=(run,))
+        run = factories.run(RUN)
+        node = factories.node(run, wall_offset_ns=0)
         self.store.apply(Delta(id=1, now=NOW, state=1, node=node))
         self.following.watch(RUN, 0.0)
         self.asked: list[Query] = []

@@ -4,21 +4,21 @@ import pytest
 
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
 from hoptui.protocol.messages import RunState, Vital
-from tests.client.fake_daemon import make_node, make_run
+from tests import factories
 
 LIVE = Vital(state="live")
 RUNS = (
-    make_run("aaaa1111", "ppo", pid=1),
-    make_run("aaab2222", "lm", pid=2),
-    make_run("cccc3333", "ppo", pid=3, exit_reason="finished"),
-    make_run("dddd4444", "old", pid=4, exit_reason="finished"),
-    make_run("eeee5555", "old", pid=5, exit_reason="killed"),
+    factories.run("aaaa1111", "ppo", pid=1),
+    factories.run("aaab2222", "lm", pid=2),
+    factories.run("cccc3333", "ppo", pid=3, exit_reason="finished"),
+    factories.run("dddd4444", "old", pid=4, exit_reason="finished"),
+    factories.run("eeee5555", "old", pid=5, exit_reason="killed"),
 )
 VITALS = {run.run: Vital(state="exited") if run.exit_reason else LIVE for run in RUNS}
 
 
 def find(text: str, *runs: RunState) -> str:
-    return find_run(make_node(*(runs or RUNS)), VITALS, text).run
+    return find_run(factories.node(*(runs or RUNS)), VITALS, text).run
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_names_ids_and_prefixes(text: str, run: str) -> None:
 
 
 def test_a_name_goes_before_the_beginning_of_an_id() -> None:
-    assert find("dd", *RUNS, make_run("ffff6666", "dd")) == "ffff6666"
+    assert find("dd", *RUNS, factories.run("ffff6666", "dd")) == "ffff6666"
 
 
 @pytest.mark.parametrize("text", ["nope", "", "pp", "\x1b[2J"])
@@ -49,7 +49,7 @@ def test_no_such_run(text: str) -> None:
 
 def test_nothing_is_there() -> None:
     with pytest.raises(NoSuchRun, match=r"^no run 'x' on this node$"):
-        find_run(make_node(), {}, "x")
+        find_run(factories.node(), {}, "x")
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_several_are_named(text: str, ids: tuple[str, ...]) -> None:
 
 def test_two_live_runs_of_one_name() -> None:
     with pytest.raises(Ambiguous, match=r"2 live runs: aaaa1111 \(pid 1\), gggg7777 \(pid 9\);"):
-        find("ppo", *RUNS[:3], make_run("gggg7777", "ppo", pid=9))
+        find("ppo", *RUNS[:3], factories.run("gggg7777", "ppo", pid=9))

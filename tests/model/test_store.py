@@ -16,7 +16,8 @@ from hoptui.protocol.messages import (
     Origin,
     Vital,
 )
-from tests.client.fake_daemon import SECOND, make_node, make_record, make_run
+from tests import factories
+from tests.factories import SECOND
 
 RUN = "run/abcd2345"
 
@@ -34,7 +35,7 @@ def make_delta(**fields: Any) -> Delta:
 
 
 def event(seq: int, text: str = "hello") -> Event:
-    return Event(seq=seq, t=seq, wall=1.0, kind="note", text=text)
+    return factories.event(seq, text=text, wall=1.0)
 
 
 def rows(source: str, first: int, *values: dict[str, float]) -> Columns:
@@ -80,17 +81,19 @@ def test_unknown_values_are_left_out_of_the_latest() -> None:
 def test_versions_rise_with_changes_only() -> None:
     store = Store()
     full = make_delta(
-        node=make_node(make_run()),
+        node=factories.node(factories.run()),
         vitals={"abcd2345": Vital(state="live", step=3)},
         events=(event(1),),
-        commands=(make_record(),),
+        commands=(factories.change(),),
     )
     store.apply(full)
     first = (store.node_version, store.vitals_version, store.events_version, store.commands_version)
     assert min(first) > 0
     store.apply(full)
     assert (store.node_version, store.vitals_version, store.events_version, store.commands_version) == first
-    store.apply(make_delta(vitals={"abcd2345": Vital(state="live", step=4)}, commands=(make_record(step=9),)))
+    store.apply(
+        make_delta(vitals={"abcd2345": Vital(state="live", step=4)}, commands=(factories.change(step=9),))
+    )
     assert store.vitals_version == first[1] + 1
     assert store.commands_version == first[3] + 1
 
@@ -98,12 +101,12 @@ def test_versions_rise_with_changes_only() -> None:
 def test_what_a_reader_holds_does_not_change_under_it() -> None:
     store = Store()
     store.apply(
-        make_delta(events=(event(1),), commands=(make_record("c1"),), vitals={"r": Vital(state="live")})
+        make_delta(events=(event(1),), commands=(factories.change("c1"),), vitals={"r": Vital(state="live")})
     )
     held = (store.events, store.commands, store.vitals)
     lengths = [len(h) for h in held]
     store.apply(
-        make_delta(events=(event(2),), commands=(make_record("c2"),), vitals={"s": Vital(state="live")})
+        make_delta(events=(event(2),), commands=(factories.change("c2"),), vitals={"s": Vital(state="live")})
     )
     assert [len(h) for h in held] == lengths
 
@@ -118,7 +121,7 @@ def test_events_come_once_and_stay_in_order() -> None:
 def test_memory_is_bounded() -> None:
     store = Store()
     store.apply(make_delta(events=tuple(event(i, f"{i}") for i in range(MOST_EVENTS + 10))))
-    store.apply(make_delta(commands=tuple(make_record(f"c{i}") for i in range(MOST_COMMANDS + 10))))
+    store.apply(make_delta(commands=tuple(factories.change(f"c{i}") for i in range(MOST_COMMANDS + 10))))
     store.apply(make_delta(columns=(rows("run/r", 1, {f"m{i}": 1.0 for i in range(MOST_NAMES + 10)}),)))
     assert len(store.events) == MOST_EVENTS
     assert next(iter(store.commands)) == "c10"
@@ -129,12 +132,12 @@ def test_memory_is_bounded() -> None:
 def test_runs_that_are_gone_are_forgotten() -> None:
     store = Store()
     here = make_delta(
-        node=make_node(make_run("a", "one"), make_run("b", "two")),
+        node=factories.node(factories.run("a", "one"), factories.run("b", "two")),
         vitals={"a": Vital(state="live"), "b": Vital(state="exited")},
         columns=tuple(rows(s, 1, {"x": 1.0}) for s in ("run/a", "process/b", "derived/b", "host")),
     )
     store.apply(here)
-    store.apply(make_delta(node=make_node(make_run("a", "one"))))
+    store.apply(make_delta(node=factories.node(factories.run("a", "one"))))
     assert set(store.vitals) == {"a"}
     assert store.latest("run/a") == store.latest("host") == {"x": 1.0}
     assert store.latest("process/b") == store.latest("derived/b") == {}
@@ -155,7 +158,7 @@ def test_now_is_the_nodes_clock_carried_on_by_ours() -> None:
 
 def test_an_own_command_is_shown_from_the_moment_it_is_sent() -> None:
     store = Store()
-    store.apply(make_delta(node=make_node(make_run())))
+    store.apply(make_delta(node=factories.node(factories.run())))
     store.sent(make_command(origin=Origin(user="ana")))
     record = store.commands["c1"]
     assert (record.stage, record.before, record.wanted, record.origin.user) == ("sent", 4, 8, "ana")
@@ -170,10 +173,10 @@ def test_an_own_command_is_shown_from_the_moment_it_is_sent() -> None:
 def test_the_daemons_record_replaces_ours() -> None:
     store = Store()
     store.sent(make_command())
-    pushed: CommandRecord = make_record("c1", stage="scheduled", effective=None, seq=0)
+    pushed: CommandRecord = factories.change("c1", stage="scheduled", effective=None, seq=0)
     store.apply_records((pushed,))
     assert store.commands["c1"] == pushed
-    theirs: CommandRecord = make_record("c1", stage="superseded", effective=None)
+    theirs: CommandRecord = factories.change("c1", stage="superseded", effective=None)
     store.apply(make_delta(commands=(theirs,)))
     assert store.commands["c1"] == theirs
 

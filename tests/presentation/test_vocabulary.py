@@ -9,7 +9,7 @@ from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState
 from hoptui.domain.tuning import Change, Measured
 from hoptui.presentation import vocabulary
 from hoptui.protocol.messages import CommandRecord, Event, Origin, Stage, State, Vital
-from tests.client.fake_daemon import make_record, make_run
+from tests import factories
 
 
 def test_every_state_and_stage_has_a_word() -> None:
@@ -29,40 +29,43 @@ GAIN = Measured(gain=0.061, interval=0.012, detectable=True, iterations=45, sett
 @pytest.mark.parametrize(
     ("record", "sentence"),
     [
-        (make_record(measured=GAIN), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2"),
+        (factories.change(measured=GAIN), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2"),
         (
-            make_record(stage="scheduled", effective=None),
+            factories.change(stage="scheduled", effective=None),
             "ana (pid 4121)  grad_accum 4 → 8  scheduled for 1 205",
         ),
         (
-            make_record(
+            factories.change(
                 stage="rejected", effective=None, step=None, reason="grad_accum = 8 is out of bounds"
             ),
             "ana (pid 4121)  grad_accum 4 → 8  rejected: grad_accum = 8 is out of bounds",
         ),
-        (make_record(effective=6), "ana (pid 4121)  grad_accum 4 → 8 (in effect: 6)  applied at 1 205"),
-        (make_record(took_s=0.00099), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205"),
-        (make_record(took_s=0.213), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205, took 213 ms"),
+        (factories.change(effective=6), "ana (pid 4121)  grad_accum 4 → 8 (in effect: 6)  applied at 1 205"),
+        (factories.change(took_s=0.00099), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205"),
+        (factories.change(took_s=0.213), "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205, took 213 ms"),
         (
-            make_record(released=Origin(user="kim", pid=1)),
+            factories.change(released=Origin(user="kim", pid=1)),
             "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205: kim (pid 1) released it to the tuner",
         ),
         (
-            make_record(followed=(Change(knob="micro_batch", before=16, value=8),)),
+            factories.change(followed=(Change(knob="micro_batch", before=16, value=8),)),
             "ana (pid 4121)  grad_accum 4 → 8  applied at 1 205: micro_batch 16 → 8 followed",
         ),
         (
-            make_record(stage="reverted", effective=4, reason="out of memory"),
+            factories.change(stage="reverted", effective=4, reason="out of memory"),
             "ana (pid 4121)  grad_accum 4 → 8 (in effect: 4)  reverted: out of memory",
         ),
         (
-            make_record(verb="profile", knob="", wanted=20, step=9),
+            factories.change(verb="profile", knob="", wanted=20, step=9),
             "ana (pid 4121)  profile 20 iterations  applied at 9",
         ),
-        (make_record(verb="pause", knob="", step=9), "ana (pid 4121)  pause  applied at 9"),
-        (make_record(origin=Origin(kind="tuner", user="ana")), "tuner  grad_accum 4 → 8  applied at 1 205"),
+        (factories.change(verb="pause", knob="", step=9), "ana (pid 4121)  pause  applied at 9"),
         (
-            make_record(stage="voided", code="", reason="the run restarted", origin=Origin()),
+            factories.change(origin=Origin(kind="tuner", user="ana")),
+            "tuner  grad_accum 4 → 8  applied at 1 205",
+        ),
+        (
+            factories.change(stage="voided", code="", reason="the run restarted", origin=Origin()),
             "somebody  grad_accum 4 → 8  voided: the run restarted",
         ),
     ],
@@ -151,25 +154,25 @@ def test_both_sides_of_the_throughput(measured: Measured | None, shown: str) -> 
     ],
 )
 def test_state(vital: Vital | None, shown: str) -> None:
-    assert vocabulary.state_text(vital, make_run()) == shown
+    assert vocabulary.state_text(vital, factories.run()) == shown
 
 
 def test_an_exited_run_says_why() -> None:
-    run = make_run(exit_reason="exception", exit_detail="RuntimeError: \x1b[31mCUDA")
+    run = factories.run(exit_reason="exception", exit_detail="RuntimeError: \x1b[31mCUDA")
     assert vocabulary.state_text(Vital(state="exited"), run) == "exited: exception: RuntimeError: [31mCUDA"
 
 
 def test_a_name_from_outside_is_clean() -> None:
-    record = make_record(knob="lr\x1b]0;x\x07", origin=Origin(user="a\nb", pid=1), reason="\x9b2J")
+    record = factories.change(knob="lr\x1b]0;x\x07", origin=Origin(user="a\nb", pid=1), reason="\x9b2J")
     assert vocabulary.sentence(record).isprintable()
 
 
 def test_both_sides_of_a_change_are_in_one_notation() -> None:
     assert (
-        vocabulary.change(make_record(knob="lr", before=1e-3, wanted=3e-4, effective=3e-4))
+        vocabulary.change(factories.change(knob="lr", before=1e-3, wanted=3e-4, effective=3e-4))
         == "lr 1.0e-3 → 3.0e-4"
     )
     assert (
-        vocabulary.change(make_record(knob="clip_range", before=0.2, wanted=0.3, effective=0.3))
+        vocabulary.change(factories.change(knob="clip_range", before=0.2, wanted=0.3, effective=0.3))
         == "clip_range 0.2 → 0.3"
     )

@@ -10,20 +10,18 @@ from pathlib import Path
 import pytest
 
 from hoptui.domain.columns import Columns
-from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, clock_offsets
 from hoptui.recording.clock_offsets import Boot, this_boot
+from tests import factories
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]
 
 
 def told(recording: Recording, t: int, seq: int) -> None:
-    recording.event(Event(seq=seq, t=t, wall=0.0, kind="note", text=""))
-    recording.command(
-        CommandRecord(id=f"c{seq}", run="r", epoch=1, verb="pause", t=t, settled=t, seq=seq + 1)
-    )
-    recording.command(CommandRecord(id=f"d{seq}", run="r", epoch=1, verb="pause", t=t, seq=seq + 2))
+    recording.event(factories.event(seq, t=t))
+    recording.command(factories.record(f"c{seq}", "r", verb="pause", t=t, settled=t, seq=seq + 1))
+    recording.command(factories.record(f"d{seq}", "r", verb="pause", t=t, seq=seq + 2))
 
 
 def test_a_reboot_goes_on_in_wall_time(path: Path, rows: MakeRows) -> None:
@@ -90,7 +88,7 @@ def test_the_same_boot_goes_on_with_its_own_stamps(path: Path, rows: MakeRows) -
 def test_stamps_rise_even_where_the_wall_clock_went_back(path: Path, rows: MakeRows, back: int) -> None:
     with Recording.create(path, boot=Boot("boot-1", 1_000_000 * SECOND, 0)) as recording:
         recording.append(rows(10, first=5_000))
-        recording.event(Event(seq=1, t=5_050 * SECOND, wall=0.0, kind="note", text=""))
+        recording.event(factories.event(t=5_050 * SECOND))
     now = 60 * SECOND
     with Recording.create(path, boot=Boot("boot-2", (1_000_000 - back) * SECOND, now)) as recording:
         recording.append(rows(10, first=60))

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, RecordingError, export, tables
 from hoptui.recording.tables import ROWS
+from tests import factories
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]
@@ -39,10 +39,8 @@ def mixed(recording: Recording) -> Recording:
     )
     recording.append(pack("host", [(2 * SECOND, -1, {"step": 5.0})]))
     recording.flush()
-    recording.event(Event(seq=1, t=2 * SECOND, wall=0.0, kind="note", text="hier: ✓", run="r1", step=2))
-    recording.command(
-        CommandRecord(id="c", run="r1", epoch=1, verb="set", knob="lr", wanted=0.1, t=2 * SECOND + 5, seq=2)
-    )
+    recording.event(factories.event(text="hier: ✓", t=2 * SECOND, run="r1", step=2))
+    recording.command(factories.record("c", "r1", knob="lr", wanted=0.1, t=2 * SECOND + 5, seq=2))
     return recording
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from hoptui.domain.columns import Columns
-from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.ingest import Pending
+from tests import factories
 from tests.golden import Golden
 
 MakeRows = Callable[..., Columns]
@@ -135,7 +135,7 @@ def test_a_full_disk_loses_nothing_and_recovers(path: Path, boot: Boot, rows: Ma
         recording.append(rows(300))
         recording.flush()
         recording.append(rows(3000, first=301))
-        recording.event(Event(seq=1, t=1, wall=0.0, kind="note", text="still here"))
+        recording.event(factories.event(text="still here"))
         with full_disk(path.with_name("r1.hoptui-wal").stat().st_size):
             for _ in range(2):
                 with pytest.raises(RecordingError, match=r"r1\.hoptui cannot (grow|be)"):
@@ -210,10 +210,10 @@ def test_what_waits_is_bounded_and_the_oldest_goes_first(rows: MakeRows) -> None
     assert pending.dropped == 700
     assert [part.steps()[0] for part in pending.rows("host")] == [701, 801, 901]
     for seq in (1, 2, 3):
-        pending.add_event(Event(seq=seq, t=0, wall=0.0, kind="note", text=""))
+        pending.add_event(factories.event(seq, t=0))
     assert list(pending.events) == [2, 3]
     for name in ("a", "b", "a", "c"):
-        pending.add_command(CommandRecord(id=name, run="r", epoch=1, verb="pause"))
+        pending.add_command(factories.record(name, "r", verb="pause"))
     assert list(pending.commands) == ["a", "c"]
     assert pending.dropped == 702
     pending.clear()

@@ -12,9 +12,8 @@ from contextlib import closing
 from pathlib import Path
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.tuning import Measured
-from hoptui.protocol.messages import CommandRecord, Event, Origin
 from hoptui.recording import Recording
+from tests import factories
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]
@@ -28,24 +27,17 @@ def test_new_rows_events_and_commands(recording: Recording, path: Path, rows: Ma
     """As the comments in the schema say, without a line of this package."""
     recording.append(rows(4))
     recording.event(
-        Event(seq=1, t=SECOND, wall=1e6 + 1, kind="checkpoint", text="checkpoint written", run="r1", step=7)
+        factories.event(1, "checkpoint", "checkpoint written", t=SECOND, wall=1e6 + 1, run="r1", step=7)
     )
     recording.command(
-        CommandRecord(
-            id="c1",
-            run="r1",
+        factories.change(
+            "c1",
+            "r1",
             epoch=2,
-            verb="set",
-            knob="grad_accum",
-            wanted=8,
-            before=4,
             effective=8.0,
-            stage="applied",
-            step=1205,
-            origin=Origin(user="ana", pid=4121, client="dashboard"),
+            version=None,
             why="less memory",
-            wall=1e6,
-            measured=Measured(metric="loss", gain=0.061, interval=0.012, detectable=True, iterations=15),
+            measured=factories.measured(0.061, 0.012, metric="loss", settled=False),
             seq=2,
         )
     )

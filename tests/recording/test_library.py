@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from hoptui.domain.columns import Columns
-from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError, library
 from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.library import RUN, KnownRun
+from tests import factories
 from tests.golden import Golden
 
 SECOND = 1_000_000_000
@@ -30,7 +30,7 @@ def record(tmp_path: Path, rows: MakeRows) -> Record:
     def make(run: str, modified: float = 0.0, count: int = 5) -> Path:
         path = tmp_path / f"{run}.hoptui"
         with Recording.create(path, boot=Boot("b", 1_000_000 * SECOND, 0)) as recording:
-            state = RunState(run=run, name=f"name of {run}", epoch=1, pid=7, started_wall=1e6)
+            state = factories.run(run, f"name of {run}")
             known = KnownRun(state=state, nonce="n", process_started=1)
             recording.remember(RUN, msgspec.json.encode(known))
             if count:

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.tuning import Measured
-from hoptui.protocol.messages import CommandRecord, Event, Origin
+from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.tables import ROWS
+from tests import factories
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]
@@ -32,28 +32,20 @@ def plain(parts: Iterable[Columns]) -> Plain:
 
 
 def an_event(seq: int, text: str = "checkpoint written") -> Event:
-    return Event(seq=seq, t=seq * SECOND, wall=1e6 + seq, kind="checkpoint", text=text, run="r1", step=7)
+    return factories.event(seq, "checkpoint", text, t=seq * SECOND, wall=1e6 + seq, run="r1", step=7)
 
 
 def a_command(seq: int, name: str = "c1") -> CommandRecord:
-    return CommandRecord(
-        id=name,
-        run="r1",
+    return factories.change(
+        name,
+        "r1",
         epoch=2,
-        verb="set",
-        knob="grad_accum",
-        wanted=8,
-        before=4,
         effective=8.0,
         version=3,
-        stage="applied",
-        step=1205,
-        origin=Origin(user="ana", pid=4121, client="dashboard"),
         why="less memory",
         t=5 * SECOND,
-        wall=1e6,
         settled=6 * SECOND,
-        measured=Measured(metric="samples_per_s", gain=0.061, interval=0.012, detectable=True, iterations=15),
+        measured=factories.measured(0.061, 0.012, metric="samples_per_s", settled=False),
         seq=seq,
     )
 
@@ -242,7 +234,7 @@ def test_what_a_viewer_asks_for_may_be_any_integer(recording: Recording, rows: M
 def test_a_commands_value_keeps_its_type(
     recording: Recording, value: bool | int | float | str | None
 ) -> None:
-    recording.command(CommandRecord(id="c", run="r1", epoch=1, verb="set", wanted=value, seq=1))
+    recording.command(factories.record("c", "r1", wanted=value, seq=1))
     recording.flush()
     (found,) = recording.commands()
     assert found.wanted == value

@@ -17,18 +17,12 @@ from textual.pilot import Pilot
 from hoptui.client.client import Change, Link
 from hoptui.client.conversation import NO_LIMITS, Details, ReadOnlyError, TuneOp
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.devices import GpuInfo
-from hoptui.domain.knobs import KnobSpec, KnobState
-from hoptui.domain.tuning import Limits, Measured
+from hoptui.domain.tuning import Limits
 from hoptui.model.store import Store
 from hoptui.protocol.messages import (
     Command,
     CommandRecord,
     Delta,
-    Event,
-    NodeState,
-    Origin,
-    RunState,
     Stage,
     Verb,
     Vital,
@@ -37,6 +31,7 @@ from hoptui.settings.config import Config
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.styled_text import Line, lay
 from hoptui.tui.widgets import Lines
+from tests import factories
 from tests.model.recorded_run import ID, write
 from tests.tui.fast_pilot import no_naps, style_sheets_parsed_once
 from tests.tui.replay_player import Player
@@ -47,39 +42,24 @@ SECOND = 1_000_000_000
 START = 1_000 * SECOND
 WALL = 1_780_000_000.0  # of the stamp START
 RUN = "3f2a9c10"
-ANA = Origin(kind="person", user="ana", pid=4121, client="dashboard")
+ANA = factories.ANA
 
 KNOBS = (
-    KnobState(
-        spec=KnobSpec(
-            name="num_envs", kind="int", default=1024, min=1, max=65536, scale="log", effect="learning", cost="shape",
-            description="environments stepped side by side",
-        ),
-        value=2048,
-        version=1,
-        by="ana (pid 4121)",
+    factories.knob(
+        "num_envs", 2048, default=1024, min=1, max=65536, scale="log", effect="learning", cost="shape",
+        description="environments stepped side by side", version=1, by="ana (pid 4121)",
     ),
-    KnobState(spec=KnobSpec(name="rollout_len", kind="int", default=64, min=8, max=1024, scale="pow2", cost="shape"), value=64),
-    KnobState(
-        spec=KnobSpec(
-            name="grad_accum", kind="int", default=4, min=1, max=64, effect="speed", keeps="minibatch_size",
-            description="micro-batches whose gradients make one minibatch's",
-        ),
-        value=4,
-        version=3,
+    factories.knob("rollout_len", 64, min=8, max=1024, scale="pow2", cost="shape"),
+    factories.knob(
+        "grad_accum", 4, min=1, max=64, effect="speed", keeps="minibatch_size",
+        description="micro-batches whose gradients make one minibatch's", version=3,
     ),
-    KnobState(spec=KnobSpec(name="lr", kind="float", default=3e-4, min=1e-6, max=0.1, scale="log"), value=3e-4),
-    KnobState(spec=KnobSpec(name="clip_range", kind="float", default=0.2, min=0.01, max=1.0), value=0.2),
-    KnobState(spec=KnobSpec(name="entropy_coef", kind="float", default=0.01, min=0.0, max=1.0), value=0.01),
-    KnobState(
-        spec=KnobSpec(name="precision", kind="str", default="bf16", choices=("fp32", "bf16"), effect="speed", cost="rebuild"),
-        value="bf16",
-    ),
+    factories.knob("lr", 3e-4, min=1e-6, max=0.1, scale="log"),
+    factories.knob("clip_range", 0.2, min=0.01, max=1.0),
+    factories.knob("entropy_coef", 0.01, min=0.0, max=1.0),
+    factories.knob("precision", "bf16", choices=("fp32", "bf16"), effect="speed", cost="rebuild"),
 )  # fmt: skip
-GPU = GpuInfo(
-    uuid="GPU-0", index=0, name="NVIDIA H100 80GB HBM3", memory_total_bytes=80 << 30, power_limit_w=700.0,
-    sm_clock_max_mhz=1980.0, driver="580.159.04", architecture="Hopper",
-)  # fmt: skip
+GPU = factories.gpu(driver="580.159.04", architecture="Hopper")
 NO_DRIVER = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
 
 
@@ -190,29 +170,23 @@ class Scene:
         self.client = FakeClient()
         self.version = 0
         self.gpus = tuple(msgspec.structs.replace(GPU, uuid=f"GPU-{i}", index=i) for i in range(gpus))
-        self.run = RunState(
-            run=RUN,
-            name="ppo-cartpole",
-            epoch=1,
+        self.run = factories.run(
+            RUN,
+            "ppo-cartpole",
             pid=20711,
             started_wall=WALL - 240.0,
             total=total,
             knobs=KNOBS,
             units={"env_steps_per_s": "env steps/s"},
-            headline="env_steps_per_s",
-            can=("set", "pause", "resume", "stop", "checkpoint"),
             gpus=tuple(gpu.uuid for gpu in self.gpus[:1]),
         )
         self.vital = Vital(state="live", step=1204, iteration_s=1.82, progress_age_s=1.0, last_t=START)
-        self.node = NodeState(
-            host="gpu07",
-            pid=77,
-            version="0.1.0",
+        self.node = factories.node(
+            *((self.run,) if runs else ()),
             started_wall=WALL - 9000,
             wall_offset_ns=int(WALL * SECOND) - START,
             cpus=16,
             memory_total_bytes=128 << 30,
-            runs=(self.run,) if runs else (),
             gpus=self.gpus,
             gpu_reason="" if gpus else NO_DRIVER,
         )
@@ -262,11 +236,13 @@ class Scene:
     def record(self, **fields: Any) -> CommandRecord:
         """A command of the run, told to the store."""
         ago = float(fields.pop("ago_s", 100.0))
+        if "id" in fields:
+            fields["command_id"] = fields.pop("id")
         stage: Stage = fields.pop("stage", "applied")
         t = self.client.ns - int(ago * SECOND)
         settled = t if stage not in ("sent", "accepted", "scheduled") else 0
-        defaults: dict[str, Any] = {"id": f"r{ago}", "run": RUN, "epoch": 1, "verb": "set", "origin": ANA}
-        record = CommandRecord(**{**defaults, **fields}, stage=stage, t=t, wall=WALL - ago, settled=settled)
+        given: dict[str, Any] = {"command_id": f"r{ago}", "run_id": RUN, "origin": ANA, **fields}
+        record = factories.record(**given, stage=stage, t=t, wall=WALL - ago, settled=settled)
         self.tell(commands=(record,))
         return record
 
@@ -274,17 +250,17 @@ class Scene:
         """Two applied changes and a checkpoint, as after some minutes of work."""
         self.tell(
             events=(
-                Event(seq=1, t=START - 230 * SECOND, wall=WALL - 230, kind="run.started", text="ppo-cartpole began", run=RUN),
-                Event(seq=2, t=START - 20 * SECOND, wall=WALL - 20, kind="note", text="checkpoint written: step-1190.pt", run=RUN, step=1190),
+                factories.event(1, "run.started", "ppo-cartpole began", t=START - 230 * SECOND, wall=WALL - 230, run=RUN),
+                factories.event(2, "note", "checkpoint written: step-1190.pt", t=START - 20 * SECOND, wall=WALL - 20, run=RUN, step=1190),
             )
         )  # fmt: skip
         self.record(
             id="a", ago_s=180.0, knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, version=1, step=1090,
-            measured=Measured(metric="env_steps_per_s", gain=0.001, interval=0.018, iterations=15, settled=True),
+            measured=factories.measured(0.001, 0.018, detectable=False),
         )  # fmt: skip
         self.record(
             id="b", ago_s=105.0, knob="num_envs", before=1024, wanted=2048, effective=2048, version=1, step=1140,
-            measured=Measured(metric="env_steps_per_s", gain=0.061, interval=0.012, detectable=True, iterations=15, settled=True),
+            measured=factories.measured(0.061, 0.012),
         )  # fmt: skip
         return self
 

@@ -6,21 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hoptui.domain.columns import pack
-from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.knobs import KnobState
 from hoptui.tui.components import knobs
 from hoptui.tui.snapshot import View
+from tests import factories
 from tests.golden import Golden, sheet
 
 MakeScene = Callable[..., Any]
 RUN = "3f2a9c10"
 SECOND = 1_000_000_000
-
-
-def knob(name: str, value: Any, **spec: Any) -> KnobState:
-    kind: Any = {int: "int", float: "float", str: "str", bool: "bool"}[type(value)]
-    return KnobState(spec=KnobSpec(name=name, kind=kind, default=value, **spec), value=value)
 
 
 def look(scene: Any, *knobs: KnobState, **run: Any) -> View:
@@ -40,8 +37,8 @@ def said(line: Any) -> str:
     return "".join(span.text for span in line)
 
 
-MICRO = knob("micro_batch", 16, keeps="grad_accum × micro_batch", cost="shape")
-ACCUM = knob("grad_accum", 4, keeps="grad_accum × micro_batch", cost="shape")
+MICRO = factories.knob("micro_batch", 16, keeps="grad_accum × micro_batch", cost="shape")
+ACCUM = factories.knob("grad_accum", 4, keeps="grad_accum × micro_batch", cost="shape")
 
 
 @pytest.mark.parametrize(
@@ -61,15 +58,21 @@ def test_what_follows_from_a_declared_product(scene: MakeScene, wanted: int | No
 
 def test_the_ranks_of_a_run_may_be_a_factor(scene: MakeScene) -> None:
     keeps = "micro_batch * grad_accum * ranks"
-    micro, accum = knob("micro_batch", 16, keeps=keeps), knob("grad_accum", 4, keeps=keeps)
+    micro, accum = (
+        factories.knob("micro_batch", 16, keeps=keeps),
+        factories.knob("grad_accum", 4, keeps=keeps),
+    )
     view = look(scene().live(), micro, accum, world=8)
     assert kept(view, micro, 32) == f"512 = {keeps}: grad_accum 4 → 2"
 
 
 def test_the_knob_with_the_same_invariant_is_the_one_that_follows(scene: MakeScene) -> None:
     keeps = "micro_batch × grad_accum × ranks × seq_len"
-    micro, accum = knob("micro_batch", 16, keeps=keeps), knob("grad_accum", 4, keeps=keeps)
-    view = look(scene().live(), micro, accum, knob("seq_len", 1024), world=8)
+    micro, accum = (
+        factories.knob("micro_batch", 16, keeps=keeps),
+        factories.knob("grad_accum", 4, keeps=keeps),
+    )
+    view = look(scene().live(), micro, accum, factories.knob("seq_len", 1024), world=8)
     assert kept(view, micro, 32) == f"524 288 = {keeps}: grad_accum 4 → 2"
 
 
@@ -86,18 +89,22 @@ def test_the_knob_with_the_same_invariant_is_the_one_that_follows(scene: MakeSce
     ],
 )
 def test_nothing_is_invented_where_figures_do_not_follow(scene: MakeScene, keeps: str, text: str) -> None:
-    micro = knob("micro_batch", 16, keeps=keeps)
-    others = knob("grad_accum", 4), knob("precision", "bf16"), knob("epochs", 10)
+    micro = factories.knob("micro_batch", 16, keeps=keeps)
+    others = (
+        factories.knob("grad_accum", 4),
+        factories.knob("precision", "bf16"),
+        factories.knob("epochs", 10),
+    )
     assert kept(look(scene().live(), micro, *others), micro, 32) == text
 
 
 ROLLOUT = "rollout = num_envs × rollout_len × ranks"
 PIECE = "micro-batch = minibatch_size / grad_accum / ranks"
 PPO = (
-    knob("num_envs", 64, keeps=ROLLOUT),
-    knob("rollout_len", 8, keeps=ROLLOUT),
-    knob("minibatch_size", 512, keeps=PIECE),
-    knob("grad_accum", 2, keeps=f"minibatch_size; {PIECE}"),
+    factories.knob("num_envs", 64, keeps=ROLLOUT),
+    factories.knob("rollout_len", 8, keeps=ROLLOUT),
+    factories.knob("minibatch_size", 512, keeps=PIECE),
+    factories.knob("grad_accum", 2, keeps=f"minibatch_size; {PIECE}"),
 )
 
 
@@ -137,13 +144,15 @@ def test_a_formula_gives_way_to_its_figures(scene: MakeScene) -> None:
     "keeps", ["size = num_envs / gone", "size = num_envs / none", "size = none", "size ="]
 )
 def test_nothing_is_said_to_follow_from_what_is_not_known(scene: MakeScene, keeps: str) -> None:
-    envs = knob("num_envs", 64, keeps=keeps)
-    assert knobs.declared(look(scene().live(), envs, knob("none", 0)), envs, 128, 80) == [("implies", keeps)]
+    envs = factories.knob("num_envs", 64, keeps=keeps)
+    assert knobs.declared(look(scene().live(), envs, factories.knob("none", 0)), envs, 128, 80) == [
+        ("implies", keeps)
+    ]
 
 
 def test_a_knob_that_allocates_nothing_needs_no_memory(scene: MakeScene) -> None:
     there = scene(gpus=1).live()
-    free = knob("lr", 1e-3)
+    free = factories.knob("lr", 1e-3)
     assert knobs.memory(look(there, free), free, 2e-3) == ()
 
 
@@ -192,13 +201,13 @@ def test_what_another_epoch_held_says_nothing_of_this_one(scene: MakeScene) -> N
     ],
 )
 def test_what_costs_more_than_a_step_is_asked_about(spec: dict[str, Any], asked: bool) -> None:
-    assert knobs.must_ask(knob("k", 1, **spec).spec) is asked
+    assert knobs.must_ask(factories.knob("k", 1, **spec).spec) is asked
 
 
 def test_consequences_are_told_once_each(golden: Golden) -> None:
-    lr, clip = knob("lr", 1e-3), knob("clip", 0.2)
-    precision = knob("precision", "bf16", effect="speed", cost="rebuild")
-    width = knob("d_model", 64, cost="restart")
+    lr, clip = factories.knob("lr", 1e-3), factories.knob("clip", 0.2)
+    precision = factories.knob("precision", "bf16", effect="speed", cost="rebuild")
+    width = factories.knob("d_model", 64, cost="restart")
     told = knobs.consequences([lr, clip, precision, width])
-    slow = KnobState(spec=precision.spec, value="bf16", took_s=2.5)
+    slow = structs.replace(precision, took_s=2.5)
     golden(sheet({"four knobs": told, "one that took 2.5 s": knobs.consequences([slow])}))

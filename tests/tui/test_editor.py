@@ -10,12 +10,12 @@ import pytest
 from textual.events import Key
 from textual.widgets import Input
 
-from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.protocol.messages import Origin
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.screens.knob_editor import content
 from hoptui.tui.screens.knob_editor.screen import KnobEditor, StagedBox
 from hoptui.tui.screens.run.screen import RunScreen
+from tests import factories
 from tests.client import fake_daemon
 from tests.golden import Golden, sheet
 from tests.tui.conftest import KNOBS, RUN
@@ -69,7 +69,7 @@ def test_what_is_typed_is_what_the_knob_can_take(
     scene: MakeScene, play: Play, knob: tuple[str, ...], keys: list[str], typed: str
 ) -> None:
     there = scene().live()
-    flag = KnobState(spec=KnobSpec(name="compile", kind="bool", default=False), value=False)
+    flag = factories.knob("compile", False)
     there.update(run={"knobs": (flag, *KNOBS)} if typed == "on" else {})
 
     async def script(app: Any, pilot: Any) -> None:

@@ -18,7 +18,7 @@ from hoptui.model.store import MOST_COMMANDS
 from hoptui.node.addresses import addresses
 from hoptui.presentation import vocabulary
 from hoptui.presentation.numbers import grouped
-from hoptui.protocol.messages import CommandRecord, Origin
+from hoptui.protocol.messages import Origin
 from hoptui.recording import Recording
 from hoptui.tui.components import events
 from hoptui.tui.replay_app import ReplayApp
@@ -28,6 +28,7 @@ from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import lay
 from hoptui.tui.widgets import Panel
+from tests import factories
 from tests.golden import Golden, sheet
 from tests.model.recorded_run import ID, at, write
 
@@ -315,7 +316,7 @@ def test_at_the_end_of_the_list_those_that_the_store_no_longer_holds_are_read(
     there = scene().live(history=False)
     first = WALL - 10 * MOST_COMMANDS
     given = [
-        CommandRecord(id=f"c{i}", run=RUN, epoch=1, verb="checkpoint", t=i + 1, wall=first + i, seq=i + 1)
+        factories.record(f"c{i}", RUN, verb="checkpoint", t=i + 1, wall=first + i, seq=i + 1)
         for i in range(MOST_COMMANDS + 30)
     ]
     with Recording.create(addresses().recording(RUN)) as recording:
@@ -355,7 +356,7 @@ def test_on_another_node_it_is_told_where_older_ones_are(
     there.client.link = Link("live", 0.0, node="gpu07")
     there.tell(
         commands=tuple(
-            CommandRecord(id=f"c{i}", run=RUN, epoch=1, verb="checkpoint", t=i + 1, wall=WALL - 9, seq=i + 1)
+            factories.record(f"c{i}", RUN, verb="checkpoint", t=i + 1, wall=WALL - 9, seq=i + 1)
             for i in range(MOST_COMMANDS)
         )
     )

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hoptui.domain.columns import pack
-from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Measured
+from tests import factories
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -38,11 +38,9 @@ def test_odd_numbers_and_names(
             "total": 0,
             "started_wall": 1e12,
             "knobs": (
-                KnobState(
-                    spec=KnobSpec(name="a", kind="float", default=0.0), value=math.inf, by="\x1b[2J" * 50
-                ),
-                KnobState(spec=KnobSpec(name="b", kind="str", default=""), value="訓練\n" * 100),
-                KnobState(spec=KnobSpec(name="c", kind="int", default=0, min=-(10**30)), value=10**30),
+                factories.knob("a", math.inf, default=0.0, by="\x1b[2J" * 50),
+                factories.knob("b", "訓練\n" * 100, default=""),
+                factories.knob("c", 10**30, default=0, min=-(10**30)),
             ),
         },
     )

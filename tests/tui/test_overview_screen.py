@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from hoptui.client.client import Link
-from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.devices import GpuProcess
 from hoptui.protocol.messages import Event, Vital
 from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.widgets import Choices, Panel
+from tests import factories
 from tests.golden import Golden, sheet
 from tests.tui.conftest import NO_DRIVER
 
@@ -207,12 +208,8 @@ def test_more_processes_than_lines_are_counted(scene: MakeScene, play: Play, rea
 def test_a_lost_gpu_and_a_mig_instance_keep_their_places(scene: MakeScene, play: Play, read: Read) -> None:
     reason = "lost: fell off the bus"
     there = scene(gpus=2).change_gpu(1, reason=reason)
-    slice_ = GpuInfo(
-        uuid="MIG-a1b2c3",
-        index=0,
-        name="NVIDIA H100 MIG 1g.10gb",
-        parent="GPU-0",
-        memory_total_bytes=10 << 30,
+    slice_ = factories.gpu(
+        uuid="MIG-a1b2c3", name="NVIDIA H100 MIG 1g.10gb", parent="GPU-0", memory_total_bytes=10 << 30
     )
     there.node = msgspec.structs.replace(there.node, gpus=(*there.gpus, slice_))
 

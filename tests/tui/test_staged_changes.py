@@ -13,6 +13,7 @@ from hoptui.tui.components import knobs
 from hoptui.tui.run_control import Seen, Staged, Staging
 from hoptui.tui.screens.knob_editor import content as panel
 from hoptui.tui.snapshot import View
+from tests import factories
 from tests.golden import Golden, sheet
 
 MakeScene = Callable[..., Any]
@@ -125,7 +126,7 @@ def test_two_knobs_that_one_size_follows_from_are_not_warned_of(scene: MakeScene
 
 
 def record(stage: Any, step: int | None = 5) -> CommandRecord:
-    return CommandRecord(id="x", run=RUN, epoch=1, verb="set", stage=stage, step=step)
+    return factories.record("x", RUN, stage=stage, step=step)
 
 
 def test_the_fate_of_all_is_told(golden: Golden) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Limits
 from hoptui.tui.screens.tuner.content import LimitsDraft
+from tests import factories
 
 KNOBS = (
-    KnobState(spec=KnobSpec(name="micro_batch", kind="int", default=8, effect="speed"), value=8),
-    KnobState(spec=KnobSpec(name="lr", kind="float", default=1e-3, description="learning rate"), value=1e-3),
-    KnobState(
-        spec=KnobSpec(name="num_envs", kind="int", default=8, cost="shape", description="environments"),
-        value=8,
-    ),
-    KnobState(spec=KnobSpec(name="width", kind="int", default=64, cost="restart"), value=64),
+    factories.knob("micro_batch", 8, effect="speed"),
+    factories.knob("lr", 1e-3, description="learning rate"),
+    factories.knob("num_envs", 8, cost="shape", description="environments"),
+    factories.knob("width", 64, cost="restart"),
 )
 
 
