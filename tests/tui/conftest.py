@@ -65,7 +65,8 @@ NO_DRIVER = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
 
 @cache
 def recent(ns: int, seconds: int, gpus: tuple[tuple[str, int, bool], ...]) -> tuple[Columns, ...]:
-    """Rows of the last `seconds` of the run, the host, and GPUs: their id, number, and whether they have GPM counters."""
+    """Rows of the last `seconds` of the run, the host, and GPUs: their id, number, and whether they have GPM
+    counters."""
     sources: dict[str, list[tuple[int, int, dict[str, float]]]] = {}
     for i in range(seconds):
         t = ns - (seconds - i) * SECOND + SECOND // 2
@@ -104,9 +105,15 @@ def recent(ns: int, seconds: int, gpus: tuple[tuple[str, int, bool], ...]) -> tu
             }  # fmt: skip
             if gpm:
                 gpu_row |= {
-                    "sm_active": 81.0 - index, "sm_occupancy": 35.4, "tensor_active": 34.0, "dram_active": 31.0,
-                    "fp32_active": 8.3, "mfu_estimated": 34.9, "pcie_rx_bytes_per_s": 18.9e6, "window_s": 0.5,
-                }  # fmt: skip
+                    "sm_active": 81.0 - index,
+                    "sm_occupancy": 35.4,
+                    "tensor_active": 34.0,
+                    "dram_active": 31.0,
+                    "fp32_active": 8.3,
+                    "mfu_estimated": 34.9,
+                    "pcie_rx_bytes_per_s": 18.9e6,
+                    "window_s": 0.5,
+                }
             sources.setdefault(f"gpu/{uuid}", []).append((t, -1, gpu_row))
     return tuple(pack(source, rows) for source, rows in sources.items())
 
@@ -250,18 +257,42 @@ class Scene:
         """Two applied changes and a checkpoint, as after some minutes of work."""
         self.tell(
             events=(
-                factories.event(1, "run.started", "ppo-cartpole began", t=START - 230 * SECOND, wall=WALL - 230, run=RUN),
-                factories.event(2, "note", "checkpoint written: step-1190.pt", t=START - 20 * SECOND, wall=WALL - 20, run=RUN, step=1190),
+                factories.event(
+                    1, "run.started", "ppo-cartpole began", t=START - 230 * SECOND, wall=WALL - 230, run=RUN
+                ),
+                factories.event(
+                    2,
+                    "note",
+                    "checkpoint written: step-1190.pt",
+                    t=START - 20 * SECOND,
+                    wall=WALL - 20,
+                    run=RUN,
+                    step=1190,
+                ),
             )
-        )  # fmt: skip
+        )
         self.record(
-            id="a", ago_s=180.0, knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, version=1, step=1090,
+            id="a",
+            ago_s=180.0,
+            knob="lr",
+            before=1e-3,
+            wanted=3e-4,
+            effective=3e-4,
+            version=1,
+            step=1090,
             measured=factories.measured(0.001, 0.018, detectable=False),
-        )  # fmt: skip
+        )
         self.record(
-            id="b", ago_s=105.0, knob="num_envs", before=1024, wanted=2048, effective=2048, version=1, step=1140,
+            id="b",
+            ago_s=105.0,
+            knob="num_envs",
+            before=1024,
+            wanted=2048,
+            effective=2048,
+            version=1,
+            step=1140,
             measured=factories.measured(0.061, 0.012),
-        )  # fmt: skip
+        )
         return self
 
     def app(self, run: str | None = "ppo-cartpole", **options: Any) -> HoptuiApp:

@@ -1,4 +1,5 @@
-"""What spares tests of the dashboard their waiting: style sheets that are parsed once, and no naps after keys."""
+"""What spares tests of the dashboard their waiting: style sheets that are parsed once, and no naps after
+keys."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ FRAMES = 8
 
 @pytest.fixture(scope="session", autouse=True)
 def no_naps() -> Iterator[None]:
-    """Textual's pilot sleeps 20 ms after each key, to be sure that everything has happened; here everything is made to happen."""
+    """Textual's pilot sleeps 20 ms after each key, to be sure that everything has happened; here everything
+    is made to happen."""
     run = HoptuiApp.run_test
     apps: list[HoptuiApp] = []
 
@@ -47,7 +49,8 @@ def no_naps() -> Iterator[None]:
         return run(app, **options)
 
     async def settled(*seconds: float) -> None:
-        """Nothing is ready any more, and what the timers of screens would do a sixtieth of a second later is done."""
+        """Nothing is ready any more, and what the timers of screens would do a sixtieth of a second later is
+        done."""
         for _ in range(FRAMES):
             await quiet()
             for app in apps:
@@ -68,7 +71,8 @@ def no_naps() -> Iterator[None]:
 
 
 async def quiet(*_: float) -> None:
-    """Return when no callback of the event loop is ready any more: only timers and other threads could make it go on."""
+    """Return when no callback of the event loop is ready any more: only timers and other threads could make
+    it go on."""
     ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
     await asyncio.sleep(0)
     while ready:

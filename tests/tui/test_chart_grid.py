@@ -203,10 +203,16 @@ def test_removing_the_last_chart_chooses_the_one_before_and_none_is_left_in_the_
 @pytest.mark.parametrize(
     ("count", "size", "columns", "rows"),
     [
-        (1, (80, 20), 1, 1), (2, (80, 20), 1, 2), (4, (80, 20), 2, 2), (2, (120, 36), 1, 2), (4, (120, 36), 2, 2),
-        (6, (120, 36), 3, 2), (3, (200, 48), 1, 3), (9, (120, 36), 3, 3),
+        (1, (80, 20), 1, 1),
+        (2, (80, 20), 1, 2),
+        (4, (80, 20), 2, 2),
+        (2, (120, 36), 1, 2),
+        (4, (120, 36), 2, 2),
+        (6, (120, 36), 3, 2),
+        (3, (200, 48), 1, 3),
+        (9, (120, 36), 3, 3),
     ],
-)  # fmt: skip
+)
 def test_the_grid(count: int, size: tuple[int, int], columns: int, rows: int) -> None:
     grid = arrange(board(count), *size)
     assert (grid.columns, grid.rows) == (columns, rows)

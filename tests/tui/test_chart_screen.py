@@ -1,4 +1,5 @@
-"""The chart screen: charts to begin with, finding more, zoom and crosshair by keys and mouse, iterations, another run beside."""
+"""The chart screen: charts to begin with, finding more, zoom and crosshair by keys and mouse, iterations,
+another run beside."""
 
 from __future__ import annotations
 

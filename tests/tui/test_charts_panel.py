@@ -1,4 +1,5 @@
-"""What charts say: series in words, values at the crosshair, marks, legends, and how runs lie beside each other."""
+"""What charts say: series in words, values at the crosshair, marks, legends, and how runs lie beside each
+other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a closed screen had drawn is let go of: a dashboard may be open for weeks. And one that never opened is no fault."""
+"""What a closed screen had drawn is let go of: a dashboard may be open for weeks. And one that never opened
+is no fault."""
 
 from __future__ import annotations
 

@@ -40,8 +40,15 @@ def said(line: Line, width: int) -> str:
 def there(scene: MakeScene) -> Any:
     found = scene().live(history=False)
     found.record(
-        id="a", ago_s=12.0, knob="num_envs", before=2048, wanted=16384, effective=16384, step=1498, measured=GAIN
-    )  # fmt: skip
+        id="a",
+        ago_s=12.0,
+        knob="num_envs",
+        before=2048,
+        wanted=16384,
+        effective=16384,
+        step=1498,
+        measured=GAIN,
+    )
     return found
 
 
@@ -108,7 +115,16 @@ def test_an_event_is_told_to_its_end_where_there_are_lines_for_it(there: Any, go
     shown = {"an event, 60 columns": told(9, 60)}
     assert len(told(6, 60)) <= 6
     reason = "restarting from /tmp/trainer-restart/ppo-000009107.ckpt"
-    there.record(id="r", ago_s=-1.0, knob="hidden", before=64, wanted=32, stage="scheduled", step=1_009_107, reason=reason)  # fmt: skip
+    there.record(
+        id="r",
+        ago_s=-1.0,
+        knob="hidden",
+        before=64,
+        wanted=32,
+        stage="scheduled",
+        step=1_009_107,
+        reason=reason,
+    )
     shown["a restart, 64 columns"] = told(9, 64)
     assert told(3, 60)[0].endswith("…")
     together = msgspec.structs.replace(GAIN, note="together with lr and grad_accum")
@@ -129,7 +145,9 @@ def test_what_was_being_measured_when_the_run_ended_is_not_measured_any_more(
 
     note = "measuring: 7 of 15 iterations"
     begun = Measured(metric="env_steps_per_s", iterations=7, note=note)
-    there.record(id="m", ago_s=1.0, knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, step=1500, measured=begun)  # fmt: skip
+    there.record(
+        id="m", ago_s=1.0, knob="lr", before=1e-3, wanted=3e-4, effective=3e-4, step=1500, measured=begun
+    )
     assert told().count(note) == 2
     there.update(vital={"state": "exited"}, run={"exit_reason": reason})
     command = look(there).command("m")

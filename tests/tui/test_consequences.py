@@ -115,12 +115,40 @@ PPO = (
         (0, 128, [("implies", "rollout 1 024 → 2 048 = num_envs × rollout_len × ranks")]),
         (1, 8, [("implies", "rollout 1 024 = num_envs × rollout_len × ranks")]),
         (2, 256, [("implies", "micro-batch 128 → 64 = minibatch_size / grad_accum / ranks")]),
-        (3, 4, [("keeps", "512 = minibatch_size"), ("implies", "micro-batch 128 → 64 = minibatch_size / grad_accum / ranks")]),
-        (3, 3, [("keeps", "512 = minibatch_size"), ("implies", "micro-batch 128 → about 85 = minibatch_size / grad_accum / ranks")]),
-        (3, 0, [("keeps", "512 = minibatch_size"), ("implies", "micro-batch 128 = minibatch_size / grad_accum / ranks")]),
-        (3, "x", [("keeps", "512 = minibatch_size"), ("implies", "micro-batch 128 = minibatch_size / grad_accum / ranks")]),
+        (
+            3,
+            4,
+            [
+                ("keeps", "512 = minibatch_size"),
+                ("implies", "micro-batch 128 → 64 = minibatch_size / grad_accum / ranks"),
+            ],
+        ),
+        (
+            3,
+            3,
+            [
+                ("keeps", "512 = minibatch_size"),
+                ("implies", "micro-batch 128 → about 85 = minibatch_size / grad_accum / ranks"),
+            ],
+        ),
+        (
+            3,
+            0,
+            [
+                ("keeps", "512 = minibatch_size"),
+                ("implies", "micro-batch 128 = minibatch_size / grad_accum / ranks"),
+            ],
+        ),
+        (
+            3,
+            "x",
+            [
+                ("keeps", "512 = minibatch_size"),
+                ("implies", "micro-batch 128 = minibatch_size / grad_accum / ranks"),
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_follows_from_the_sizes_of_ppo(
     scene: MakeScene, index: int, wanted: Any, told: list[tuple[str, str]]
 ) -> None:
@@ -168,9 +196,13 @@ def test_a_forecast_is_what_was_measured_with_that_very_value(scene: MakeScene, 
     there.record(id="a", ago_s=120.0, knob="micro_batch", before=64, wanted=32, effective=32, version=1)
     there.record(id="b", ago_s=60.0, knob="micro_batch", before=32, wanted=16, effective=16, version=2)
     rows = [
-        (there.client.ns - ago * SECOND, -1, {"gpu_memory_bytes": float(held << 30), "memory_headroom_bytes": float(5 << 30)})
+        (
+            there.client.ns - ago * SECOND,
+            -1,
+            {"gpu_memory_bytes": float(held << 30), "memory_headroom_bytes": float(5 << 30)},
+        )
         for ago, held in ((150, 70), (100, 40), (80, 44), (30, 12), (0, 12))
-    ]  # fmt: skip
+    ]
     there.tell(columns=(pack(f"derived/{RUN}", rows),))
     view = look(there, MICRO)
     assert knobs.held_with(view, MICRO, 64) == 70 << 30

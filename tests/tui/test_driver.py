@@ -1,4 +1,5 @@
-"""The thread that reads keys: it sleeps while nothing is typed, and neither a key nor the end is late for it."""
+"""The thread that reads keys: it sleeps while nothing is typed, and neither a key nor the end is late for
+it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def until(check: Callable[[], Any]) -> Any:
 
 
 class Reader:
-    """The thread on a pseudo-terminal, without an app; `waits` are for how long it was ready to sleep, in milliseconds."""
+    """The thread on a pseudo-terminal, without an app; `waits` are for how long it was ready to sleep, in
+    milliseconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.keyboard, terminal = os.openpty()

@@ -17,7 +17,8 @@ SECOND = 1_000_000_000
 
 
 def test_a_rate_is_all_work_over_all_time(scene: MakeScene) -> None:
-    """Seven iterations of 10 ms and one of 330 ms that waits for data: 20 a second, and most of them take a hundredth."""
+    """Seven iterations of 10 ms and one of 330 ms that waits for data: 20 a second, and most of them take a
+    hundredth."""
     there = scene().live(history=False)
     rows, t = [], there.client.ns - 4 * SECOND
     for i in range(80):

@@ -42,7 +42,10 @@ def test_nothing_is_painted_before_it_is_drawn_and_the_first_frame_has_what_is_k
 
 
 def test_screens_that_are_not_shown_first_are_not_imported() -> None:
-    asked = "import sys, hoptui.tui.app; print(sorted(m for m in sys.modules if m.startswith('hoptui.tui.screens.')))"
+    asked = (
+        "import sys, hoptui.tui.app; "
+        "print(sorted(m for m in sys.modules if m.startswith('hoptui.tui.screens.')))"
+    )
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
     assert "hoptui.tui.screens.run.screen" in found
     for screen in ("charts", "gpu", "help", "history", "knob_editor", "overview", "settings"):

@@ -1,4 +1,5 @@
-"""Before there is anything to see: every box says why it is empty, in the daemon's own words, and what to do."""
+"""Before there is anything to see: every box says why it is empty, in the daemon's own words, and what to
+do."""
 
 from __future__ import annotations
 

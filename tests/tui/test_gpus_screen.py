@@ -1,4 +1,5 @@
-"""The GPUs screen: every reading with its meaning, the unknown ones with the reason, and the contrast that matters."""
+"""The GPUs screen: every reading with its meaning, the unknown ones with the reason, and the contrast that
+matters."""
 
 from __future__ import annotations
 
@@ -51,8 +52,13 @@ def test_every_reading_with_its_unit_and_meaning(
 ) -> None:
     shown: dict[str, str] = {}
     there = scene(gpus=1).change_gpu(
-        0, memory_bandwidth_bytes_per_s=3.35e12, peak_flops={"bf16": 989e12}, pcie_generation=5, pcie_width=16, nvlinks=18
-    )  # fmt: skip
+        0,
+        memory_bandwidth_bytes_per_s=3.35e12,
+        peak_flops={"bf16": 989e12},
+        pcie_generation=5,
+        pcie_width=16,
+        nvlinks=18,
+    )
 
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
@@ -103,11 +109,14 @@ def test_busy_beside_sm_is_made_obvious(scene: MakeScene, play: Play, read: Read
     "readings",
     [
         pytest.param({"sm_active": 99.7, "tensor_active": 0.0, "dram_active": 90.0}, id="waits for memory"),
-        pytest.param({"sm_active": 97.0, "tensor_active": 0.0, "dram_active": 7.0, "fp32_active": 90.0}, id="without tensor cores"),
+        pytest.param(
+            {"sm_active": 97.0, "tensor_active": 0.0, "dram_active": 7.0, "fp32_active": 90.0},
+            id="without tensor cores",
+        ),
         pytest.param({"sm_active": 96.0, "tensor_active": 94.0, "dram_active": 26.0}, id="at work"),
         pytest.param({"throttle": 64.0}, id="too hot"),
     ],
-)  # fmt: skip
+)
 def test_what_the_readings_say_together(
     scene: MakeScene, play: Play, read: Read, readings: dict[str, float], golden: Golden
 ) -> None:
@@ -228,8 +237,11 @@ def test_a_silent_sampler_leaves_no_gpu_empty(
 def test_processes_of_this_gpu_alone(scene: MakeScene, play: Play, read: Read) -> None:
     there = scene(gpus=2).live()
     there.tell(
-        processes=(GpuProcess(gpu="GPU-0", pid=11, user="ana", run="3f2a9c10"), GpuProcess(gpu="GPU-1", pid=12, user="bob"))
-    )  # fmt: skip
+        processes=(
+            GpuProcess(gpu="GPU-0", pid=11, user="ana", run="3f2a9c10"),
+            GpuProcess(gpu="GPU-1", pid=12, user="bob"),
+        )
+    )
 
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
@@ -266,7 +278,19 @@ def test_from_a_run_only_its_own_gpus_and_what_they_say_together(
 def test_the_last_xid_is_told_in_words(scene: MakeScene, play: Play, read: Read) -> None:
     there = scene(gpus=2).live()
     for seq, uuid in ((1, "GPU-0"), (2, "GPU-1")):
-        there.tell(events=(Event(seq=seq, t=seq, wall=1.78e9, kind="xid", text=f"Xid 79 of {uuid}", source=f"gpu/{uuid}", level="alarm"),))  # fmt: skip
+        there.tell(
+            events=(
+                Event(
+                    seq=seq,
+                    t=seq,
+                    wall=1.78e9,
+                    kind="xid",
+                    text=f"Xid 79 of {uuid}",
+                    source=f"gpu/{uuid}",
+                    level="alarm",
+                ),
+            )
+        )
 
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
@@ -323,8 +347,13 @@ def test_odd_numbers_are_drawn_somehow(
     scene: MakeScene, play: Play, read_all: ReadAll, size: tuple[int, int]
 ) -> None:
     there = scene(gpus=2).change_gpu(
-        1, power_limit_w=0.0, memory_total_bytes=0, memory_bandwidth_bytes_per_s=1e308, pcie_generation=99, pcie_width=0
-    )  # fmt: skip
+        1,
+        power_limit_w=0.0,
+        memory_total_bytes=0,
+        memory_bandwidth_bytes_per_s=1e308,
+        pcie_generation=99,
+        pcie_width=0,
+    )
     there.live()
     there.update(run={"gpus": ("GPU-0", "GPU-1")})
 

@@ -1,4 +1,5 @@
-"""The help page is made of what really works on a screen, and says of every reading what it is and what is good."""
+"""The help page is made of what really works on a screen, and says of every reading what it is and what is
+good."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ MakeScene = Callable[..., Any]
 Play = Callable[..., None]
 Read = Callable[[Any, str], str]
 HELP = {action.id: action.help for action in ACTIONS}
-ON_A_RUN = [("e", "knob.edit"), ("p", "run.pause"), ("space", "view.freeze"), ("up", "list.up"), ("k", "list.up"), ("q", "app.leave")]  # fmt: skip
+ON_A_RUN = [
+    ("e", "knob.edit"),
+    ("p", "run.pause"),
+    ("space", "view.freeze"),
+    ("up", "list.up"),
+    ("k", "list.up"),
+    ("q", "app.leave"),
+]
 
 
 def text(lines: list[Line]) -> str:

@@ -60,9 +60,15 @@ def given(scene: Any) -> Any:
         why="undo of a",
     )  # fmt: skip
     there.record(
-        id="c", ago_s=60.0, knob="lr", before=3e-4, wanted=2.0, stage="rejected", reason="lr = 2 is out of bounds",
+        id="c",
+        ago_s=60.0,
+        knob="lr",
+        before=3e-4,
+        wanted=2.0,
+        stage="rejected",
+        reason="lr = 2 is out of bounds",
         origin=Origin(kind="tuner", user="ana"),
-    )  # fmt: skip
+    )
     there.record(id="d", ago_s=30.0, verb="pause", step=1190)
     return there
 
@@ -112,8 +118,14 @@ def test_where_the_interval_would_be_cut_the_effect_is_told_without_it(scene: Ma
     there = given(scene)
     none = Measured(gain=0.01, interval=0.42, settled=True)
     there.record(
-        id="n", ago_s=20.0, knob="rollout_steps_of_each_environment", before=1, wanted=2, effective=2, measured=none
-    )  # fmt: skip
+        id="n",
+        ago_s=20.0,
+        knob="rollout_steps_of_each_environment",
+        before=1,
+        wanted=2,
+        effective=2,
+        measured=none,
+    )
     view = look(there)
     records = list(reversed(view.commands()))
     place = next(i for i, record in enumerate(records) if record.id == "n")

@@ -1,4 +1,5 @@
-"""Several hosts in one dashboard: each with its own link, store and clock; what the keys do reaches the chosen one alone."""
+"""Several hosts in one dashboard: each with its own link, store and clock; what the keys do reaches the
+chosen one alone."""
 
 from __future__ import annotations
 

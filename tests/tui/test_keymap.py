@@ -125,7 +125,10 @@ def test_a_key_of_ones_own_works_and_is_shown_everywhere(
     shown: dict[str, str] = {}
     there = scene(gpus=1).live()
     there.update(vital={"state": "paused"})
-    asked = '[keys]\n"run.pause" = "f5"\n"run.stop" = ""\n"confirm.yes" = "Y"\n"view.gpus" = "p"\n"knob.undo" = "c"\n'
+    asked = (
+        '[keys]\n"run.pause" = "f5"\n"run.stop" = ""\n"confirm.yes" = "Y"\n'
+        '"view.gpus" = "p"\n"knob.undo" = "c"\n'
+    )
 
     async def script(app: Any, pilot: Any) -> None:
         assert "f5 go on" in read(app, "keys")

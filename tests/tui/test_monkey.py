@@ -1,4 +1,5 @@
-"""Keys, clicks and sizes at random: nothing falls, and nothing is sent that the last gesture did not plainly mean."""
+"""Keys, clicks and sizes at random: nothing falls, and nothing is sent that the last gesture did not plainly
+mean."""
 
 from __future__ import annotations
 

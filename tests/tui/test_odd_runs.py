@@ -19,9 +19,29 @@ Play = Callable[..., None]
 ReadAll = Callable[[Any], str]
 SECOND = 1_000_000_000
 ODD = (0.0, -1.0, 1e-320, 1e308, -1e308, math.nan, math.inf, -math.inf, 1e15, 0.1 + 0.2)
-NAMES = ("episode_return", "loss", "iteration_s", "env_steps_per_s", "phase/rollout", "phase/rollout/env", "phase/\x1b[2J",
-         "phase/訓練", "x" * 300, "", "[bold]m[/]", "busy", "power_w", "memory_used_bytes", "memory_total_bytes", "throttle",
-         "sm_clock_mhz", "cpu_percent", "load_1m", "temperature_c", "sm_active")  # fmt: skip
+NAMES = (
+    "episode_return",
+    "loss",
+    "iteration_s",
+    "env_steps_per_s",
+    "phase/rollout",
+    "phase/rollout/env",
+    "phase/\x1b[2J",
+    "phase/訓練",
+    "x" * 300,
+    "",
+    "[bold]m[/]",
+    "busy",
+    "power_w",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "throttle",
+    "sm_clock_mhz",
+    "cpu_percent",
+    "load_1m",
+    "temperature_c",
+    "sm_active",
+)
 
 
 @pytest.mark.parametrize(

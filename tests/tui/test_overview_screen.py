@@ -33,7 +33,23 @@ def test_gpus_host_and_runs_at_a_glance(scene: MakeScene, play: Play, read: Read
     async def script(app: Any, pilot: Any) -> None:
         assert "gpu07" in read(app, "identity")
         assert "1 running" in read(app, "identity")
-        assert read(app, "gpu-head").split() == ["busy", "%", "SM", "%", "tensor", "%", "DRAM", "%", "W", "GiB", "°C", "MHz", "clocks", "used", "by"]  # fmt: skip
+        assert read(app, "gpu-head").split() == [
+            "busy",
+            "%",
+            "SM",
+            "%",
+            "tensor",
+            "%",
+            "DRAM",
+            "%",
+            "W",
+            "GiB",
+            "°C",
+            "MHz",
+            "clocks",
+            "used",
+            "by",
+        ]
         gpus = read(app, "gpu-list").splitlines()
         assert len(gpus) == 8
         figures = re.findall(r"[\d./]+", gpus[0].replace("1 980", "1980"))
@@ -84,8 +100,13 @@ def test_live_runs_stand_before_ended_ones(scene: MakeScene, play: Play, read: R
     shown: dict[str, str] = {}
     there = scene(gpus=1).live()
     ended = msgspec.structs.replace(
-        there.run, run="beef", name="older", exit_reason="exception", exit_detail="boom", started_wall=there.run.started_wall + 50
-    )  # fmt: skip
+        there.run,
+        run="beef",
+        name="older",
+        exit_reason="exception",
+        exit_detail="boom",
+        started_wall=there.run.started_wall + 50,
+    )
     there.node = msgspec.structs.replace(there.node, runs=(ended, there.run))
     there.tell(node=there.node, vitals={"beef": Vital(state="exited", step=12)})
 
@@ -159,8 +180,14 @@ def test_a_new_gpu_gets_its_line(scene: MakeScene, play: Play, read: Read) -> No
 def tenants(there: Any) -> None:
     """A process of the run on GPU 0, and one that cannot be looked into."""
     own = GpuProcess(
-        gpu="GPU-0", pid=20711, memory_used_bytes=3 << 30, sm_percent=81.0, user="ana", command="python train.py", run="3f2a9c10"
-    )  # fmt: skip
+        gpu="GPU-0",
+        pid=20711,
+        memory_used_bytes=3 << 30,
+        sm_percent=81.0,
+        user="ana",
+        command="python train.py",
+        run="3f2a9c10",
+    )
     there.tell(processes=(GpuProcess(gpu="GPU-1", pid=4711), own), processes_version=1)
 
 

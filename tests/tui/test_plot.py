@@ -191,9 +191,13 @@ def test_nothing_above_zero_is_drawn_on_a_linear_axis(log: bool) -> None:
 def test_the_crosshair_and_marks_have_their_inks() -> None:
     paper = Paper(0, 10 * S, marks=(Mark(2 * S, "bad"), Mark(3 * S)), cross=6 * S)
     top = plot([curve([0, 0])], paper, 27, 4)[0]
-    assert [(span.text, span.ink) for span in top if span.text.strip() and span.ink in ("bad", "mark", "strong")] == [
-        ("┆", "bad"), ("┆", "mark"), ("│", "strong"),
-    ]  # fmt: skip
+    assert [
+        (span.text, span.ink) for span in top if span.text.strip() and span.ink in ("bad", "mark", "strong")
+    ] == [
+        ("┆", "bad"),
+        ("┆", "mark"),
+        ("│", "strong"),
+    ]
 
 
 def test_labels_without_room_are_left_out_and_the_first_stay() -> None:

@@ -1,4 +1,5 @@
-"""A process on a GPU is ended only after a box that names it, only one's own, and never a recycled pid's new owner."""
+"""A process on a GPU is ended only after a box that names it, only one's own, and never a recycled pid's new
+owner."""
 
 from __future__ import annotations
 
@@ -47,7 +48,15 @@ def deaf() -> Iterator[subprocess.Popen[bytes]]:
 
 def on_gpu(pid: int, **fields: Any) -> GpuProcess:
     told = psutil.Process(pid)
-    return GpuProcess(**{"gpu": "GPU-0", "pid": pid, "user": told.username(), "command": " ".join(told.cmdline())[:200], **fields})  # fmt: skip
+    return GpuProcess(
+        **{
+            "gpu": "GPU-0",
+            "pid": pid,
+            "user": told.username(),
+            "command": " ".join(told.cmdline())[:200],
+            **fields,
+        }
+    )
 
 
 def here(there: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What a dashboard costs where nothing trains and where nobody looks: how often its clock beats, and how much it asks for."""
+"""What a dashboard costs where nothing trains and where nobody looks: how often its clock beats, and how much
+it asks for."""
 
 from __future__ import annotations
 

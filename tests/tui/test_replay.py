@@ -1,4 +1,5 @@
-"""The dashboard on a recording: what is shown as of a position, the keys that move it, and that nothing is steered."""
+"""The dashboard on a recording: what is shown as of a position, the keys that move it, and that nothing is
+steered."""
 
 from __future__ import annotations
 
@@ -112,9 +113,20 @@ def test_it_plays_from_the_start_and_stops_at_the_end(player: Player, read: Read
 def test_keys_move_in_time(player: Player, read: Read) -> None:
     async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
         moves = [
-            ("right", 10), ("right", 20), ("shift+right", 80), ("left", 70), ("shift+left", 10), ("left", 0), ("end", 600),
-            ("comma", 480), ("full_stop", 600), ("home", 0), ("full_stop", 100), ("full_stop", 200.3), ("comma", 100),
-        ]  # fmt: skip
+            ("right", 10),
+            ("right", 20),
+            ("shift+right", 80),
+            ("left", 70),
+            ("shift+left", 10),
+            ("left", 0),
+            ("end", 600),
+            ("comma", 480),
+            ("full_stop", 600),
+            ("home", 0),
+            ("full_stop", 100),
+            ("full_stop", 200.3),
+            ("comma", 100),
+        ]
         for key, seconds in moves:
             await pilot.press(key)
             assert player.seconds == seconds, key

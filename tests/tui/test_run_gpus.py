@@ -1,4 +1,5 @@
-"""The GPUs of a run on its screen: its own alone, what holds them back, and what they say together with the run."""
+"""The GPUs of a run on its screen: its own alone, what holds them back, and what they say together with the
+run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Keys of the run screen that change what is shown: one panel alone, another metric or stretch of time, a view that stands still."""
+"""Keys of the run screen that change what is shown: one panel alone, another metric or stretch of time, a
+view that stands still."""
 
 from __future__ import annotations
 

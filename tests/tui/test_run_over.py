@@ -1,4 +1,5 @@
-"""A run that is over: its figures and curves stay what they were at its end, and nothing is promised any more."""
+"""A run that is over: its figures and curves stay what they were at its end, and nothing is promised any
+more."""
 
 from __future__ import annotations
 

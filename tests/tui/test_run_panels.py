@@ -1,4 +1,5 @@
-"""What the run screen makes of its room: the verdict, the panel that stays alone, the charts, and what lies under a question."""
+"""What the run screen makes of its room: the verdict, the panel that stays alone, the charts, and what lies
+under a question."""
 
 from __future__ import annotations
 

@@ -94,9 +94,13 @@ def test_a_phase_that_is_not_in_every_iteration_is_shared_out(
     there = scene(gpus=0).live(history=False)
     now = there.client.ns
     rows = [
-        (now - (10 - i) * SECOND, i, {"iteration_s": 1.0, "phase/update": 0.8} | ({"phase/evaluation": 2.0} if i == 5 else {}))
+        (
+            now - (10 - i) * SECOND,
+            i,
+            {"iteration_s": 1.0, "phase/update": 0.8} | ({"phase/evaluation": 2.0} if i == 5 else {}),
+        )
         for i in range(10)
-    ]  # fmt: skip
+    ]
     there.tell(columns=(pack("run/3f2a9c10", rows),))
 
     async def script(app: Any, pilot: Any) -> None:
@@ -152,20 +156,34 @@ STATES: list[tuple[str, Callable[[Any], None], str, bool]] = [
     ("failed", failed, "✕ no daemon", True),
     (
         "busy",
-        lambda s: s.update(vital={"state": "busy", "phase": "checkpoint", "phase_age_s": 140.0, "progress_age_s": 141.0}),
+        lambda s: s.update(
+            vital={"state": "busy", "phase": "checkpoint", "phase_age_s": 140.0, "progress_age_s": 141.0}
+        ),
         "◐ busy",
         False,
     ),
     ("paused", lambda s: s.update(vital={"state": "paused", "paused_left_s": 43.0}), "‖ paused", False),
-    ("not answering", lambda s: s.update(vital={"state": "unresponsive", "pulse_age_s": 12.0}), "◌ not answering", True),
+    (
+        "not answering",
+        lambda s: s.update(vital={"state": "unresponsive", "pulse_age_s": 12.0}),
+        "◌ not answering",
+        True,
+    ),
     (
         "exited",
-        lambda s: s.update(vital={"state": "exited"}, run={"exit_reason": "exception", "exit_detail": "CUDA out of memory"}),
+        lambda s: s.update(
+            vital={"state": "exited"}, run={"exit_reason": "exception", "exit_detail": "CUDA out of memory"}
+        ),
         "✕ exited",
         True,
     ),
-    ("restarted", lambda s: s.update(run={"epoch": 2, "started_wall": s.run.started_wall + 228}), "● live", False),
-]  # fmt: skip
+    (
+        "restarted",
+        lambda s: s.update(run={"epoch": 2, "started_wall": s.run.started_wall + 228}),
+        "● live",
+        False,
+    ),
+]
 
 
 @pytest.mark.parametrize(("name", "change", "state", "old"), STATES, ids=[s[0] for s in STATES])

@@ -1,4 +1,5 @@
-"""The settings: what is set, by whom, what is remembered, and that nothing of the person's own file is touched."""
+"""The settings: what is set, by whom, what is remembered, and that nothing of the person's own file is
+touched."""
 
 from __future__ import annotations
 

@@ -90,8 +90,17 @@ def test_wide_characters_count_two_cells() -> None:
 
 @pytest.mark.parametrize(
     ("fraction", "drawn"),
-    [(0, "────"), (0.5, "━━──"), (0.6, "━━╸─"), (1, "━━━━"), (7.0, "━━━━"), (-1, "────"), (None, "    "), (math.nan, "    ")],
-)  # fmt: skip
+    [
+        (0, "────"),
+        (0.5, "━━──"),
+        (0.6, "━━╸─"),
+        (1, "━━━━"),
+        (7.0, "━━━━"),
+        (-1, "────"),
+        (None, "    "),
+        (math.nan, "    "),
+    ],
+)
 def test_bars(fraction: float | None, drawn: str) -> None:
     assert text(bar(fraction, 4, "1"), 4) == drawn
 

@@ -44,7 +44,8 @@ def changing(driver):
 
 TerminalDriver._get_terminal_size = changing
 {APP}"""
-# A shell's part: the app as a job of its own, on the terminal while it runs; once stopped, a line brings it back.
+# A shell's part: the app as a job of its own, on the terminal while it runs; once stopped, a line brings it
+# back.
 SHELL = f"""
 import os, signal, sys
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)

@@ -10,14 +10,27 @@ from textual.theme import Theme
 from hoptui.tui import themes
 
 RGB = tuple[float, float, float]
-# Machado, Oliveira, Fernandes 2009 (A Physiologically-based Model for Simulation of Color Vision Deficiency), severity 1.0,
+# Machado, Oliveira, Fernandes 2009 (A Physiologically-based Model for Simulation of Color Vision Deficiency),
+# severity 1.0,
 # on linear RGB.
 SEEN_BY: dict[str, tuple[RGB, RGB, RGB]] = {
     "anybody": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
-    "protanopes": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
-    "deuteranopes": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
-    "tritanopes": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
-}  # fmt: skip
+    "protanopes": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deuteranopes": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.01182, 0.04294, 0.968881),
+    ),
+    "tritanopes": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.3039),
+    ),
+}
 APART = 14.5
 COLOURS = {
     name: getattr(themes.ANSI, name) for name in ("foreground", "primary", "success", "warning", "error")

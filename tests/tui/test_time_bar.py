@@ -96,8 +96,12 @@ def test_control_c_leaves_while_it_asks_where_to_go(player: Player) -> None:
 
 @pytest.mark.parametrize(
     ("size", "rows", "parts"),
-    [(FULL, 2, ("20:28:20", "2026-05-28 20:26:40 … 20:36:40 · rec01.hoptui")), (COMPACT, 1, ("20:28:20", "●")), (TINY, 1, ("1:40", "●"))],
-)  # fmt: skip
+    [
+        (FULL, 2, ("20:28:20", "2026-05-28 20:26:40 … 20:36:40 · rec01.hoptui")),
+        (COMPACT, 1, ("20:28:20", "●")),
+        (TINY, 1, ("1:40", "●")),
+    ],
+)
 def test_the_time_bar_at_every_size(
     player: Player, read: Read, size: tuple[int, int], rows: int, parts: tuple[str, ...]
 ) -> None:

@@ -1,4 +1,5 @@
-"""The limits of the tuner as a form: its values are turned within what can be, and nothing is allowed by accident."""
+"""The limits of the tuner as a form: its values are turned within what can be, and nothing is allowed by
+accident."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tuner in the dashboard: started, stopped and told to leave knobs alone by keys, and nothing of it by accident."""
+"""The tuner in the dashboard: started, stopped and told to leave knobs alone by keys, and nothing of it by
+accident."""
 
 from __future__ import annotations
 

@@ -89,8 +89,17 @@ def tuned(state: TunerState | None = STATE, diagnosis: Diagnosis | None = DIAGNO
     """A scene with one GPU, two changes of a person and one of the tuner."""
     there = Scene(gpus=1, **options).live().history()
     there.record(
-        id="t1", ago_s=20.0, knob="grad_accum", before=2, wanted=4, effective=4, version=3, step=1190, origin=TUNER,
-        measured=measured(0.061, 0.012), why="half of the memory is unused",
-    )  # fmt: skip
+        id="t1",
+        ago_s=20.0,
+        knob="grad_accum",
+        before=2,
+        wanted=4,
+        effective=4,
+        version=3,
+        step=1190,
+        origin=TUNER,
+        measured=measured(0.061, 0.012),
+        why="half of the memory is unused",
+    )
     there.update(run={"tuner": state, "diagnosis": diagnosis})
     return there

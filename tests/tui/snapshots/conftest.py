@@ -1,4 +1,5 @@
-"""What a state looks like, compared with its golden file: at three sizes and in two themes, from one app that stands still."""
+"""What a state looks like, compared with its golden file: at three sizes and in two themes, from one app that
+stands still."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def one_time_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_in_vain() -> Iterator[None]:
     """What takes most of the time, and is seen in no picture.
 
-    That is what Textual writes between two of them, and the search for garbage in what all the tests before have imported.
+    That is what Textual writes between two of them, and the search for garbage in what all the tests before
+    have imported.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Screen, "_compositor_refresh", lambda screen: None)
@@ -71,10 +73,12 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture
 def snapshot(request: pytest.FixtureRequest, golden: Golden) -> Snapshot:
-    """`snapshot(app, *steps)`: take the steps, and compare what is then on screen with the golden file of the test's name.
+    """`snapshot(app, *steps)`: take the steps, and compare the screen with the golden file of the test's name.
 
-    `sizes` and `themes` may be others. The steps are taken at the first size. The first theme is the one that the app has;
-    the golden file has its styles. The other themes must have the same text, and a name for each style that has one.
+    `sizes` and `themes` may be others. The steps are taken at the first size. The first theme is the one that
+    the app has;
+    the golden file has its styles. The other themes must have the same text, and a name for each style that
+    has one.
     A function that makes the app of a theme is for what cannot change its theme while it is seen.
     """
 
@@ -125,7 +129,8 @@ def difference(before: str, now: str) -> str:
 
 
 async def take(drawn: Drawn, app: HoptuiApp, steps: Sequence[Step], themes: Sequence[str]) -> None:
-    """Fill in the screen after the steps, which are taken at the first size, at each size and in each theme."""
+    """Fill in the screen after the steps, which are taken at the first size, at each size and in each
+    theme."""
     app.animation_level = "none"
     order = list(themes)
     async with app.run_test(size=next(iter(drawn))) as pilot:

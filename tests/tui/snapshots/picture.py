@@ -1,7 +1,9 @@
 """A picture of the dashboard as text, for review in a diff.
 
-It has the text of each size, then the styles of one size in one theme. A line of styles names the styled spans of
-a row: `row 3: 1-12 title/key · 15-21 good on surface`. Rows and columns count from 1. Equal rows share a line.
+It has the text of each size, then the styles of one size in one theme. A line of styles names the styled
+spans of
+a row: `row 3: 1-12 title/key · 15-21 good on surface`. Rows and columns count from 1. Equal rows share
+a line.
 Plain text on the background of the theme has no entry. `palette` explains the names.
 """
 
@@ -92,7 +94,11 @@ def text(title: str, theme: str, views: Sequence[View]) -> str:
     """The whole picture: the text of each size, then the styles of one size in one theme."""
     parts = [title]
     for size, rows in views:
-        parts += ["", _rule(f"{size[0]} × {size[1]}"), *("".join(piece.text for piece in row).rstrip() for row in rows)]  # fmt: skip
+        parts += [
+            "",
+            _rule(f"{size[0]} × {size[1]}"),
+            *("".join(piece.text for piece in row).rstrip() for row in rows),
+        ]
     size, rows = next((one for one in views if one.size == STYLED), views[-1])
     parts += ["", _rule(f"styles, {size[0]} × {size[1]}, {theme}"), *_styles(rows)]
     return "\n".join(parts) + "\n"
@@ -133,7 +139,8 @@ def _styles(rows: list[list[Piece]]) -> Iterator[str]:
 
 
 def _spans(row: list[Piece]) -> str:
-    """`1-12 title · 15-21 good`. A blank joins the run before it, or the one after it, if the ground is equal."""
+    """`1-12 title · 15-21 good`. A blank joins the run before it, or the one after it, if the ground is
+    equal."""
     runs: list[_Run] = []
     for piece in row:
         if not (runs and runs[-1].takes(piece)):

@@ -1,4 +1,5 @@
-"""Pictures as text: what of a screen is in them, what a change of it changes, and that each belongs to a test."""
+"""Pictures as text: what of a screen is in them, what a change of it changes, and that each belongs to a
+test."""
 
 from __future__ import annotations
 

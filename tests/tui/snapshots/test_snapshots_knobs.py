@@ -1,4 +1,5 @@
-"""What changing knobs looks like: the editor step by step, questions, conflicts, staging; and what else is asked."""
+"""What changing knobs looks like: the editor step by step, questions, conflicts, staging; and what else is
+asked."""
 
 from __future__ import annotations
 
@@ -54,18 +55,40 @@ def test_editor_question(snapshot: Snapshot) -> None:
 def test_editor_on_its_way(snapshot: Snapshot) -> None:
     """Sent, accepted, and scheduled for a boundary: not yet in effect."""
     there = Scene().live(history=False)
-    snapshot(there.app(), *ACCUM, "8", "enter", settle(there, "c0", stage="scheduled", step=1205))  # fmt: skip
+    snapshot(there.app(), *ACCUM, "8", "enter", settle(there, "c0", stage="scheduled", step=1205))
 
 
 def test_editor_applied(snapshot: Snapshot) -> None:
     """Applied: the value is read back and the effect is measured."""
     there = Scene().live(history=False)
-    gain = Measured(metric="env_steps_per_s", before=480e3, after=509e3, gain=0.061, interval=0.012, detectable=True, iterations=15)  # fmt: skip
+    gain = Measured(
+        metric="env_steps_per_s",
+        before=480e3,
+        after=509e3,
+        gain=0.061,
+        interval=0.012,
+        detectable=True,
+        iterations=15,
+    )
 
     def applied(app: object) -> None:
         settle(there, "c0", step=1205, version=4, effective=8)(app)
-        there.record(id="c0", ago_s=1.0, knob="grad_accum", before=4, wanted=8, effective=8, version=4, step=1205, measured=gain)  # fmt: skip
-        knobs = (*there.run.knobs[:2], msgspec.structs.replace(there.run.knobs[2], value=8, version=4), *there.run.knobs[3:])  # fmt: skip
+        there.record(
+            id="c0",
+            ago_s=1.0,
+            knob="grad_accum",
+            before=4,
+            wanted=8,
+            effective=8,
+            version=4,
+            step=1205,
+            measured=gain,
+        )
+        knobs = (
+            *there.run.knobs[:2],
+            msgspec.structs.replace(there.run.knobs[2], value=8, version=4),
+            *there.run.knobs[3:],
+        )
         there.update(run={"knobs": knobs})
 
     snapshot(there.app(), *ACCUM, "8", "enter", applied)
@@ -142,7 +165,10 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Scene:
 
     monkeypatch.setattr(Endings, "hold", hold)
     there = Scene(gpus=1).live()
-    there.tell(processes=(GpuProcess(gpu="GPU-0", pid=30102, user="ana", command=Shown.command, run=RUN),), processes_version=1)  # fmt: skip
+    there.tell(
+        processes=(GpuProcess(gpu="GPU-0", pid=30102, user="ana", command=Shown.command, run=RUN),),
+        processes_version=1,
+    )
     return there
 
 

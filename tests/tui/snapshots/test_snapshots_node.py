@@ -24,12 +24,27 @@ def tenants(there: Scene) -> Scene:
     """The run on GPU 0, somebody else on GPU 1, and one that cannot be looked into."""
     there.tell(
         processes=(
-            GpuProcess(gpu="GPU-0", pid=20711, memory_used_bytes=58 * GIB, sm_percent=81.0, user="ana", command="python -m trainer ppo --num-envs 2048", run=RUN),
-            GpuProcess(gpu="GPU-1", pid=30102, memory_used_bytes=12 * GIB, sm_percent=7.0, user="bo", command="python serve.py"),
+            GpuProcess(
+                gpu="GPU-0",
+                pid=20711,
+                memory_used_bytes=58 * GIB,
+                sm_percent=81.0,
+                user="ana",
+                command="python -m trainer ppo --num-envs 2048",
+                run=RUN,
+            ),
+            GpuProcess(
+                gpu="GPU-1",
+                pid=30102,
+                memory_used_bytes=12 * GIB,
+                sm_percent=7.0,
+                user="bo",
+                command="python serve.py",
+            ),
             GpuProcess(gpu="GPU-1", pid=4711),
         ),
         processes_version=1,
-    )  # fmt: skip
+    )
     return there
 
 
@@ -37,8 +52,13 @@ def with_other_runs(there: Scene) -> Scene:
     """Also a run that waits and one that failed."""
     waits = msgspec.structs.replace(there.run, run="beef", name="lm-tinystories", gpus=("GPU-1",), total=None)
     failed = msgspec.structs.replace(
-        there.run, run="dead", name="vit-cifar", gpus=(), exit_reason="exception", exit_detail="CUDA out of memory"
-    )  # fmt: skip
+        there.run,
+        run="dead",
+        name="vit-cifar",
+        gpus=(),
+        exit_reason="exception",
+        exit_detail="CUDA out of memory",
+    )
     there.node = msgspec.structs.replace(there.node, runs=(there.run, waits, failed))
     vitals = {
         "beef": Vital(state="paused", step=310, paused_left_s=40.0),
@@ -78,7 +98,13 @@ def test_overview_no_gpu(snapshot: Snapshot) -> None:
 def test_overview_mig_and_lost(snapshot: Snapshot) -> None:
     """A GPU that fell off the bus and one that is cut into instances keep their lines."""
     there = Scene(gpus=2).change_gpu(1, reason="lost: fell off the bus")
-    part = GpuInfo(uuid="MIG-a1b2c3", index=0, name="NVIDIA H100 MIG 1g.10gb", parent="GPU-0", memory_total_bytes=10 * GIB)  # fmt: skip
+    part = GpuInfo(
+        uuid="MIG-a1b2c3",
+        index=0,
+        name="NVIDIA H100 MIG 1g.10gb",
+        parent="GPU-0",
+        memory_total_bytes=10 * GIB,
+    )
     there.node = msgspec.structs.replace(there.node, gpus=(*there.gpus, part))
     snapshot(there.live().app(run=None))
 
@@ -91,9 +117,12 @@ def test_processes(snapshot: Snapshot) -> None:
 def test_gpu(snapshot: Snapshot) -> None:
     """Every reading of one of two GPUs, with its meaning."""
     facts: dict[str, Any] = {
-        "memory_bandwidth_bytes_per_s": 3.35e12, "peak_flops": {"bf16": 989e12}, "pcie_generation": 5, "pcie_width": 16,
+        "memory_bandwidth_bytes_per_s": 3.35e12,
+        "peak_flops": {"bf16": 989e12},
+        "pcie_generation": 5,
+        "pcie_width": 16,
         "nvlinks": 18,
-    }  # fmt: skip
+    }
     there = tenants(Scene(gpus=2).change_gpu(0, **facts).live())
     there.derived(mfu=41.2, energy_per_unit_j=1.19e-3)
     there.update(run={"gpus": ("GPU-0", "GPU-1")})
@@ -128,13 +157,49 @@ def test_gpu_none(snapshot: Snapshot) -> None:
 
 def commands(there: Scene) -> Scene:
     """A change that helped, its undo, a refusal of the tuner, a pause and a change that waits."""
-    gain = Measured(metric="env_steps_per_s", before=480e3, after=509e3, gain=0.061, interval=0.012, detectable=True, iterations=15, settled=True)  # fmt: skip
-    there.record(id="a", ago_s=180.0, knob="num_envs", before=1024, wanted=2048, effective=2048, version=1, step=1090, measured=gain, why="more at once")  # fmt: skip
-    there.record(id="b", ago_s=120.0, knob="num_envs", before=2048, wanted=1024, effective=1024, version=2, step=1110, why="undo of a")  # fmt: skip
+    gain = Measured(
+        metric="env_steps_per_s",
+        before=480e3,
+        after=509e3,
+        gain=0.061,
+        interval=0.012,
+        detectable=True,
+        iterations=15,
+        settled=True,
+    )
     there.record(
-        id="c", ago_s=60.0, knob="lr", before=3e-4, wanted=2.0, stage="rejected", reason="lr = 2 is out of bounds",
+        id="a",
+        ago_s=180.0,
+        knob="num_envs",
+        before=1024,
+        wanted=2048,
+        effective=2048,
+        version=1,
+        step=1090,
+        measured=gain,
+        why="more at once",
+    )
+    there.record(
+        id="b",
+        ago_s=120.0,
+        knob="num_envs",
+        before=2048,
+        wanted=1024,
+        effective=1024,
+        version=2,
+        step=1110,
+        why="undo of a",
+    )
+    there.record(
+        id="c",
+        ago_s=60.0,
+        knob="lr",
+        before=3e-4,
+        wanted=2.0,
+        stage="rejected",
+        reason="lr = 2 is out of bounds",
         origin=Origin(kind="tuner", user="ana"),
-    )  # fmt: skip
+    )
     there.record(id="d", ago_s=30.0, verb="pause", step=1190)
     there.record(id="e", ago_s=1.0, knob="grad_accum", before=4, wanted=8, stage="scheduled", step=1205)
     return there

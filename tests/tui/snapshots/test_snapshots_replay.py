@@ -115,7 +115,10 @@ def test_settings(snapshot: Snapshot) -> None:
 
 def test_settings_with_problems(snapshot: Snapshot) -> None:
     """Two things that are not as they were asked for."""
-    problems = ("config.toml line 2: theme takes auto, dark, light, ansi or none, not 'pink'", "HOPTUI_MOUSE takes true or false, not 'perhaps'")  # fmt: skip
+    problems = (
+        "config.toml line 2: theme takes auto, dark, light, ansi or none, not 'pink'",
+        "HOPTUI_MOUSE takes true or false, not 'perhaps'",
+    )
     config = replace(
         Config.of(theme="dark"), problems=problems, file=Path("/home/ana/.config/hoptui/config.toml")
     )

@@ -140,9 +140,17 @@ def test_run_gpu_in_trouble(snapshot: Snapshot) -> None:
     there = working().gpu(busy=100.0, sm_active=26.0, power_w=698.0, throttle=float(0x20 | 0x04))
     there.tell(
         events=(
-            Event(seq=9, t=START - 9 * SECOND, wall=WALL - 9, kind="xid", text="page retirement (Xid 63)", source="gpu/GPU-0", level="alarm"),
+            Event(
+                seq=9,
+                t=START - 9 * SECOND,
+                wall=WALL - 9,
+                kind="xid",
+                text="page retirement (Xid 63)",
+                source="gpu/GPU-0",
+                level="alarm",
+            ),
         )
-    )  # fmt: skip
+    )
     snapshot(there.app())
 
 
@@ -152,7 +160,9 @@ def test_run_changes_under_way(snapshot: Snapshot) -> None:
     odd = msgspec.structs.replace(there.run.knobs[0], in_effect=False)
     there.update(run={"knobs": (odd, *there.run.knobs[1:])})
     there.record(id="p", ago_s=1.0, knob="grad_accum", before=4, wanted=8, stage="scheduled", step=1205)
-    there.record(id="q", ago_s=2.0, knob="clip_range", before=0.2, wanted=3.0, stage="rejected", code="out_of_range")  # fmt: skip
+    there.record(
+        id="q", ago_s=2.0, knob="clip_range", before=0.2, wanted=3.0, stage="rejected", code="out_of_range"
+    )
 
     def stage(app: Any) -> None:
         app.staging.add(RUN, there.run.knobs[3], 1e-3, Seen.of(there.run.knobs[3], 1))

@@ -60,10 +60,45 @@ def test_tuner_question(snapshot: Snapshot) -> None:
 def test_tuner_in_a_replay(snapshot: Snapshot, tmp_path: Path) -> None:
     """A recording knows what it set, and not how it stood."""
     moves = (
-        command("t1", 200, 201, knob="grad_accum", before=4, wanted=8, effective=8, version=1, origin=TUNER, measured=measured(0.061, 0.012), why="half of the memory is unused"),
-        command("t2", 300, 301, knob="grad_accum", before=8, wanted=16, effective=16, version=2, origin=TUNER, measured=measured(-0.03, 0.01), why="one notch up"),
-        command("t3", 320, 321, knob="grad_accum", before=16, wanted=8, effective=8, version=3, origin=TUNER, why="back: it was slower"),
-    )  # fmt: skip
+        command(
+            "t1",
+            200,
+            201,
+            knob="grad_accum",
+            before=4,
+            wanted=8,
+            effective=8,
+            version=1,
+            origin=TUNER,
+            measured=measured(0.061, 0.012),
+            why="half of the memory is unused",
+        ),
+        command(
+            "t2",
+            300,
+            301,
+            knob="grad_accum",
+            before=8,
+            wanted=16,
+            effective=16,
+            version=2,
+            origin=TUNER,
+            measured=measured(-0.03, 0.01),
+            why="one notch up",
+        ),
+        command(
+            "t3",
+            320,
+            321,
+            knob="grad_accum",
+            before=16,
+            wanted=8,
+            effective=8,
+            version=3,
+            origin=TUNER,
+            why="back: it was slower",
+        ),
+    )
     said = event(330, "tuner", "nothing better was found in 2 trials")
     replay = Replay(
         write(tmp_path / "rec01.hoptui", commands=(*COMMANDS, *moves), events=(*EVENTS, said)),
