@@ -73,7 +73,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture
 def snapshot(request: pytest.FixtureRequest, golden: Golden) -> Snapshot:
-    """`snapshot(app, *steps)`: take the steps, and compare the screen with the golden file of the test's name.
+    """`snapshot(app, *steps)`: take the steps, and compare the screen with the golden file of the test.
 
     `sizes` and `themes` may be others. The steps are taken at the first size. The first theme is the one that
     the app has;
