@@ -1,8 +1,9 @@
-"""A run's rows, events and commands in one SQLite file: written by the daemon, read by replay, exports and
-anyone.
+"""Stores a run's rows, events and commands in one SQLite file.
 
-It never listens, waits or starts a thread, and knows nothing of sockets; what it cannot do it says in one
-`RecordingError`, and the caller decides what becomes of the run's history.
+The daemon writes the file. Replay, exports and other programs read it.
+
+The package never listens on a socket, waits or starts a thread. Each failure is a `RecordingError`; the
+caller decides what to do about the history.
 """
 
 from hoptui.recording.database import RecordingError

@@ -1,8 +1,10 @@
-"""Stamps are monotonic nanoseconds of one boot; a recording may outlive a reboot of its node.
+"""Clock offsets of the boots that a recording spans.
 
-A recording's time is the monotonic clock of the boot that began it. Stamps of a later boot are stored shifted
-by the wall time between the two, or further where the wall clock went back, so that stored stamps always rise
-and one offset turns all of them into wall time.
+Stamps are monotonic nanoseconds of one boot, and a recording may outlive a reboot of its node. Its clock is
+the monotonic clock of the boot that began it.
+
+Stamps of a later boot are stored shifted by the wall time between the two boots. The shift is larger if the
+wall clock went back, so stored stamps always rise. One offset converts all of them to wall time.
 """
 
 from __future__ import annotations
@@ -26,8 +28,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Boot:
-    """One uptime of a node: `wall_offset_ns` added to its monotonic stamps gives wall time, `now` is one of
-    them."""
+    """One uptime of a node. `now` is a monotonic stamp in ns; adding `wall_offset_ns` gives wall time."""
 
     id: str
     wall_offset_ns: int
@@ -36,8 +37,11 @@ class Boot:
 
 @dataclass(frozen=True)
 class ClockShift:
-    """How a process sees a recording's time: its own stamp + `shift_ns` is the stored one, + `wall_offset_ns`
-    wall time."""
+    """How a process maps its clock to a recording's clock.
+
+    Its own stamp + `shift_ns` is the stored stamp. A stored stamp + the first boot's offset is wall time; own
+    stamp + `wall_offset_ns` is wall time too.
+    """
 
     shift_ns: int = 0
     wall_offset_ns: int = 0
@@ -54,7 +58,7 @@ def this_boot() -> Boot:
 
 
 def enter(db: sqlite3.Connection, boot: Boot) -> ClockShift:
-    """The frame of `boot`, which the recording remembers from now on. Call it within a transaction."""
+    """Return the shift of `boot` and store it in the recording. Call it within a transaction."""
     frame = frame_of(db, boot)
     db.execute(
         "INSERT OR IGNORE INTO boots (boot, shift_ns, wall_offset_ns) VALUES (?, ?, ?)",
@@ -64,7 +68,10 @@ def enter(db: sqlite3.Connection, boot: Boot) -> ClockShift:
 
 
 def frame_of(db: sqlite3.Connection, boot: Boot | None) -> ClockShift:
-    """The frame of a process of `boot`, known to the recording or not; without one the recording's own."""
+    """Return the shift for a process of `boot`, which the recording need not know yet.
+
+    Without `boot`, stamps stay on the recording's own clock.
+    """
     first = _first_offset(db)
     if boot is None:
         return ClockShift(0, first or 0)
@@ -88,17 +95,17 @@ def _shift(db: sqlite3.Connection, boot: Boot, first_offset: int) -> int:
 
 
 def shifted(columns: Columns, by: int) -> Columns:
-    """The same rows on another clock."""
+    """Return the same rows with stamps moved by `by` nanoseconds."""
     return msgspec.structs.replace(columns, t=added(columns.t, by)) if by else columns
 
 
 def added(stamps: bytes, by: int) -> bytes:
-    """Stamps (int64) on another clock."""
+    """Return stamps (int64 bytes) moved by `by` nanoseconds."""
     return array("q", [t + by for t in array("q", stamps)]).tobytes() if by else stamps
 
 
 def moved(record: Record, by: int) -> Record:
-    """A record on another clock; in a command, 0 stays the sign for "not settled"."""
+    """Return a record moved by `by` nanoseconds. A command's `settled` of 0 (not final) stays 0."""
     if not by:
         return record
     if isinstance(record, CommandRecord) and record.settled:

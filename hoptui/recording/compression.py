@@ -1,10 +1,13 @@
-"""Columns of numbers in few bytes and without loss, readable with zlib alone (the schema's comments say how).
+"""Lossless compression of columns of numbers. zlib alone can read it (see the comments of the schema).
 
-Telemetry is mostly decimals: 612.35 W, 47.08 %, 1 980 MHz. A column becomes whole numbers, these become small
-differences, and the differences' bytes lie in planes (all lowest bytes, then all second bytes …), the planes
-of all columns ordered from the quietest to the noisiest. zlib then does the rest: with memLevel 4 it makes a
-new Huffman table every thousand bytes, so that quiet and noisy planes do not share one. That is worth 8 %
-against zlib's default and within 5 % of LZMA, which takes five times as long.
+Telemetry is mostly decimals: 612.35 W, 47.08 %, 1 980 MHz. A column is converted to whole numbers, then to
+small differences. The bytes of the differences are split into planes: all lowest bytes, then all second
+bytes, and so on. The planes of all columns are ordered from the quietest to the noisiest, then zlib
+compresses them.
+
+With memLevel 4, zlib makes a new Huffman table every thousand bytes, so quiet and noisy planes do not share
+one. The result is 8 % smaller than with zlib's default and within 5 % of LZMA, which takes five times as
+long.
 """
 
 from __future__ import annotations
@@ -26,17 +29,17 @@ _SAMPLE = 16
 
 
 class Constant(msgspec.Struct, frozen=True, tag_field="is", tag="constant"):
-    """Every row is `value`; null: unknown in all rows."""
+    """Every row is `value`. Null means unknown in all rows."""
 
     value: float | int | None
 
 
 class Whole(msgspec.Struct, frozen=True, tag_field="is", tag="whole", omit_defaults=True):
-    """Whole numbers n, and n / 10^digits where the column is of floats.
+    """Whole numbers n. A column of floats holds n / 10^digits.
 
-    z is read from `planes` bytes and is 2d for d ≥ 0, −1 − 2d for d < 0. With a `slope`, n is the one before
-    + slope + unit × d, and `start` the one before the first; without, n is start + unit × d. With `gaps` one
-    more plane comes first: 0 where a row is unknown, 1 where it is not.
+    z is read from `planes` bytes: 2d for d ≥ 0, −1 − 2d for d < 0. With a `slope`, n is the previous n +
+    slope + unit × d, and `start` precedes the first n. Without one, n is start + unit × d. With `gaps`, one
+    more plane comes first: 0 for an unknown row, 1 for a known one.
     """
 
     start: int
@@ -57,8 +60,7 @@ Form = Constant | Whole | Bits
 
 
 class Directory(msgspec.Struct, frozen=True):
-    """What the planes are. `order` has the number of each plane, counted through the columns, in its
-    place."""
+    """Describes the planes. `order` lists plane numbers, counted through the columns, in storage order."""
 
     columns: tuple[Form, ...]
     order: tuple[int, ...]
@@ -69,7 +71,7 @@ _directory = msgspec.json.Decoder(Directory)
 
 
 def pack(columns: Sequence[Numbers]) -> bytes:
-    """Columns (`q` or `d`, all of the same length) as one blob. 5 ms for 512 rows of 30 readings."""
+    """Return columns (`q` or `d`, all of the same length) as one blob. 512 rows of 30 readings take 5 ms."""
     forms: list[Form] = []
     planes: list[bytes] = []
     for column in columns:
@@ -84,7 +86,7 @@ def pack(columns: Sequence[Numbers]) -> bytes:
 
 
 class Packed:
-    """A blob of `rows` rows whose columns can be had one by one, each of the type it is asked for in.
+    """A blob of `rows` rows. Each column is decoded separately, as the type that the caller chooses.
 
     Raises:
         ValueError: the blob is damaged.
@@ -127,7 +129,7 @@ class Packed:
         return array("d", [v if k else math.nan for v, k in zip(scaled, known, strict=True)])
 
     def integers(self, i: int) -> array[int]:
-        """Column `i` as int64."""
+        """Column `i` as int64. Raises ValueError if it does not hold whole numbers."""
         form = self._forms[i]
         try:
             if isinstance(form, Constant):
@@ -136,7 +138,7 @@ class Packed:
                 return array("q", self._interleaved(self._first[i], 8))
             return array("q", self._whole(form, self._first[i]))
         except (TypeError, OverflowError, KeyError):
-            raise ValueError(f"column {i} is not of whole numbers") from None
+            raise ValueError(f"column {i} does not hold whole numbers") from None
 
     def _plane(self, number: int) -> bytes:
         place = self._places[number]
@@ -167,8 +169,10 @@ class Packed:
 
 
 def digits(values: Sequence[float]) -> int | None:
-    """How many decimals (at most 9) all known values have; None if they have more, or are no finite
-    numbers."""
+    """Return how many decimals (at most 9) represent all known values; None if that is not enough.
+
+    None is also the result if a value is infinite or there are no values.
+    """
     found = _decimals([v for v in values if v == v])
     return None if found is None else found[0]
 
@@ -184,12 +188,12 @@ def _planes(form: Form) -> int:
     else:
         fits, more = 0 <= form.planes <= 8 and 0 <= form.digits <= MOST_DIGITS, int(form.gaps)
     if not fits:
-        raise ValueError("a column whose form is none")
+        raise ValueError("a column of an unknown form")
     return form.planes + more
 
 
 def _packed(column: Numbers) -> tuple[Form, list[bytes]]:
-    """The form of a column, and its planes."""
+    """Return the form of a column and its planes."""
     raw = column.tobytes()
     if raw == raw[:8] * len(column):
         value = column[0]
@@ -220,8 +224,7 @@ def _bits(raw: bytes, width: int) -> tuple[Form, list[bytes]]:
 
 
 def _decimals(values: Sequence[float]) -> tuple[int, list[int]] | None:
-    """Values as whole numbers n and the least number of digits with which n / 10^digits is each of them
-    exactly."""
+    """Return the least number of digits and the whole numbers n for which n / 10^digits is exact."""
     if not values:
         return None
     largest = max(max(values), -min(values))
@@ -233,15 +236,17 @@ def _decimals(values: Sequence[float]) -> tuple[int, list[int]] | None:
         if any(round(v * scale) / scale != v for v in sample):
             continue
         numbers = [round(v * scale) for v in values]
-        # Bytes, not values: −0.0 is not 0.
+        # Compare bytes, not values: −0.0 is not 0.
         if array("d", map(truediv, numbers, repeat(scale))).tobytes() == array("d", values).tobytes():
             return count, numbers
     return None
 
 
 def _stepped(numbers: list[int], digits: int, known: bytes = b"") -> tuple[Form, list[bytes]] | None:
-    """Whole numbers as differences to the one before or to their median, whichever a sample says are
-    smaller."""
+    """Encode whole numbers as differences from the previous number or from their median.
+
+    A sample decides which differences are smaller.
+    """
     every = max(1, len(numbers) // 128)
     steps = list(map(sub, islice(numbers, 1, None), numbers))
     some = sorted(steps[::every]) or [0]

@@ -1,4 +1,4 @@
-"""The SQLite file: its schema, how it is opened, and SQLite's errors as one of ours."""
+"""The SQLite file: its schema, how it is opened, and the conversion of its errors to RecordingError."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-APPLICATION_ID = 0x686F7074  # "hopt", so that file(1) and we can tell a recording from any other database
+APPLICATION_ID = 0x686F7074  # "hopt": identifies a recording to file(1) and to hoptui
 BUSY_TIMEOUT_MS = 2000
 WAL_LIMIT_BYTES = 4 << 20
-PAGE_BYTES = 1024  # of a new file: 2 % smaller than with 4096, and a flush a second writes 40 % less
+PAGE_BYTES = 1024  # of a new file: 2 % smaller than with 4096, and one flush per second writes 40 % less
 
-# Entry i brings a file of schema i to schema i + 1; a released entry never changes. The comments inside are
-# for people who open a recording with sqlite3 and type .schema.
+# Entry i migrates a file from schema i to schema i + 1. A released entry never changes. The comments inside
+# are for users who open a recording with sqlite3 and type .schema.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """
@@ -167,7 +167,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 SCHEMA = len(MIGRATIONS)
 
-# What a reader of a file of schema 1 needs to see it as one of this schema, without writing to it.
+# Temporary views that show a file of schema 1 as one of this schema, without writing to it.
 STANDINS = (
     "PRAGMA temp_store = MEMORY",
     "CREATE TEMP VIEW arrivals AS SELECT id, source, t0, t1, rows, names, body FROM main.chunks",
@@ -182,7 +182,7 @@ STANDINS = (
 
 
 class RecordingError(Exception):
-    """What a recording cannot do now; `reason` is one sentence that names the file."""
+    """A recording cannot do what was asked. `reason` is one sentence that names the file."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -191,7 +191,7 @@ class RecordingError(Exception):
 
 @contextmanager
 def errors_named(path: Path) -> Iterator[None]:
-    """Turn an error of SQLite or the system within into a RecordingError about `path`."""
+    """Convert an error of SQLite or the system to a RecordingError about `path`."""
     try:
         yield
     except sqlite3.Error as error:
@@ -203,19 +203,19 @@ def errors_named(path: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing: commits at the end, rolls back on any exception."""
+    """Commit at the end, roll back on any exception."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
         db.execute("COMMIT")
     except BaseException:
-        if db.in_transaction:  # on some errors, a full disk among them, SQLite has rolled back by itself
+        if db.in_transaction:  # SQLite rolls back by itself on some errors, such as a full disk
             db.execute("ROLLBACK")
         raise
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """A connection to the recording at `path`, created or brought to this schema as needed."""
+    """Return a connection to the recording at `path`. Creates or migrates the file as needed."""
     with errors_named(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -236,29 +236,29 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def open_for_reading(path: Path, *, still: bool = False) -> sqlite3.Connection:
-    """A read-only connection to the recording at `path`, which may be written meanwhile.
+    """Return a read-only connection to the recording at `path`, which another process may be writing.
 
-    With `still` it is not, and has no log beside it: then nothing is created there either.
+    `still` promises that no process writes it and that it has no log. Then SQLite creates no files beside it.
     """
     with errors_named(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "it is no regular file")  # a pipe would wait for its writer
+            raise OSError(errno.EINVAL, "it is not a regular file")  # a pipe would wait for its writer
         with path.open("rb"):
-            pass  # SQLite says only "unable to open database file", the system says why
+            pass  # SQLite reports only "unable to open database file"; the system gives the reason
         try:
             db, schema = _reader(path, "immutable=1" if still else "mode=ro")
         except sqlite3.OperationalError as error:
-            # A reader of a WAL file has to create its -shm: in a directory that forbids it, a file that was
-            # closed properly (no -wal beside it) can still be read as one that does not change.
+            # A reader of a WAL file has to create its -shm. In a read-only directory, a file that was closed
+            # properly (no -wal beside it) can still be opened as immutable.
             forbidden = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
             if not forbidden or path.with_name(f"{path.name}-wal").exists():
                 raise
             db, schema = _reader(path, "immutable=1")
         try:
             if not schema:
-                raise RecordingError(f"{path} holds no recording")
+                raise RecordingError(f"{path} does not hold a recording")
             if schema == 1:
                 for statement in STANDINS:
                     db.execute(statement)
@@ -288,7 +288,7 @@ def _schema(db: sqlite3.Connection, path: Path) -> int:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != APPLICATION_ID and (application or version or tables):
-        raise RecordingError(f"{path} is a database of something else, no recording")
+        raise RecordingError(f"{path} is a database of another program, not a recording")
     if version > SCHEMA:
         raise RecordingError(
             f"{path} was written by a newer hoptui (schema {version}, this one reads up to {SCHEMA}): "
@@ -299,7 +299,7 @@ def _schema(db: sqlite3.Connection, path: Path) -> int:
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
     with transaction(db):
-        for step in MIGRATIONS[_schema(db, path) :]:  # looked at again, now that nobody else can write
+        for step in MIGRATIONS[_schema(db, path) :]:  # read again: no other process can write now
             for statement in step:
                 db.execute(statement)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -311,6 +311,6 @@ _PHRASES = {
     sqlite3.SQLITE_IOERR: "cannot be read or written: input/output error",
     sqlite3.SQLITE_BUSY: "is locked by another process",
     sqlite3.SQLITE_READONLY: "cannot be written: it is read-only",
-    sqlite3.SQLITE_NOTADB: "is no recording",
+    sqlite3.SQLITE_NOTADB: "is not a recording",
     sqlite3.SQLITE_CORRUPT: "is damaged",
 }

@@ -1,8 +1,7 @@
-"""A recording for other programs: CSV, JSON lines, Parquet. Streamed: a few blocks of each source are in
-memory.
+"""Export of a recording as CSV, JSON lines or Parquet. A few blocks of each source are in memory at a time.
 
-Rows of all sources come merged in time. A column's name is the metric's as it was recorded; a value that is
-unknown is empty, absent or null, never 0 and never NaN.
+Rows of all sources are merged by time. A column has the recorded name of its metric. An unknown value is
+empty, absent or null, never 0 or NaN.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from hoptui.recording.database import RecordingError
 from hoptui.recording.recording import Recording
 
 FIXED = ("t_s", "utc", "source", "step")
-"""The columns before the metrics: seconds since the recording's start, wall time, and step (empty: none)."""
+"""The columns before the metrics: seconds since the recording's start, wall time, source, step (empty: none).
+"""
 
 GROUP_ROWS = 8192
 """Rows in a row group of a Parquet file."""
@@ -30,11 +30,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ExportRequest(NamedTuple):
-    """What of a recording is meant: rows from `t0` to `t1` (0: the first, the last) of some sources (none:
-    all).
+    """What to export: rows from `t0` to `t1` (0: the first, the last) of some sources (none: all).
 
-    A source is meant by its name or by the first part of it: `gpu` for all GPUs. With `names`, rows that know
-    none of them are left out.
+    A source is selected by its name or by the first part of it: `gpu` selects all GPUs. With `names`, rows
+    that have none of them are skipped.
     """
 
     sources: tuple[str, ...] = ()
@@ -47,8 +46,7 @@ ALL = ExportRequest()
 
 
 class ExportRow(NamedTuple):
-    """One row: stamp on the recording's clock, where it comes from, iteration (-1: none), its known
-    values."""
+    """One row: stamp on the recording's clock (ns), source, iteration (-1: none), known values."""
 
     t: int
     source: str
@@ -57,7 +55,7 @@ class ExportRow(NamedTuple):
 
 
 def rows(recording: Recording, wanted: ExportRequest = ALL) -> Iterator[ExportRow]:
-    """The rows that are wanted, oldest first.
+    """Yield the requested rows, oldest first.
 
     Raises:
         RecordingError: the file cannot be read, or is damaged.
@@ -67,14 +65,14 @@ def rows(recording: Recording, wanted: ExportRequest = ALL) -> Iterator[ExportRo
 
 
 def columns(recording: Recording, wanted: ExportRequest = ALL) -> tuple[str, ...]:
-    """The metrics that `rows` has, in the order of the sources and of their recording."""
+    """Return the metrics that `rows` yields, ordered by source, then by first appearance."""
     chosen = sources_meant(recording, wanted.sources)
     known = dict.fromkeys(name for source in chosen for name in recording.names(source, wanted.t0, wanted.t1))
     return tuple(name for name in wanted.names if name in known) if wanted.names else tuple(known)
 
 
 def write_csv(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -> None:
-    """One header, one line a row, lines ended by LF; unknown is empty. Open `file` with newline="".
+    """Write a header and one line per row, ended by LF. Unknown is empty. Open `file` with newline="".
 
     Raises:
         RecordingError: as `rows`.
@@ -89,23 +87,24 @@ def write_csv(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -
 
 
 def write_jsonl(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -> None:
-    """One object a line, merged in time: rows, events and commands, told apart by `type`; infinite values are
-    null.
+    """Write one object per line, merged by time: rows, events and commands.
+
+    `type` distinguishes them. Infinite values are null.
 
     Raises:
         RecordingError: as `rows`.
     """
     clock = _Clock(recording)
-    told = (
+    row_records = (
         (row.t, {"type": "row", **clock.named(row.t), **_row_fields(row)}) for row in rows(recording, wanted)
     )
-    for _, record in heapq.merge(told, _records(recording, clock, wanted), key=lambda pair: pair[0]):
+    for _, record in heapq.merge(row_records, _records(recording, clock, wanted), key=lambda pair: pair[0]):
         file.write(msgspec.json.encode(record).decode())
         file.write("\n")
 
 
 def write_parquet(recording: Recording, path: Path, wanted: ExportRequest = ALL) -> None:
-    """One table with the columns of the CSV: float64 with nulls, `utc` as a timestamp, in row groups.
+    """Write one table with the columns of the CSV: float64 with nulls, `utc` as a timestamp, in row groups.
 
     Raises:
         RecordingError: as `rows`, or pyarrow is not installed.
@@ -144,7 +143,7 @@ def write_parquet(recording: Recording, path: Path, wanted: ExportRequest = ALL)
 
 
 class _Clock:
-    """Stamps of a recording as people and programs read them."""
+    """Formats stamps of a recording for readers and programs."""
 
     def __init__(self, recording: Recording) -> None:
         self._start = recording.span()[0]
@@ -165,13 +164,15 @@ class _Clock:
 
 
 def _headings(metrics: Sequence[str]) -> list[str]:
-    """Names of columns: the metrics', unless a run has called one as a column that is there anyway."""
+    """Return the column names. A metric with the name of a fixed column gets a suffix."""
     return [f"{name} (metric)" if name in FIXED else name for name in metrics]
 
 
 def sources_meant(recording: Recording, sources: Sequence[str]) -> list[str]:
-    """The recording's sources that are meant by `sources`, each a name or the first part of one; all by
-    none."""
+    """Return the recording's sources that `sources` selects; all if it is empty.
+
+    An entry is a source's name or the first part of one.
+    """
     there = recording.sources()
     return [s for s in there if not sources or any(s == one or s.startswith(f"{one}/") for one in sources)]
 
@@ -191,10 +192,10 @@ def _row_fields(row: ExportRow) -> Mapping[str, Any]:
 def _records(
     recording: Recording, clock: _Clock, wanted: ExportRequest
 ) -> Iterable[tuple[int, Mapping[str, Any]]]:
-    """Events and commands, which are few, in the order of their stamps."""
+    """Return events and commands sorted by stamp. There are few of them."""
     found: list[tuple[int, Mapping[str, Any]]] = []
-    for kind, told in (("event", recording.events()), ("command", recording.commands())):
-        for record in told:
+    for kind, group in (("event", recording.events()), ("command", recording.commands())):
+        for record in group:
             if wanted.t0 <= record.t <= (wanted.t1 or record.t):
                 plain = msgspec.to_builtins(record)
                 found.append((record.t, {"type": kind, **clock.named(record.t), **plain}))

@@ -1,7 +1,7 @@
-"""Rows as they come in, in memory and on disk.
+"""New rows, in memory and on disk.
 
-The buffer holds what is not on disk yet. It is bounded, so a full disk never fills memory too. A flush writes
-one small blob, cheap to write and to read; enough of them become a block.
+The buffer holds what is not on disk yet. It is bounded, so a full disk never fills memory. A flush writes one
+small blob, cheap to write and to read. Enough blobs become a block.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Arrival(NamedTuple):
 
 
 def encode(columns: Columns) -> Arrival:
-    """At least one row as they came."""
+    """Encode at least one row."""
     times = columns.times()
     body = zlib.compress(b"".join((columns.t, columns.step, *columns.values)), _LEVEL)
     return Arrival(times[0], times[-1], len(times), encode_names(columns.names), body)
 
 
 def decode(source: str, arrival: Arrival) -> Columns:
-    """The rows again.
+    """Decode the rows of an arrival.
 
     Raises:
         ValueError: they are damaged.
@@ -61,12 +61,12 @@ def decode(source: str, arrival: Arrival) -> Columns:
 
 
 def encode_names(names: tuple[str, ...]) -> str:
-    """Names as the file keeps them."""
+    """Return names as the file stores them."""
     return msgspec.json.encode(names).decode()
 
 
 def decode_names(text: str) -> tuple[str, ...]:
-    """The inverse of `encode_names`. Raises ValueError where it is damaged."""
+    """Return the names that `encode_names` stored. Raises ValueError if the text is damaged."""
     try:
         return _names.decode(text)
     except msgspec.DecodeError as error:
@@ -74,7 +74,7 @@ def decode_names(text: str) -> tuple[str, ...]:
 
 
 def select(columns: Columns, wanted: Collection[str]) -> Columns:
-    """The same rows with the `wanted` names alone (none: all) as far as they are there."""
+    """Return the same rows with only the `wanted` names that exist (none: all)."""
     if not wanted:
         return columns
     kept = [i for i, name in enumerate(columns.names) if name in wanted]
@@ -93,9 +93,9 @@ Record = TypeVar("Record", Event, CommandRecord)
 
 
 class Pending:
-    """Rows, events, commands and remembered values waiting for a flush.
+    """Rows, events, commands and remembered values that wait for a flush.
 
-    Beyond `max_bytes` of rows, and `max_records` events or commands, the oldest go and are counted in
+    Beyond `max_bytes` of rows, and `max_records` events or commands, the oldest are dropped and counted in
     `dropped`.
     """
 
@@ -113,7 +113,7 @@ class Pending:
         return bool(self._parts or self.events or self.commands or self.remembered)
 
     def add(self, columns: Columns) -> None:
-        """Rows newer than all of their source's so far."""
+        """Add rows that are newer than all earlier rows of their source."""
         self._parts.append(columns)
         self._bytes += _size(columns)
         while self._bytes > self._max_bytes and len(self._parts) > 1:
@@ -122,18 +122,18 @@ class Pending:
             self.dropped += len(oldest)
 
     def add_event(self, event: Event) -> None:
-        """A new event, or a new text for one of the same number."""
+        """Add an event. It replaces one of the same number."""
         self.events[event.seq] = event
         self._bound(self.events)
 
     def add_command(self, record: CommandRecord) -> None:
-        """The newest state of a command."""
+        """Add the newest state of a command."""
         self.commands.pop(record.id, None)
         self.commands[record.id] = record
         self._bound(self.commands)
 
     def sources(self) -> Iterator[tuple[str, Columns]]:
-        """Each source that has rows here, with all of them in one piece."""
+        """Yield each source that has rows here, with all its rows as one Columns."""
         parts: dict[str, list[Columns]] = {}
         for part in self._parts:
             parts.setdefault(part.source, []).append(part)
@@ -141,11 +141,11 @@ class Pending:
             yield source, concatenate(source, found)
 
     def rows(self, source: str) -> list[Columns]:
-        """The rows of one source, oldest first."""
+        """Return the rows of one source, oldest first."""
         return [part for part in self._parts if part.source == source]
 
     def clear(self) -> None:
-        """Forget everything but the count of what was dropped: it is on disk."""
+        """Remove everything after a successful flush. The count of dropped items stays."""
         self._parts.clear()
         self._bytes = 0
         self.events.clear()

@@ -1,7 +1,7 @@
-"""The recordings of a directory: what there is, what of it may go.
+"""The recordings of a directory: listing and removal.
 
-A recording says of itself whose run it is; where it cannot, its file's name does, and `problem` says why.
-Nothing here opens a recording for writing.
+A recording stores the run it belongs to. If that cannot be read, the file's name is the run and `problem`
+gives the reason. Nothing here opens a recording for writing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from hoptui.recording.database import RecordingError, errors_named
 from hoptui.recording.recording import Recording
 
 RUN, NODE = "run", "node"
-"""Keys of the table `meta`; the values are JSON of the structs below (`RUN`) and of a NodeState without runs
-(`NODE`)."""
+"""Keys of the table `meta`. `RUN` holds JSON of a KnownRun, `NODE` of a NodeState without runs."""
 
 
 class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The run, and how its process is known again: `nonce`, and its start in clock ticks since boot."""
+    """The run and how its process is recognised: `nonce`, and its start in clock ticks since boot."""
 
     state: RunState
     nonce: str
@@ -31,12 +30,12 @@ class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_node(node: NodeState) -> bytes:
-    """The node as a recording keeps it: its GPUs and its host, without its runs."""
+    """Encode the node for a recording: its GPUs and its host, without its runs."""
     return msgspec.json.encode(msgspec.structs.replace(node, runs=()))
 
 
 def decode_node(raw: bytes | str) -> NodeState:
-    """The inverse of `encode_node`. Raises msgspec.DecodeError where it is damaged."""
+    """Decode what `encode_node` returned. Raises msgspec.DecodeError if it is damaged."""
     return msgspec.json.decode(raw, type=NodeState)
 
 
@@ -45,11 +44,12 @@ SUFFIX = ".hoptui"
 
 @dataclass(frozen=True)
 class RecordingEntry:
-    """A recording as the shelf shows it.
+    """A recording in a list.
 
-    `run` is the run's id, `state` what was last known of it (None: nothing is, and `problem` says why).
-    `size_bytes` counts the write-ahead log too; `modified`, `first_wall` and `last_wall` are seconds since
-    1970, the latter two of the first and the last row or event (0: there are none, or it cannot be read).
+    `run` is the run's id, `state` its last known state (None: unknown, and `problem` gives the reason).
+    `size_bytes` includes the write-ahead log. `modified`, `first_wall` and `last_wall` are seconds since
+    1970. The latter two are of the first and the last row or event (0: there are none, or they cannot be
+    read).
     """
 
     path: Path
@@ -64,7 +64,7 @@ class RecordingEntry:
 
 @dataclass(frozen=True)
 class Removed:
-    """A recording that `tidy` has deleted; `why` is one phrase for a log."""
+    """A recording that `tidy` has deleted. `why` is one phrase for a log."""
 
     path: Path
     size_bytes: int
@@ -72,7 +72,7 @@ class Removed:
 
 
 def entries(directory: Path) -> list[RecordingEntry]:
-    """All recordings in a directory, the last written first. Reads a few pages of each: 2 ms a file.
+    """Return all recordings in a directory, the last written first. Each takes 2 ms.
 
     Raises:
         RecordingError: the directory cannot be read.
@@ -84,13 +84,15 @@ def entries(directory: Path) -> list[RecordingEntry]:
 
 
 def at_rest(path: Path) -> bool:
-    """Whether a recording was closed properly and nobody has it open: one look at it need leave nothing
-    beside it."""
+    """Return whether a recording was closed properly and no process has it open.
+
+    Then it can be opened without leaving files beside it.
+    """
     return not _log_of(path).exists()
 
 
 def remove(path: Path) -> None:
-    """Delete a recording with what SQLite keeps beside it.
+    """Delete a recording and SQLite's files beside it.
 
     Raises:
         RecordingError: it cannot be deleted.
@@ -103,10 +105,11 @@ def remove(path: Path) -> None:
 def tidy(
     directory: Path, keep: frozenset[str], most_bytes: float, oldest_s: float, now: float
 ) -> list[Removed]:
-    """Delete recordings last written more than `oldest_s` before `now` (seconds since 1970), then the oldest
-    ones until all together take no more than `most_bytes`. A run in `keep` is never touched, but counts.
+    """Delete old recordings, then the oldest ones until the rest fit into `most_bytes`.
 
-    One that cannot be deleted stays, and is not counted as freed.
+    A recording is old if it was last written more than `oldest_s` before `now` (seconds since 1970). A run in
+    `keep` is never deleted, but its size counts. A recording that cannot be deleted stays, and is not counted
+    as freed.
 
     Raises:
         RecordingError: the directory cannot be read.
@@ -131,8 +134,10 @@ def tidy(
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The recording's own files, the log before what it belongs to: a log alone would be taken for a new
-    file's."""
+    """Yield the recording's own files, its log before the file itself.
+
+    SQLite would take a log that is left alone for the log of a new file.
+    """
     for ending in ("-shm", "-wal", ""):
         yield path.with_name(path.name + ending)
 
@@ -145,9 +150,9 @@ def _sizes(directory: Path) -> list[tuple[float, int, Path]]:
 
 
 def _measured(path: Path) -> tuple[float, int] | None:
-    """When a recording was last written, and what its files take; None if it is gone.
+    """Return when a recording was last written and the size of its files; None if it is gone.
 
-    An empty log tells nothing: whoever opens the recording for reading makes one.
+    An empty log is ignored: a process that opens the recording for reading creates one.
     """
     modified, size = 0.0, 0
     for file in (path, _log_of(path)):
@@ -176,7 +181,7 @@ def _entry(path: Path) -> RecordingEntry | None:
                 first, last = ((t + offset) / 1e9 for t in span)
             raw = recording.recall(RUN)
         if raw is None:
-            problem = f"{path} does not say which run it is of"
+            problem = f"{path} does not name its run"
         else:
             state = msgspec.json.decode(raw, type=KnownRun).state
     except RecordingError as error:

@@ -1,9 +1,8 @@
-"""Rows in groups: the least, greatest and mean value of each group, so that a week is drawn from a few
-thousand of them.
+"""Summaries of rows: the least, greatest and mean value of each group.
 
-A recording's pyramid: level 1 has a group for every 32 rows, level 2 one for every 32 of those, and so on. A
-group ends early where nothing was recorded for longer than a whole group usually lasts, so that gaps stay
-gaps at every level.
+A week can be drawn from a few thousand groups. Level 1 of the pyramid has a group for every 32 rows, level 2
+one for every 32 groups of level 1, and so on. A group ends early before a gap that is longer than a group
+usually lasts. So gaps stay gaps at every level.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ FACTOR = 32
 
 
 class GroupStats(NamedTuple):
-    """One name in each group: extremes and mean of its known values, NaN where there are none, and how many
-    there are."""
+    """One name in each group: extremes, mean and number of known values. NaN if there are none."""
 
     low: array[float]
     high: array[float]
@@ -32,8 +30,11 @@ class GroupStats(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Groups of rows, oldest first: stamps of their last and first rows, step of the last, how many rows, the
-    figures."""
+    """Groups of rows, oldest first.
+
+    `t` and `first` are stamps of their last and first rows, `step` is the last row's step, and `rows` the
+    number of rows. `figures` has an entry for each of `names`.
+    """
 
     names: tuple[str, ...]
     t: array[int]
@@ -44,7 +45,7 @@ class Summary(NamedTuple):
 
 
 def summarise(columns: Columns) -> Summary:
-    """Groups of FACTOR rows."""
+    """Summarise groups of FACTOR rows."""
     times, steps = columns.times(), columns.steps()
     edges = _edges(times, times, [1] * len(times))
     return Summary(
@@ -58,7 +59,7 @@ def summarise(columns: Columns) -> Summary:
 
 
 def coarsen(parts: Sequence[Summary]) -> Summary:
-    """Groups of FACTOR groups; a name that a part has not got is unknown there."""
+    """Summarise groups of FACTOR groups. A name that a part lacks is unknown there."""
     names = tuple(dict.fromkeys(name for part in parts for name in part.names))
     joined = Summary(
         names,
@@ -80,8 +81,10 @@ def coarsen(parts: Sequence[Summary]) -> Summary:
 
 
 def totals(figures: GroupStats, start: int, end: int) -> tuple[float, float, float, int] | None:
-    """Least, greatest, sum and number of the known values in groups `start` to `end`; None if there are
-    none."""
+    """Return the least, greatest, sum and number of known values in groups `start` to `end`.
+
+    None if there are no known values.
+    """
     known = figures.known[start:end]
     count = sum(known)
     if not count:
@@ -95,7 +98,10 @@ def totals(figures: GroupStats, start: int, end: int) -> tuple[float, float, flo
 
 
 def _edges(first: Sequence[int], last: Sequence[int], rows: Sequence[int]) -> list[tuple[int, int]]:
-    """Where groups begin and end: FACTOR members each, fewer before a hole longer than a group usually is."""
+    """Return where groups begin and end.
+
+    A group has FACTOR members, or fewer before a gap longer than a group usually lasts.
+    """
     spans = [(b - a) / n for a, b, n in zip(first, first[1:], rows, strict=False)]
     usual = sorted(spans)[len(spans) // 2] if spans else 0.0
     longest = usual * FACTOR * (sorted(rows)[len(rows) // 2] if rows else 1)
@@ -135,15 +141,17 @@ def _add(found: GroupStats, group: tuple[float, float, float, int] | None) -> No
 
 
 def _shortened(figures: GroupStats) -> GroupStats:
-    """Means to two digits more than the values have, or as float32: what they have beyond is noise that costs
-    disk."""
+    """Shorten means to two digits more than the values have, or to float32.
+
+    Further digits are noise that costs disk space.
+    """
     most = digits(figures.low)
     if most is not None and (high := digits(figures.high)) is not None:
         short = array("d", [round(v, max(most, high) + 2) for v in figures.mean])
     else:
         short = array("d", array("f", figures.mean))
     exact = zip(short, figures.low, figures.high, figures.mean, strict=True)
-    # Where float32 cannot hold a value, it stays as it is; and a mean is never past its extremes.
+    # A mean beyond float32's range stays exact, and a mean is never outside its extremes.
     return figures._replace(
         mean=array("d", [min(max(s, a), b) if math.isfinite(s) else m for s, a, b, m in exact])
     )

@@ -28,15 +28,15 @@ from hoptui.recording.tables import Records, Tables
 
 
 class Recording:
-    """A run's rows, events and commands in one SQLite file; used by one thread at a time.
+    """A run's rows, events and commands in one SQLite file. One thread at a time may use it.
 
-    What is appended waits in memory for `flush`, and every reading method sees it at once, flushed or not. A
-    flush that fails loses nothing: it keeps what waits, up to a bound beyond which the oldest is counted in
-    `dropped`, and the next one tries again. Whatever was flushed survives a SIGKILL of the writer.
+    Appended data waits in memory for `flush`. Every reading method sees it at once, flushed or not. A failed
+    flush keeps the waiting data, and the next flush tries again. Beyond a bound, the oldest items are
+    discarded and counted in `dropped`. Flushed data survives a SIGKILL of the writer.
 
-    Stamps given and returned are on the caller's clock: for the writer this boot's monotonic nanoseconds
-    (what an earlier boot wrote lies in their past, and may be negative), for a reader the recording's own
-    (see boots.py) unless it asks for another.
+    Stamps are on the caller's clock. A writer uses this boot's monotonic nanoseconds; stamps of an earlier
+    boot lie in the past and may be negative. A reader uses the recording's own clock (see clock_offsets.py)
+    unless it passes a boot.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection, frame: ClockShift, *, writable: bool) -> None:
@@ -47,15 +47,17 @@ class Recording:
         self._frame = frame
         self._writable = writable
         self._pending = Pending()
-        self._newest: dict[str, int] = {}  # stored stamps of the newest row a source, waiting ones included
+        self._newest: dict[str, int] = {}  # source -> stored stamp of its newest row, flushed or waiting
 
     @classmethod
     def create(cls, path: Path, *, boot: Boot | None = None) -> Recording:
-        """Open for writing; makes the file (0600) and its directory (0700) if they are missing, and goes on
-        where an earlier writer left off. There must be one writer at a time.
+        """Open for writing, and continue where an earlier writer stopped.
+
+        Creates the file (0600) and its directory (0700) if they are missing. Only one writer may have it
+        open.
 
         Raises:
-            RecordingError: it cannot be written, is something else, or was made by a newer hoptui.
+            RecordingError: it cannot be written, is another kind of file, or was made by a newer hoptui.
         """
         db = open_for_writing(path)
         try:
@@ -68,13 +70,14 @@ class Recording:
 
     @classmethod
     def open(cls, path: Path, *, boot: Boot | None = None, still: bool = False) -> Recording:
-        """Open for reading, also while it is written; with `boot`, stamps are on that boot's clock.
+        """Open for reading, also while another process writes it. With `boot`, stamps are on that boot's
+        clock.
 
-        SQLite leaves two small files beside it, unless `still` promises that nobody writes it and it was
-        closed properly (it has no -wal): for a look at an exited run's.
+        SQLite leaves two small files beside it. It does not if `still` is set: a promise that no process
+        writes the recording and that it was closed properly (it has no -wal).
 
         Raises:
-            RecordingError: it is missing, damaged, no recording, or was made by a newer hoptui.
+            RecordingError: it is missing, damaged, not a recording, or was made by a newer hoptui.
         """
         db = open_for_reading(path, still=still)
         try:
@@ -96,8 +99,10 @@ class Recording:
     # writing
 
     def append(self, columns: Columns) -> None:
-        """New rows of a source. Rows not newer than its newest are left out: a run sends some again when it
-        reconnects."""
+        """Add rows of a source. Rows that are not newer than its newest row are skipped.
+
+        A run sends some rows again when it reconnects.
+        """
         self._check_writable()
         part = shifted(columns, self._frame.shift_ns).after(self._newest_stored(columns.source))
         if len(part):
@@ -105,25 +110,25 @@ class Recording:
             self._pending.add(part)
 
     def event(self, event: Event) -> None:
-        """A line on the time axis; one with the same `seq` is replaced."""
+        """Add an event. It replaces one with the same `seq`."""
         self._check_writable()
         self._pending.add_event(moved(event, self._frame.shift_ns))
 
     def command(self, record: CommandRecord) -> None:
-        """The newest state of a command; an older one with the same `id` is replaced."""
+        """Store the newest state of a command. It replaces the record with the same `id`."""
         self._check_writable()
         self._pending.add_command(moved(record, self._frame.shift_ns))
 
     def remember(self, key: str, value: bytes | str) -> None:
-        """Keep a value of the run, e.g. its declaration; an older one of the same key is replaced."""
+        """Store a value of the run, such as its declaration. It replaces the value of the same key."""
         self._check_writable()
         self._pending.remembered[key] = value
 
     def flush(self) -> None:
-        """Bring everything that waits to the file, in one transaction.
+        """Write all waiting data to the file, in one transaction.
 
         Raises:
-            RecordingError: the disk is full or failing; everything still waits.
+            RecordingError: the disk is full or failing; the data still waits.
         """
         if not self._pending:
             return
@@ -137,13 +142,11 @@ class Recording:
         self._pending.clear()
 
     def thin(self, limit_bytes: int) -> int:
-        """Keep the recording within a size: delete its oldest rows, and leave their summaries. The bytes that
-        this freed.
+        """Delete the oldest rows, but keep their summaries, so that the recording fits into `limit_bytes`.
 
-        The file does not shrink: what comes next goes into the freed pages. Emptying pages for the file's end
-        (auto_vacuum) would move a page for every page that is written from then on, to no one's gain while
-        the run lives. Rows that are not summarised yet (the newest 16,384 or more of a source) are never
-        deleted.
+        Returns the number of bytes freed. The file does not shrink: later data reuses the freed pages.
+        auto_vacuum would move a page for every page written from then on, without a benefit while the run
+        lives. Rows without a summary (the newest 16,384 or more of a source) are never deleted.
 
         Raises:
             RecordingError: the disk is failing; nothing is deleted.
@@ -160,7 +163,7 @@ class Recording:
             return used - self._tables.used_bytes()
 
     def close(self) -> None:
-        """Flush and close; the file is closed even where the flush fails.
+        """Flush and close. The file is closed even if the flush fails.
 
         Raises:
             RecordingError: as `flush`.
@@ -175,25 +178,25 @@ class Recording:
 
     @property
     def dropped(self) -> int:
-        """Rows, events and commands lost so far because they could not be flushed for too long."""
+        """Number of rows, events and commands lost because they could not be flushed for too long."""
         return self._pending.dropped
 
     # reading
 
     @property
     def wall_offset_ns(self) -> int:
-        """What added to a stamp of this recording gives nanoseconds since 1970."""
+        """Add this to a stamp of this recording to get nanoseconds since 1970."""
         return self._frame.wall_offset_ns
 
     @property
     def used_bytes(self) -> int:
-        """What the recording needs on disk: the size of its file without pages that wait to be used again."""
+        """The size of the recording on disk, without its free pages."""
         with errors_named(self.path):
             return self._tables.used_bytes()
 
     @property
     def thinned_before(self) -> int | None:
-        """Rows stamped before this may be gone and only their summaries there; None: all rows are there."""
+        """Rows stamped before this may be deleted, with only summaries left. None: all rows are there."""
         found = self.recall(_THINNED)
         return None if found is None else int(found) - self._frame.shift_ns
 
@@ -204,7 +207,7 @@ class Recording:
         return self._records.recall(key)
 
     def sources(self) -> dict[str, tuple[int, int, int]]:
-        """The first and the last stamp and the number of rows of each source."""
+        """Return the first stamp, the last stamp and the number of rows of each source."""
         with errors_named(self.path):
             found = self._tables.extents()
         shift = self._frame.shift_ns
@@ -216,7 +219,7 @@ class Recording:
         return known
 
     def span(self) -> tuple[int, int]:
-        """The first and the last stamp of all rows and events, (0, 0) if there are none."""
+        """Return the first and the last stamp of all rows and events, (0, 0) if there are none."""
         with errors_named(self.path):
             edges = [edge for edge in (self._tables.span(), self._records.span()) if edge is not None]
         edges += [(columns.times()[0], columns.times()[-1]) for _, columns in self._pending.sources()]
@@ -227,11 +230,11 @@ class Recording:
         return min(first for first, _ in edges) - shift, max(last for _, last in edges) - shift
 
     def last_t(self, source: str) -> int:
-        """The stamp of the newest row of a source, 0 where there is none of this boot."""
+        """Return the stamp of the newest row of a source, 0 if there is none of this boot."""
         return max(0, self._newest_stored(source) - self._frame.shift_ns)
 
     def names(self, source: str, t0: int = 0, t1: int = 0) -> tuple[str, ...]:
-        """The names that rows of a source from `t0` to `t1` may have, in the order in which they came."""
+        """Return the names that rows of a source from `t0` to `t1` may have, in order of first appearance."""
         low, high = self._asked(t0, t1)
         with errors_named(self.path):
             known = dict.fromkeys(self._tables.names(source, low, high))
@@ -240,10 +243,10 @@ class Recording:
         return tuple(known)
 
     def rows(self, source: str, t0: int = 0, t1: int = 0, names: tuple[str, ...] = ()) -> Iterator[Columns]:
-        """The rows of a source from `t0` to `t1`, both included, in pieces, oldest first.
+        """Yield the rows of a source from `t0` to `t1`, both included, in pieces, oldest first.
 
-        0 stands for the first and the last row. Pieces have those of `names` (none: all) that they know;
-        there may be pieces without any.
+        0 stands for the first and the last row. Each piece has those of `names` (none: all) that it knows,
+        possibly none.
 
         Raises:
             RecordingError: the file cannot be read, or a chunk of it is damaged.
@@ -264,11 +267,11 @@ class Recording:
         points: int = 512,
         id: int = 0,  # noqa: A002 - the message's own word
     ) -> Buckets:
-        """The rows of a source from `t0` to `t1` in at most `points` buckets, as `resample.buckets` does it.
+        """Return the rows of a source from `t0` to `t1` in at most `points` buckets (see `resample.buckets`).
 
-        Where buckets are much longer than groups of the pyramid, these are read instead of rows: the edges of
-        a bucket are then off by up to half its length. Extremes are exact, and means are those of the rows up
-        to their last digit.
+        If buckets are much longer than groups of the pyramid, groups are read instead of rows. The edges of a
+        bucket are then off by up to half its length. Extremes are exact. Means are exact up to the last
+        digit.
 
         Raises:
             RecordingError: as `rows`.
@@ -287,9 +290,9 @@ class Recording:
         return msgspec.structs.replace(found, t=added(found.t, -self._frame.shift_ns))
 
     def at(self, source: str, t: int, within_s: float) -> dict[str, float]:
-        """The newest known value of each name at or before `t`, if it is no older than `within_s`.
+        """Return the newest known value of each name at or before `t`, at most `within_s` old.
 
-        Where the rows of that time are gone, the means of the groups that they were in.
+        If the rows of that time are deleted, the values are means of their groups.
         """
         first, t = t - round(within_s * 1e9) or -1, t or -1  # 0 would stand for the first and the last row
         found: dict[str, float] = {}
@@ -305,18 +308,18 @@ class Recording:
         return found
 
     def events(self, after: int = 0) -> list[Event]:
-        """The events numbered above `after`, in order."""
+        """Return the events numbered above `after`, in order."""
         known = {event.seq: event for event in self._records.events(_int64(after))}
         known.update(self._pending.events)
         return self._ordered(known.values(), after)
 
     def commands(self, after: int = 0) -> list[CommandRecord]:
-        """The commands whose newest state is numbered above `after`, in that order."""
+        """Return the commands whose newest state is numbered above `after`, in that order."""
         known = {record.id: record for record in self._records.commands(_int64(after))}
         known.update(self._pending.commands)
         return self._ordered(known.values(), after)
 
-    # inside
+    # internals
 
     def _check_writable(self) -> None:
         if not self._writable:
@@ -333,7 +336,7 @@ class Recording:
         return newest
 
     def _asked(self, t0: int, t1: int) -> tuple[int, int]:
-        """Stored stamps of what is asked for, 0 standing for the first and the last."""
+        """Return stored stamps for a requested range; 0 stands for the first and the last."""
         shift = self._frame.shift_ns
         return _int64(t0 + shift) if t0 else _LEAST, _int64(t1 + shift) if t1 else _MOST
 
@@ -355,5 +358,5 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def _int64(asked: int) -> int:
-    """What a viewer asks for may be any integer; SQLite takes 64 bits."""
+    """Clamp to 64 bits: a viewer may ask for any integer, SQLite takes 64 bits."""
     return min(max(asked, _LEAST), _MOST)

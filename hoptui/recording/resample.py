@@ -1,5 +1,4 @@
-"""Many rows to a few points: the least, greatest and mean of each bucket of time, so that no spike is
-lost."""
+"""Resampling of many rows to a few buckets of time: least, greatest and mean, so that no spike is lost."""
 
 from __future__ import annotations
 
@@ -26,15 +25,16 @@ def buckets(
     points: int,
     id: int = 0,  # noqa: A002 - the message's own word
 ) -> Buckets:
-    """The rows of `parts` from `t0` to `t1` (0: the first and the last row), both included, in at most
-    `points` buckets.
+    """Return the rows of `parts` from `t0` to `t1`, both included, in at most `points` buckets.
 
-    `parts` are one source's, oldest first; rows not newer than those before them are left out. They are
-    streamed unless `t0` or `t1` is 0. Without `names` all that occur are answered, otherwise exactly those.
-    Buckets are of equal time; one without rows is left out, unless it lies in a gap of more than three
-    typical (median) spacings of rows: each such gap is one bucket of NaN, stamped where its first row was
-    due. A bucket's mean is that of its known values, NaN where there is none. A group of rows counts as a
-    whole into the bucket of its last row, if any of it is asked for.
+    0 stands for the first and the last row. `parts` belong to one source, oldest first. Rows that are not
+    newer than those before them are skipped. Parts are streamed unless `t0` or `t1` is 0. Without `names`,
+    the answer has all names that occur, otherwise exactly those.
+
+    Buckets cover equal times. An empty bucket is left out, unless it lies in a gap of more than three typical
+    (median) row spacings. Each such gap becomes one bucket of NaN, stamped when its first row was due. The
+    mean of a bucket is that of its known values, NaN if there are none. A group of rows counts as a whole in
+    the bucket of its last row, if any of its rows is in the range.
     """
     if not (t0 and t1):
         parts = [part for part in parts if _stamps(part)[1]]
@@ -64,7 +64,7 @@ def buckets(
 
 
 def _stamps(part: Columns | Summary) -> tuple[array[int], array[int]]:
-    """Of the first and of the last row of each group; a row is a group of one."""
+    """Return the stamps of the first and of the last row of each group. A row is a group of one."""
     if isinstance(part, Summary):
         return part.first, part.t
     times = part.times()
@@ -72,7 +72,7 @@ def _stamps(part: Columns | Summary) -> tuple[array[int], array[int]]:
 
 
 class _Extremes:
-    """One name's buckets; the last one is still open."""
+    """One name's buckets. The last one is still open."""
 
     def __init__(self, empty: int) -> None:
         self.low = array("d", [math.nan]) * empty
@@ -91,7 +91,7 @@ class _Extremes:
 
     def fold(self, values: Sequence[float]) -> None:
         total = sum(values)
-        if total != total:  # a NaN in the sum: only then look at each value
+        if total != total:  # there is a NaN: filter the values
             values = [v for v in values if v == v]
             if not values:
                 return
@@ -106,7 +106,7 @@ class _Extremes:
         self.count[-1] += count
 
     def mean(self) -> array[float]:
-        # Rounding may carry a mean just past its extremes.
+        # Rounding can move a mean just outside its extremes.
         return array(
             "d",
             [
@@ -126,12 +126,12 @@ class _Folded:
         self._number = -1
         self._t: array[int] = array("q")
         self._step: array[int] = array("q")
-        self._holes: list[tuple[int, int, int]] = []  # bucket after it, stamps on both sides
-        self._spacings: list[tuple[float, int]] = []  # between rows of groups, and how often
-        self._times: array[int] = array("q")  # of rows that are in no group
+        self._holes: list[tuple[int, int, int]] = []  # index of the next bucket, stamps on both sides
+        self._spacings: list[tuple[float, int]] = []  # spacing of rows within groups, and its count
+        self._times: array[int] = array("q")  # of rows that are not in groups
 
     def spaced(self, part: Columns | Summary, start: int, stop: int) -> None:
-        """Rows or groups `start` to `stop` of a part count: remember how far apart rows are."""
+        """Record the row spacing of rows or groups `start` to `stop` of a part."""
         first, last = _stamps(part)
         if isinstance(part, Summary):
             self._spacings += [
@@ -144,8 +144,7 @@ class _Folded:
         self.last = last[stop - 1]
 
     def add(self, number: int, first: int, last: int, step: int) -> None:
-        """Rows stamped `first` to `last` belong to the bucket `number`, which is the newest one or a later
-        one."""
+        """Add rows stamped `first` to `last` to the bucket `number`, which is the newest or a later one."""
         if number == self._number:
             self._t[-1], self._step[-1] = last, step
             return
@@ -158,7 +157,7 @@ class _Folded:
             series.append()
 
     def values(self, part: Columns) -> Callable[[int, int], None]:
-        """Folds rows of `part` into the last bucket."""
+        """Return a function that folds rows of `part` into the last bucket."""
         columns = [(name, array("d", raw)) for name, raw in zip(part.names, part.values, strict=True)]
 
         def fold(start: int, end: int) -> None:
@@ -169,7 +168,7 @@ class _Folded:
         return fold
 
     def groups(self, part: Summary) -> Callable[[int, int], None]:
-        """Folds groups of `part` into the last bucket."""
+        """Return a function that folds groups of `part` into the last bucket."""
 
         def fold(start: int, end: int) -> None:
             for name, figures in zip(part.names, part.figures, strict=True):
@@ -185,7 +184,7 @@ class _Folded:
         return series
 
     def mark_gaps(self) -> None:
-        """Put a bucket of NaN into each gap that leaves a bucket empty."""
+        """Insert a bucket of NaN into each gap that leaves a bucket empty."""
         if not self._holes:
             return
         typical = max(1, int(self._typical()))
@@ -197,7 +196,7 @@ class _Folded:
                     series.insert(i)
 
     def _typical(self) -> float:
-        """The median spacing of rows, the upper one of two."""
+        """Return the median spacing of rows, the upper one of two."""
         spacings = list(self._spacings)
         spacings += [(float(s), 1) for s in map(sub, islice(self._times, 1, None), self._times)]
         left = sum(count for _, count in spacings) // 2

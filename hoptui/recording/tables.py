@@ -1,7 +1,7 @@
-"""The tables of a recording: rows, events, commands, and values that the daemon remembers.
+"""The tables of a recording: rows, events, commands, and values that the daemon stores.
 
 Rows are stored as they arrive, then as blocks with a pyramid of summaries above them. Stamps are as stored.
-Nothing here begins a transaction, apart from reading: the writer does so.
+The writer begins and commits transactions, not this module.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _GROUPS = 4  # columns before the figures: t, first, step, rows
 
 
 def encode(columns: Columns) -> bytes:
-    """Rows: t and step as whole numbers, then a column a name."""
+    """Encode rows: t and step as whole numbers, then one column per name."""
     return pack([columns.times(), columns.steps(), *(array("d", raw) for raw in columns.values)])
 
 
 def decode(source: str, names: Sequence[str], rows: int, body: bytes, wanted: Collection[str]) -> Columns:
-    """The rows of a block, with the `wanted` names alone (none: all) as far as it has them.
+    """Return the rows of a block with only the `wanted` names that it has (none: all).
 
     Raises:
         ValueError: the block is damaged.
@@ -52,7 +52,7 @@ def decode(source: str, names: Sequence[str], rows: int, body: bytes, wanted: Co
 
 
 def encode_summary(summary: Summary) -> bytes:
-    """Groups: t, first, step and rows, then low, high, mean and known of each name."""
+    """Encode groups: t, first, step and rows, then low, high, mean and known of each name."""
     columns: list[array[float] | array[int]] = [summary.t, summary.first, summary.step, summary.rows]
     for figures in summary.figures:
         columns += figures
@@ -60,7 +60,7 @@ def encode_summary(summary: Summary) -> bytes:
 
 
 def decode_summary(names: Sequence[str], groups: int, body: bytes, wanted: Collection[str]) -> Summary:
-    """The groups of a block above the rows; otherwise as `decode`."""
+    """Return the groups of a summary block. Otherwise as `decode`."""
     packed = _opened(body, groups, _GROUPS + len(GroupStats._fields) * len(names))
     kept = [i for i, name in enumerate(names) if not wanted or name in wanted]
     return Summary(
@@ -79,8 +79,7 @@ def decode_summary(names: Sequence[str], groups: int, body: bytes, wanted: Colle
 
 
 def cut(columns: Columns) -> list[Columns]:
-    """Rows in pieces of equal size, at least ROWS and less than twice as many in each if there are as many at
-    all."""
+    """Split rows into pieces of equal size: at least ROWS and less than 2 × ROWS, or one piece if fewer."""
     n = len(columns)
     count = max(1, n // ROWS)
     edges = [n * i // count for i in range(count + 1)]
@@ -95,15 +94,17 @@ def _opened(body: bytes, rows: int, columns: int) -> Packed:
 
 
 MOST_AT_ONCE = 16 * ROWS
-"""Rows that one flush makes blocks of: a file of schema 1 has all its rows in `arrivals`."""
+"""How many rows one flush converts to blocks. A file of schema 1 has all its rows in `arrivals`."""
 
 ARRIVED = -1
-"""The level of rows that are in no block yet."""
+"""The level of rows that are not in a block yet."""
 
 
 class Piece(NamedTuple):
-    """Where some rows are; `names` and `body` are there for arrivals alone, which may be gone a moment
-    later."""
+    """Where some rows are stored.
+
+    Only arrivals have `names` and `body`: they may be deleted a moment later.
+    """
 
     id: int
     level: int
@@ -121,13 +122,12 @@ class Tables:
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path = path
         self._db = db
-        self._grown: set[str] = set()  # sources that have new blocks, and may be due for one above them
+        self._grown: set[str] = set()  # sources with new blocks, which may need a block above them
 
     # writing
 
     def add(self, source: str, columns: Columns) -> None:
-        """Newer rows of a source: they arrive, and once there are enough of them, all that wait become
-        blocks."""
+        """Store newer rows of a source. Once there are enough, all waiting rows become blocks."""
         waiting = self._number("SELECT sum(rows) FROM arrivals WHERE source = ?", source) or 0
         if waiting + len(columns) < ROWS:
             self._arrive(source, columns)
@@ -152,9 +152,10 @@ class Tables:
             self._insert(source, 0, extent, part.names, encode(part))
 
     def raise_one(self) -> None:
-        """Make one block of the pyramid if any is due: FACTOR blocks of a level have none above them.
+        """Make one block of the pyramid if one is due: FACTOR blocks of a level have none above them.
 
-        One at a time, because it takes a tenth of a second, and the GPUs of a node become due together.
+        A block takes a tenth of a second, and the GPUs of a node become due together. So only one is made per
+        call.
         """
         for source in sorted(self._grown):
             top = self._number("SELECT max(level) FROM blocks WHERE source = ?", source) or 0
@@ -166,9 +167,9 @@ class Tables:
             self._grown.discard(source)
 
     def thin(self, most_bytes: int) -> int | None:
-        """Delete the oldest rows that the pyramid covers until the file needs no more than `most_bytes`.
+        """Delete the oldest rows that the pyramid covers until the file needs at most `most_bytes`.
 
-        The stamp before which rows are gone now, None if none were deleted.
+        Returns the stamp before which rows are deleted now, None if none were deleted.
         """
         before = None
         while self.used_bytes() > most_bytes:
@@ -185,21 +186,20 @@ class Tables:
     # reading
 
     def used_bytes(self) -> int:
-        """What the file needs: its pages without those that wait to be used again."""
+        """Return the size of the file without its free pages."""
         pages, free, size = (
             self._number(f"PRAGMA {name}") or 0 for name in ("page_count", "freelist_count", "page_size")
         )
         return (pages - free) * size
 
     def newest(self, source: str) -> int | None:
-        """The stamp of the newest row, None if there is none."""
+        """Return the stamp of the newest row, None if there is none."""
         of_blocks = self._number("SELECT max(t1) FROM blocks WHERE source = ? AND level = 0", source)
         of_arrivals = self._number("SELECT max(t1) FROM arrivals WHERE source = ?", source)
         return max((t for t in (of_blocks, of_arrivals) if t is not None), default=None)
 
     def span(self) -> tuple[int, int] | None:
-        """The first and the last stamp of all rows, None if there are none. Takes a few leaps through an
-        index."""
+        """Return the first and the last stamp of all rows, None if there are none. Takes a few lookups."""
         first: list[int | None] = []
         last: list[int | None] = []
         for source in self._sources():
@@ -212,7 +212,7 @@ class Tables:
         return min(t for t in first if t is not None), max(t for t in last if t is not None)
 
     def extents(self) -> dict[str, tuple[int, int, int]]:
-        """The first and the last stamp of each source, and how many rows there are of it still."""
+        """Return the first stamp, the last stamp and the number of rows left of each source."""
         found = self._db.execute(
             "SELECT source, min(t0), max(t1), sum(iif(level = 0, rows, 0)) FROM ("
             "SELECT source, level, t0, t1, rows FROM blocks"
@@ -221,7 +221,7 @@ class Tables:
         return {source: (t0, t1, rows) for source, t0, t1, rows in found}
 
     def names(self, source: str, low: int, high: int) -> list[str]:
-        """What the pieces that have rows from `low` to `high` know, in the order in which it came."""
+        """Return the names of the pieces with rows from `low` to `high`, in order of first appearance."""
         found = self._db.execute(
             "SELECT DISTINCT layouts.names FROM blocks JOIN layouts ON layouts.id = layout"
             " WHERE source = ? AND level = 0 AND t1 >= ? AND t0 <= ?"
@@ -234,7 +234,7 @@ class Tables:
             raise RecordingError(f"{self._path} is damaged: {error}") from None
 
     def rows(self, source: str, low: int, high: int, names: tuple[str, ...]) -> Iterator[Columns]:
-        """The pieces that have rows from `low` to `high`, oldest first, whole."""
+        """Yield the pieces that have rows from `low` to `high`, oldest first, uncut."""
         for piece in self._listed(source, low, high, " AND level = 0"):
             part = self._part(source, piece, names)
             if isinstance(part, Columns):
@@ -243,8 +243,7 @@ class Tables:
     def cover(
         self, source: str, low: int, high: int, names: tuple[str, ...], finest_ns: float
     ) -> Iterator[Columns | Summary]:
-        """The same rows from the pyramid: groups of at most `finest_ns` on average where there are any, else
-        rows."""
+        """Yield the same range from the pyramid: groups of at most `finest_ns` on average, else rows."""
         levels: dict[int, list[Piece]] = {}
         for piece in self._listed(source, low, high, ""):
             levels.setdefault(piece.level, []).append(piece)
@@ -253,7 +252,7 @@ class Tables:
             if part is not None:
                 yield part
 
-    # inside
+    # internals
 
     def _number(self, statement: str, *values: object) -> int | None:
         found: tuple[int | None] | None = self._db.execute(statement, values).fetchone()
@@ -270,8 +269,11 @@ class Tables:
             yield source
 
     def _listed(self, source: str, low: int, high: int, which: str) -> list[Piece]:
-        """One statement sees one state of the file. Blocks stay as they are and are read when it is their
-        turn; arrivals come along at once, because the writer may make a block of them meanwhile."""
+        """List pieces in one statement, which sees one state of the file.
+
+        Blocks do not change and are read later. Arrivals are read at once, because the writer may convert
+        them to a block meanwhile.
+        """
         with errors_named(self._path):
             found = self._db.execute(
                 "SELECT id, level, t0, t1, rows, entries, NULL, NULL FROM blocks"
@@ -285,8 +287,11 @@ class Tables:
     def _chosen(
         self, source: str, levels: dict[int, list[Piece]], level: int, low: int, high: int, finest_ns: float
     ) -> Iterator[Piece]:
-        """The pieces to read for `low` to `high`: those of `level`, what is finer instead of those that are
-        too coarse, and what is finer for the rest, which no block of this level covers yet."""
+        """Yield the pieces to read for `low` to `high`.
+
+        They are the pieces of `level`. Finer pieces replace those that are too coarse, and fill the part that
+        no block of this level covers yet.
+        """
         if low > high or level < ARRIVED:
             return
         pieces = levels.get(level, [])
@@ -306,7 +311,7 @@ class Tables:
         yield from self._chosen(source, levels, level - 1, low, high, finest_ns)
 
     def _has_rows(self, source: str, piece: Piece) -> bool:
-        """Whether the rows below a block of the pyramid are still there; if so, a gap in them is one."""
+        """Return whether the rows below a block of the pyramid still exist. If so, a gap in them is real."""
         with errors_named(self._path):
             return bool(
                 self._number(
@@ -319,7 +324,7 @@ class Tables:
             )
 
     def _part(self, source: str, piece: Piece, names: tuple[str, ...]) -> Columns | Summary | None:
-        """What a piece holds; None for a block that was thinned out meanwhile."""
+        """Return the content of a piece, None for a block that was deleted meanwhile."""
         if piece.names is not None and piece.body is not None:
             arrival = Arrival(piece.t0, piece.t1, piece.rows, piece.names, piece.body)
             return ingest.select(self._arrived(source, arrival), names)
@@ -352,7 +357,7 @@ class Tables:
         )
 
     def _uncovered(self, source: str, level: int) -> list[Piece]:
-        """The blocks of a level that none of the next one covers."""
+        """Return the blocks of a level that no block of the next level covers."""
         covered = self._number("SELECT max(t1) FROM blocks WHERE source = ? AND level = ?", source, level + 1)
         found = self._db.execute(
             "SELECT id, level, t0, t1, rows, entries, NULL, NULL FROM blocks"
@@ -377,7 +382,7 @@ class Tables:
     def _insert(
         self, source: str, level: int, extent: tuple[int, int, int, int], names: tuple[str, ...], body: bytes
     ) -> None:
-        """A block; `extent` is its t0, t1, rows and entries."""
+        """Insert a block. `extent` is its t0, t1, rows and entries."""
         text = ingest.encode_names(names)
         self._db.execute("INSERT OR IGNORE INTO layouts (names) VALUES (?)", (text,))
         self._db.execute(
@@ -392,48 +397,47 @@ Record = TypeVar("Record", Event, CommandRecord)
 
 
 class Records:
-    """The records of one file, with stamps as stored. Who writes does it within a transaction of their
-    own."""
+    """The records of one file, with stamps as stored. The caller begins the transaction for writes."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path = path
         self._db = db
 
     def add_events(self, events: Iterable[Event]) -> None:
-        """One with the same `seq` is replaced."""
+        """Insert events. One with the same `seq` is replaced."""
         self._db.executemany(
             "INSERT OR REPLACE INTO events (seq, t, record) VALUES (?, ?, ?)",
             [(e.seq, e.t, _json(e)) for e in events],
         )
 
     def add_commands(self, commands: Iterable[CommandRecord]) -> None:
-        """One with the same `id` is replaced."""
+        """Insert commands. One with the same `id` is replaced."""
         self._db.executemany(
             "INSERT OR REPLACE INTO commands (id, seq, record) VALUES (?, ?, ?)",
             [(c.id, c.seq, _json(c)) for c in commands],
         )
 
     def remember(self, values: Mapping[str, bytes | str]) -> None:
-        """A value of the same key is replaced."""
+        """Store values. A value of the same key is replaced."""
         self._db.executemany("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", values.items())
 
     def events(self, after: int) -> list[Event]:
-        """Those numbered above `after`."""
+        """Return the events numbered above `after`."""
         return self._found("SELECT record FROM events WHERE seq > ?", after, Event)
 
     def commands(self, after: int) -> list[CommandRecord]:
-        """Those whose newest state is numbered above `after`."""
+        """Return the commands whose newest state is numbered above `after`."""
         return self._found("SELECT record FROM commands WHERE seq > ?", after, CommandRecord)
 
     def recall(self, key: str) -> bytes | str | None:
-        """A remembered value, None if there is none."""
+        """Return a stored value, None if there is none."""
         with errors_named(self._path):
             found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         value: bytes | str | None = found and found[0]
         return value
 
     def span(self) -> tuple[int, int] | None:
-        """The first and the last stamp of the events."""
+        """Return the first and the last stamp of the events, None if there are none."""
         with errors_named(self._path):
             first, last = self._db.execute("SELECT min(t), max(t) FROM events").fetchone()
         return None if first is None else (first, last)
