@@ -1,6 +1,6 @@
-"""The GPUs of a node and what the samplers tell of them: facts, tenants, events. Rows are `Columns`.
+"""The GPUs of a node and the messages of the samplers: facts, tenants, events. Rows are `Columns`.
 
-Sampler messages travel length-prefixed on a pipe between the daemon and its children.
+The messages travel length-prefixed on a pipe between the daemon and its children.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ Level = Literal["info", "warning", "alarm"]
 
 
 class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not change about a GPU or a MIG instance; `reason` says why it cannot be read now (empty: it
-    can).
+    """The constant properties of a GPU or a MIG instance.
 
-    `missing` says why this GPU has not got a group of readings at all or at present: `gpm`, `energy`, `ecc`,
-    `xid`, `processes`, `process_utilization`, `nvlink`, or the name of a single reading such as
-    `sm_clock_mhz` -> one sentence. `memory_bandwidth_bytes_per_s` and `peak_flops` (dense FLOP/s by
-    precision: `fp64 fp32 tf32 bf16 fp16 fp8 int8`) are the vendor's figures, named by `peaks_source` and held
-    at `peak_clock_mhz`; empty where the GPU is not in the table. `parent` is the UUID of the GPU that a MIG
-    instance is a part of.
+    `reason` says why it cannot be read now (empty: it can). `missing` maps a group of readings that the GPU
+    lacks, always or now, to one sentence. A key is `gpm`, `energy`, `ecc`, `xid`, `processes`,
+    `process_utilization`, `nvlink`, or a single reading such as `sm_clock_mhz`.
+
+    `memory_bandwidth_bytes_per_s` and `peak_flops` are the vendor's figures, from `peaks_source`, at
+    `peak_clock_mhz`. They are empty if the GPU is not in the table. `peak_flops` is dense FLOP/s by
+    precision: `fp64 fp32 tf32 bf16 fp16 fp8 int8`. `parent` is the UUID of the GPU that contains a MIG
+    instance.
     """
 
     uuid: str
@@ -47,11 +48,11 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process on a GPU, as NVML tells of it; None and "" are unknown.
+    """A process on a GPU, as NVML reports it. None and "" are unknown.
 
-    `pid` is as the driver sees it, which in a container need not be a pid of ours: `user` and `command` are
-    then unknown. `sm_percent` is its share of the SMs' time, `memory_used_bytes` what it holds. `run` is
-    filled in by the daemon: the id of the run it belongs to.
+    `pid` is the driver's, which in a container may differ from ours. `user` and `command` are unknown then.
+    `sm_percent` is its share of the SMs' time, `memory_used_bytes` its memory. The daemon fills in `run`: the
+    id of the run it belongs to.
     """
 
     gpu: str
@@ -64,28 +65,30 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.devices"):
-    """The GPUs there are, or the reason why none can be read; sent at start and whenever one of them
-    changes."""
+    """The GPUs of the node, or the reason why none can be read.
+
+    Sent at start and whenever one of them changes.
+    """
 
     gpus: tuple[GpuInfo, ...] = ()
     reason: str = ""
 
 
 class HostInfo(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.host"):
-    """What does not change about the host."""
+    """The constant properties of the host."""
 
     cpus: int = 0
     memory_total_bytes: int = 0
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.rows"):
-    """One tick's readings."""
+    """The readings of one tick."""
 
     parts: tuple[Columns, ...]
 
 
 class Tenants(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.tenants"):
-    """All processes on all GPUs, whenever they or their readings have changed."""
+    """All processes on all GPUs. Sent whenever they or their readings have changed."""
 
     processes: tuple[GpuProcess, ...] = ()
 
@@ -130,7 +133,7 @@ class Reason(NamedTuple):
 
 IDLE = 0x01
 SLOWDOWN = 0x08
-"""The hardware slows the clocks; where it is heat or the power brake, their bits are set as well."""
+"""The hardware slows the clocks. If heat or the power brake is the cause, its bit is set as well."""
 SLOWDOWN_CAUSES = 0x40 | 0x80
 
 REASONS = (

@@ -9,7 +9,7 @@ import msgspec
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """What is known or has happened, without words.
+    """A statement or an event, without words.
 
     `code` is stable: recordings keep it for years. `fields` are JSON values: numbers in SI units, shares
     between 0 and 1, names, and other facts as `{"code": …, "fields": …}`.
@@ -37,7 +37,7 @@ def nested(field: object) -> Fact | None:
 
 
 LONGEST_ERROR = 1000
-"""Characters of an exception's text. A compiler's can be longer than a message may be."""
+"""Maximum characters of an exception's text. A compiler's text can exceed the limit of a message."""
 
 
 def clean_text(text: object, most: int) -> str:
@@ -46,6 +46,6 @@ def clean_text(text: object, most: int) -> str:
 
 
 def exception_text(error: BaseException) -> str:
-    """Return `ValueError: no`, or the type alone where the exception has no text."""
+    """Return `ValueError: no`, or only the type if the exception has no text."""
     text = str(error)
     return clean_text(f"{type(error).__name__}: {text}" if text else type(error).__name__, LONGEST_ERROR)

@@ -1,5 +1,4 @@
-"""Knobs as they are declared, checked and shown: one set of rules for the run, the daemon and every
-viewer."""
+"""Declaration, checks and display of knobs. The run, the daemon and every viewer share these rules."""
 
 from __future__ import annotations
 
@@ -20,18 +19,24 @@ V = TypeVar("V", bound=KnobValue)
 
 _SIGNS = re.compile(r"\s*([×*/])\s*")
 MOST_NAMED = 50
-"""Knobs that the answer to an unknown name lists."""
+"""Maximum number of knobs that the answer to an unknown name lists."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}")
 
 
 class KnobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A declared, typed, bounded value of a run that may change at a boundary.
 
-    `effect` says whether a change changes what is learned (`learning`) or only the speed; `cost` how it is
-    applied: a value read inside the step (`free`), a new compiled graph (`shape`), a new model, optimizer or
-    set of readers (`rebuild`), a new epoch of the run (`restart`). `keeps` says what holds whatever the value
-    is (`relations`): "grad_accum × micro_batch" stays, "rollout = num_envs × rollout_len × ranks" follows;
-    several are parted by a semicolon, and words are for people.
+    `effect` is `learning` if a change affects what is learned, else `speed`. `cost` is how a change is
+    applied:
+
+    - `free`: a value that is read inside the step
+    - `shape`: a new compiled graph
+    - `rebuild`: a new model, optimizer or set of readers
+    - `restart`: a new process of the run
+
+    `keeps` declares what holds for every value (see `relations`). "grad_accum × micro_batch" stays constant,
+    "rollout = num_envs × rollout_len × ranks" follows. Separate several with a semicolon. Free text is
+    allowed for users.
     """
 
     name: str
@@ -49,11 +54,11 @@ class KnobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnobState(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob and the value in effect: what was read back, never what was asked for.
+    """A knob and its value in effect: the value read back, never the requested one.
 
-    `version` rises by one with each applied change. `in_effect` is false when the value read back differs
-    from the one that was set; `by` says who changed it last, `took_s` how long the run stood still for the
-    last change (None: there was none).
+    `version` rises by one with each applied change. `in_effect` is false if the value read back differs from
+    the value set. `by` is the author of the last change, `took_s` how long the run paused for it (None: there
+    was none).
     """
 
     spec: KnobSpec
@@ -65,15 +70,19 @@ class KnobState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def coefficient(spec: KnobSpec) -> bool:
-    """A number that training uses, like a learning rate, which the run itself may change in every
-    iteration."""
+    """Return whether a knob is a number that training uses, such as a learning rate.
+
+    The run itself may change it in every iteration.
+    """
     return spec.kind == "float" and spec.effect == "learning" and spec.cost == "free"
 
 
 class Relation(NamedTuple):
-    """What holds between knobs: the factors `over` multiplied, divided by those `under`, are `name`; without
-    one the run keeps them as they are. A factor is a knob, or `ranks`, the number of processes; `text` is the
-    declaration."""
+    """A relation between knobs: `name` = product of the factors `over` / product of the factors `under`.
+
+    Without a `name`, the run keeps the quotient constant. A factor is a knob, or `ranks`, the number of
+    processes. `text` is the declaration.
+    """
 
     name: str
     over: tuple[str, ...]
@@ -82,7 +91,7 @@ class Relation(NamedTuple):
 
 
 def relations(keeps: str) -> list[Relation]:
-    """What a knob's `keeps` declares. Words are one factor, which no knob has the name of."""
+    """Return the relations that a knob's `keeps` declares. Free text is one factor that is not a knob."""
     found = []
     for text in filter(None, map(str.strip, keeps.split(";"))):
         name, _, formula = text.rpartition("=")
@@ -95,22 +104,22 @@ def relations(keeps: str) -> list[Relation]:
 
 
 class KnobError(ValueError):
-    """A declaration or a value that cannot be; its text is one sentence that names the knob.
+    """An invalid declaration or value. Its text is one sentence that names the knob.
 
-    `code` is that of a command with such a value.
+    `code` is the code of a command with an invalid value.
     """
 
     code = "bad_type"
 
 
 class OutOfRangeError(KnobError):
-    """A value beyond a knob's bounds."""
+    """A value outside a knob's bounds."""
 
     code = "out_of_range"
 
 
 def kind_of(value: object) -> Kind:
-    """The knob kind of a Python value (numpy scalars are not accepted).
+    """Return the knob kind of a Python value. Numpy scalars are not accepted.
 
     Raises:
         KnobError: `value` is not a bool, int, float or str.
@@ -128,8 +137,10 @@ def kind_of(value: object) -> Kind:
 
 
 def plain(value: V) -> V:
-    """The value in Python's own type: members of enumerations, numpy's float64 and the like are no
-    messages."""
+    """Return the value in Python's own type.
+
+    Messages cannot carry enumeration members, numpy's float64 and the like.
+    """
     found: object = value
     match value:
         case bool():
@@ -147,7 +158,7 @@ def check_spec(spec: KnobSpec) -> None:
     """Check a declaration against itself.
 
     Raises:
-        KnobError: a bad name, bounds that exclude each other, or a default or a choice that is none.
+        KnobError: an invalid name, contradictory bounds, or an invalid default or choice.
     """
     if not NAME.fullmatch(spec.name):
         raise KnobError(
@@ -164,16 +175,16 @@ def check_spec(spec: KnobSpec) -> None:
         raise KnobError(f"{spec.name} has min {spec.min:g} above max {spec.max:g}")
     for value in (*spec.choices, spec.default):
         check_value(spec, value)
-        if isinstance(value, int) and not _fits(value):  # a float knob's, written without a point
+        if isinstance(value, int) and not _fits(value):  # the value of a float knob, written without a point
             raise KnobError(f"{spec.name} has a value of more than 64 bits")
 
 
 def check_value(spec: KnobSpec, value: object) -> KnobValue:
-    """The value as the knob's type, or an error. An int is accepted for a float knob, never the reverse.
+    """Return the value in the knob's type. An int is accepted for a float knob, never the reverse.
 
     Raises:
-        KnobError: wrong type, NaN or infinite, out of bounds, not among the choices, or not a power of two on
-            a `pow2` scale.
+        KnobError: wrong type, NaN or infinite, out of bounds, not among the choices, or not a power of
+            two on a `pow2` scale.
     """
     checked: KnobValue
     match spec.kind, value:
@@ -215,11 +226,10 @@ def check_value(spec: KnobSpec, value: object) -> KnobValue:
 
 
 def parse_value(spec: KnobSpec, text: str) -> KnobValue:
-    """A value typed by a person, checked against the knob. Accepts `4096`, `4_096`, `4 096`, `3e-4`, `true`,
-    `off`.
+    """Parse and check a value that a user typed. Accepts `4096`, `4_096`, `4 096`, `3e-4`, `true`, `off`.
 
     Raises:
-        KnobError: the text is no value of the knob's type, or the value does not pass `check_value`.
+        KnobError: the text is not a value of the knob's type, or the value does not pass `check_value`.
     """
     text = text.strip()
     compact = text.replace("_", "").replace(" ", "").replace("\u202f", "").replace("\u2009", "")
@@ -244,20 +254,18 @@ def parse_value(spec: KnobSpec, text: str) -> KnobValue:
 
 
 def shown(value: object) -> str:
-    """A value as people read it in a sentence: `1 024`, shortest float text, quoted strings, long things
-    cut."""
+    """Return a value for a sentence: `1 024`, shortest float text, quoted strings, long ones shortened."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, int) and not isinstance(value, bool):
-        # Python refuses to write out the longest ones.
+        # Python refuses to format very long integers.
         return f"{value:,}".replace(",", " ") if _fits(value) else "a huge number"
     text = repr(value)
     return text if len(text) <= 40 else text[:39] + "…"
 
 
 def missing(run: str, name: str, known: Iterable[str]) -> str:
-    """One sentence for a knob that a run has not: the names that may have been meant, or all that there
-    are."""
+    """Return one sentence for an unknown knob: similar names, or all names of the run."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names) or 'none so far'}"
@@ -265,7 +273,7 @@ def missing(run: str, name: str, known: Iterable[str]) -> str:
 
 
 def _fits(value: int) -> bool:
-    """Whether a message can carry it everywhere: msgpack has 64 bits, SQLite and C have a sign in them."""
+    """Return whether every message can carry a number: SQLite and C have signed 64 bits."""
     return -(1 << 63) <= value < 1 << 63
 
 

@@ -1,4 +1,5 @@
-"""Per cent and counts in words, for the daemon, the tuner and the viewers. Unknown is `UNKNOWN`, never 0."""
+"""Formatting of percentages and counts for the daemon, the tuner and the viewers. Unknown is `UNKNOWN`, never
+0."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ UNKNOWN = "–"
 def percent(
     ratio: float | None, *, signed: bool = False, decimals: int | None = None, digits: int | None = None
 ) -> str:
-    """A ratio as per cent: 0.061 is `6.1 %`, `+6.1 %` when `signed`; from 10 % on without a fraction.
+    """Format a ratio as per cent: 0.061 is `6.1 %`, `+6.1 %` if `signed`. From 10 % on without decimals.
 
-    `decimals` asks for so many at any size. `digits` asks for so many significant ones below 10 %: `0.04 %`.
+    `decimals` sets the number of decimals at any size. `digits` sets the significant digits below 10 %: `0.04
+    %`.
     """
     if ratio is None or not math.isfinite(ratio):
         return UNKNOWN
@@ -28,7 +30,10 @@ def percent(
 
 
 def percentage(number: float | None) -> str:
-    """A figure that is in per cent already: `92 %`, `0.8 %`, `0.004 %`; the least is `<0.001 %`, never 0."""
+    """Format a number that is already in per cent: `92 %`, `0.8 %`, `0.004 %`.
+
+    Very small values are `<0.001 %`, never 0.
+    """
     if number is None or not math.isfinite(number):
         return UNKNOWN
     size = abs(number)
@@ -40,7 +45,7 @@ def percentage(number: float | None) -> str:
 
 
 def grouped(number: float | None) -> str:
-    """A count with its digits in groups of three: 1204 is `1 204`."""
+    """Format a count with its digits in groups of three: 1204 is `1 204`."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
     return f"{round(number):,}".replace(",", " ")
@@ -52,5 +57,5 @@ def counted(number: int, noun: str) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """The noun for so many: `run`, `runs`."""
+    """Return the noun for a count: `run`, `runs`."""
     return noun if number == 1 else f"{noun}s"

@@ -1,5 +1,4 @@
-"""What holds a run back, and what the tuner does about it: as the daemon tells it to every viewer and
-recording."""
+"""What limits a run and what the tuner does about it, as the daemon sends it to viewers and recordings."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ from hoptui.domain.knobs import KnobSpec, KnobValue, shown
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change did to the throughput: relative `gain` ± `interval` (0.061 is +6.1 %), None while
-    unknown.
+    """The effect of a change on throughput: relative `gain` ± `interval` (0.061 is +6.1 %).
 
-    `before` and `after` are `metric` as `pace.level` has it, `iterations` how many were measured after the
-    change. `detectable` is False where the interval includes zero. `remarks` say why there is no figure, or
-    what shares it; `note` is the same in the words of an older recording.
+    Both are None while unknown. `before` and `after` are values of `metric` (see `throughput.level`),
+    `iterations` is how many were measured after the change. `detectable` is False if the interval includes
+    zero. `settled` means that the measurement is complete. `remarks` give the reason for a missing figure, or
+    the changes that share it. `note` is the text of an older recording.
     """
 
     metric: str = ""
@@ -36,20 +35,20 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 Verdict = Literal[
     "launch-bound",  # the GPU waits for kernels to be launched
-    "data-bound",  # it waits for the input
-    "env-bound",  # it waits for environments that are stepped on the CPU
+    "data-bound",  # it waits for input data
+    "env-bound",  # it waits for environments that run on the CPU
     "memory-bandwidth-bound",
-    "compute-bound",  # it is near what its arithmetic units can do
+    "compute-bound",  # it is near the peak of its arithmetic units
     "power-limited",
     "heat-limited",
     "communication-bound",  # it waits for other ranks
-    "memory-unused",  # work is cut smaller than memory asks for
+    "memory-unused",  # the work is split smaller than memory requires
     "healthy",  # nothing stands out
-    "unknown",  # too little is known, and the facts name what is missing
+    "unknown",  # too little is known; the facts name what is missing
 ]
 VERDICTS: frozenset[str] = frozenset(get_args(Verdict))
 TUNER = "the tuner"
-"""Its name where it is told who did something."""
+"""The tuner's name as the author of a command."""
 Objective = Literal["throughput", "energy"]
 WORK_PER_JOULE = "units_per_joule"
 """The metric of the objective `energy`."""
@@ -58,10 +57,10 @@ Result = Literal["running", "kept", "reverted", "failed", "interrupted", "unfini
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that might help: which knob, which way, what it would cost.
+    """A change that might help: which knob, which direction, which cost.
 
-    `value` is what to set, None where no more than the direction can be said; `knob` is empty where no knob
-    of the run helps. `fact` has what a sentence needs; None in an older recording.
+    `value` is the value to set, None if only the direction is known. `knob` is empty if no knob of the run
+    helps. `fact` has the fields for a sentence, None in an older recording.
     """
 
     knob: str = ""
@@ -73,9 +72,9 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What limits a run, over the `seconds` before `t`.
 
-    `verdict` is one of `VERDICTS`. That of a newer hoptui becomes `unknown`, and a first fact has its name.
-    `confidence` is 0 to 1, 0 also where it is not known; `facts` are the evidence, the strongest first.
-    `stale` means that a knob has another value since: what the run is like with that is not seen yet.
+    `verdict` is one of `VERDICTS`. The verdict of a newer hoptui becomes `unknown`, and the first fact has
+    its name. `confidence` is 0 to 1, and 0 if unknown. `facts` are the evidence, the strongest first. `stale`
+    means that a knob has changed since, and its effect has not been seen yet.
     """
 
     verdict: str = "unknown"
@@ -95,12 +94,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Within what the tuner works.
+    """The limits of a tuner.
 
-    `memory` is the share of a GPU's memory that a trial may be expected to take, other processes' included;
-    `power_w` the most watts a GPU; `budget` the share of the run's time that trials may cost; `learning` the
-    knobs of that effect it may turn besides those of effect `speed` ("*": see `may_turn`); `dry` says what it
-    would try, and tries nothing.
+    `memory` is the share of a GPU's memory that a trial may be expected to use, other processes included.
+    `power_w` is the most watts per GPU, `budget` the share of the run's time that trials may cost. `learning`
+    names the knobs of effect `learning` that it may change ("*": see `may_turn`). With `dry`, it reports what
+    it would try and tries nothing.
     """
 
     memory: float = 0.92
@@ -112,16 +111,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 YOUNG_S = 3600.0
-"""A run that is tuned for less may spend what this long a one may: else nothing could be tried while it
-matters most."""
+"""The tuner may spend the budget of this many seconds on a younger run. Else it could not try anything early,
+when a gain matters most."""
 
 
 def may_turn(spec: KnobSpec, limits: Limits) -> bool:
-    """Whether a tuner within `limits` may turn such a knob: one of cost `restart` never, one of effect
-    `learning` where it is allowed.
+    """Return whether a tuner within `limits` may change a knob.
 
-    That is by name, or with "*" where it costs something to turn: those that are read inside the step are not
-    there for speed.
+    It never changes a knob of cost `restart`. It changes one of effect `learning` if its name is allowed. "*"
+    allows all of them except those of cost `free`: these are read inside the step and do not affect speed.
     """
     if spec.cost == "restart":
         return False
@@ -131,10 +129,10 @@ def may_turn(spec: KnobSpec, limits: Limits) -> bool:
 
 
 def check_limits(limits: Limits) -> None:
-    """Refuse limits that nobody can work within.
+    """Reject invalid limits.
 
     Raises:
-        ValueError: one sentence that names the limit; NaN is none.
+        ValueError: one sentence that names the limit. NaN is invalid.
     """
     if not 0 < limits.memory <= 1:
         raise ValueError(f"memory is a share of a GPU's, more than 0 and at most 1, not {limits.memory:g}")
@@ -147,7 +145,7 @@ def check_limits(limits: Limits) -> None:
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob of a trial: from what to what."""
+    """The change of one knob in a trial."""
 
     knob: str
     before: KnobValue
@@ -155,15 +153,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def written(changes: Iterable[Change]) -> str:
-    """Changes in a sentence: `micro_batch 32 → 64, grad_accum 16 → 8`."""
+    """Format changes for a sentence: `micro_batch 32 → 64, grad_accum 16 → 8`."""
     return ", ".join(f"{c.knob} {shown(c.before)} → {shown(c.value)}" for c in changes)
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the tuner tried, or tries now.
+    """A change that the tuner tried, or tries now.
 
-    `why` has the reasons and, once it has ended, how it ended. `text` is the same in the words of an older
-    recording.
+    `why` has the reasons and, once it has ended, the ending. `text` is the sentence of an older recording.
     """
 
     changes: tuple[Change, ...]
@@ -180,12 +177,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 class TunerState(msgspec.Struct, frozen=True, kw_only=True):
     """The tuner of one run.
 
-    `stand`: `baseline` measures the values in effect, `holding` watches and tries nothing, `waiting` cannot
-    go on now. `facts` are what it does, `text` the same in the words of an older recording. `next` are the
-    changes that it would try next. `tried` are ended trials, oldest first, with those of tuners of this run
-    before it; `frozen` knobs that it leaves alone, `spent` the share of the run's time since its start that
-    trials have cost: standing still, and what was not kept. `lived_s` is that time, in seconds: what the run
-    did not train in is not counted.
+    `stand` is `baseline` while it measures the values in effect, `holding` while it watches and tries
+    nothing, and `waiting` if it cannot continue now. `facts` are what it does, `text` is the sentence of an
+    older recording. `next` are the changes that it would try next. `tried` are ended trials, oldest first,
+    including those of earlier tuners of this run. It leaves `frozen` knobs alone. `spent` is the share of
+    the run's time since its start that trials have cost: pauses, and changes that were not kept. `lived_s`
+    is that time in seconds, without the time in which the run did not train.
     """
 
     stand: Stand = "off"
@@ -203,8 +200,10 @@ class TunerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tune(msgspec.Struct, frozen=True, kw_only=True, tag="tune"):
-    """A request to the tuner of a run: start it within `limits`, stop it, leave `knob` alone (`freeze`) or
-    not (`release`)."""
+    """A request to the tuner of a run.
+
+    `op` starts it within `limits`, stops it, or makes it leave `knob` alone (`freeze`) or not (`release`).
+    """
 
     id: int
     run: str
@@ -214,9 +213,9 @@ class Tune(msgspec.Struct, frozen=True, kw_only=True, tag="tune"):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True, tag="tuned"):
-    """The answer to a Tune: `granted`, or `code` and `fields` that say why not.
+    """The answer to a Tune: `granted`, or a refusal whose reason is in `code` and `fields`.
 
-    `reason` is the sentence that older daemons send instead.
+    Older daemons send the sentence `reason` instead.
     """
 
     id: int

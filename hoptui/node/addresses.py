@@ -1,7 +1,7 @@
-"""Where sockets, locks and recordings live, and the checks before anyone trusts those places.
+"""Paths of sockets, locks and recordings, and the checks that they are safe.
 
 The runtime directory is not $XDG_RUNTIME_DIR: logind deletes that at logout, and training outlives logins.
-Recordings stay on local disk: SQLite must not live on NFS homes.
+Recordings stay on local disk, because SQLite must not be used on NFS homes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ IPC_PATH_MAX = 107  # sun_path of AF_UNIX without its final NUL
 
 
 class AddressError(Exception):
-    """A place that cannot be used; its text is one sentence that names it."""
+    """A path cannot be used. The text is one sentence that names it."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,19 @@ class Addresses:
         return self.directory / "daemon.log"
 
     def recording(self, run: str) -> Path:
-        """The SQLite file of a run."""
+        """Return the SQLite file of a run."""
         return self.state / f"{run}.hoptui"
 
 
 def addresses(*, create: bool = True) -> Addresses:
-    """This user's addresses, checked.
+    """Return this user's addresses, checked.
 
     `HOPTUI_DIR` and `HOPTUI_STATE_DIR` override `/tmp/hoptui-<uid>` and `/var/tmp/hoptui-<uid>`.
 
     Raises:
-        AddressError: a variable has no absolute path, or the directory is missing (with `create=False`), a
-            symlink, somebody else's, open to others, or its path too long for a socket.
+        AddressError: a variable is not an absolute path, or the directory is missing (with
+            `create=False`), a symlink, owned by another user, open to others, or its path is too long for
+            a socket.
     """
     uid = os.getuid()
     directory = _given("HOPTUI_DIR", f"/tmp/hoptui-{uid}")
@@ -73,8 +74,10 @@ def addresses(*, create: bool = True) -> Addresses:
 
 
 def _given(variable: str, usual: str) -> Path:
-    """A directory from the environment; a relative one would be another in each working directory, with a
-    daemon in each."""
+    """Return a directory from the environment.
+
+    A relative path would give each working directory its own daemon.
+    """
     path = Path(os.environ.get(variable) or usual)
     if not path.is_absolute():
         raise AddressError(f"{variable} is {str(path)!r}: it must be an absolute path")
@@ -82,11 +85,11 @@ def _given(variable: str, usual: str) -> Path:
 
 
 def secure(directory: Path, *, create: bool = True) -> None:
-    """Make `directory` 0700 if it is missing, and refuse it unless it is a real directory of this user's
-    alone.
+    """Create `directory` with mode 0700 if it is missing. Reject it unless it is a private directory of this
+    user.
 
     Raises:
-        AddressError: see above.
+        AddressError: it is not a directory, is a symlink, is open to others, or belongs to another user.
     """
     try:
         if create:

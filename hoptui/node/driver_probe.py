@@ -1,8 +1,8 @@
-"""Which GPU the driver is being asked about: eight bytes that the GPU sampler shares with its parent.
+"""Records which GPU the driver is asked about: eight bytes that the GPU sampler shares with its parent.
 
 The sampler writes a little-endian int64 before each call into the driver: the index of a GPU, `DRIVER` or
-`IDLE`. It is memory and not a message: a sampler that hangs in the driver sends nothing more, and the parent
-can still read the word.
+`IDLE`. It is shared memory, not a message: a sampler that hangs in the driver sends nothing more, and the
+parent can still read the word.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import os
 from collections.abc import Callable
 
 IDLE = -1
-"""Nothing is being asked."""
+"""No call into the driver is in progress."""
 DRIVER = -2
 """The driver as a whole: start, list of GPUs, events."""
 
 SetProbe = Callable[[int], None]
-"""Takes `IDLE`, `DRIVER` or the index of a GPU before the driver is asked."""
+"""Takes `IDLE`, `DRIVER` or the index of a GPU before a call into the driver."""
 
 
 class DriverProbe:
-    """The parent's end, which makes the memory. `fd` goes to the child."""
+    """The parent's end, which creates the memory. `fd` goes to the child."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("hoptui-probe", os.MFD_CLOEXEC)
@@ -29,11 +29,11 @@ class DriverProbe:
         self._word = mmap.mmap(self.fd, 8, prot=mmap.PROT_READ)
 
     def read(self) -> int:
-        """What the child is asking now, or was when it hung."""
+        """Return the child's current call, or the call in which it hung."""
         return int.from_bytes(self._word[:8], "little", signed=True)
 
     def close(self) -> None:
-        """Release this end; a child that cannot be killed keeps its own."""
+        """Release this end. A child that cannot be killed keeps its own."""
         self._word.close()
         os.close(self.fd)
 
@@ -45,7 +45,7 @@ class ProbeWriter:
         fd: an open file of at least 8 bytes that the parent maps too.
 
     Raises:
-        OSError, ValueError: it is no such file.
+        OSError, ValueError: it is not such a file.
     """
 
     def __init__(self, fd: int) -> None:
@@ -58,4 +58,4 @@ class ProbeWriter:
 
 
 def no_probe(who: int) -> None:
-    """For a sampler that nobody watches."""
+    """Used by a sampler without a parent that reads the probe."""

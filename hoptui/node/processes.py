@@ -1,11 +1,11 @@
 """Processes of a node: the peer of a socket, the namespace of PIDs, and the daemon.
 
-The kernel vouches for the peer of an ipc socket (SO_PEERCRED, through libzmq). A container may count PIDs of
-its own; see pid_namespaces(7).
+The kernel vouches for the peer of an ipc socket (SO_PEERCRED, through libzmq). A container may count PIDs
+separately; see pid_namespaces(7).
 
 A daemon is started if there is none. The lock shows that a daemon lives, never the socket file. A socket file
-survives a crash, and an fcntl lock does not. Unlike a flock lock, it is not kept by a forked child that
-outlives its parent.
+survives a crash, an fcntl lock does not. Unlike a flock lock, it is not kept by a forked child that outlives
+its parent.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ class Peer:
 
     @property
     def user(self) -> str:
-        """The login name, or the number where there is none."""
+        """The login name, or the uid if there is none."""
         return user_name(self.uid)
 
 
 def peer_of(address: str) -> Peer | None:
-    """The peer in libzmq's `Peer-Address`, `localhost:<uid>:<gid>:<pid>`; None where it is of another
-    form."""
+    """Parse libzmq's `Peer-Address`, `localhost:<uid>:<gid>:<pid>`. None for any other form."""
     found = _PEER.fullmatch(address)
     return Peer(*map(int, found.groups())) if found else None
 
 
 def user_name(uid: int | None = None) -> str:
-    """The login name of a uid (this process's by default), or the number where the system knows none."""
+    """Return the login name of a uid (default: this process's), or the number if it has none."""
     uid = os.getuid() if uid is None else uid
     try:
         return pwd.getpwuid(uid).pw_name
@@ -62,7 +61,7 @@ THE_MACHINES = 0xEFFFFFFC
 
 
 def whose_pids(proc: Path = Path("/proc")) -> Literal["machine", "container", "unknown"]:
-    """By whose count this process and those it sees have their pids.
+    """Return which PID namespace this process is in.
 
     Args:
         proc: where the kernel lists processes.
@@ -75,8 +74,11 @@ def whose_pids(proc: Path = Path("/proc")) -> Literal["machine", "container", "u
 
 
 def unstable(where: Addresses) -> str:
-    """Why it is gone at once: a full or read-only disk, on which it could not tell it either; or see its
-    log."""
+    """Return one sentence on why a daemon ends at once.
+
+    The cause is a read-only or full disk, on which it cannot log a reason. Otherwise the sentence points to
+    its log.
+    """
     ends = "the daemon ends as soon as it is started"
     if where.directory.exists() and not os.access(where.directory, os.W_OK):
         return f"{ends}: {where.directory} cannot be written"
@@ -88,14 +90,14 @@ def unstable(where: Addresses) -> str:
 
 
 class StartError(Exception):
-    """The daemon could not be started; its text is one sentence."""
+    """The daemon could not be started. The text is one sentence."""
 
 
 def daemon_lives(where: Addresses) -> bool:
-    """Whether some other process holds the daemon's lock.
+    """Return whether another process holds the daemon's lock.
 
-    It only asks (F_GETLK): to take the lock, however briefly, would turn away a daemon that starts at that
-    moment.
+    It only queries (F_GETLK). Taking the lock, however briefly, would make a daemon that starts at that
+    moment exit.
     """
     try:
         with where.lock.open("rb") as file:
@@ -106,19 +108,18 @@ def daemon_lives(where: Addresses) -> bool:
     return kind != fcntl.F_UNLCK
 
 
-# Linux's struct flock where off_t has 64 bits: type, whence, start, length, pid.
+# Linux's struct flock with a 64-bit off_t: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi")
 
 
 def start_daemon(where: Addresses) -> None:
-    """Start a daemon in the background and return once it has detached; the losers of a race leave by
-    themselves.
+    """Start a daemon in the background and return once it has detached. Losers of a race exit by themselves.
 
-    The new process is nobody's child: it forks once more and leaves this session, so that it outlives a login
-    and this process never has to reap it.
+    The new process has no parent to wait for it: it forks once more and leaves this session. So it outlives a
+    login, and this process never has to reap it.
 
     Raises:
-        StartError: it could not even start, with the last line it printed.
+        StartError: it could not start; the text has the last line it printed.
     """
     package = Path(__file__).resolve().parents[2]
     environment = dict(os.environ)

@@ -1,4 +1,4 @@
-"""Who gave a command, in words: the same in the run, the daemon and the viewers."""
+"""The author of a command as text. The run, the daemon and the viewers share it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ SOMEBODY = "somebody"
 
 
 def author(origin: Origin, *, sentence: bool = False) -> str:
-    """`ana (pid 4121)`, `tuner` or `daemon`; in a `sentence` it is `the tuner`.
+    """Return `ana (pid 4121)`, `tuner` or `daemon`; in a `sentence`, `the tuner`.
 
-    A user whose name is unknown is `somebody`. What cannot be printed in a name is left out.
+    A user without a known name is `somebody`. Unprintable characters are removed.
     """
     if origin.kind == "tuner" and sentence:
         return TUNER
@@ -23,7 +23,7 @@ def author(origin: Origin, *, sentence: bool = False) -> str:
 
 
 def author_word(origin: Origin) -> str:
-    """The author in one word, as a filter has it: a user's name in lower case, `tuner` or `daemon`."""
+    """Return the author as one word for a filter: a user's name in lower case, `tuner` or `daemon`."""
     name = origin.user if origin.kind == "person" else origin.kind
     return "_".join(_printable(name).lower().split()) or SOMEBODY
 

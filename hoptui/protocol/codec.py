@@ -1,4 +1,4 @@
-"""Bytes to messages and back, with the limits that are checked before anything is decoded. Never pickle."""
+"""Encoding and decoding of messages. Limits are checked before anything is decoded. Never pickle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class WireError(Exception):
-    """Bytes that are no message. `code` is `too_large`, `malformed` or `unsupported`."""
+    """Bytes that are not a valid message. `code` is `too_large`, `malformed` or `unsupported`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -28,12 +28,12 @@ class WireError(Exception):
 
 
 def encode(message: messages.Message) -> bytes:
-    """One message as one frame."""
+    """Encode one message as one frame."""
     return _encoder.encode(message)
 
 
 class Decoder(Generic[T]):
-    """Decodes the messages of one direction; everything else is a WireError, whatever the bytes."""
+    """Decodes the messages of one direction. Any other bytes raise a WireError."""
 
     def __init__(self, union: object, limit: int = MAX_BYTES) -> None:
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
@@ -42,11 +42,11 @@ class Decoder(Generic[T]):
         self._limit = limit
 
     def __call__(self, frames: Sequence[bytes]) -> T:
-        """The message in `frames`.
+        """Return the message in `frames`.
 
         Raises:
-            WireError: too many or too large frames, no message, or one of another direction or a newer
-                protocol.
+            WireError: too many or too large frames, not a message, or a message of another direction or a
+                newer protocol.
         """
         if len(frames) > MAX_FRAMES or sum(map(len, frames)) > self._limit:
             size = sum(map(len, frames))
@@ -85,7 +85,7 @@ def _check(message: object) -> None:
                 columns.check(part)
         case messages.Command() | messages.Fetch() | messages.Lease() | messages.Hold() | messages.Pulse():
             for name in _DURATIONS[type(message)]:
-                if not 0 <= getattr(message, name) <= LONGEST_S:  # NaN is not
+                if not 0 <= getattr(message, name) <= LONGEST_S:  # false for NaN
                     raise ValueError(f"{name} is no duration")
         case messages.Buckets():
             figures = (message.low, message.high, message.mean)
@@ -119,10 +119,10 @@ class Framer:
         self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames completed by `data`.
+        """Return the frames that `data` completes.
 
         Raises:
-            WireError: a frame longer than the limit; the stream is of no use after that.
+            WireError: a frame is longer than the limit. The stream cannot be used after that.
         """
         self._buffer += data
         frames = []
@@ -138,6 +138,6 @@ class Framer:
 
 
 def framed(message: messages.Message) -> bytes:
-    """One message as a length-prefixed frame for a pipe."""
+    """Encode one message as a length-prefixed frame for a pipe."""
     body = _encoder.encode(message)
     return len(body).to_bytes(4, "big") + body

@@ -1,8 +1,8 @@
-"""Every message, as tagged msgpack maps: unknown fields are ignored, new fields get defaults, a type never
-changes.
+"""Every message, as tagged msgpack maps.
 
-Times are monotonic nanoseconds of the node (`t`), durations seconds (`_s`), unless a name says otherwise. The
-protocol, message by message and failure by failure, is told in docs/internals/protocol.md.
+Unknown fields are ignored, new fields have defaults, and a field never changes its type. Times are monotonic
+nanoseconds of the node (`t`), durations are seconds (`_s`), unless a name says otherwise. See
+docs/internals/protocol.md for each message and failure.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ Stage = Literal[
     "accepted",  # the run has checked it
     "scheduled",  # it takes effect at the boundary named by `step`
     "applied",  # done; `effective` is what was read back
-    "rejected",  # refused, nothing changed; `code` says why
-    "superseded",  # a later command for the same knob took its place
-    "expired",  # its time to live ended before a boundary came
-    "failed",  # the setter raised, the old value is back
-    "reverted",  # applied, then undone because the run could not hold it
+    "rejected",  # refused, nothing changed; `code` gives the reason
+    "superseded",  # a later command for the same knob replaced it
+    "expired",  # its time to live ended before a boundary
+    "failed",  # the setter raised; the previous value is restored
+    "reverted",  # applied, then undone because the run could not keep it
     "voided",  # the run restarted first
 ]
 FINAL: frozenset[Stage] = frozenset(
     ("applied", "rejected", "superseded", "expired", "failed", "reverted", "voided")
 )
 NOT_AS_ASKED = "not_as_asked"
-"""The code of an applied command whose knob reads back another value."""
+"""The code of an applied command whose knob reads back a different value."""
 State = Literal["live", "busy", "paused", "unresponsive", "exited"]
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asked. The daemon fills in `user` and `pid` from the kernel's peer credentials, whatever the viewer
-    says."""
+    """Who sent a command. The daemon sets `user` and `pid` from the kernel's peer credentials.
+
+    Values from the viewer are overwritten.
+    """
 
     kind: Literal["person", "tuner", "daemon"] = "person"
     user: str = ""
@@ -51,8 +53,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flops(msgspec.Struct, frozen=True, kw_only=True):
-    """What training costs: floating-point operations for each unit of the rate `metric`, forward and
-    backward.
+    """The cost of training: floating-point operations per unit of `metric`, forward and backward.
 
     `precision` names the peak that MFU is measured against: `fp64 fp32 tf32 bf16 fp16 fp8`.
     """
@@ -66,17 +67,15 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
-    """First message of a run, and again after each new connection.
+    """First message of a run, sent again after each new connection.
 
-    `epoch` is the least this process can be; the daemon answers with the one it is. `nonce` is random per
-    process. `headline` names the metric that stands for throughput, `can` the commands the run has a handler
-    for. `gpus` are the UUIDs of its GPUs as far as it says; otherwise `visible`, its `CUDA_VISIBLE_DEVICES`
-    (None: not set), and `slurm_gpus`, the indices that Slurm gave it, decide. `flops` says how many
-    floating-point operations a unit of a metric costs. `versions` are those of the libraries that it had
-    imported by then (`torch`).
+    `epoch` is the least epoch this process can have; the daemon answers with the actual one. `nonce` is
+    random per process. `headline` names the throughput metric. `can` lists the commands the run has a handler
+    for. `gpus` are the UUIDs of its GPUs if it declares them. Otherwise `visible`, its `CUDA_VISIBLE_DEVICES`
+    (None: not set), and `slurm_gpus`, the indices from Slurm, decide. `flops` is the number of floating-point
+    operations per unit of a metric. `versions` are those of the libraries imported so far (`torch`).
 
-    Rank 0 speaks for the run. Another rank says only where it is and which GPUs it has: it is sent no
-    commands.
+    Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
 
     protocol: int
@@ -105,7 +104,7 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
 
 
 class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
-    """What the run has said of itself since its hello: replaces the fields of the same names."""
+    """What the run has declared since its hello. Replaces the fields of the same names."""
 
     knobs: tuple[KnobState, ...] = ()
     units: dict[str, str] = {}
@@ -117,21 +116,21 @@ class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="run.rows"):
-    """New rows, at most ten messages a second however fast the loop is."""
+    """New rows. A run sends at most ten messages per second, however fast its loop is."""
 
     parts: tuple[Columns, ...]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
-    """A stage of a command, from the run to the daemon. Viewers ignore it; older daemons send it to them.
+    """A stage of a command, from the run to the daemon. Viewers ignore it; older daemons forward it to them.
 
-    `effective` and `version` are set once applied; `by` and `version` where a `version_conflict` was lost.
-    `took_s` is how long the run stood still for it, None where it did nothing. `followed` are knobs that
-    nobody set and that have another value because of it. `scheduled` with the code `restarting`: the run
-    replaces its process for it, and the next epoch settles it.
+    `effective` and `version` are set once applied; `by` and `version` if a `version_conflict` was lost.
+    `took_s` is how long the run paused for it, None if it did nothing. `followed` lists other knobs whose
+    value changed as a side effect. `scheduled` with the code `restarting` means that the run replaces its
+    process; the next epoch sends the final stage.
 
-    `code` and `fields` say why, without words; "" is nothing to add. `reason` is the sentence that older runs
-    send instead.
+    `code` and `fields` give the reason, without words; "" means that there is none. Older runs send the
+    sentence `reason` instead.
     """
 
     id: str
@@ -150,11 +149,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
-    """Every second from the link thread, whatever the training thread does.
+    """Sent every second by the link thread, whatever the training thread does.
 
-    `t` is when it was sent (0: unknown), `progress_age_s` is the time since the last boundary, `phase_age_s`
-    since the phase began, `paused_left_s` how long the pause lease still runs, `dropped` rows lost since the
-    start because the daemon did not take them.
+    `t` is when it was sent (0: unknown). `progress_age_s` is the time since the last boundary, `phase_age_s`
+    since the phase began. `paused_left_s` is the rest of the pause lease. `dropped` counts rows lost since
+    the start because the daemon did not accept them.
     """
 
     step: int
@@ -169,9 +168,9 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):
-    """Something worth a line on the time axis: a checkpoint written, an evaluation passed, a warning.
+    """An entry for the time axis: a checkpoint written, an evaluation passed, a warning.
 
-    `text` is the training script's own. What the SDK reports has a `code` and `fields` instead.
+    `text` comes from the training script. A note of the SDK has `code` and `fields` instead.
     """
 
     t: int
@@ -193,8 +192,10 @@ class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
 
 
 class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
-    """`epoch` is this process's; `since` the stamp of the last row the daemon keeps on disk: newer ones are
-    sent again."""
+    """The answer to RunHello. `epoch` is this process's.
+
+    `since` is the stamp of the last row the daemon has on disk. The run sends newer ones again.
+    """
 
     protocol: int
     pid: int
@@ -204,13 +205,13 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="run.hold"):
-    """The pause lease is renewed: stay paused for so long from now."""
+    """Renews the pause lease: stay paused for `seconds` from now."""
 
     seconds: float
 
 
 class Retire(msgspec.Struct, frozen=True, kw_only=True, tag="daemon.retire"):
-    """A person stopped the daemon: do not start it again, connect when somebody else does."""
+    """A user stopped the daemon: do not start it again, and reconnect when it runs again."""
 
 
 # viewer -> daemon -------------------------------------------------------------------------------------------
@@ -226,12 +227,12 @@ class ViewerHello(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.hello")
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
-    """A request to a run; from the viewer to the daemon and on to the run.
+    """A request to a run, from the viewer to the daemon and on to the run.
 
-    The viewer makes the `id`, so that it can send the same command again: it is applied at most once. `value`
-    is absolute; for `profile` it is the number of iterations to trace. `expect_version` makes it
-    compare-and-set. `ttl_s` counts from its arrival in the run, 0 is no limit; for a pause, `hold_s` is the
-    lease after which the run goes on by itself. `why` is a user's note, `purpose` are the tuner's reasons.
+    The viewer creates the `id`, so it can send the same command again: it is applied at most once. `value` is
+    absolute; for `profile` it is the number of iterations to trace. `expect_version` makes it
+    compare-and-set. `ttl_s` counts from its arrival in the run, 0 is no limit. For a pause, `hold_s` is the
+    lease after which the run resumes by itself. `why` is a user's note, `purpose` are the tuner's reasons.
     """
 
     id: str
@@ -262,14 +263,14 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):
 
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
-    """What is new since my cursors? Answered with a Delta when something is, or after `wait_s`.
+    """A request for everything newer than the viewer's cursors.
 
-    `cursors` maps a source to the stamp of the newest row the viewer has; sources not named are not sent.
-    `events` and `commands` are the newest sequence numbers it has of the run named by `run` (empty: of all
-    runs), `state` the version of the node's state. With `latest`, every known source answers with one row of
-    its newest values instead. `hz` is how often this viewer would like GPUs to be sampled (0: it does not
-    mind; at most 10). `processes` is the version it has of the processes on GPUs, None: it does not want
-    them.
+    The daemon answers with a Delta when there is something new, or after `wait_s`. `cursors` maps a source to
+    the stamp of the viewer's newest row; other sources are not sent. `events` and `commands` are its newest
+    sequence numbers for the run `run` (empty: all runs), `state` the version of the node's state. With
+    `latest`, every known source answers with one row of its newest values instead. `hz` is the requested
+    sampling rate of the GPUs (0: any; at most 10). `processes` is the viewer's version of the processes on
+    GPUs, None if it does not need them.
     """
 
     id: int
@@ -286,10 +287,10 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
-    """Past values of a source between two stamps (0: from the first, to the last) in at most `points`
-    buckets.
+    """A request for past values of a source between two stamps in at most `points` buckets.
 
-    `run` says whose recording to look in for the host's and the GPUs' past (empty: any live run's).
+    0 stands for the first and the last row. `run` selects the recording for the host's and the GPUs' past
+    (empty: any live run's).
     """
 
     id: int
@@ -302,13 +303,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
 
 
 class ViewerBye(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.bye"):
-    """The viewer leaves; without it the daemon finds out by its silence."""
+    """The viewer disconnects. Without it, the daemon notices by its silence."""
 
     id: int = 0
 
 
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="daemon.shutdown"):
-    """End the daemon; runs go on without it."""
+    """End the daemon. Runs continue without it."""
 
     id: int
 
@@ -324,7 +325,7 @@ class ViewerWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.welco
 
 
 class LeaseState(msgspec.Struct, frozen=True, kw_only=True, tag="lease.state"):
-    """The answer to a Lease; `reason` says why it is not `granted`."""
+    """The answer to a Lease. `reason` says why it is not `granted`."""
 
     id: int = 0
     run: str = ""
@@ -333,11 +334,11 @@ class LeaseState(msgspec.Struct, frozen=True, kw_only=True, tag="lease.state"):
 
 
 class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A command as every viewer sees it and as the recording keeps it: who, when, from, to, outcome, effect.
+    """A command as viewers see it and as the recording stores it.
 
-    `wall` is seconds since 1970 for people's eyes; `settled` the stamp of its final stage, 0 before; `took_s`
-    how long the run stood still for it; `followed` what it moved besides its knob. `released` is who has said
-    since that the tuner may turn the knob all the same.
+    `wall` is seconds since 1970, for display. `settled` is the stamp of its final stage, 0 before. `took_s`
+    is how long the run paused for it. `followed` lists other knobs whose value changed as a side effect.
+    `released` is the author who later allowed the tuner to change the knob.
     """
 
     id: str
@@ -368,11 +369,11 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A line on the time axis. `run` is empty for the node's own. `kind` is a stable word.
+    """An entry on the time axis. `run` is empty for the node's own. `kind` is a stable word.
 
-    `code` and `fields` say what happened; `hoptui.presentation.sentences` makes the sentence. `text` is a
-    training script's own note, or the sentence of an older recording. `source` names the device it is about,
-    if it is about one (`gpu/<uuid>`).
+    `code` and `fields` describe the event; `hoptui.presentation.sentences` makes the sentence. `text` is a
+    training script's note, or the sentence of an older recording. `source` names the device it concerns, if
+    any (`gpu/<uuid>`).
     """
 
     seq: int
@@ -389,20 +390,19 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankState(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of a run besides rank 0's, on this node. Its rows are the source `rank/<run id>/<rank>`."""
+    """A process of a run other than rank 0, on this node. Its rows are the source `rank/<run id>/<rank>`."""
 
     rank: int
     pid: int
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a run besides its rows. `metrics` are the newest values, `last_t` the stamp of the
-    newest row.
+    """The state of a run besides its rows.
 
     `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
-    `gpus` are the UUIDs of its GPUs: as it says, or as its environment and its processes tell. `ranks` are
-    the other processes of this epoch that have come to this node, in order of rank. `diagnosis` and `tuner`
-    are None before there is one.
+    `gpus` are the UUIDs of its GPUs: declared, or derived from its environment and its processes. `ranks` are
+    the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
+    there is one.
     """
 
     run: str
@@ -431,9 +431,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):
-    """The fast part of a run's state: `why` explains a state that is not `live` in a few words.
+    """The fast part of a run's state. `why` explains a state other than `live` in a few words.
 
-    `throughput` is the run's headline rate over its last iterations (`pace.level`), None where it has none.
+    `throughput` is the run's headline rate over its last iterations (see `throughput.level`), None if
+    unknown.
     """
 
     state: State
@@ -451,12 +452,11 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """The node and everything on it. `gpu_reason` says in one line why there are no GPU readings (empty:
-    there are).
+    """The node and everything on it.
 
-    `history` says why history is not being kept (empty: it is); `wall_offset_ns` added to a stamp gives wall
-    time. `hz` is how often GPUs are sampled now, `metrics` the address of the Prometheus endpoint, if there
-    is one.
+    `gpu_reason` says in one line why there are no GPU readings (empty: there are). `history` says why history
+    is not being kept (empty: it is). `wall_offset_ns` added to a stamp gives wall time. `hz` is the current
+    sampling rate of the GPUs. `metrics` is the address of the Prometheus endpoint, if there is one.
     """
 
     host: str
@@ -477,14 +477,14 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
-    """The answer to a Fetch. `more` means that rows were held back for size: ask again at once.
+    """The answer to a Fetch. `more` means that rows were held back because of the size: ask again at once.
 
     A Delta with the id 0 answers no Fetch. It has the record of a command, for the viewer that sent the
     command. The `seq` of that record is 0, so that it moves no cursor.
 
-    `state` is the version of `node`, which is None when the viewer has it already. `now` is the stamp of the
-    answer; `behind_ms` how far the newest row sent lags behind the newest one known. `processes` are those on
-    GPUs if the viewer wants them and has not got this version of them.
+    `state` is the version of `node`, which is None if the viewer already has it. `now` is the stamp of the
+    answer. `behind_ms` is how far the newest row sent lags behind the newest one known. `processes` are those
+    on GPUs, if the viewer asked for them and lacks this version.
     """
 
     id: int
@@ -502,10 +502,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True, tag="buckets"):
-    """The answer to a Query: for each name the least, greatest and mean of every bucket, as float64, NaN
-    where empty.
+    """The answer to a Query: least, greatest and mean of each bucket per name, as float64, NaN if empty.
 
-    `t` and `step` (int64) stand for the last row of each bucket.
+    `t` and `step` (int64) are those of the last row of each bucket.
     """
 
     id: int
@@ -527,7 +526,7 @@ class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
 
 
 def as_asked(done: Outcome | CommandRecord) -> bool:
-    """Whether an applied change has the value that was asked for. Older runs give a reason if not."""
+    """Return whether an applied change has the requested value. Older runs give a reason if not."""
     return done.code != NOT_AS_ASKED and (bool(done.code) or not done.reason)
 
 

@@ -1,9 +1,8 @@
-"""What a person has set: by an option, the environment, `config.toml`, or a choice remembered from before, in
-that order.
+"""User settings from an option, the environment, `config.toml`, or a remembered choice, in that order.
 
-Read once, when a command begins. Nothing in here ends a command: what cannot be used is told in one line and
-the next source holds. Only `read_only` is in force where its value makes no sense, where it stands in the
-wrong place, and where the file cannot be read: whoever wrote it wanted less to be possible.
+They are read once, when a command begins. An invalid value never ends a command: it is reported in one line,
+and the next source applies. `read_only` is the exception. It is in force if its value is invalid, if it is
+misplaced, and if the file cannot be read.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hoptui.settings.ui_state import Remembered, load
 THEMES = ("auto", "dark", "light", "ansi", "none")
 LONGEST_FILE = 1 << 20
 READ_ONLY = "read_only"
-UNTIL_MENDED = ": read-only until that is mended"
+UNTIL_FIXED = ": read-only until that is fixed"
 KEYS = "keys"
 """The table of `config.toml` that maps the id of an action to its keys."""
 
@@ -32,8 +31,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 class Setting(NamedTuple):
-    """One thing that can be set, also by an environment variable; `choices` is empty for one that is on or
-    off."""
+    """One setting, which an environment variable can set too. `choices` is empty for a boolean."""
 
     name: str
     variable: str
@@ -42,7 +40,7 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
 
     def check(self, value: object) -> str:
-        """What is wrong with a value, in one clause; empty: nothing is."""
+        """Return one clause on why a value is invalid, "" if it is valid."""
         if self.choices:
             fits, wanted = value in self.choices, f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
         else:
@@ -59,15 +57,14 @@ SETTINGS = (
 
 
 class Value(NamedTuple):
-    """A value in force, and where it comes from: `default`, `remembered`, a variable, a file's line, an
-    option."""
+    """A value in force and its origin: `default`, `remembered`, a variable, a file's line, an option."""
 
     value: str | bool
     origin: str = "default"
 
 
 class KeyBinding(NamedTuple):
-    """The keys that `config.toml` gives to an action, and the place it says so."""
+    """The keys that `config.toml` gives to an action, and the line that does so."""
 
     keys: str
     place: str
@@ -75,7 +72,7 @@ class KeyBinding(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that is set. `problems` are one line each; `file` is where `config.toml` is or would be."""
+    """All settings. `problems` are one line each. `file` is where `config.toml` is or would be."""
 
     values: Mapping[str, Value] = field(default_factory=lambda: {s.name: Value(s.default) for s in SETTINGS})
     keys: Mapping[str, KeyBinding] = field(default_factory=dict)
@@ -83,11 +80,11 @@ class Config:
     problems: tuple[str, ...] = ()
     file: Path | None = None
     choices: Path | None = None
-    """Where choices are remembered; None: they are not."""
+    """Where choices are stored. None: they are not."""
 
     @classmethod
     def of(cls, **values: str | bool) -> Config:
-        """The defaults but for these values."""
+        """Return the defaults except for these values."""
         return cls({s.name: Value(values.get(s.name, s.default)) for s in SETTINGS})
 
     @property
@@ -110,39 +107,40 @@ class Config:
 def read(
     options: Mapping[str, str | bool | None] | None = None, environ: Mapping[str, str] | None = None
 ) -> Config:
-    """What is set now; `options` are those of the command line, None where one was not given.
+    """Return the settings in force. `options` are those of the command line, None if not given.
 
     Args:
         environ: the environment; default: this process's.
     """
     environ = os.environ if environ is None else environ
-    told: list[str] = []
+    problems: list[str] = []
     file, choices = place(environ, "CONFIG", "config.toml"), place(environ, "STATE", "dashboard.json")
-    written = _written(file, told)
+    written = _written(file, problems)
     remembered, problem = load(choices)
-    told += [problem] if problem else []
+    problems += [problem] if problem else []
     values = {}
     for setting in SETTINGS:
         found = [
             *_from_option(setting, options or {}),
-            *_from_environment(setting, environ, told),
-            *_from_file(setting, written, told),
+            *_from_environment(setting, environ, problems),
+            *_from_file(setting, written, problems),
             *_from_before(setting, remembered),
         ]
         values[setting.name] = found[0] if found else Value(setting.default)
-    keys = _keys(written, told)
-    return Config(values, keys, remembered, tuple(told), file, choices)
+    keys = _keys(written, problems)
+    return Config(values, keys, remembered, tuple(problems), file, choices)
 
 
 def place(environ: Mapping[str, str], kind: str, name: str) -> Path | None:
-    """A file of hoptui's as the XDG Base Directory Specification has it: a relative path in a variable is
-    ignored.
+    """Return the path of a hoptui file by the XDG Base Directory Specification.
+
+    A relative path in a variable is ignored.
 
     Args:
         kind: `CONFIG` or `STATE`.
 
     Returns:
-        None where there is no home directory.
+        None if there is no home directory.
     """
     home = environ.get("HOME", "")
     given = environ.get(f"XDG_{kind}_HOME", "")
@@ -154,7 +152,7 @@ def place(environ: Mapping[str, str], kind: str, name: str) -> Path | None:
 
 
 def short(path: Path) -> str:
-    """A path for people, with `~` for the home directory."""
+    """Return a path for display, with `~` for the home directory."""
     home = os.environ.get("HOME", "")
     whole = numbers.clean(str(path), 120)
     return f"~{whole[len(home) :]}" if home.startswith("/") and whole.startswith(f"{home}/") else whole
@@ -170,17 +168,17 @@ def _from_option(setting: Setting, options: Mapping[str, str | bool | None]) -> 
         yield Value(value, f"--no-{name}" if value is False else f"--{name}")
 
 
-def _from_environment(setting: Setting, environ: Mapping[str, str], told: list[str]) -> Iterator[Value]:
+def _from_environment(setting: Setting, environ: Mapping[str, str], problems: list[str]) -> Iterator[Value]:
     given = environ.get(setting.variable, "").strip()
     value: str | bool = given.lower()
     if not setting.choices:
         value = True if value in _TRUE else False if value in _FALSE else given
     if given and (wrong := setting.check(value)):
-        told.append(f"{setting.variable}: {wrong}{_all_the_same(setting)}")
+        problems.append(f"{setting.variable}: {wrong}{_consequence(setting)}")
         value = setting.name == READ_ONLY or ""
     if given and value != "":
         yield Value(value, setting.variable)
-    if setting.name == "ascii" and environ.get("TERM") == "linux":  # the console: its font has no braille
+    if setting.name == "ascii" and environ.get("TERM") == "linux":  # the console's font has no braille
         yield Value(True, "TERM=linux")
     if setting.name == "theme" and environ.get("NO_COLOR"):  # https://no-color.org
         yield Value("none", "NO_COLOR")
@@ -190,7 +188,7 @@ def _from_environment(setting: Setting, environ: Mapping[str, str], told: list[s
 
 
 class _Written(NamedTuple):
-    """What `config.toml` has, and how to say where."""
+    """The content of `config.toml`, and the position of its entries."""
 
     path: Path
     source: str
@@ -201,17 +199,21 @@ class _Written(NamedTuple):
         return f"{short(self.path)} line {number}" if number else short(self.path)
 
     def misplaced(self) -> str:
-        """The dotted name of a `read_only` below a table's header, which TOML takes for one of that table; ""
-        without one."""
+        """Return the dotted name of a `read_only` below a table's header, "" without one.
+
+        TOML takes it for an entry of that table.
+        """
         if READ_ONLY in self.table:
             return ""
         inner = (name for name, value in _flat(self.table) if value is not False)
         return next((name for name in inner if name.endswith(f".{READ_ONLY}")), "")
 
 
-def _written(file: Path | None, told: list[str]) -> _Written | None:
-    """The file, if there is one; of one that cannot be used, only that it asks for `read_only`, or that it
-    might."""
+def _written(file: Path | None, problems: list[str]) -> _Written | None:
+    """Return the file's content, None without a file.
+
+    Of an unusable file, it returns only that `read_only` is set or might be set.
+    """
     if file is None:
         return None
     try:
@@ -219,23 +221,23 @@ def _written(file: Path | None, told: list[str]) -> _Written | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        # A home of somebody else, as in some containers: nobody says that there is a file.
-        told.append(f"{short(file)} cannot be looked for: {error.strerror}")
+        # Another user's home, as in some containers: the file need not exist.
+        problems.append(f"{short(file)} cannot be looked for: {error.strerror}")
         return None
     if not regular:
-        told.append(f"{short(file)} is not used: it is no file")
+        problems.append(f"{short(file)} is not used: it is no file")
         return None
     unknown = _Written(file, "", {READ_ONLY: True})
     try:
         with file.open("rb") as opened:
             content = opened.read(LONGEST_FILE + 1)
     except OSError as error:
-        told.append(f"{short(file)} cannot be read: {error.strerror}{UNTIL_MENDED}")
+        problems.append(f"{short(file)} cannot be read: {error.strerror}{UNTIL_FIXED}")
         return unknown
     if len(content) > LONGEST_FILE:
-        told.append(f"{short(file)} is not used: it is larger than {LONGEST_FILE >> 10} KiB{UNTIL_MENDED}")
+        problems.append(f"{short(file)} is not used: it is larger than {LONGEST_FILE >> 10} KiB{UNTIL_FIXED}")
         return unknown
-    import tomllib  # here, because most people have no such file, and every command looks for it
+    import tomllib  # imported here: every command calls this, and most users have no file
 
     try:
         source = content.decode("utf-8-sig")
@@ -244,26 +246,26 @@ def _written(file: Path | None, told: list[str]) -> _Written | None:
         why = "it is not UTF-8"
     except tomllib.TOMLDecodeError as error:
         why = numbers.clean(str(error), 160)
-    # Without its zeros UTF-16 can be searched too.
+    # Without its zero bytes, UTF-16 text can be searched too.
     source = content.decode("utf-8-sig", "replace").replace("\0", "")
     meant = re.search(rf"^[^\w#\n]*{READ_ONLY}[\"']?\s*=\s*true\b", source, re.MULTILINE)
-    told.append(f"{short(file)} is not used{' but for read_only' if meant else ''}: {why}")
+    problems.append(f"{short(file)} is not used{' but for read_only' if meant else ''}: {why}")
     return _Written(file, source, {READ_ONLY: True}) if meant else None
 
 
-def _from_file(setting: Setting, written: _Written | None, told: list[str]) -> Iterator[Value]:
+def _from_file(setting: Setting, written: _Written | None, problems: list[str]) -> Iterator[Value]:
     if written is None:
         return
     if setting.name not in written.table:
         inner = written.misplaced() if setting.name == READ_ONLY else ""
         if inner:
             where = written.place(inner)
-            told.append(f"{where}: {READ_ONLY} belongs above the first [table]{UNTIL_MENDED}")
+            problems.append(f"{where}: {READ_ONLY} belongs above the first [table]{UNTIL_FIXED}")
             yield Value(True, where)
         return
     value, where = written.table[setting.name], written.place(setting.name)
     if wrong := setting.check(value):
-        told.append(f"{where}: {wrong}{_all_the_same(setting)}")
+        problems.append(f"{where}: {wrong}{_consequence(setting)}")
         if setting.name != READ_ONLY:
             return
         value = True
@@ -275,39 +277,39 @@ def _from_before(setting: Setting, remembered: Remembered) -> Iterator[Value]:
         yield Value(remembered.theme, "remembered")
 
 
-def _keys(written: _Written | None, told: list[str]) -> dict[str, KeyBinding]:
-    """The table of keys; and every name in the file that nobody knows is told."""
+def _keys(written: _Written | None, problems: list[str]) -> dict[str, KeyBinding]:
+    """Return the table of keys. Reports every unknown name in the file."""
     found: dict[str, KeyBinding] = {}
     for name, value in written.table.items() if written else ():
         assert written is not None
         if name == KEYS and isinstance(value, dict):
             for action, keys in _flat(value):
                 if f"{KEYS}.{action}" == written.misplaced():
-                    continue  # told already
+                    continue  # already reported
                 where = written.place(f"{KEYS}.{action}")
                 if isinstance(keys, str):
                     found[action] = KeyBinding(keys, where)
                 else:
-                    told.append(
+                    problems.append(
                         f'{where}: the keys of {action} are a text such as "f5,p", not {_shown(keys)}'
                     )
         elif name == KEYS:
-            told.append(f"{written.place(name)}: {KEYS} is a table: [{KEYS}]")
+            problems.append(f"{written.place(name)}: {KEYS} is a table: [{KEYS}]")
         elif name not in (known := [s.name for s in SETTINGS]):
-            told.append(f"{written.place(name)}: there is no setting {name}{near(name, [*known, KEYS])}")
+            problems.append(f"{written.place(name)}: there is no setting {name}{near(name, [*known, KEYS])}")
     return found
 
 
 def near(name: str, known: list[str]) -> str:
-    """`, did you mean theme?`, where a known name looks like it."""
-    import difflib  # here, because a command that finds nothing wrong does not need it
+    """Return `, did you mean theme?` if a known name is similar, else ""."""
+    import difflib  # imported here: most commands do not need it
 
     like = difflib.get_close_matches(name, known, n=1)
     return f", did you mean {like[0]}?" if like else ""
 
 
 def line_of(source: str, name: str) -> int | None:
-    """The line (from 1) of a TOML text that sets a dotted name, None where it is not written plainly."""
+    """Return the line (from 1) of a TOML text that sets a dotted name, None if it is not found."""
     table = ""
     for number, line in enumerate(source.splitlines(), 1):
         bare = re.sub(r"[\s\"']", "", line)
@@ -321,7 +323,8 @@ def line_of(source: str, name: str) -> int | None:
 
 
 def _flat(table: dict[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
-    """`run.pause = …` without quotes is a table in a table to TOML, and means the same."""
+    """Yield dotted names. For TOML, `run.pause = …` without quotes is a table in a table, with the same
+    meaning."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{before}{name}.")
@@ -329,8 +332,8 @@ def _flat(table: dict[str, Any], before: str = "") -> Iterator[tuple[str, object
             yield f"{before}{name}", value
 
 
-def _all_the_same(setting: Setting) -> str:
-    return UNTIL_MENDED if setting.name == READ_ONLY else ""
+def _consequence(setting: Setting) -> str:
+    return UNTIL_FIXED if setting.name == READ_ONLY else ""
 
 
 def _shown(value: object) -> str:

@@ -1,9 +1,9 @@
-"""Choices that a person made in the dashboard, kept for the next time: the theme, hidden panels, one shown
-alone, the metric in the chart.
+"""Choices that a user made in the dashboard: the theme, hidden panels, a single shown panel, the chart's
+metric.
 
-They have a file of their own in the state directory, written whole and put in place in one step.
-`config.toml` is the person's and is never written: a program that does so loses its comments and order sooner
-or later. What `config.toml` sets is therefore stronger than what is remembered.
+They have their own file in the state directory. It is written whole and moved into place in one step.
+`config.toml` is the user's and is never written, because a rewrite would lose its comments and order. So
+`config.toml` overrides remembered choices.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ LONGEST_FILE = 1 << 16
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """`theme` as `config.toml` would name it, `hidden` the ids of panels, `alone` the one panel of a run that
-    is shown, `metric` of the learning chart; empty: no choice."""
+    """Remembered choices. Empty means no choice.
+
+    `theme` is a value for `config.toml`, `hidden` the ids of panels, `alone` the single panel of a run that
+    is shown, `metric` that of the learning chart.
+    """
 
     theme: str = ""
     hidden: tuple[str, ...] = ()
@@ -28,7 +31,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(path: Path | None) -> tuple[Remembered, str]:
-    """What is remembered, and one line if there is a file that cannot be used."""
+    """Return what is remembered, and one line if the file cannot be used ("" if it can)."""
     if path is None:
         return Remembered(), ""
     try:
@@ -43,10 +46,10 @@ def load(path: Path | None) -> tuple[Remembered, str]:
 
 
 def change(path: Path | None, **fields: str | tuple[str, ...]) -> str:
-    """Remember these fields and leave the others as another dashboard may have written them; why not, if it
-    failed.
+    """Remember these fields and keep the others, which another dashboard may have written.
 
-    The old file stays whole until the new one is: a full disk or a crash loses the change alone.
+    Returns the reason if it failed, else "". The old file stays until the new one is complete: a full disk or
+    a crash loses only the change.
     """
     if path is None:
         return "there is no home directory"
