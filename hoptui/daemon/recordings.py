@@ -308,7 +308,7 @@ def _plain(run: str) -> bool:
 def _found(recording: Recording) -> RecordedRun:
     raw = recording.recall(RUN)
     if raw is None:
-        raise ValueError("it does not say which run it is of")
+        raise ValueError("it does not name its run")
     known = msgspec.json.decode(raw, type=KnownRun)
     run = known.state.run
     newest = None

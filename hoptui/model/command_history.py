@@ -1,5 +1,4 @@
-"""The commands of a run as people search them and give them again: the same for the command line and the
-dashboard. Pure."""
+"""Search and repetition of a run's commands, for the command line and the dashboard. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +14,19 @@ from hoptui.protocol.authors import author, author_word
 from hoptui.protocol.messages import CommandRecord, NodeState, RunState
 
 UNDO = "undo of "
-"""How the reason of a command begins that undoes another; the id of that one follows."""
+"""Prefix of the reason of a command that undoes another. The id of that command follows."""
 ENDED = "not measured: the run ended"
 STAGE = "stage:"
 BY = "by:"
 LONGEST_WORD = 400
-"""Of a line that is to be typed, in characters."""
+"""Maximum characters of a word that a user types."""
 
 
 class Filter(NamedTuple):
-    """Which commands are wanted: all of `words` occur in what is said of one, its stage begins with `stage`,
-    its author with `by`.
+    """Selects commands.
 
-    Case does not matter, and what is empty asks for nothing.
+    All of `words` occur in a command's text, its stage begins with `stage` and its author with `by`. Case is
+    ignored. An empty field selects everything.
     """
 
     words: tuple[str, ...] = ()
@@ -36,7 +35,7 @@ class Filter(NamedTuple):
 
     @classmethod
     def parse(cls, typed: str) -> Filter:
-        """`lr stage:applied by:ana`; of two stages or two people the last counts."""
+        """Parse `lr stage:applied by:ana`. Of two stages or two authors the last counts."""
         found, stage, by = [], "", ""
         for word in typed.lower().split():
             if word.startswith(STAGE):
@@ -48,13 +47,13 @@ class Filter(NamedTuple):
         return cls(tuple(found), stage, by)
 
     def __str__(self) -> str:
-        """As it is typed."""
+        """The filter as a user types it."""
         stage = f"{STAGE}{self.stage}" if self.stage else ""
         by = f"{BY}{self.by}" if self.by else ""
         return " ".join(filter(None, (*self.words, stage, by)))
 
     def wants(self, record: CommandRecord) -> bool:
-        """Whether a command is one of them."""
+        """Return whether the filter selects a command."""
         if not record.stage.startswith(self.stage) or not author_word(record.origin).startswith(self.by):
             return False
         parts = (
@@ -69,23 +68,22 @@ class Filter(NamedTuple):
 
 
 def newest_first(records: Iterable[CommandRecord], wanted: Filter | None = None) -> list[CommandRecord]:
-    """The commands that are wanted, the newest on top."""
+    """Return the selected commands, newest first."""
     asked = wanted is not None and wanted != Filter()
     found = [record for record in records if wanted is None or not asked or wanted.wants(record)]
     return sorted(found, key=lambda record: (record.wall, record.seq), reverse=True)
 
 
 def command_line(verb: str, run: str, *rest: str) -> str:
-    """What to type in a shell: `hoptui resume 'my run'`. `run` is what names its run; nothing in it is for
-    the shell."""
+    """Return a command for a shell: `hoptui resume 'my run'`. `run` is the run's name or id. Words are
+    quoted."""
     return shlex.join(["hoptui", verb, *(numbers.clean(word, LONGEST_WORD) for word in (run, *rest))])
 
 
 def again(record: CommandRecord, run: str) -> str:
-    """What to type in a shell to give a command again: `hoptui set ppo num_envs=2048`. `run` is what names
-    its run.
+    """Return the shell command that repeats a command: `hoptui set ppo num_envs=2048`.
 
-    It is the value that was asked for, to the last digit, whatever became of it.
+    `run` is the run's name or id. The value is the requested one with all digits, whatever the outcome was.
     """
     rest: tuple[str, ...] = ()
     if record.verb == "set":
@@ -96,15 +94,14 @@ def again(record: CommandRecord, run: str) -> str:
 
 
 def reason(record: CommandRecord, commands: Mapping[str, CommandRecord]) -> str:
-    """Why a command was given, as its author said: `more work`, `undo of lr 1.0e-3 → 3.0e-4`; empty where
-    nothing was said."""
+    """Return the author's reason for a command: `more work`, `undo of lr 1.0e-3 → 3.0e-4`; "" without one."""
     undone = commands.get(record.why.removeprefix(UNDO)) if record.why.startswith(UNDO) else None
     return sentences.purpose(record) if undone is None else f"{UNDO}{vocabulary.change(undone)}"
 
 
 def left(record: CommandRecord) -> CommandRecord:
-    """A command as the end of its run has left it: an effect of which there is no figure yet is not measured
-    any more."""
+    """Return a command as the end of its run left it: an effect without a figure is marked as not
+    measured."""
     found = record.measured
     if found is None or found.settled or found.gain is not None:
         return record
@@ -112,15 +109,17 @@ def left(record: CommandRecord) -> CommandRecord:
 
 
 def named(run: RunState, node: NodeState | None) -> str:
-    """What names a run on a command line: its name, or its id where the name does not: another run has the
-    same, or nobody can type it."""
+    """Return the word that identifies a run on a command line.
+
+    It is the name, or the id if another run has the same name or the name cannot be typed.
+    """
     same = [other for other in node.runs if other.name == run.name] if node else []
     typed = run.name and not run.name.startswith("-") and numbers.clean(run.name, LONGEST_WORD) == run.name
     return run.name if typed and len(same) < 2 else run.run
 
 
 def as_typed(value: KnobValue | None) -> str:
-    """A value as a person would type it, to its last digit: `on`, `2048`, `0.0003`."""
+    """Return a value as a user would type it, with all digits: `on`, `2048`, `0.0003`."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return "" if value is None else str(value)

@@ -1,8 +1,8 @@
-"""Stretches of the past in finer buckets than a viewer's rings hold: what is wished for, asked for and held.
-No I/O.
+"""Finer buckets of the past than a viewer's rings hold: requests, pending requests and cached answers. No
+I/O.
 
-A tile has `TILE` buckets of one metric; their length is a power of two of ns and tiles are aligned to it, so
-that whoever pans or zooms meets the same ones again. They are kept in a cache that is bounded in bytes.
+A tile has `TILE` buckets of one metric. The bucket length is a power of two of ns, and tiles are aligned to
+it, so panning and zooming reuse them. The cache is bounded in bytes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Generic, NamedTuple, TypeVar
 
 from hoptui.protocol.messages import Buckets
 
-ENTRY_BYTES = 512  # what an entry of a cache costs besides its arrays
+ENTRY_BYTES = 512  # bytes of a cache entry besides its arrays
 
 Value = TypeVar("Value")
 
 
 class Entries(NamedTuple):
-    """Stamps with the least and greatest value at each, oldest first, all of them known."""
+    """Stamps with the least and greatest value at each, oldest first. All values are known."""
 
     t: array[int]
     low: array[float]
     high: array[float]
 
     def take(self, other: Entries, start: int, stop: int) -> None:
-        """Append entries of another."""
+        """Append entries `start` to `stop` of another."""
         self.t.extend(other.t[start:stop])
         self.low.extend(other.low[start:stop])
         self.high.extend(other.high[start:stop])
@@ -40,8 +40,10 @@ class Entries(NamedTuple):
 
 
 class Cache(Generic[Value]):
-    """The newest used values up to `most_bytes`, as `size` counts them; the one asked for last always
-    stays."""
+    """The most recently used values up to `most_bytes`, as `size` counts them.
+
+    The value used last always stays.
+    """
 
     def __init__(self, most_bytes: int, size: Callable[[Value], int]) -> None:
         self.bytes = 0
@@ -50,14 +52,14 @@ class Cache(Generic[Value]):
         self._held: OrderedDict[Hashable, Value] = OrderedDict()
 
     def get(self, key: Hashable) -> Value | None:
-        """The value of `key` if it is held."""
+        """Return the value of `key` if it is cached."""
         found = self._held.get(key)
         if found is not None:
             self._held.move_to_end(key)
         return found
 
     def put(self, key: Hashable, value: Value) -> None:
-        """Hold a value in place of the one that was held, and let go of those not used for longest."""
+        """Cache a value, and drop those not used for the longest time."""
         if key in self._held:
             self.bytes -= self._size(self._held.pop(key))
         self._held[key] = value
@@ -67,12 +69,12 @@ class Cache(Generic[Value]):
 
 
 def entries_bytes(entries: Entries) -> int:
-    """What a stretch costs in a cache."""
+    """Return the size of entries in a cache."""
     return ENTRY_BYTES + 24 * len(entries.t)
 
 
 def known_entries(answer: Buckets, name: str) -> Entries:
-    """The buckets in which a metric is known."""
+    """Return the buckets in which a metric is known."""
     at = answer.names.index(name)
     t, low, high = array("q", answer.t), array("d", answer.low[at]), array("d", answer.high[at])
     kept = [i for i in range(len(t)) if math.isfinite(low[i]) and math.isfinite(high[i])]
@@ -87,17 +89,17 @@ def known_entries(answer: Buckets, name: str) -> Entries:
 
 TILE = 256
 MOST_BYTES = 8 << 20
-MOST_TILES = 8  # in one question
-COARSER = (1, 2, 4, 8, 16, 32)  # what is asked for, and what is shown until it is there
-PATIENCE_NS = 10 * 10**9  # so long after it was asked for a tile may be asked for again
-LATE_NS = 5 * 10**9  # rows so young may not have been there when a question about them was answered
+MOST_TILES = 8  # in one request
+COARSER = (1, 2, 4, 8, 16, 32)  # factors of the bucket length: shown until the requested tile arrives
+PATIENCE_NS = 10 * 10**9  # a tile is requested again after this time without an answer
+LATE_NS = 5 * 10**9  # rows younger than this may be missing from an answer
 STEPS = ""
-"""The name under which the iterations of a source are looked at."""
-_ANY = "iteration_s"  # a question without names would be about all of them
+"""The name that stands for the iterations of a source."""
+_ANY = "iteration_s"  # a request without names would be about all metrics
 
 
 class TileRequest(NamedTuple):
-    """One question: the tiles `first` to `last` of some metrics, in buckets of `step` ns."""
+    """One request: the tiles `first` to `last` of some metrics, in buckets of `step` ns."""
 
     source: str
     names: tuple[str, ...]
@@ -107,7 +109,7 @@ class TileRequest(NamedTuple):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The names to ask for."""
+        """The names to request."""
         return tuple(name for name in self.names if name != STEPS) or (_ANY,)
 
     @property
@@ -124,7 +126,7 @@ class TileRequest(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What is held from `t0` to `t1`, both included."""
+    """The entries held from `t0` to `t1`, both included."""
 
     t0: int
     t1: int
@@ -132,12 +134,12 @@ class Part(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    end: int  # all is known up to here
+    end: int  # everything up to this stamp is known
     entries: Entries
 
 
 class Closeups:
-    """The tiles of all metrics of a store. Stamps are the node's; the caller holds the store's lock."""
+    """The tiles of all metrics of a store. Stamps are the node's. The caller holds the store's lock."""
 
     def __init__(self) -> None:
         self._tiles: Cache[_Tile] = Cache(MOST_BYTES, lambda tile: entries_bytes(tile.entries))
@@ -146,14 +148,13 @@ class Closeups:
 
     @property
     def wished(self) -> bool:
-        """Whether there is anything to ask."""
+        """Whether there is anything to request."""
         return bool(self._wishes)
 
     def wish(self, source: str, name: str, t0: int, t1: int, width: int, now: int) -> bool:
-        """Ask for what is not held between two stamps in buckets no longer than `width`; only the last wish
-        of a metric counts.
+        """Request what is not held between two stamps, in buckets no longer than `width` ns.
 
-        Returns whether there is anything to ask that was not to be asked already.
+        Only the last wish of a metric counts. Returns whether the wish is new.
         """
         before = self._wishes.pop((source, name), None)
         step = _step(width)
@@ -170,8 +171,7 @@ class Closeups:
         return wish != before
 
     def take(self, most: int, now: int) -> list[TileRequest]:
-        """At most so many questions about what is wished for, each about all metrics of a source that want
-        the same."""
+        """Return at most `most` requests. Each is for all metrics of a source with the same wish."""
         alike: dict[tuple[str, int, int, int], list[str]] = {}
         for (source, name), wanted in self._wishes.items():
             alike.setdefault((source, *wanted), []).append(name)
@@ -187,7 +187,7 @@ class Closeups:
         return looks
 
     def put(self, look: TileRequest, answer: Buckets) -> None:
-        """Hold an answer."""
+        """Cache an answer."""
         length = look.step * TILE
         for name in look.names:
             found = iterations(answer) if name == STEPS else known_entries(answer, name)
@@ -202,11 +202,11 @@ class Closeups:
                 self._tiles.put(key, _Tile(min(asked - LATE_NS, (number + 1) * length - 1), entries))
 
     def reconnected(self) -> None:
-        """What was asked will not be answered any more."""
+        """Drop pending requests after a reconnect: they will not be answered."""
         self._asked.clear()
 
     def parts(self, source: str, name: str, t0: int, t1: int, width: int) -> Iterator[Part]:
-        """What is held between two stamps, oldest first, in buckets of about `width`."""
+        """Yield what is held between two stamps, oldest first, in buckets of about `width` ns."""
         step = _step(width)
         length = step * TILE
         for number in range(t0 // length, t1 // length + 1):
@@ -221,7 +221,7 @@ class Closeups:
                     break
 
     def _lacks(self, key: tuple[str, str, int, int], end: int, now: int) -> bool:
-        """Whether a tile has to be asked for, to know what was until `end`."""
+        """Return whether a tile must be requested to know everything until `end`."""
         asked = self._asked.get(key)
         if asked is not None and now - asked < PATIENCE_NS:
             return False
@@ -230,11 +230,11 @@ class Closeups:
 
 
 def iterations(answer: Buckets) -> Entries:
-    """The iteration at the end of each bucket."""
+    """Return the iteration at the end of each bucket."""
     steps = array("d", map(float, array("q", answer.step)))
     return Entries(array("q", answer.t), steps, steps)
 
 
 def _step(width: int) -> int:
-    """The greatest power of two that is not above `width`."""
+    """Return the greatest power of two that is not above `width`."""
     return 1 << max(1, width).bit_length() - 1

@@ -1,8 +1,7 @@
-"""A process of this machine, held while a person decides: what it is, and a signal that reaches it and no
-other.
+"""A handle on a process of this machine: its facts, and a signal that cannot reach another process.
 
-A pid may be another's by the time a question is answered. The kernel's handle of the process (pidfd_open(2))
-never is.
+The pid may belong to another process by the time a user answers a question. The kernel's handle
+(pidfd_open(2)) never does.
 """
 
 from __future__ import annotations
@@ -18,18 +17,19 @@ from hoptui.node.processes import whose_pids
 from hoptui.protocol.messages import NodeState
 
 CLOCKS_APART_S = 30.0
-"""A daemon and the process that it is agree on when it started, within what a clock may be set by."""
+"""Tolerance for the start time of the daemon's process: a clock may be adjusted."""
 
 
 class NotYoursError(Exception):
-    """The process may not be ended from here; the text is one sentence."""
+    """The process may not be ended from here. The text is one sentence."""
 
 
 class ProcessHandle:
-    """The process that `shown` is about, to be closed when it is no longer wanted (it is a context).
+    """The process that `shown` describes. Close it after use; it is a context manager.
 
     Raises:
-        NotYoursError: it is somebody else's, has ended, is another one by now, or is not on this machine.
+        NotYoursError: it belongs to another user, has ended, has been replaced by another process, or is
+            not on this machine.
     """
 
     def __init__(self, shown: GpuProcess, node: NodeState) -> None:
@@ -46,8 +46,10 @@ class ProcessHandle:
             raise
 
     def _look(self, shown: GpuProcess) -> None:
-        """See that it is what the person was shown: the handle is held, so what is read now is of this
-        process or of none."""
+        """Check that the process is the one shown to the user.
+
+        The handle is open, so what is read now belongs to this process or to none.
+        """
         gone = f"there is no process {shown.pid} any more"
         try:
             process = psutil.Process(shown.pid)
@@ -70,7 +72,7 @@ class ProcessHandle:
             raise NotYoursError(f"process {shown.pid} is this dashboard")
 
     def lives(self) -> bool:
-        """Whether it has not ended (one that waits for its parent to take notice has)."""
+        """Return whether it has not ended. A zombie has ended."""
         try:
             signal.pidfd_send_signal(self._handle, 0)
             return psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
@@ -78,7 +80,7 @@ class ProcessHandle:
             return False
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send it a signal: to this very process, or to none.
+        """Send a signal to exactly this process, or to none.
 
         Raises:
             NotYoursError: it has ended, or the kernel refuses.
@@ -105,14 +107,12 @@ class ProcessHandle:
 
 
 def _must_be_here(shown: GpuProcess, node: NodeState) -> None:
-    """The pid has to mean the same process to the driver, to the node's daemon and to us."""
+    """Check that the pid means the same process to the driver, to the node's daemon and to this process."""
     if not shown.command or not shown.user:
-        raise NotYoursError(
-            f"who process {shown.pid} is, is not known here: it is of another container or user"
-        )
+        raise NotYoursError(f"process {shown.pid} is unknown here: it belongs to another container or user")
     if whose_pids() == "container":
         raise NotYoursError(
-            "this is a container with pids of its own, and the driver counts the machine's: end it where "
+            "this container has its own pids, and the driver reports the machine's: end it where "
             "it was started"
         )
     try:

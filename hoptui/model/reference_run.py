@@ -1,7 +1,7 @@
-"""A recording beside the run on screen, and series on another axis than their own clock.
+"""A recording for comparison with the run on screen, and series on another axis than their own clock.
 
-All of the recording is known; of a run that goes on, more and more. A series is moved in time, or drawn by
-iteration. A place on the axis of iterations is in thousandths of one, so places stay integers.
+All of the recording is known; of a live run, more and more. A series is shifted in time, or drawn by
+iteration. Positions on the axis of iterations are integers: thousandths of an iteration.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError, library
 
 MILLI = 1000
-DETAIL = 1024  # stamps that a part of a course is known at
+DETAIL = 1024  # number of stamps in a part of a course
 _HIGH = 1 << 62
 
 
 class Timed(Protocol):
-    """One metric over time; see `hoptui.model.series.Series`."""
+    """One metric over time. See `hoptui.model.series.Series`."""
 
     @property
     def first_t(self) -> int: ...
@@ -41,7 +41,7 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class Shifted:
-    """A series whose stamps are moved by so many ns."""
+    """A series with stamps shifted by `by` ns."""
 
     series: Timed
     by: int
@@ -55,10 +55,10 @@ class Shifted:
         return self.series.refined
 
     def window(self, x0: int, x1: int, points: int) -> SeriesWindow:
-        """As `Series.window`, between two moved stamps.
+        """As `Series.window`, between two shifted stamps.
 
-        Whole buckets are moved: so a recording's are read once and kept, and a curve is off by half a bucket
-        at most.
+        The shift is rounded to whole buckets. So buckets of a recording are read once and cached, and a curve
+        is off by at most half a bucket.
         """
         step, odd = divmod(x1 - x0 + 1, points)
         by = self.by if odd else round(self.by / step) * step
@@ -67,22 +67,22 @@ class Shifted:
 
 
 class Course:
-    """When a run was at which iteration, from stamps and the iterations at their rows; between two it is
-    interpolated.
+    """Maps stamps to iterations of a run, with interpolation.
 
-    A run that went back to a checkpoint did some iterations twice: only the last time counts, what was thrown
-    away has no place.
+    A run that went back to a checkpoint did some iterations twice. Only the last time counts; discarded
+    iterations have no position.
     """
 
     def __init__(self, t: Sequence[int], steps: Sequence[float]) -> None:
         self._t: list[int] = []
         self._x: list[int] = []
-        # Between the stamps before and at such an index iterations were thrown away.
+        # Iterations were discarded between this index and the one before.
         self._undone: set[int] = set()
         later: list[tuple[int, float, bool]] = []
         least, undone = float(_HIGH), False
         for stamp, step in zip(reversed(t), reversed(steps), strict=True):
-            if 0 <= step < least or (step == least and not undone):  # NaN, and no iteration yet, are neither
+            # excludes NaN and stamps before the first iteration
+            if 0 <= step < least or (step == least and not undone):
                 later.append((stamp, step, undone))
                 least, undone = step, False
             elif step >= least:
@@ -95,12 +95,14 @@ class Course:
 
     @property
     def ends(self) -> tuple[int, int] | None:
-        """The first and the last place that it knows, None where it knows none."""
+        """The first and the last position, None if there are none."""
         return (self._x[0], self._x[-1]) if self._x else None
 
     def place(self, t: int) -> int | None:
-        """Where a stamp is on the axis, None before the first and after the last iteration, and where it was
-        thrown away."""
+        """Return the position of a stamp.
+
+        None before the first and after the last iteration, and where iterations were discarded.
+        """
         if not self._t or not self._t[0] <= t <= self._t[-1]:
             return None
         i = bisect_left(self._t, t)
@@ -109,19 +111,19 @@ class Course:
         return _between(self._t, self._x, t)
 
     def nearest(self, t: int) -> int | None:
-        """The place that is nearest to a stamp, None where it knows none."""
+        """Return the position nearest to a stamp, None if there are none."""
         return _between(self._t, self._x, t) if self._t else None
 
     def stamp(self, x: int) -> int:
-        """When a place of the axis was passed; the first or last stamp where it is outside."""
+        """Return the stamp of a position, clamped to the first or last stamp."""
         if not self._x:
             return 0
         return _between(self._x, self._t, min(max(x, self._x[0]), self._x[-1]))
 
 
 class IterationIndex:
-    """When a run was at which iteration, from the iterations at its rows; what was found for a part of the
-    axis is kept."""
+    """Maps stamps to iterations, from the iterations at the rows. Caches the result for a part of the
+    axis."""
 
     def __init__(self, steps: Timed) -> None:
         self.steps = steps
@@ -130,15 +132,17 @@ class IterationIndex:
 
     @property
     def whole(self) -> Course:
-        """The course from its first row to its last."""
+        """The course from the first row to the last."""
         version = self.steps.version
         if self._whole is None or self._whole[0] != version:
             self._whole = (version, course_of(self.steps, self.steps.first_t, self.steps.last_t))
         return self._whole[1]
 
     def part(self, x0: int, x1: int) -> tuple[int, int, Course]:
-        """Between which stamps the run was in a part of the axis, and its course there; the second stamp is
-        before the first where it never was."""
+        """Return the first and the last stamp of a part of the axis, and the course there.
+
+        The second stamp is before the first if the run never was in that part.
+        """
         key = (self.steps.version, x0, x1)
         if self._part is None or self._part[0] != key:
             t0, t1 = self._stamps(x0, x1)
@@ -147,12 +151,12 @@ class IterationIndex:
 
     def _stamps(self, x0: int, x1: int) -> tuple[int, int]:
         t0, t1, course = self.steps.first_t, self.steps.last_t, self.whole
-        for _ in range(2):  # each time the course is known a thousand times as well
+        for _ in range(2):  # each pass makes the course a thousand times more precise
             ends = course.ends
             if ends is None or x1 < ends[0] or x0 > ends[1]:
                 return 1, 0
             found = course.stamp(x0), course.stamp(x1)
-            # It is interpolated between its stamps.
+            # The course is interpolated between its stamps.
             margin = max((t1 - t0) // DETAIL, (found[1] - found[0]) // 16) + 1
             enough = found[1] - found[0] > (t1 - t0) // 64
             t0, t1 = found[0] - margin, found[1] + margin
@@ -164,7 +168,7 @@ class IterationIndex:
 
 @dataclass(frozen=True)
 class Stepped:
-    """A series by iteration of the run that it belongs to."""
+    """A series by iteration of its run."""
 
     series: Timed
     iterations: IterationIndex
@@ -178,7 +182,7 @@ class Stepped:
         return self.series.refined + self.iterations.steps.refined
 
     def window(self, x0: int, x1: int, points: int) -> SeriesWindow:
-        """As `Series.window`, between two places of the axis of iterations."""
+        """As `Series.window`, between two positions on the axis of iterations."""
         t0, t1, course = self.iterations.part(x0, x1)
         found = SeriesWindow([], [], [])
         for t, low, high in zip(*self.series.window(t0, t1, points), strict=True):
@@ -191,18 +195,17 @@ class Stepped:
 
 
 def course_of(steps: Timed, t0: int, t1: int) -> Course:
-    """A run's course between two stamps, and a little further on both sides so that the edges are known
-    too."""
+    """Return a run's course between two stamps, with a margin so that the edges are known too."""
     margin = max(1, (t1 - t0) // DETAIL)
     t, low, high = steps.window(t0 - margin, t1 + margin, DETAIL)
-    # A bucket is stamped by its last row: where its first was is not known exactly.
+    # A bucket has the stamp of its last row. The stamp of its first row is not known exactly.
     if len(t) > 1 and low[0] < high[0]:
         return Course([2 * t[0] - t[1], *t], [low[0], *high])
     return Course(t, high)
 
 
 def _between(known: Sequence[int], values: Sequence[int], at: int) -> int:
-    """The value at a place between those known, all of them rising."""
+    """Interpolate between known places. All of them rise."""
     i = bisect_right(known, at)
     if i == len(known):
         return values[-1]
@@ -212,18 +215,18 @@ def _between(known: Sequence[int], values: Sequence[int], at: int) -> int:
     return values[i - 1] + (values[i] - values[i - 1]) * (at - a) // max(1, b - a)
 
 
-AGAIN_S = 5.0  # a recording that is being written is read anew so often
+AGAIN_S = 5.0  # interval of reading a recording that is being written
 
 
 class CannotCompare(ValueError):  # noqa: N818 - says what is the case
-    """A file is no recording, cannot be read, or has nothing in it; the text is one sentence."""
+    """A file is not a recording, cannot be read, or is empty. The text is one sentence."""
 
 
 class Companion:
-    """The recording at `path`; `now` is seconds of any monotonic clock. Used by one thread.
+    """The recording at `path`. `now` is seconds of any monotonic clock. Used by one thread.
 
     Raises:
-        CannotCompare: there is nothing to compare with in it.
+        CannotCompare: it has nothing to compare with.
     """
 
     def __init__(self, path: Path, now: float) -> None:
@@ -233,17 +236,17 @@ class Companion:
 
     @property
     def run(self) -> RunState:
-        """The run as it was known last."""
+        """The last known state of the run."""
         return self.store.chronicle.state
 
     def renew(self, now: float) -> bool:
-        """Read on where the run goes on; says whether `store` is another one now."""
+        """Read again if the run continues. Returns whether `store` was replaced."""
         if self.run.exit_reason or now - self._opened_at < AGAIN_S:
             return False
         self._opened_at = now
         try:
             fresh, recording = _opened(self.path)
-        except CannotCompare:  # what is known stays known
+        except CannotCompare:  # keep the data read so far
             return False
         self.close()
         self.store, self._recording = fresh, recording
@@ -255,7 +258,7 @@ class Companion:
 
 
 class Recorded(NamedTuple):
-    """A recording that can be compared with."""
+    """A recording that is available for comparison."""
 
     path: Path
     name: str
@@ -263,10 +266,9 @@ class Recorded(NamedTuple):
 
 
 def comparable(but: str, beside: Path | None = None) -> list[Recorded]:
-    """The recordings of this user, and those that lie `beside` a file, the last written first; not that of
-    the run `but`.
+    """Return the recordings of this user and those `beside` a file, the last written first.
 
-    Those that cannot be read are left out. Reads a few pages of each file.
+    The run `but` and unreadable recordings are excluded. Reads a few pages of each file.
     """
     found: dict[Path, Recorded] = {}
     for directory in _directories(beside):
@@ -291,7 +293,7 @@ def _directories(beside: Path | None) -> list[Path]:
 
 
 def _about(entry: library.RecordingEntry) -> str:
-    """`2026-05-04 12:45:01 · 2 h 14 m · finished`."""
+    """Return `2026-05-04 12:45:01 · 2 h 14 m · finished`."""
     state = entry.state
     ended = (
         vocabulary.STATES["live"].text

@@ -1,6 +1,6 @@
-"""The facts of a recorded run, ended or not: figures, no words. The command line writes a page of them.
+"""The figures of a recorded run, ended or not, without words. The command line formats them as a page.
 
-It reads an open recording and keeps nothing. What a recording does not hold is None, and no figure is
+It reads an open recording and keeps nothing. A figure that a recording does not hold is None; none is
 guessed. Stamps are the recording's, in ns. The durations of verdicts come from its events.
 """
 
@@ -25,11 +25,11 @@ from hoptui.recording import Recording
 
 DIAGNOSIS = "diagnosis"
 UNDIAGNOSED = ""
-"""In place of a verdict: before the first one of an epoch."""
+"""Replaces a verdict before the first one of an epoch."""
 
 
 class VerdictDuration(NamedTuple):
-    """A verdict, for how many seconds it held in all, and the facts it was based on when it last began."""
+    """A verdict, how many seconds it held in total, and its facts when it last began."""
 
     verdict: str
     seconds: float
@@ -44,10 +44,10 @@ class _Stretch(NamedTuple):
 
 
 def held(events: Iterable[Event], first: int, end: int) -> list[VerdictDuration]:
-    """The verdicts of a run that lived between two stamps, the longest first, and the time without one last.
+    """Return the verdicts of a run between two stamps, the longest first, and the time without one last.
 
-    A verdict holds until the next one, or until the process that it was found for ends; nothing is said of
-    the time in which none lived. `events` are the run's, oldest first.
+    A verdict holds until the next one, or until its process ends. Time without a process does not count.
+    `events` are the run's, oldest first.
     """
     seconds: dict[str, float] = {}
     facts: dict[str, tuple[Fact, ...]] = {}
@@ -61,12 +61,12 @@ def held(events: Iterable[Event], first: int, end: int) -> list[VerdictDuration]
 
 
 def alive_s(events: Iterable[Event], first: int, end: int) -> float:
-    """The seconds between two stamps in which a process of the run lived."""
+    """Return the seconds between two stamps in which a process of the run lived."""
     return sum((stretch.end - stretch.start) / 1e9 for stretch in _stretches(events, first, end))
 
 
 def _stretches(events: Iterable[Event], first: int, end: int) -> Iterator[_Stretch]:
-    """A run whose beginning was not recorded lived from the start."""
+    """Yield stretches of one verdict. A run whose start was not recorded lived from the beginning."""
     at, verdict, lives = first, UNDIAGNOSED, True
     facts: tuple[Fact, ...] = ()
     for event in events:
@@ -88,13 +88,14 @@ def _stretches(events: Iterable[Event], first: int, end: int) -> Iterator[_Stret
 
 
 ITERATION = "iteration_s"
-"""What stands for the throughput of a run that tells no rate: the seconds of an iteration, of which fewer are
-better."""
+"""Replaces a missing rate as the throughput: the seconds of an iteration. Fewer are better."""
 
 
 class MetricCurve(NamedTuple):
-    """A metric over the life of a run: its mean in buckets, oldest first, each with the stamp of its last
-    row; NaN is a gap."""
+    """A metric over the life of a run: means of buckets, oldest first. NaN is a gap.
+
+    Each has the stamp of the last row in its bucket.
+    """
 
     metric: str
     t: Sequence[int]
@@ -102,8 +103,8 @@ class MetricCurve(NamedTuple):
 
 
 class PhaseTotal(NamedTuple):
-    """What an outermost phase took of all recorded iterations: seconds, and their share of all seconds in
-    iterations."""
+    """The seconds of an outermost phase in all recorded iterations, and their share of all iteration
+    seconds."""
 
     name: str
     seconds: float
@@ -111,11 +112,10 @@ class PhaseTotal(NamedTuple):
 
 
 class Period(NamedTuple):
-    """Some seconds of a run, told by medians (throughput by `wire.pace.level`). `steps` are its first and
-    last iteration.
+    """Medians over part of a run. `steps` are its first and last iteration.
 
-    `figures` are by name: those of the run under their own, of its GPUs (the mean over all of them) as
-    `gpu/busy`, and of both together as `derived/power_w`.
+    Throughput is `throughput.level` instead of a median. Keys of `figures` are names of the run, `gpu/busy`
+    for its GPUs (the mean over all of them), and `derived/power_w` for both together.
     """
 
     t0: int
@@ -125,10 +125,9 @@ class Period(NamedTuple):
 
 
 class EnergyUse(NamedTuple):
-    """What the run's GPUs have used: joules, the mean watts, and the shares that fell on SM time without
-    work.
+    """The energy of the run's GPUs: joules, mean watts, and the share spent on SM time without work.
 
-    `per_unit_j` is all of it, start-up and pauses included, for each unit of the headline rate.
+    `per_unit_j` is all joules, including start-up and pauses, per unit of the headline rate.
     """
 
     joules: float | None
@@ -139,15 +138,16 @@ class EnergyUse(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All of it.
+    """The figures of a run.
 
-    `span` are the first and last stamps of the recording, and `wall_offset_ns` added to one gives wall time.
-    `alive_s` is the time in which a process of the run lived, `iterating_s` what recorded iterations took of
-    it. `gpus` are the run's own on this node. `complete_from` is the stamp from which on all rows are there
-    still, None where none was deleted. `changes` took effect, in the order in which they did; `refused` are
-    the changes that did not, `commands` all that were none. `shifts` tell of throughput that changed though
-    no knob was turned; `events` are all others of the run and its GPUs, without verdicts and without what the
-    tuner said.
+    `span` is the first and last stamp of the recording; adding `wall_offset_ns` to a stamp gives wall time.
+    `alive_s` is the time in which a process of the run lived, `iterating_s` the part in recorded iterations.
+    `gpus` are the run's own on this node. From the stamp `complete_from` on all rows exist; None if none were
+    deleted.
+
+    `changes` took effect, in that order. `refused` are the changes that did not, `commands` all other
+    commands. `shifts` are changes of throughput without a change of a knob. `events` are all other events of
+    the run and its GPUs, without verdicts and the tuner's reports.
     """
 
     state: RunState
@@ -175,7 +175,7 @@ class Report:
     events: tuple[Event, ...]
 
     def wall(self, t: int) -> float:
-        """Seconds since 1970 of a stamp."""
+        """Return a stamp as seconds since 1970."""
         return (t + self.wall_offset_ns) / 1e9
 
 
@@ -184,15 +184,15 @@ PHASE = "phase/"
 
 @dataclass
 class Sums:
-    """Seconds in iterations and in each phase, by its path; `work` in units of the rate, told by so many
-    iterations (`told`).
+    """Seconds in iterations, and in each phase by its path.
 
-    `numbered` is how many iterations there were by their numbers, `last_step` the greatest of these.
+    `work` is in units of the rate, from the `measured` iterations whose work is known. `numbered` is the
+    number of iterations by their numbers, `last_step` the greatest of these.
     """
 
     seconds: float = 0.0
     work: float = 0.0
-    told: int = 0
+    measured: int = 0
     numbered: int = 0
     last_step: int | None = None
     phases: dict[str, float] = field(default_factory=dict)
@@ -200,14 +200,14 @@ class Sums:
     @property
     def covered(self) -> float:
         """The share of the iterations whose work is known."""
-        return self.told / self.numbered if self.numbered else 0.0
+        return self.measured / self.numbered if self.numbered else 0.0
 
 
 def summed(recording: Recording, source: str, names: Sequence[str], rate: str) -> Sums:
-    """One pass over the rows of a run that are still there.
+    """Sum up the rows of a run that still exist, in one pass.
 
     Args:
-        rate: the metric that work is counted by, "" for none.
+        rate: the metric that counts work, "" for none.
     """
     sums = Sums()
     wanted = tuple(n for n in names if n in (ITERATION, rate) or n.startswith(PHASE))
@@ -215,11 +215,11 @@ def summed(recording: Recording, source: str, names: Sequence[str], rate: str) -
     for part in recording.rows(source, names=wanted):
         columns = {name: array("d", raw) for name, raw in zip(part.names, part.values, strict=True)}
         seconds = columns.get(ITERATION, array("d"))
-        # Other rows of an iteration may come later than the next one: what was computed on the GPU is logged
-        # when it is known.
+        # Other rows of an iteration may come after the next iteration: GPU results are logged once they are
+        # known.
         for step in (n for n, s in zip(part.steps(), seconds, strict=False) if s == s and n >= 0):
-            # A run that went back to a checkpoint numbers some again: only what is left out on the way up is
-            # missing.
+            # A run that went back to a checkpoint repeats some numbers. Only numbers skipped on the way up
+            # are missing.
             sums.numbered += 1 if before is None else max(0, step - before)
             before = step
             sums.last_step = max(step, sums.last_step or 0)
@@ -227,7 +227,7 @@ def summed(recording: Recording, source: str, names: Sequence[str], rate: str) -
         if rate in columns:
             done = _known(array("d", map(mul, columns[rate], seconds)))
             sums.work += sum(done)
-            sums.told += len(done)
+            sums.measured += len(done)
         for name, column in columns.items():
             if name.startswith(PHASE):
                 path = name.removeprefix(PHASE)
@@ -236,16 +236,16 @@ def summed(recording: Recording, source: str, names: Sequence[str], rate: str) -
 
 
 def _known(column: array[float]) -> array[float]:
-    """What is no NaN."""
+    """Return the values that are not NaN."""
     total = sum(column)
     return column if total == total else array("d", [value for value in column if value == value])
 
 
 SECOND = 1_000_000_000
 LONGEST_S = 60.0
-PART = 3  # of a run that nobody changed: its first and its last third, where that is shorter
-FEWEST = 3  # iterations that figures are taken of
-POINTS = 240  # in place of rows that are no longer kept
+PART = 3  # without changes: the first and the last third, if that is shorter
+FEWEST = 3  # least number of iterations for figures
+POINTS = 240  # buckets that replace deleted rows
 OF_GPUS = (
     "busy", "sm_active", "tensor_active", "dram_active", "memory_used_bytes", "temperature_c", "sm_clock_mhz",
 )  # fmt: skip
@@ -255,8 +255,10 @@ Edges = tuple[int, int]
 
 
 class Sources(NamedTuple):
-    """What tells of a run: its own rows and which names of them count, those of it and its GPUs together ("":
-    none), and those of all of its GPUs (none where one of them is not recorded)."""
+    """The sources of a run: its own rows and their relevant names, derived rows, and its GPUs.
+
+    `derived` is "" if there are none. `gpus` is empty if one of them is not recorded.
+    """
 
     run: str
     names: tuple[str, ...]
@@ -265,10 +267,10 @@ class Sources(NamedTuple):
 
 
 def ends(first: int, last: int, changes: Sequence[CommandRecord]) -> tuple[Edges | None, Edges | None]:
-    """Of a run with rows from `first` to `last`: the last minute before anybody changed it, and the last
-    minute after all changes.
+    """Return the last minute before the first change, and the last minute after all changes.
 
-    Without changes the first and the last minute, or third. None where nothing lies there.
+    `first` and `last` are the stamps of the run's rows. Without changes they are the first and the last
+    minute, or third. None if there is nothing there.
     """
     longest = round(LONGEST_S * SECOND)
     if not changes:
@@ -283,8 +285,7 @@ def ends(first: int, last: int, changes: Sequence[CommandRecord]) -> tuple[Edges
 
 
 def stretch(recording: Recording, sources: Sources, edges: Edges | None) -> Period | None:
-    """The figures between two stamps, medians as a rule; None where fewer than `FEWEST` iterations ended
-    there."""
+    """Return the figures between two stamps, usually medians; None with fewer than `FEWEST` iterations."""
     if edges is None:
         return None
     t0, t1 = edges
@@ -306,8 +307,10 @@ def stretch(recording: Recording, sources: Sources, edges: Edges | None) -> Peri
 def _values(
     recording: Recording, source: str, names: tuple[str, ...], t0: int, t1: int
 ) -> tuple[list[int], dict[str, list[float]]]:
-    """The iterations and the known values of each name between two stamps; means of groups where rows are
-    gone."""
+    """Return the iterations and the known values of each name between two stamps.
+
+    Where rows are deleted, they are means of groups.
+    """
     if not names:
         return [], {}
     found: dict[str, list[float]] = {name: [] for name in names}
@@ -326,8 +329,10 @@ def _values(
 
 
 def _usual(name: str, values: Sequence[float]) -> float | None:
-    """Of rates as `level` has it, and of the seconds of an iteration, which are rates as well: one that waits
-    for data is no exception."""
+    """Return `throughput.level` of a rate, else the median.
+
+    Seconds of an iteration are treated as rates too, because waits for data must count.
+    """
     known = usable(values)
     if len(known) < len(values) or not known:
         return _median(values)
@@ -342,21 +347,21 @@ def _median(values: Sequence[float]) -> float | None:
 
 TUNER, SHIFT = "tuner", "shift"
 TOOK_EFFECT = ("applied", "reverted")
-# Pieces of the curve: a few iterations in each, so that an evaluation now and then does not look like a gap,
-# one for two columns of text at least, and at most four for a column or one for 3 px of a picture.
+# Number of buckets of the curve. Each has a few iterations, so a rare evaluation does not look like a gap.
+# There is at least one per two columns of text, and at most four per column or one per 3 px of a picture.
 ROWS, FEWEST_PIECES, MOST_PIECES = 8, 36, 288
-FINE = 4096  # buckets that watts are integrated over
-ALL_ITERATIONS = 0.98  # with fewer of them a run has worked more than its rows tell
-# A count of energy that ended longer before the end, in seconds and as a share of the whole, is not all of
-# it.
+FINE = 4096  # buckets for the integration of watts
+ALL_ITERATIONS = 0.98  # with a smaller share, the run did more work than its rows show
+# A count of energy that ended earlier than this before the end is incomplete: seconds, and share of the
+# whole.
 OLD_S, OLD = 60.0, 0.05
 
 
 def read(recording: Recording) -> Report:
-    """What an open recording tells of its run.
+    """Return the figures of an open recording.
 
     Raises:
-        RecordingError: it cannot be read, does not say which run it is of, or has nothing in it.
+        RecordingError: it cannot be read, does not name its run, or is empty.
     """
     store = RecordedStore(recording)
     store.seek(store.span[1])
@@ -412,8 +417,7 @@ def read(recording: Recording) -> Report:
 
 
 def _metric(state: RunState, names: Sequence[str]) -> str:
-    """What stands for the run's throughput: as it has declared, else its first rate, else the seconds of an
-    iteration."""
+    """Return the throughput metric: the declared one, else the first rate, else the iteration's seconds."""
     if state.headline in names:
         return state.headline
     found = next((name for name in names if name.endswith("_per_s")), "")
@@ -421,7 +425,7 @@ def _metric(state: RunState, names: Sequence[str]) -> str:
 
 
 def _rate(state: RunState, metric: str) -> str:
-    """The metric if it is a rate, "" otherwise."""
+    """Return the metric if it is a rate, else ""."""
     return metric if metric.endswith("_per_s") or state.units.get(metric, "").endswith("/s") else ""
 
 
@@ -432,15 +436,17 @@ def _curve(recording: Recording, run: str, metric: str, span: tuple[int, int], r
 
 
 def _verdicts(events: Sequence[Event], span: tuple[int, int]) -> tuple[VerdictDuration, ...]:
-    """Nothing where none was ever told: a recording without a diagnosis is not one that was undiagnosed for
-    so long."""
+    """Return the verdicts, none if the recording has no diagnosis at all.
+
+    Without a diagnosis, the time does not count as undiagnosed.
+    """
     if not any(event.kind == DIAGNOSIS for event in events):
         return ()
     return tuple(held(events, *span))
 
 
 def _phases(rows: Sums) -> tuple[PhaseTotal, ...]:
-    """The outermost phases, the longest first."""
+    """Return the outermost phases, the longest first."""
     outer = {n: s for n, s in rows.phases.items() if n.rpartition("/")[0] not in rows.phases}
     whole = max(rows.seconds, sum(outer.values()))
     found = [PhaseTotal(name, seconds, seconds / whole) for name, seconds in outer.items() if whole > 0]
@@ -450,8 +456,10 @@ def _phases(rows: Sums) -> tuple[PhaseTotal, ...]:
 def _energy(
     recording: Recording, state: RunState, rows: Sums | None, extent: tuple[int, int, int] | None
 ) -> EnergyUse:
-    """Of the run's GPUs on this node. With fewer of them than the run has ranks, nothing is said of a unit of
-    its work."""
+    """Return the energy of the run's GPUs on this node.
+
+    With fewer GPUs than ranks, the energy per unit of work is unknown.
+    """
     if extent is None:
         return EnergyUse(None, None, None, None)
     names = ("energy_j", "power_w", "idle_power_w")
@@ -470,8 +478,10 @@ def _energy(
 def _integrated(
     t: Sequence[int], power: Sequence[float], idle: Sequence[float]
 ) -> tuple[float | None, float | None]:
-    """The mean watts, and the share of the energy that fell on SM time without work, where both are known
-    most of the time."""
+    """Return the mean watts, and the share of energy spent on SM time without work.
+
+    The share is None unless both are known most of the time.
+    """
     seconds = joules = both = wasted = 0.0
     for i in range(1, len(t)):
         used = power[i] * (t[i] - t[i - 1])

@@ -1,6 +1,4 @@
-"""A run by its name or id, and the time it has left at its real pace: the same for the command line and the
-dashboard. Pure.
-"""
+"""Lookup of a run by name or id, and its remaining time at the measured pace. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +9,21 @@ from hoptui.protocol.messages import CommandRecord, NodeState, RunState, Vital
 
 
 class NoSuchRun(ValueError):  # noqa: N818 - says what is the case
-    """No run has this name or id; the text is one sentence."""
+    """No run has this name or id. The text is one sentence."""
 
 
 class Ambiguous(ValueError):  # noqa: N818
-    """Several runs have this name or begin of an id; the text names them."""
+    """Several runs have this name or prefix of an id. The text names them."""
 
 
 def find_run(node: NodeState, vitals: Mapping[str, Vital], text: str) -> RunState:
-    """The run with this id, name, or beginning of an id; of several with one name, the only one that still
-    lives.
+    """Return the run with this id, name, or prefix of an id.
+
+    Of several with one name, it is the only one that still lives.
 
     Raises:
-        NoSuchRun: none has it; the names that are there are listed.
-        Ambiguous: several have it; their ids and pids are listed.
+        NoSuchRun: none matches; the text lists the existing names.
+        Ambiguous: several match; the text lists their ids and pids.
     """
     for run in node.runs:
         if run.run == text:
@@ -46,7 +45,7 @@ def find_run(node: NodeState, vitals: Mapping[str, Vital], text: str) -> RunStat
 
 
 def lives(run: RunState, vitals: Mapping[str, Vital]) -> bool:
-    """Whether a run has not exited, as far as is known."""
+    """Return whether a run has not exited, as far as known."""
     vital = vitals.get(run.run)
     return not run.exit_reason and (vital is None or vital.state != "exited")
 
@@ -62,8 +61,8 @@ def _there(node: NodeState, vitals: Mapping[str, Vital]) -> str:
 
 SECOND = 1_000_000_000
 WITHIN_S = 600.0
-LEAST = 10  # iterations that say a pace
-POINTS = 16  # the pace is taken from the end of the first of them to the end of the last
+LEAST = 10  # least number of iterations for a pace
+POINTS = 16  # the pace covers the end of the first of them to the end of the last
 
 
 Ends = tuple[Sequence[int], Sequence[float]]
@@ -79,10 +78,10 @@ def left_s(
     begun: int,
     last_t: int,
 ) -> float | None:
-    """Seconds until the last iteration ends; None where their number or the pace is unknown.
+    """Return the seconds until the last iteration ends, None if their number or the pace is unknown.
 
     Args:
-        read: gives about `POINTS` iterations that ended from a stamp on, up to the newest.
+        read: returns about `POINTS` iterations that ended after a stamp, up to the newest.
         begun: the stamp at which this process of the run began.
         last_t: the stamp of the newest row.
     """
@@ -94,19 +93,19 @@ def left_s(
 
 
 def _since(begun: int, last_t: int, commands: Iterable[CommandRecord]) -> int:
-    """From which stamp on the pace counts: the last minutes of this process, and since the last command
-    ended.
+    """Return the stamp from which the pace counts.
 
-    So a knob's new value shows at once, and a pause does not count.
+    It covers the last minutes of this process, after the last command got its final stage. So a knob's new
+    value shows at once, and a pause does not count.
     """
     settled = (record.settled for record in commands if record.settled)
     return max(begun, last_t - int(WITHIN_S * SECOND), *settled, 0)
 
 
 def _pace_s(t: Sequence[int], steps: Sequence[float]) -> float | None:
-    """Seconds an iteration, with what lies between some of them, as evaluations do; None for too few.
+    """Return the seconds per iteration, including pauses between them such as evaluations; None for too few.
 
-    The median of their times would not include those.
+    A median of iteration times would exclude those.
     """
     known = [(at, step) for at, step in zip(t, steps, strict=True) if step == step and step >= 0]
     if len(known) < 2:

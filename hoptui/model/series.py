@@ -1,8 +1,8 @@
-"""One metric over time in bounded memory: a ring of raw samples under a min/max pyramid.
+"""One metric over time in bounded memory: a ring of raw samples below a min/max pyramid.
 
-Each level of the pyramid covers four times the time of the level below at a quarter of its resolution and has
-room for `CAPACITY` entries, so a window up to now is drawn from at least `CAPACITY / 4` entries and no spike
-is ever lost. Where a window further back would be coarse, it is drawn from close-ups, if there are any.
+Each level of the pyramid covers four times the time of the level below, at a quarter of its resolution. It
+has room for `CAPACITY` entries. So a window up to now is drawn from at least `CAPACITY / 4` entries, and no
+spike is lost. If a window further back would be coarse, it uses finer tiles, if there are any.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ CAPACITY = 2048
 SLACK = 8
 FACTOR = 4
 LEVELS = 10  # 2048 × 4⁹ samples: 620 days at 10 Hz
-HOLE = 3  # a pause longer than so many usual spacings is drawn as a gap
-FORGET = 5  # a value that was left out for so many usual spacings is no longer the current one
-NEIGHBOURS = 8  # spacings on either side that say what is usual
+HOLE = 3  # a pause longer than this many usual spacings is drawn as a gap
+FORGET = 5  # a value that was omitted for this many usual spacings is not current
+NEIGHBOURS = 8  # spacings on either side that define what is usual
 NAN = math.nan
 
 
 class SeriesWindow(NamedTuple):
-    """Buckets of a window, oldest first. `t` is the stamp of the last sample in each; NaN in `low` and `high`
-    is a gap."""
+    """Buckets of a window, oldest first. `t` is the stamp of the last sample in each.
+
+    NaN in `low` and `high` is a gap.
+    """
 
     t: list[int]
     low: list[float]
@@ -38,15 +40,14 @@ class SeriesWindow(NamedTuple):
 
 
 class _Level:
-    """Entries of (stamp of the last sample, least, greatest), oldest first, never many more than
-    `CAPACITY`."""
+    """Entries of (stamp of the last sample, least, greatest), oldest first. At most `CAPACITY` + `SLACK`."""
 
     def __init__(self) -> None:
         self.t: array[int] = array("q")
         self.low: array[float] = array("d")
         self.high: array[float] = array("d")
-        self.carried = 0  # so many entries from the start are in the level above already
-        self.whole = True  # nothing was dropped yet
+        self.carried = 0  # number of entries from the start that the level above already has
+        self.whole = True  # nothing has been dropped
 
     def append(self, t: int, low: float, high: float) -> None:
         self.t.append(t)
@@ -54,9 +55,11 @@ class _Level:
         self.high.append(high)
 
     def trim(self) -> None:
-        """Drop the oldest, `SLACK` at once: an array that loses fewer than 16 items keeps its memory, and one
-        that lost a quarter would give it back and grow again, in other places: of hundreds of them a third of
-        the heap became holes."""
+        """Drop the oldest entries, `SLACK` at a time.
+
+        An array that loses fewer than 16 items keeps its memory. One that lost a quarter would be reallocated
+        elsewhere. With hundreds of arrays, a third of the heap became holes.
+        """
         extra = len(self.t) - CAPACITY
         if extra >= SLACK:
             del self.t[:extra], self.low[:extra], self.high[:extra]
@@ -65,13 +68,12 @@ class _Level:
 
 
 class Series:
-    """One metric of one source. Values that are NaN or infinite are unknown: they are not kept and show as
-    gaps.
+    """One metric of one source. NaN and infinite values are unknown: they are not stored and appear as gaps.
 
-    `version` rises with each change, `refined` with each that makes known more of the past. `last` is the
-    newest known value, `last_t` and `last_step` are its stamp and iteration; it is NaN before there is one,
-    and again once the source has gone on without it for `FORGET` of its usual spacings. `closer` tells which
-    close-ups there are between two stamps, in buckets of about a length.
+    `version` rises with each change, `refined` with each addition to the past. `last` is the newest known
+    value, `last_t` and `last_step` are its stamp and iteration. `last` is NaN before there is a value, and
+    once the source has omitted it for `FORGET` usual spacings. `closer` returns finer parts between two
+    stamps, in buckets of about a width in ns.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Series:
             return self._first() or 0
 
     def extend(self, t: Sequence[int], step: Sequence[int], values: Sequence[float]) -> None:
-        """Newer samples in the order of their stamps; those not newer than what is there count once and are
+        """Add newer samples in order of their stamps. Those that are not newer than existing ones are
         ignored."""
         if not len(t):
             return
@@ -118,7 +120,7 @@ class Series:
             self.missing(t[-1])
 
     def missing(self, t: int) -> None:
-        """The source has a row at `t` without this metric: after too many of them its last value is not
+        """The source has a row at `t` without this metric. After too many of them its last value is not
         current."""
         with self._lock:
             times = self._latest()
@@ -128,8 +130,8 @@ class Series:
                 self.version += 1
 
     def seed(self, buckets: Buckets, name: str) -> None:
-        """Put past values, from a Query, before what is there; buckets that are not older than that are left
-        out."""
+        """Insert past values from a Query before the existing ones. Buckets that are not older are
+        ignored."""
         if name not in buckets.names:
             return
         at = buckets.names.index(name)
@@ -151,23 +153,22 @@ class Series:
             self.refine()
 
     def refine(self) -> None:
-        """More of the past is known, here or in the close-ups."""
+        """More of the past is known, here or in the finer tiles."""
         self.refined += 1
         self.version += 1
 
     def clear(self) -> None:
-        """Forget the history but not the last value: before a fresh seed."""
+        """Drop the history but not the last value, before a new seed."""
         with self._lock:
             self._levels, self._past = [_Level()], []
             self.version += 1
 
     def window(self, t0: int, t1: int, points: int) -> SeriesWindow:
-        """The samples stamped `t0` to `t1`, both included, in at most `points` equal buckets; empty ones are
-        left out.
+        """Return the samples stamped `t0` to `t1`, both included, in at most `points` equal buckets.
 
-        A hole in the samples, longer than `HOLE` of the spacings around it, becomes one NaN bucket where it
-        has room. Where raw samples are no longer held, an entry of a coarser level falls into the bucket of
-        its last sample.
+        Empty buckets are left out. A gap in the samples, longer than `HOLE` of the spacings around it,
+        becomes one NaN bucket if there is room. Where raw samples are no longer held, an entry of a coarser
+        level counts in the bucket of its last sample.
         """
         if t1 < t0 or points < 1:
             return SeriesWindow([], [], [])
@@ -176,10 +177,10 @@ class Series:
         return bucketed(t, low, high, t0, t1, points)
 
     def fine_from(self, width: int) -> int:
-        """From which stamp on there are samples, or entries no further apart than `width`; before it
-        close-ups have more.
+        """Return the stamp from which on entries are no further apart than `width`. Before it, tiles are
+        finer.
 
-        An entry is stamped by its last sample and reaches back to the entry before it.
+        An entry has the stamp of its last sample and reaches back to the entry before it.
         """
         with self._lock:
             levels = [level for k, level in enumerate(self._levels) if not k or _apart(level.t) <= width]
@@ -193,7 +194,8 @@ class Series:
             return found
 
     def _looked_at(self, t0: int, t1: int, width: int) -> tuple[array[int], array[float], array[float]]:
-        """What is known between two stamps, from close-ups where it would be coarser than `width`."""
+        """Return what is known between two stamps, from finer tiles where it would be coarser than
+        `width`."""
         fine = self.fine_from(width) if self._closer is not None else t0
         if self._closer is None or fine <= t0:
             return self._entries(t0, t1)
@@ -209,8 +211,10 @@ class Series:
         return t + rest[0], low + rest[1], high + rest[2]
 
     def _entries(self, t0: int, t1: int) -> tuple[array[int], array[float], array[float]]:
-        """What is known between two stamps: seeds, the finest level that reaches back to `t0`, and what it
-        lacks at its end."""
+        """Return the entries between two stamps.
+
+        They are seeds, the finest level that reaches back to `t0`, and the finer entries after its end.
+        """
         top = len(self._levels) - 1
         reaching = (k for k, level in enumerate(self._levels) if level.whole or level.t[0] <= t0 or k == top)
         finest = next(reaching)
@@ -228,12 +232,12 @@ class Series:
         return t, low, high
 
     def _carry(self) -> None:
-        """Pass each complete group of `FACTOR` entries to the level above, and drop what is too old."""
+        """Pass each complete group of `FACTOR` entries to the level above, and drop the oldest entries."""
         for k, level in enumerate(self._levels):
             ready = (len(level.t) - level.carried) // FACTOR
             if ready and k + 1 < LEVELS:
                 if k + 1 == len(self._levels):
-                    self._levels.append(_Level())  # the loop goes on to it
+                    self._levels.append(_Level())  # the loop continues with it
                 above = self._levels[k + 1]
                 for a in range(level.carried, level.carried + ready * FACTOR, FACTOR):
                     b = a + FACTOR
@@ -245,20 +249,22 @@ class Series:
         self.last, self.last_t, self.last_step = value, t, step
 
     def _latest(self) -> array[int]:
-        """The newest stamps held, from seeds where there are too few samples: they say what spacing is
-        usual."""
+        """Return the newest stamps held, including seeds if there are too few samples.
+
+        They define the usual spacing.
+        """
         raw = self._levels[0].t[-NEIGHBOURS - 1 :]
         if len(raw) > 2 or not self._past:
             return raw
         return self._past[-1].t[-NEIGHBOURS - 1 :] + raw
 
     def _newest(self) -> int:
-        """The stamp of the newest entry held, -1 without any."""
+        """Return the stamp of the newest entry held, -1 without any."""
         ends = [level.t[-1] for level in (*self._past, self._levels[0]) if level.t]
         return max(ends, default=-1)
 
     def _first(self) -> int | None:
-        """The stamp of the oldest entry held."""
+        """Return the stamp of the oldest entry held, None without any."""
         starts = [level.t[0] for level in (*self._past, *self._levels) if level.t]
         return min(starts, default=None)
 
@@ -266,16 +272,18 @@ class Series:
 def bucketed(
     t: Sequence[int], low: Sequence[float], high: Sequence[float], t0: int, t1: int, points: int
 ) -> SeriesWindow:
-    """Entries stamped `t0` to `t1`, oldest first, in at most `points` equal buckets, with the holes of
-    `Series.window`."""
+    """Return entries stamped `t0` to `t1`, oldest first, in at most `points` equal buckets.
+
+    Gaps are as in `Series.window`.
+    """
     found = SeriesWindow([], [], [])
     span = t1 - t0 + 1
     i, slot, even = 0, -1, -1
     while i < len(t):
         into = (t[i] - t0) * points // span
         if i and into > slot + 1:
-            # What is no longer than HOLE of the shortest spacing is no hole whatever is usual around it, and
-            # most are that.
+            # Most spacings are at most HOLE times the shortest. They are never gaps, whatever is usual around
+            # them.
             even = HOLE * min(map(sub, t[1:], t)) if even < 0 else even
         if i and into > slot + 1 and t[i] - t[i - 1] > even and _hole(t, i):
             found.t.append((t[i - 1] + t[i]) // 2)
@@ -290,21 +298,21 @@ def bucketed(
 
 
 def _apart(times: Sequence[int]) -> int:
-    """About how far apart the newest of some stamps are, 0 for less than two."""
+    """Return the usual spacing of the newest of some stamps, 0 for fewer than two."""
     newest = times[-2 * NEIGHBOURS :]
     return _usual(newest) if len(newest) > 1 else 0
 
 
 def _usual(times: Sequence[int]) -> int:
-    """The median spacing of at least two stamps."""
+    """Return the median spacing of at least two stamps."""
     spacings: list[int] = sorted(map(sub, times[1:], times))
     return spacings[(len(spacings) - 1) // 2]
 
 
 def _hole(t: Sequence[int], i: int) -> bool:
-    """Whether `t[i - 1]` to `t[i]` is longer than `HOLE` of the spacings before and after it.
+    """Return whether `t[i - 1]` to `t[i]` is longer than `HOLE` of the spacings before and after it.
 
-    Only its neighbours count, because a run's pace may change for good in the middle of a window.
+    Only its neighbours count, because a run's pace may change permanently within a window.
     """
     before = t[max(0, i - 1 - NEIGHBOURS) : i]
     after = t[i : i + NEIGHBOURS + 1]

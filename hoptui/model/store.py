@@ -1,7 +1,6 @@
-"""Everything a viewer knows, in one place: the client's thread writes, the screen reads, a lock stands
-between them.
+"""Everything a viewer knows. The client's thread writes, the screen reads, and a lock protects the data.
 
-No I/O: it takes messages of the daemon and answers questions. Memory is bounded, whatever arrives.
+No I/O: it receives messages of the daemon and answers queries. Memory is bounded, whatever arrives.
 """
 
 from __future__ import annotations
@@ -38,26 +37,25 @@ ANOTHER = 60 * SECOND
 
 
 class NodeClock:
-    """Nanoseconds. An answer has always been under way, so the one whose stamp is furthest ahead is the
-    closest.
+    """Estimates the node's clock in nanoseconds.
 
-    Only those of the last 30 to 60 s count: a node whose clock stood still (a virtual machine that was moved)
-    is followed after that, and a clock that is a minute or more behind is another one: the node was started
-    again.
+    Every answer was delayed on its way, so the one whose stamp is furthest ahead is the most precise. Only
+    answers of the last 30 to 60 s count, so a node whose clock paused (a migrated virtual machine) is
+    followed after that. A clock that is a minute or more behind belongs to a rebooted node.
     """
 
     def __init__(self, own: Callable[[], int]) -> None:
         self._own = own
         self._ahead: int | None = None  # the furthest of this window, which began at:
         self._began = 0
-        self._before: int | None = None  # the furthest of the window before
+        self._before: int | None = None  # the furthest of the previous window
 
     def now(self) -> int:
-        """The node's time; the viewer's own before any answer."""
+        """Return the node's time; the viewer's own before any answer."""
         return self._own() + (self._furthest or 0)
 
     def heard(self, stamp: int) -> None:
-        """An answer came that was stamped so."""
+        """Process the stamp of an answer."""
         own = self._own()
         ahead = stamp - own
         best = self._furthest
@@ -76,19 +74,18 @@ class NodeClock:
 
 __all__ = ["Series", "Store"]
 
-MOST_NAMES = 1024  # metrics a source
+MOST_NAMES = 1024  # maximum metrics per source
 MOST_EVENTS = 2000
 MOST_COMMANDS = 2000
 
 
 class Store:
-    """The state of a node and its rows. The versions rise with each change of what they are named after,
-    `changes` with any.
+    """The state of a node and its rows.
 
-    `events` are newest last; `commands` go by id, in the order in which they arrived; `processes` are those
-    on GPUs. These and `vitals` are replaced, never changed in place: a reader may iterate over what it got
-    without a lock. `left_out` counts metrics that were not kept because their source had too many. `on_wish`
-    is called where `looks` has something new to ask.
+    Each version rises with changes of what it is named after, `changes` with any. `events` are newest last.
+    `commands` are by id, in order of arrival. `processes` are those on GPUs. These and `vitals` are replaced,
+    never changed in place, so a reader may iterate over them without a lock. `left_out` counts metrics that
+    were not kept because their source had too many. `on_wish` is called when `looks` has new requests.
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -113,23 +110,24 @@ class Store:
         self._lock = RLock()
 
     def now(self) -> int:
-        """The node's monotonic nanoseconds, carried on by the local clock; the local clock itself before any
-        answer."""
+        """Return the node's monotonic nanoseconds, extrapolated with the local clock.
+
+        Before any answer it is the local clock itself.
+        """
         return self._clock.now()
 
     def series(self, source: str, name: str) -> Series | None:
-        """One metric of one source, None while nothing is known of it."""
+        """Return one metric of one source, None while nothing of it is known."""
         return self._series.get(source, {}).get(name)
 
     def steps(self, source: str) -> Series | None:
-        """The iteration at each row of a run or a rank, None for other sources and while nothing is known."""
+        """Return the iteration at each row of a run or a rank, None for other sources and while unknown."""
         return self._steps.get(source)
 
     def look_closer(self, source: str, name: str, t0: int, t1: int, points: int) -> None:
-        """Somebody looks at a metric between two stamps in so many buckets: ask for what would be coarser
-        than that.
+        """Request finer data for a metric between two stamps, if `points` buckets need it.
 
-        The name `closeups.STEPS` stands for the iterations.
+        The name `detail_requests.STEPS` stands for the iterations.
         """
         series = self.steps(source) if name == STEPS else self.series(source, name)
         if series is None or t1 < t0:
@@ -141,32 +139,32 @@ class Store:
                 self.on_wish()
 
     def looks(self, most: int) -> list[TileRequest]:
-        """At most so many questions about what somebody looks at."""
+        """Return at most `most` requests for finer data."""
         with self._lock:
             return self._closeups.take(most, self.now()) if self._closeups.wished else []
 
     def names(self, source: str) -> list[str]:
-        """The metrics of a source, in the order in which they first appeared."""
+        """Return the metrics of a source, in order of first appearance."""
         with self._lock:
             return list(self._series.get(source, ()))
 
     def latest(self, source: str) -> dict[str, float]:
-        """The newest values of a source; what is unknown now is left out."""
+        """Return the newest values of a source. Unknown ones are left out."""
         with self._lock:
             found = self._series.get(source, {})
             return {name: one.last for name, one in found.items() if one.last == one.last}
 
     def run(self, run_id: str) -> RunState | None:
-        """What is known of a run besides its rows."""
+        """Return the state of a run besides its rows, None if unknown."""
         node = self.node
         return next((run for run in node.runs if run.run == run_id), None) if node else None
 
     def vital(self, run_id: str) -> Vital | None:
-        """The fast part of a run's state."""
+        """Return the fast part of a run's state, None if unknown."""
         return self.vitals.get(run_id)
 
     def apply(self, delta: Delta) -> None:
-        """Take in an answer to a Fetch."""
+        """Process an answer to a Fetch."""
         with self._lock:
             before = self._versions
             self._clock.heard(delta.now)
@@ -187,7 +185,7 @@ class Store:
             self.changes += bool(delta.columns) or delta.processes is not None or self._versions != before
 
     def apply_buckets(self, buckets: Buckets) -> None:
-        """Take in an answer to a Query: past values, put before what is there."""
+        """Process an answer to a Query: insert past values before the existing ones."""
         with self._lock:
             self.changes += 1
             for name in buckets.names:
@@ -202,7 +200,7 @@ class Store:
                 )
 
     def apply_look(self, look: TileRequest, buckets: Buckets) -> None:
-        """Take in the answer to one of `looks`."""
+        """Process the answer to one of `looks`."""
         with self._lock:
             self.changes += 1
             self._closeups.put(look, buckets)
@@ -212,13 +210,12 @@ class Store:
                     series.refine()
 
     def reconnected(self) -> None:
-        """Another connection: what was asked before is asked again."""
+        """Process a reconnect: pending requests are sent again."""
         with self._lock:
             self._closeups.reconnected()
 
     def sent(self, command: Command) -> None:
-        """A command of this viewer's own is on its way: shown as `sent` until the daemon has something to say
-        of it."""
+        """Show a command of this viewer as `sent` until the daemon reports on it."""
         run = self.run(command.run)
         held = next((k for k in run.knobs if k.spec.name == command.knob), None) if run else None
         record = CommandRecord(
@@ -240,20 +237,20 @@ class Store:
             self._put(record)
 
     def apply_records(self, records: Iterable[CommandRecord]) -> None:
-        """Take in what became of commands."""
+        """Process new states of commands."""
         with self._lock:
             self.changes += 1
             self._put(*records)
 
     def expire(self, command_id: str, reason: str) -> None:
-        """Give up a command of this viewer's own that nobody answered."""
+        """Mark a command of this viewer as expired, because no answer came."""
         record = self.commands.get(command_id)
         if record is not None and record.stage not in FINAL:
             expired = msgspec.structs.replace(record, stage="expired", reason=reason, settled=self.now())
             self.apply_records((expired,))
 
     def apply_tuned(self, tuned: Tuned) -> None:
-        """Take in the answer to a Tune of this viewer's own: `tuned` by run, with the reason where it was
+        """Process the answer to a Tune of this viewer. `tuned` is by run, with the reason if it was
         refused."""
         with self._lock:
             self.tuned = {**self.tuned, tuned.run: tuned}
@@ -261,8 +258,10 @@ class Store:
             self.changes += 1
 
     def forget(self, source: str) -> None:
-        """Drop the history of a source and keep its last values: it has been sampled thinly and is about to
-        be seeded."""
+        """Drop the history of a source and keep its last values.
+
+        It was sampled sparsely and is about to be seeded.
+        """
         with self._lock:
             self.changes += 1
             for series in self._series.get(source, {}).values():
@@ -307,8 +306,7 @@ class Store:
         return found
 
     def _add_events(self, events: tuple[Event, ...]) -> None:
-        # A restarted daemon counts anew, so an event that comes again is known by what it says, not by its
-        # number.
+        # A restarted daemon counts from the start, so repeated events are recognised by content, not number.
         known = {(e.t, e.run, e.kind, e.code, e.text) for e in self.events} if events else set()
         fresh = [e for e in events if (e.t, e.run, e.kind, e.code, e.text) not in known]
         if fresh:
@@ -325,7 +323,7 @@ class Store:
             self.commands_version += 1
 
     def _drop_gone(self, node: NodeState) -> None:
-        """Forget runs that the daemon no longer lists, so that a viewer open for weeks does not grow."""
+        """Drop runs that the daemon no longer lists, so that a viewer open for weeks does not grow."""
         there = {run.run for run in node.runs}
         if not there.issuperset(self.vitals):
             self.vitals = {run: vital for run, vital in self.vitals.items() if run in there}
@@ -338,5 +336,5 @@ class Store:
 
 
 def _has_steps(source: str) -> bool:
-    """Whether the rows of a source are of iterations."""
+    """Return whether a source has one row per iteration."""
     return source.startswith(("run/", "rank/"))

@@ -92,7 +92,7 @@ def test_handles_do_not_pile_up(child: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize(
     ("told", "fields", "sentence"),
     [
-        ({"command": ""}, {}, "is not known here: it is of another container or user"),
+        ({"command": ""}, {}, "is unknown here: it belongs to another container or user"),
         ({"user": ""}, {}, "is not known here"),
         ({}, {"host": "elsewhere"}, "the processes are on elsewhere, not on this machine"),
         ({}, {"started_wall": 1.0}, "not on this machine"),

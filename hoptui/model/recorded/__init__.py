@@ -1,1 +1,1 @@
-"""A recording seen as a store at a moment, and a player that moves the moment."""
+"""A recording as a store at a position in time, and a player that moves the position."""

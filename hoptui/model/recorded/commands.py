@@ -1,5 +1,5 @@
-"""Commands that only recordings on this node still hold. Reads files: do not call it in the thread that
-draws."""
+"""Commands that only recordings on this node still hold. Reads files: do not call it in the drawing
+thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hoptui.recording import Recording, RecordingError, library
 
 
 def recorded(path: Path) -> list[CommandRecord]:
-    """The commands that a recording has, oldest first.
+    """Return the commands of a recording, oldest first.
 
     Raises:
         RecordingError: it cannot be read.
@@ -22,8 +22,10 @@ def recorded(path: Path) -> list[CommandRecord]:
 
 
 def older(runs: Iterable[str], known: Collection[str], most: int) -> tuple[list[CommandRecord], str]:
-    """The newest commands given to some runs besides those whose ids are `known`, at most so many, oldest
-    first; and one sentence if any recording cannot be read."""
+    """Return the newest commands of some runs, oldest first, and one sentence if a recording cannot be read.
+
+    Commands whose ids are in `known` are excluded. There are at most `most`.
+    """
     found: list[CommandRecord] = []
     problem = ""
     try:

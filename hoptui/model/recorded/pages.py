@@ -1,9 +1,8 @@
-"""Rows of a recording as they are looked at: pages around a moment and tiles of buckets, in caches bounded in
-bytes.
+"""Rows of a recording in caches bounded in bytes: pages around a position, and tiles of buckets.
 
 A page holds about `PAGE_ROWS` rows of one source, a tile `TILE` buckets of one metric. Both are aligned to
-the recording's time, not to who asks, so that a moving position reads each of them once. Nothing is read that
-nobody asks for.
+the recording's time, not to the request, so a moving position reads each of them once. Nothing is read before
+it is requested.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ MOST_TILE_BYTES = 8 << 20
 
 
 class RowPage(NamedTuple):
-    """Some rows of a source: stamps, iterations, and a column for each metric, NaN where a row has not got
-    it."""
+    """Some rows of a source: stamps, iterations, and a column for each metric, NaN where a row lacks it."""
 
     t: array[int]
     step: array[int]
@@ -47,7 +45,7 @@ NOTHING = RowPage(array("q"), array("q"), {})
 
 
 class Pages:
-    """The rows of an open recording. A read that fails counts as no rows, and `problem` says why."""
+    """The rows of an open recording. A failed read counts as no rows, and `problem` gives the reason."""
 
     def __init__(self, recording: Recording) -> None:
         self.problem = ""
@@ -60,19 +58,19 @@ class Pages:
 
     @property
     def cached_bytes(self) -> int:
-        """What the caches hold now."""
+        """The current size of the caches."""
         return self._pages.bytes + self._tiles.bytes
 
     def length(self, source: str) -> int:
-        """How much time a page of a source covers, in ns."""
+        """Return the time that a page of a source covers, in ns."""
         return min(max(int(PAGE_ROWS * self._spacing(source)), SHORTEST_NS), LONGEST_NS)
 
     def rows_in(self, source: str, span: int) -> float:
-        """About how many rows a source has in so many ns, or had where only their summaries are left."""
+        """Return the approximate number of rows of a source in `span` ns, including deleted ones."""
         return span / max(1.0, self._spacing(source))
 
     def page(self, source: str, number: int) -> RowPage:
-        """The rows stamped from `number` × length up to the next page."""
+        """Return the rows stamped from `number` × length up to the next page."""
         found = self._pages.get((source, number))
         if found is None:
             found = self._read(source, number)
@@ -80,7 +78,8 @@ class Pages:
         return found
 
     def samples(self, source: str, name: str, t0: int, t1: int) -> Entries:
-        """The known values of a metric (`STEPS`: the iterations) stamped `t0` to `t1`, both included."""
+        """Return the known values of a metric (`STEPS`: the iterations) stamped `t0` to `t1`, both
+        included."""
         times, values = array("q"), array("d")
         length = self.length(source)
         for number in range(t0 // length, t1 // length + 1):
@@ -100,7 +99,8 @@ class Pages:
         return Entries(times, values, values)
 
     def tail(self, source: str, name: str, t: int, count: int, pages: int) -> list[float]:
-        """The newest `count` known values of a metric up to `t`, from at most so many pages; in no order."""
+        """Return the newest `count` known values of a metric up to `t`, unordered, from at most `pages`
+        pages."""
         found: list[float] = []
         newest = t // self.length(source)
         for number in range(newest, newest - pages, -1):
@@ -114,29 +114,28 @@ class Pages:
         return found
 
     def entries(self, source: str, name: str, step: int, t0: int, t1: int) -> Entries:
-        """The buckets of `step` ns of a metric from `t0`, a multiple of `step`, to `t1`; the last one as far
-        as `t1`.
+        """Return the buckets of `step` ns of a metric from `t0`, a multiple of `step`, to `t1`.
 
-        Where they are long, they come from groups of rows, which may reach half a bucket over an edge.
+        The last bucket ends at `t1`. Long buckets come from groups of rows, which may cross an edge by half a
+        bucket.
         """
         found = Entries(array("q"), array("d"), array("d"))
         for number in range(t0 // (step * TILE), t1 // (step * TILE) + 1):
             tile = self._tile(source, name, step, number)
             found.take(tile, bisect_left(tile.t, t0), bisect_right(tile.t, t1))
         edge = t1 // step * step
-        if t1 - edge < step - 1:  # what the tile has of the last bucket may lie after t1
+        if t1 - edge < step - 1:  # the tile's last bucket may include rows after t1
             found.cut(bisect_left(found.t, edge))
             last = self._within(source, name, edge, t1)
             found.take(last, 0, len(last.t))
         return found
 
     def direct(self, source: str, name: str, t0: int, t1: int, points: int) -> Entries:
-        """At most `points` buckets of a metric between two stamps, not kept."""
+        """Return at most `points` buckets of a metric between two stamps, without caching them."""
         return _of(self._buckets(source, (name,), t0, t1, points), name)
 
     def first_at(self, source: str, step: int) -> int | None:
-        """The stamp of the first row of iteration `step` or a later one, None where the source never came so
-        far."""
+        """Return the stamp of the first row of iteration `step` or a later one, None if there is none."""
         first, last, _ = self.sources[source]
         while self.rows_in(source, last - first) > 2 * PAGE_ROWS:
             found = self._buckets(source, ("iteration_s",), first, last, 256)
@@ -157,7 +156,7 @@ class Pages:
         return None
 
     def _spacing(self, source: str) -> float:
-        """The mean ns from row to row, where there are rows."""
+        """Return the mean ns between rows, in the part that still has rows."""
         first, last, rows = self.sources[source]
         return (last - max(first, min(self._gone, last))) / max(1, rows)
 
@@ -168,10 +167,10 @@ class Pages:
         charted = self._charted.setdefault(source, [])
         if name not in charted:
             charted.append(name)
-        # A chart draws several metrics of a source: they are read together, because a row holds all of them.
+        # A chart draws several metrics of a source. They are read together, because a row holds all of them.
         names = tuple(n for n in charted if n == name or self._tiles.get((source, n, step, number)) is None)
-        # 0 would stand for the first row, and the buckets would not be aligned: the first tile is read with
-        # what is before it.
+        # 0 would stand for the first row, and the buckets would not be aligned. So the first tile is read
+        # together with the one before it.
         tiles = 1 if number else 2
         start, end = (number + 1 - tiles) * TILE * step, (number + 1) * TILE * step - 1
         answer = self._buckets(source, names, start, end, tiles * TILE)
@@ -180,7 +179,7 @@ class Pages:
         return _of(answer, name)
 
     def _within(self, source: str, name: str, t0: int, t1: int) -> Entries:
-        """All of a metric between two stamps in one entry, none where it has no value."""
+        """Return all of a metric between two stamps as one entry, none if it has no value."""
         if self.rows_in(source, t1 - t0) > 4 * PAGE_ROWS:
             return self.direct(source, name, t0, t1, 1)
         found = self.samples(source, name, t0, t1)
@@ -210,7 +209,7 @@ class Pages:
         return RowPage(rows.times(), rows.steps(), values)
 
     def _buckets(self, source: str, names: tuple[str, ...], t0: int, t1: int, points: int) -> Buckets:
-        # None would be all of them.
+        # An empty tuple would request all names.
         names = tuple(name for name in names if name != STEPS) or ("iteration_s",)
         try:
             return self._recording.buckets(source, names, t0, t1, points)
@@ -223,9 +222,9 @@ class Pages:
 
 
 def _as_rows(groups: Buckets, length: int) -> Columns:
-    """Rows in place of those of which only summaries are left: each has the means of its group.
+    """Replace deleted rows by rows with the means of their groups.
 
-    A group reaches back to the one before it, but not over more rows than a group has.
+    A group reaches back to the one before it, but over at most `GROUP` rows.
     """
     times, steps = array("q", groups.t), array("q", groups.step)
     spacing = max(1, length // PAGE_ROWS)

@@ -1,9 +1,8 @@
-"""What a recording's events, commands and run were at a moment of it. Pure: records and a stamp in, records
-out.
+"""The events, commands and run of a recording at a position. Pure: records and a stamp in, records out.
 
-A recording keeps the newest state of each command and of the run; what they were before is told by their
-stamps: a command was asked for at `t` and came to its end at `settled`, a knob had the value that the last
-change before the moment left.
+A recording keeps only the newest state of each command and of the run. Earlier states follow from their
+stamps. A command was requested at `t` and got its final stage at `settled`. A knob had the value that the
+last change before the position left.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ MOST_EVENTS = 2000
 
 
 class Chronicle:
-    """A run's events and commands in the order of time, and the run as it was. Stamps are the recording's.
+    """A run's events and commands in order of time, and the run at a position. Stamps are the recording's.
 
-    `state` is the run as it was known last, `end` the recording's last stamp: a run whose end left no event
-    ended there. `moments` are the stamps at which anything here changes, rising.
+    `state` is the last known run, `end` the recording's last stamp. A run that ended without an event ended
+    there. `moments` are the rising stamps at which anything here changes.
     """
 
     def __init__(
@@ -44,28 +43,30 @@ class Chronicle:
         stamps = {
             *self._event_times,
             *(c.t for c in self.commands),
-            *(_settled(c) or c.t for c in self.commands),
+            *(_final_t(c) or c.t for c in self.commands),
         }
         self.moments: tuple[int, ...] = tuple(sorted({*stamps, end}))
         self._life = [e for e in self.events if e.run == state.run and e.kind in (*ALIVE, "exited")]
-        self._told = [e for e in self.events if e.run == state.run and e.kind in ("diagnosis", *BEGUN)]
+        self._verdict_events = [
+            e for e in self.events if e.run == state.run and e.kind in ("diagnosis", *BEGUN)
+        ]
 
     def events_at(self, t: int) -> Sequence[Event]:
-        """The newest events up to `t`, newest last."""
+        """Return the newest events up to `t`, newest last."""
         count = bisect_right(self._event_times, t)
         return self.events[max(0, count - MOST_EVENTS) : count]
 
     def commands_at(self, t: int, step: int) -> dict[str, CommandRecord]:
-        """The commands asked for up to `t` as they stood then, by id; `step` is the iteration at `t`."""
+        """Return the commands requested up to `t` as they were then, by id. `step` is the iteration at
+        `t`."""
         return {c.id: command_as_of(c, t, step) for c in self.commands if c.t <= t}
 
     def measuring(self, t: int, step: int) -> bool:
-        """Whether the effect of a change was still being measured at `t`: it then changes with every
-        iteration."""
+        """Return whether an effect was still being measured at `t`. It then changes with every iteration."""
         return any(c.measured is not None and c.t <= t and not _is_measured(c, step) for c in self.commands)
 
     def run_at(self, t: int) -> RunState:
-        """The run at `t`: its epoch, knobs, start and end. It can do nothing: a recording takes no
+        """Return the run at `t`: its epoch, knobs, start and end. `can` is empty: a recording takes no
         commands."""
         state, ended = self.state, self._ended_at(t)
         later = sum(e.kind == "restarted" and e.t > t for e in self._life)
@@ -80,33 +81,34 @@ class Chronicle:
             knobs=tuple(knob_as_of(knob, self.commands, t, epoch) for knob in state.knobs),
             can=(),
             diagnosis=self._diagnosis_at(t),
-            tuner=state.tuner if t >= self._end else None,  # before, events and commands tell of it
+            # before the end, events and commands describe the tuner
+            tuner=state.tuner if t >= self._end else None,
             exit_reason=ended.exit_reason if ended else "",
             exit_detail=ended.exit_detail if ended else "",
             exited_wall=ended.exited_wall if ended else 0.0,
         )
 
     def paused_at(self, t: int) -> int | None:
-        """The stamp of the pause that nobody had ended by a command up to `t`, None without one."""
+        """Return the stamp of the last pause that no command had ended by `t`, None without one."""
         done = (c for c in self.commands if c.stage == "applied" and c.verb in ("pause", "resume"))
-        last = max((c for c in done if _ended_by(c, t)), key=_settled, default=None)
-        return _settled(last) if last is not None and last.verb == "pause" else None
+        last = max((c for c in done if _ended_by(c, t)), key=_final_t, default=None)
+        return _final_t(last) if last is not None and last.verb == "pause" else None
 
     def _diagnosis_at(self, t: int) -> Diagnosis | None:
-        """The last verdict of the life that the run led at `t`; how sure it was is recorded of the very last
-        alone."""
+        """Return the last verdict of the run's process at `t`. Only the very last one has a confidence."""
         newest = None
-        for event in self._told:
+        for event in self._verdict_events:
             if event.t > t:
                 break
             newest = diagnosis_of(event) if event.kind == "diagnosis" else None
         last = self.state.diagnosis
         if t < self._end or last is None or newest is None or last.verdict != newest.verdict:
             return newest
-        return last if last.facts else structs.replace(last, facts=newest.facts)  # an older one has words
+        # an older recording has only text
+        return last if last.facts else structs.replace(last, facts=newest.facts)
 
     def _ended_at(self, t: int) -> RunState | None:
-        """The run with its end, if it had ended by `t`."""
+        """Return the run with its end, if it had ended by `t`."""
         so_far = [e for e in self._life if e.t <= t]
         exits = [e for e in self._life if e.kind == "exited"]
         if so_far and so_far[-1].kind == "exited":
@@ -120,8 +122,10 @@ class Chronicle:
 
 
 def diagnosis_of(event: Event) -> Diagnosis:
-    """The diagnosis of an event of kind `diagnosis`. An older recording has it in a sentence: the verdict, a
-    colon and the evidence."""
+    """Return the diagnosis of an event of kind `diagnosis`.
+
+    An older recording has it as a sentence: the verdict, a colon and the evidence.
+    """
     if event.code:
         found = event.fields.get("facts")
         listed = map(nested, found if isinstance(found, list | tuple) else ())
@@ -135,7 +139,7 @@ def diagnosis_of(event: Event) -> Diagnosis:
 
 
 def _ending(event: Event) -> tuple[str, str]:
-    """Why the run ended, and the detail. An older recording has both in a sentence."""
+    """Return why the run ended, and the detail. An older recording has both in a sentence."""
     if event.code:
         return str(event.fields.get("reason", "")), str(event.fields.get("detail", ""))
     reason, colon, detail = event.text.partition(": ")
@@ -145,11 +149,10 @@ def _ending(event: Event) -> tuple[str, str]:
 
 
 def command_as_of(record: CommandRecord, t: int, step: int) -> CommandRecord:
-    """A command as it stood at `t`, in iteration `step`: before its end in flight, its effect only once it
-    was measured.
+    """Return a command as it was at `t`, in iteration `step`.
 
-    A run says in which iteration a change takes effect as soon as it accepts it, so one with a step is
-    `scheduled`.
+    Before its final stage it is in flight, and its effect is included only once it was measured. A run
+    reports the iteration of a change as soon as it accepts it, so a command with a step is `scheduled`.
     """
     if record.stage in FINAL and not _ended_by(record, t):
         scheduled = record.step is not None and record.stage in LEFT_A_VALUE
@@ -172,10 +175,10 @@ def command_as_of(record: CommandRecord, t: int, step: int) -> CommandRecord:
 
 
 def knob_as_of(knob: KnobState, commands: Sequence[CommandRecord], t: int, epoch: int) -> KnobState:
-    """A knob's value at `t`: what the last change up to then left, else what the first one after it found,
-    else the last.
+    """Return a knob with its value at `t`.
 
-    A restarted run declares its knobs anew: changes of its own epoch count before those of others.
+    The value is what the last change before `t` left, else what the first later change found, else the last
+    known one. A restarted run declares its knobs again, so changes of its own epoch take precedence.
     """
     changes = sorted((left for c in commands if (left := _left(c, knob.spec.name))), key=lambda one: one.t)
     own = [one for one in changes if one.record.epoch == epoch]
@@ -191,8 +194,7 @@ def knob_as_of(knob: KnobState, commands: Sequence[CommandRecord], t: int, epoch
 
 
 class _Left(NamedTuple):
-    """The value that a command left a knob, and the one before; `follows` where another knob was asked
-    for."""
+    """The value that a command left, and the one before. `follows` if the command was for another knob."""
 
     record: CommandRecord
     before: KnobValue | None
@@ -201,7 +203,7 @@ class _Left(NamedTuple):
 
     @property
     def t(self) -> int:
-        return _settled(self.record)
+        return _final_t(self.record)
 
     @property
     def in_effect(self) -> bool:
@@ -209,7 +211,7 @@ class _Left(NamedTuple):
 
 
 def _left(record: CommandRecord, knob: str) -> _Left | None:
-    """What a command did to a knob, None for nothing."""
+    """Return what a command did to a knob, None for nothing."""
     if record.verb != "set" or record.stage not in LEFT_A_VALUE:
         return None
     if record.knob == knob:
@@ -219,8 +221,7 @@ def _left(record: CommandRecord, knob: str) -> _Left | None:
 
 
 def _as_set(knob: KnobState, before: Sequence[_Left], after: Sequence[_Left]) -> KnobState:
-    """A knob as the last command for it among `before` left it: who set it, as which version, how long that
-    took."""
+    """Return a knob with the author, version and duration of the last command for it among `before`."""
     past = [one.record for one in before if not one.follows]
     later = [one.record for one in after if not one.follows]
     if past:
@@ -237,16 +238,16 @@ def _as_set(knob: KnobState, before: Sequence[_Left], after: Sequence[_Left]) ->
     return knob
 
 
-def _settled(record: CommandRecord) -> int:
-    """When a command came to its end; one that was refused at once did when it was asked for."""
+def _final_t(record: CommandRecord) -> int:
+    """Return when a command got its final stage. A command that was refused at once got it at `t`."""
     return record.settled or record.t
 
 
 def _ended_by(record: CommandRecord, t: int) -> bool:
-    return record.stage in FINAL and _settled(record) <= t
+    return record.stage in FINAL and _final_t(record) <= t
 
 
 def _is_measured(record: CommandRecord, step: int) -> bool:
-    """Whether as many iterations had passed since the change as its effect was measured over."""
+    """Return whether all iterations over which the effect was measured had passed by `step`."""
     measured = record.measured
     return measured is None or record.step is None or step >= record.step + measured.iterations

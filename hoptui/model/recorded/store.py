@@ -1,7 +1,6 @@
-"""A store over a recording: the questions of `viewer.store.Store`, answered as of a position in it.
+"""A store over a recording: the interface of `hoptui.model.store.Store`, at a position in the recording.
 
-What lies after the position is not known. No thread and no clock: `seek` moves the position, everything else
-follows.
+Anything after the position is unknown. There is no thread and no clock: only `seek` moves the position.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, 
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.library import NODE, RUN, KnownRun, decode_node
 
-BACK_PAGES = 3  # how far back a value is looked for that the newest rows do not have
+BACK_PAGES = 3  # how far back to look for a value that the newest rows lack
 
 
 class Newest(NamedTuple):
-    """The newest known value of a metric; `spacing` is the time to the one before it, 0 where there is
-    none."""
+    """The newest known value of a metric. `spacing` is the time since the one before it in ns, 0 without
+    one."""
 
     value: float
     t: int
@@ -39,8 +38,10 @@ class Newest(NamedTuple):
 
 
 class Front:
-    """The newest known values of one source as of a moment, and its newest row: stamp (0: none) and
-    iteration."""
+    """The newest known values of one source at a position.
+
+    `row_t` and `row_step` are the stamp (0: none) and the iteration of its newest row.
+    """
 
     def __init__(self, pages: Pages, source: str) -> None:
         self.row_t = 0
@@ -51,8 +52,10 @@ class Front:
         self._found: dict[str, Newest] = {}
 
     def at(self, t: int) -> dict[str, Newest]:
-        """By name, in the order in which they first appear; a step ahead costs the rows in between, a jump a
-        few pages."""
+        """Return the values by name, in order of first appearance.
+
+        A step ahead reads the rows in between, a jump reads a few pages.
+        """
         if t == self._at:
             return self._found
         length = self._pages.length(self._source)
@@ -69,15 +72,14 @@ class Front:
         return self._found
 
     def current(self, name: str, t: int) -> Newest | None:
-        """The newest value of a metric unless its source has gone on without it for `FORGET` of its
-        spacings."""
+        """Return the newest value of a metric, None if its source has omitted it for `FORGET` spacings."""
         found = self.at(t).get(name)
         if found is None or (found.spacing and self.row_t - found.t > FORGET * found.spacing):
             return None
         return found
 
     def _last_page(self, t: int) -> int:
-        """The page that holds the newest row up to `t`; before all rows that of `t`."""
+        """Return the page that holds the newest row up to `t`, or the page of `t` before all rows."""
         first, last, _ = self._pages.sources[self._source]
         length = self._pages.length(self._source)
         number = min(t, last) // length
@@ -88,7 +90,7 @@ class Front:
         return number
 
     def _fold(self, number: int, t0: int, t1: int) -> None:
-        """Take in the rows of a page that are stamped `t0` to `t1`."""
+        """Add the rows of a page that are stamped `t0` to `t1`."""
         page = self._pages.page(self._source, number)
         a, b = bisect_left(page.t, t0), bisect_right(page.t, t1)
         if a == b:
@@ -105,8 +107,7 @@ class Front:
 
 
 def _known_before(values: Sequence[float], start: int, stop: int) -> int:
-    """The index of the last finite value before `stop`, less than `start` where there is none from there
-    on."""
+    """Return the index of the last finite value before `stop`, or less than `start` if there is none."""
     i = stop - 1
     while i >= start and not math.isfinite(values[i]):
         i -= 1
@@ -114,14 +115,14 @@ def _known_before(values: Sequence[float], start: int, stop: int) -> int:
 
 
 SECOND = 1_000_000_000
-RAW_ROWS = 4096  # windows of no more rows are drawn from the rows themselves
-PACE = 31  # iterations whose median is their pace, as in the daemon
-LEAST_BUSY_S = 3.0  # progress younger than this is never called busy
-GPU_ALIVE_S = 5.0  # a GPU with a row so young can be read, whatever became of it later
+RAW_ROWS = 4096  # windows of at most this many rows are drawn from the rows themselves
+PACE = 31  # the iteration time is the median of this many, as in the daemon
+LEAST_BUSY_S = 3.0  # a run with progress younger than this is never busy
+GPU_ALIVE_S = 5.0  # a GPU with a row this young was readable, whatever happened later
 
 
 class RecordedSeries:
-    """One metric of one source as of the position of its store."""
+    """One metric of one source at the position of its store."""
 
     refined = 0  # all of the past is known from the start
 
@@ -132,7 +133,7 @@ class RecordedSeries:
 
     @property
     def last(self) -> float:
-        """The newest known value, NaN once its source has gone on without it for long."""
+        """The newest known value, NaN once its source has omitted it for long."""
         found = self._store.front(self._source).current(self._name, self._store.now())
         return found.value if found else NAN
 
@@ -144,7 +145,7 @@ class RecordedSeries:
 
     @property
     def last_step(self) -> int:
-        """The iteration of the newest known value, -1 where there is none."""
+        """The iteration of the newest known value, -1 if there is none."""
         found = self._newest()
         return found.step if found else -1
 
@@ -155,11 +156,11 @@ class RecordedSeries:
 
     @property
     def version(self) -> int:
-        """Another number wherever another value is the newest."""
+        """Differs whenever the newest value differs."""
         return self.last_t
 
     def window(self, t0: int, t1: int, points: int) -> SeriesWindow:
-        """As `viewer.series.Series.window`, up to the position."""
+        """As `hoptui.model.series.Series.window`, up to the position."""
         end, pages = min(t1, self._store.now()), self._store.pages
         if end < t0 or points < 1:
             return SeriesWindow([], [], [])
@@ -173,8 +174,7 @@ class RecordedSeries:
         return bucketed(*found, t0, t1, points)
 
     def fine_from(self, width: int) -> int:
-        """As `viewer.series.Series.fine_from`: from its first row on, because a recording is read where it is
-        looked at."""
+        """As `Series.fine_from`. Everything from the first row on, because a recording is read on demand."""
         return self.first_t
 
     def _newest(self) -> Newest | None:
@@ -182,7 +182,7 @@ class RecordedSeries:
 
 
 class RecordedSteps(RecordedSeries):
-    """The iteration at each row of a source as of the position."""
+    """The iteration at each row of a source at the position."""
 
     @property
     def last(self) -> float:
@@ -198,10 +198,11 @@ class RecordedSteps(RecordedSeries):
 class RecordedStore:
     """What was known of a run and its node at the position, which begins at the recording's first stamp.
 
-    `span` are the first and the last stamp as of opening: what a writer adds later is not shown.
+    `span` is the first and the last stamp at the time of opening. Rows that a writer adds later are not
+    shown.
 
     Raises:
-        RecordingError: the recording cannot be read, does not say which run it is of, or has nothing in it.
+        RecordingError: the recording cannot be read, does not name its run, or is empty.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -220,9 +221,9 @@ class RecordedStore:
         self._steps: dict[str, RecordedSteps] = {}
         self._refused: dict[str, CommandRecord] = {}
         self._lasting = _node(recording, self.pages.sources)
-        self._followed = -1  # the position of which run and commands are
-        self._measuring = False  # whether the effect of a change was still being measured there
-        self._moment = -1  # index of the last moment up to the position, for what changes at moments alone
+        self._followed = -1  # the position of `_run` and `_commands`
+        self._measuring = False  # whether an effect was still being measured there
+        self._moment = -1  # index of the last moment up to the position
         self._run = known.state
         self._commands: dict[str, CommandRecord] = {}
         self._vital: Vital | None = None
@@ -230,46 +231,46 @@ class RecordedStore:
 
     @property
     def problem(self) -> str:
-        """Why some of the recording cannot be read, "" if all that was asked for can."""
+        """The reason why part of the recording cannot be read, "" if all requested parts can."""
         return self.pages.problem
 
     def seek(self, t: int) -> None:
-        """Move the position, to the nearest stamp of the span."""
+        """Move the position to `t`, clamped to the span."""
         self._position = min(max(t, self.span[0]), self.span[1])
         self._vital = self._node = None
 
     @property
     def changes(self) -> int:
-        """Another number wherever something else is known: the position."""
+        """Differs whenever the known data differs: it is the position."""
         return self._position
 
     def now(self) -> int:
-        """The position."""
+        """Return the position."""
         return self._position
 
     # rows ---------------------------------------------------------------------------------------------------
 
     def series(self, source: str, name: str) -> RecordedSeries | None:
-        """One metric of one source, None while nothing is known of it."""
+        """Return one metric of one source, None while nothing of it is known."""
         if source not in self.pages.sources or name not in self.front(source).at(self._position):
             return None
         return self._series.setdefault((source, name), RecordedSeries(self, source, name))
 
     def steps(self, source: str) -> RecordedSteps | None:
-        """The iteration at each row of a run or a rank, None for other sources."""
+        """Return the iteration at each row of a run or a rank, None for other sources."""
         if source not in self.pages.sources or not source.startswith(("run/", "rank/")):
             return None
         return self._steps.setdefault(source, RecordedSteps(self, source, STEPS))
 
     def look_closer(self, source: str, name: str, t0: int, t1: int, points: int) -> None:
-        """Nothing has to be asked for: a recording is read where it is looked at."""
+        """Do nothing: a recording is read on demand."""
 
     def names(self, source: str) -> list[str]:
-        """The metrics of a source, in the order in which they first appeared."""
+        """Return the metrics of a source, in order of first appearance."""
         return list(self.front(source).at(self._position)) if source in self.pages.sources else []
 
     def latest(self, source: str) -> dict[str, float]:
-        """The newest values of a source; what is unknown at the position is left out."""
+        """Return the newest values of a source. Unknown ones are left out."""
         if source not in self.pages.sources:
             return {}
         front = self.front(source)
@@ -277,7 +278,7 @@ class RecordedStore:
         return {name: found.value for name, found in current if found is not None}
 
     def front(self, source: str) -> Front:
-        """The newest values of a source that the recording has."""
+        """Return the newest values of a source that the recording has."""
         if source not in self._fronts:
             self._fronts[source] = Front(self.pages, source)
         return self._fronts[source]
@@ -286,28 +287,29 @@ class RecordedStore:
 
     @property
     def events(self) -> Sequence[Event]:
-        """Newest last."""
+        """The events up to the position, newest last."""
         return self.chronicle.events_at(self._position)
 
     @property
     def commands(self) -> dict[str, CommandRecord]:
-        """By id, in the order in which they were asked for."""
+        """The commands by id, in the order of the requests."""
         self._follow()
         return {**self._commands, **self._refused} if self._refused else self._commands
 
     def refuse(self, record: CommandRecord) -> None:
-        """Keep a command of this viewer's own that nobody can carry out."""
+        """Keep a command of this viewer, which cannot be carried out."""
         self._refused[record.id] = record
 
     # state --------------------------------------------------------------------------------------------------
 
     def run(self, run_id: str) -> RunState | None:
-        """The run if it is the recorded one."""
+        """Return the run if it is the recorded one."""
         self._follow()
         return self._run if run_id == self.run_id else None
 
     def vital(self, run_id: str) -> Vital | None:
-        """The fast part of the run's state, as its rows and commands tell: no pulse is recorded."""
+        """Return the fast part of the run's state, derived from rows and commands. Pulses are not
+        recorded."""
         if run_id != self.run_id:
             return None
         if self._vital is None:
@@ -322,8 +324,7 @@ class RecordedStore:
 
     @property
     def node(self) -> NodeState | None:
-        """The node with this run alone. A GPU that could be read at the position has no reason why it
-        cannot."""
+        """The node with only this run. A GPU that was readable at the position has no `reason`."""
         if self._node is None:
             self._follow()
             gpus = tuple(self._then(gpu) for gpu in self._lasting.gpus)
@@ -331,7 +332,7 @@ class RecordedStore:
         return self._node
 
     def _follow(self) -> None:
-        """Bring run and commands up to the position."""
+        """Update run and commands to the position."""
         t = self._position
         if t == self._followed:
             return
@@ -339,7 +340,7 @@ class RecordedStore:
         moment = bisect_right(self.chronicle.moments, t)
         step = self._step()
         was, self._measuring = self._measuring, self.chronicle.measuring(t, step)
-        # Once more after the last iteration of a measurement: until then its record says that it goes on.
+        # Update once more after the last iteration of a measurement: until then its record is incomplete.
         if moment == self._moment and not (was or self._measuring):
             return
         self._commands = self.chronicle.commands_at(t, step)
@@ -348,7 +349,7 @@ class RecordedStore:
         self._moment = moment
 
     def _step(self) -> int:
-        """The iteration of the newest row."""
+        """Return the iteration of the newest row."""
         source = f"run/{self.run_id}"
         if source not in self.pages.sources:
             return 0
@@ -369,7 +370,7 @@ class RecordedStore:
         vital = Vital(state="live", step=step, progress_age_s=age_s, iteration_s=pace, last_t=row_t)
         if run.exit_reason:
             return structs.replace(vital, state="exited", why=run.exit_reason)
-        # The row of the iteration at whose end it paused may be a little younger.
+        # The row of the iteration before the pause may be slightly younger.
         if paused is not None and row_t <= paused + SECOND // 10:
             return structs.replace(vital, state="paused")
         if age_s > max(LEAST_BUSY_S, 3 * pace if pace is not None else 0.0):
@@ -389,7 +390,7 @@ class RecordedStore:
 def _known_run(recording: Recording) -> KnownRun:
     raw = recording.recall(RUN)
     if raw is None:
-        raise RecordingError(f"{recording.path} does not say which run it is of")
+        raise RecordingError(f"{recording.path} does not name its run")
     try:
         return msgspec.json.decode(raw, type=KnownRun)
     except msgspec.DecodeError as error:
@@ -405,7 +406,7 @@ def _span(recording: Recording, commands: Sequence[CommandRecord]) -> tuple[int,
 
 
 def _node(recording: Recording, sources: dict[str, tuple[int, int, int]]) -> NodeState:
-    """The node as it was remembered, else as far as the sources tell."""
+    """Return the recorded node, else one derived from the sources."""
     raw = recording.recall(NODE)
     if raw is not None:
         try:
