@@ -40,7 +40,7 @@ class SeriesWindow(NamedTuple):
 
 
 class _Level:
-    """Entries of (stamp of the last sample, least, greatest), oldest first. At most `CAPACITY` + `SLACK`."""
+    """Entries of (stamp of the last sample, least, greatest), oldest first. About `CAPACITY` at most."""
 
     def __init__(self) -> None:
         self.t: array[int] = array("q")

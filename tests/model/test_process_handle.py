@@ -93,7 +93,7 @@ def test_handles_do_not_pile_up(child: subprocess.Popen[bytes]) -> None:
     ("told", "fields", "sentence"),
     [
         ({"command": ""}, {}, "is unknown here: it belongs to another container or user"),
-        ({"user": ""}, {}, "is not known here"),
+        ({"user": ""}, {}, "is unknown here"),
         ({}, {"host": "elsewhere"}, "the processes are on elsewhere, not on this machine"),
         ({}, {"started_wall": 1.0}, "not on this machine"),
         ({}, {"pid": 1 << 22}, "not on this machine"),
@@ -111,7 +111,7 @@ def test_in_a_container_the_drivers_pids_are_not_ours(
     child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "whose_pids", lambda: "container")
-    with pytest.raises(NotYoursError, match="the driver counts the machine's"):
+    with pytest.raises(NotYoursError, match="the driver reports the machine's"):
         ProcessHandle(shown(child.pid), node())
 
 

@@ -55,7 +55,7 @@ def test_without_a_remembered_node_the_sources_tell(tmp_path: Path) -> None:
 def test_a_recording_without_a_run_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "r.hoptui"
     Recording.create(path).close()
-    with Recording.open(path) as recording, pytest.raises(RecordingError, match="which run it is of"):
+    with Recording.open(path) as recording, pytest.raises(RecordingError, match="does not name its run"):
         RecordedStore(recording)
 
 
