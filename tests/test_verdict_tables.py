@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -15,6 +17,7 @@ from hoptui.tuner.search.space import WORTH_TRYING
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 NOTHING_TO_CURE = {"healthy", "unknown"}
 TEXT = "VERDICTS in hoptui/presentation/sentences/diagnosis.py"
+CONCEPTS = Path(__file__).parents[1] / "docs/concepts.md"
 TABLES: list[tuple[str, Collection[str], Collection[str]]] = [
     (f"{TEXT} (what it means, in words)", {v for v, text in TEXTS.items() if text.meaning}, ()),
     (
@@ -27,8 +30,9 @@ TABLES: list[tuple[str, Collection[str], Collection[str]]] = [
         WORTH_TRYING,
         NOTHING_TO_CURE,
     ),
+    ("docs/concepts.md", re.findall(r"(?m)^\| `([\w-]+)` \|", CONCEPTS.read_text()), ()),
 ]
-IDS = ["meaning", "advice", "tuner"]
+IDS = ["meaning", "advice", "tuner", "concepts"]
 
 
 @pytest.mark.parametrize(("table", "entries", "exempt"), TABLES, ids=IDS)

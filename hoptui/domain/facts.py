@@ -25,7 +25,16 @@ def fact(code: str, /, **fields: Any) -> Fact:
     Raises:
         TypeError: a field is of a type that no message can carry.
     """
-    return Fact(code, {name: msgspec.to_builtins(value) for name, value in fields.items()})
+    return Fact(code, {name: _plain(msgspec.to_builtins(value)) for name, value in fields.items()})
+
+
+def _plain(value: Any) -> Any:
+    """Lists for tuples, as a message brings them."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return value
 
 
 def nested(field: object) -> Fact | None:

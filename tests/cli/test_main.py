@@ -14,27 +14,7 @@ from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon
 from tests.golden import Golden
 
-COMMANDS = [
-    "attach",
-    "demo",
-    "ls",
-    "status",
-    "watch",
-    "get",
-    "set",
-    "pause",
-    "resume",
-    "checkpoint",
-    "stop",
-    "history",
-    "gpus",
-    "replay",
-    "report",
-    "export",
-    "rm",
-    "daemon",
-    "doctor",
-]  # the stable names
+COMMANDS = [name for name, _, _ in main_module.COMMANDS if name != "train"]  # the trainer has its own help
 
 
 def test_help_names_every_command(hoptui: Hoptui) -> None:

@@ -3,6 +3,9 @@ moved by hand."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
 import json
 import sys
 from bisect import bisect_right
@@ -13,10 +16,12 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from hoptui.daemon import diagnosis as daemon_diagnosis
 from hoptui.daemon.diagnosis import MOST_ROWS, SETTLED_NS, Diagnosing
 from hoptui.daemon.state.gpu_ownership import Resolved
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.timings import DEFAULT
+from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.columns import concatenate, pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.facts import fact
@@ -324,3 +329,15 @@ def test_from_a_training_script_to_the_command_line(gpu_node: GpuNode) -> None:
     assert event["fields"]["facts"][0] == found["facts"][0]
     assert "what limits it" in gpu_node.node.hoptui("status", "small").stdout
     assert viewer.run("small").diagnosis is not None
+
+
+def test_every_field_of_the_window_is_filled() -> None:
+    """One that is left at its default would make a verdict that never comes."""
+    tree = ast.parse(inspect.getsource(daemon_diagnosis))
+    calls = [
+        n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "ObservationWindow"
+    ]
+    (call,) = calls
+    filled = {keyword.arg for keyword in call.keywords}
+    lacking = {field.name for field in dataclasses.fields(ObservationWindow)} - filled
+    assert not lacking, f"fill {lacking} in _window of hoptui/daemon/diagnosis.py"

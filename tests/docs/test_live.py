@@ -3,6 +3,8 @@ documented keys."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import re
 import threading
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from docs._generate.layout import load
+from hoptui.cli.main import COMMANDS
 from tests.conftest import TestNode, until
 from tests.docs.markdown import ROOT, blocks
 
@@ -20,7 +23,8 @@ JSON = (ROOT / "docs/reference/json.md").read_text()
 
 def documented(heading: str) -> set[str]:
     """The keys in the tables of a section of the page about JSON."""
-    section = re.split(r"(?m)^## ", JSON.split(f"## `hoptui {heading} --json`\n", 1)[1])[0]
+    _, found, rest = JSON.partition(f"## `hoptui {heading} --json`\n")
+    section = re.split(r"(?m)^## ", rest)[0] if found else ""
     cells = re.findall(r"(?m)^\| ((?:`\w+`(?:, )?)+) \|", section)
     return {key for cell in cells for key in re.findall(r"`(\w+)`", cell)}
 
@@ -52,6 +56,13 @@ def test_the_script_of_the_tutorial_can_be_turned(node: TestNode, capsys: pytest
         training.join(30)
         namespace["run"].close()
     assert not training.is_alive()
+
+
+@pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
+def test_every_command_with_json_is_documented(command: str) -> None:
+    module = importlib.import_module(f"hoptui.cli.commands.{command}")
+    if "json" in inspect.signature(getattr(module, command)).parameters:
+        assert documented(command), f"describe the keys of hoptui {command} --json in docs/reference/json.md"
 
 
 def test_json_has_the_documented_keys(node: TestNode, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,16 +20,14 @@ from hoptui.presentation.readings import (
 )
 from hoptui.telemetry.metrics_table import ENERGY, HEALTH, MEMORY, ROW, Reading
 
-ROWS = [
-    "busy", "memory_busy", "power_w", "power_average_w", "memory_used_bytes", "memory_total_bytes",
-    "temperature_c", "memory_temperature_c", "sm_clock_mhz", "memory_clock_mhz", "throttle", "energy_j",
+DRIVER = [reading.name for reading in (*MEMORY, *ROW, *HEALTH, *ENERGY)]
+OTHERS = [
     "sm_active", "sm_occupancy", "tensor_active", "tensor_half_active", "tensor_int_active",
     "tensor_double_active", "dram_active", "fp64_active", "fp32_active", "fp16_active", "int_active",
     "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s",
-    "window_s", "mfu_estimated", "ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays",
-    "nvlink_errors",
-    "processes",
+    "window_s", "mfu_estimated", "nvlink_errors", "processes",
 ]  # fmt: skip
+ROWS = [*DRIVER, *OTHERS]
 OF_RUNS = [
     "power_w", "energy_j", "energy_per_iteration_j", "energy_per_unit_j", "idle_power_w",
     "memory_headroom_bytes", "mfu", "mfu_estimated", "gpu_memory_bytes", "gpu_sm_percent",

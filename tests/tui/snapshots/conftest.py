@@ -76,10 +76,9 @@ def snapshot(request: pytest.FixtureRequest, golden: Golden) -> Snapshot:
     """`snapshot(app, *steps)`: take the steps, and compare the screen with the golden file of the test.
 
     `sizes` and `themes` may be others. The steps are taken at the first size. The first theme is the one that
-    the app has;
-    the golden file has its styles. The other themes must have the same text, and a name for each style that
-    has one.
-    A function that makes the app of a theme is for what cannot change its theme while it is seen.
+    the app has; the golden file has its styles. The other themes must have the same text, and a name for each
+    style that has one. A function that makes the app of a theme is for what cannot change its theme while it
+    is open.
     """
 
     def compare(

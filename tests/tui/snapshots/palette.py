@@ -1,10 +1,9 @@
 """Names of the styles in a picture.
 
 A style is named after the inks of `hoptui.tui.themes`: `good`, `text bold`, `dim on cursor`. Inks of one
-style
-share a name: `good/ink 3`. An ink that is bold in `themes.INKS` has no `bold` here. `covered` shows through
-behind a dialog. A colour without a name is written as `#rrggbb`. The themes `ansi` and `none` have the
-terminal's words: `cyan bold`. `golden/inks.txt` has the colour of each name.
+style share a name: `good/ink 3`. An ink that is bold in `themes.INKS` has no `bold` here. `covered` shows
+through behind a dialog. A colour without a name is written as `#rrggbb`. The themes `ansi` and `none` have
+the terminal's words: `cyan bold`. `golden/inks.txt` has the colour of each name.
 """
 
 from __future__ import annotations

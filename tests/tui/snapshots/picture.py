@@ -1,10 +1,8 @@
 """A picture of the dashboard as text, for review in a diff.
 
 It has the text of each size, then the styles of one size in one theme. A line of styles names the styled
-spans of
-a row: `row 3: 1-12 title/key · 15-21 good on surface`. Rows and columns count from 1. Equal rows share
-a line.
-Plain text on the background of the theme has no entry. `palette` explains the names.
+spans of a row: `row 3: 1-12 title/key · 15-21 good on surface`. Rows and columns count from 1. Equal rows
+share a line. Plain text on the background of the theme has no entry. `palette` explains the names.
 """
 
 from __future__ import annotations
