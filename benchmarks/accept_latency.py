@@ -19,7 +19,7 @@ from textual import events
 
 from benchmarks.measure import bench, quantile, report, tell
 from hoptui.client.client import Change, Client
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.snapshot import AnyStore
 

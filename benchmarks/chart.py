@@ -29,7 +29,7 @@ from hoptui.model.recorded.store import RecordedStore
 from hoptui.model.series import Series
 from hoptui.protocol.messages import NodeState, RunState
 from hoptui.recording import Recording
-from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.ingest import Boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
 from hoptui.tui.charts.line_chart import Drawn, Pen, whole_dots
 from hoptui.tui.charts.plot import Mark, Paper, plot

@@ -25,7 +25,7 @@ import psutil
 from benchmarks.day import SECOND, DayClient, DayNode, SimulatedClock
 from benchmarks.measure import machine, report, tell
 from hoptui.node.addresses import Addresses
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui.app import HoptuiApp
 
 HOURS, MOST_MIB = 24, 150.0

@@ -29,7 +29,7 @@ from benchmarks.measure import Bench, machine, report, tell, until
 from hoptui.client.client import Change, Client
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.protocol.messages import CommandRecord
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui.app import HoptuiApp
 
 SECONDS, SEED = 600.0, 1

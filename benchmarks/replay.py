@@ -26,7 +26,7 @@ from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Origin, RunState
 from hoptui.recording import Recording
-from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.ingest import Boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
 
 SECOND = 1_000_000_000

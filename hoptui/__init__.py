@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hoptui.protocol.version import VERSION
+from hoptui.protocol import VERSION
 
 __version__ = VERSION
 __all__ = ["Knob", "Run", "__version__", "connect"]

@@ -17,7 +17,7 @@ from hoptui.client.replay import Replay
 from hoptui.domain.knobs import KnobValue
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.protocol.messages import RunState, Verb
-from hoptui.settings.config import read
+from hoptui.settings import read
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.app_protocol import StoreChanged
 from hoptui.tui.hosts_app import FleetApp, Reached

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from textual.screen import Screen
 
+from hoptui.tui.app import PaletteBox
 from hoptui.tui.dialogs import Confirm, Finder, Help
-from hoptui.tui.palette import PaletteBox
 from hoptui.tui.replay_app import GoTo
 from hoptui.tui.screens.charts.screen import ChartScreen
 from hoptui.tui.screens.gpu.screen import GpusScreen

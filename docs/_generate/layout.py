@@ -8,10 +8,11 @@ from typing import Any
 MODULES: dict[str, str] = {
     "cli": "hoptui.cli.main",
     "actions": "hoptui.tui.actions",
-    "config": "hoptui.settings.config",
+    "config": "hoptui.settings",
     "retention": "hoptui.daemon.recordings",
     "messages": "hoptui.protocol.messages",
     "devices": "hoptui.domain.devices",
+    "gpu_readings": "hoptui.presentation.gpu_readings",
     "readings": "hoptui.presentation.readings",
     "database": "hoptui.recording.database",
 }

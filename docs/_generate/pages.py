@@ -100,7 +100,7 @@ def readings() -> str:
     """Every reading with its unit, meaning and source."""
     found = load("readings")
     groups = (
-        ("GPU", "Source `gpu/<uuid>`.", found.GPU),
+        ("GPU", "Source `gpu/<uuid>`.", load("gpu_readings").GPU),
         ("GPU and run together", "Source `derived/<run id>`. The daemon computes these.", found.DERIVED),
         ("Host", "Source `host`.", found.HOST),
         ("Processes of a run", "Source `process/<run id>`.", found.PROCESS),

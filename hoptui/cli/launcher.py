@@ -10,13 +10,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from hoptui import settings
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, interactive, usage
 from hoptui.client.routes import Here, There, Way
 from hoptui.client.target import BadPlace, Place, is_path, parse
 from hoptui.node.addresses import AddressError, addresses
-from hoptui.settings import config
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 
 
 def open_hosts(places: Sequence[Place], hoptui: str, config: Config) -> int:
@@ -51,7 +51,7 @@ def open_hosts(places: Sequence[Place], hoptui: str, config: Config) -> int:
 
 
 Options = Mapping[str, str | bool | None]
-"""Command-line options by their names in `config.SETTINGS`.
+"""Command-line options by their names in `settings.SETTINGS`.
 
 None or absent means: use the environment or `config.toml`."""
 
@@ -126,10 +126,10 @@ def configured(options: Options | None = None) -> Config:
 
     Under `LANG=C`, stdout is UTF-8: Python treats C as unset (PEP 538, PEP 540).
     """
-    found = config.read(options)
+    found = settings.read(options)
     if found.ascii or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8":
         return found
-    encoding = config.Value(True, "the terminal's encoding")
+    encoding = settings.Value(True, "the terminal's encoding")
     return dataclasses.replace(found, values={**found.values, "ascii": encoding})
 
 

@@ -28,8 +28,8 @@ import msgspec
 from hoptui.client.target import Place
 from hoptui.node.addresses import IPC_PATH_MAX, AddressError
 from hoptui.presentation.numbers import clean
+from hoptui.protocol import VERSION
 from hoptui.protocol.messages import PROTOCOL
-from hoptui.protocol.version import VERSION
 
 OPTIONS = (
     "BatchMode=yes",  # nothing may ask for a password: the terminal is the dashboard's

@@ -17,7 +17,7 @@ from hoptui.domain.columns import Columns, run_of
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
 from hoptui.recording import Recording, RecordingError, library
-from hoptui.recording.clock_offsets import this_boot
+from hoptui.recording.ingest import this_boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
 from hoptui.recording.resample import buckets
 

@@ -22,10 +22,10 @@ import zmq
 
 from hoptui.node.addresses import Addresses
 from hoptui.node.processes import Peer, peer_of
+from hoptui.protocol import VERSION
 from hoptui.protocol.codec import MAX_BYTES
 from hoptui.protocol.messages import PROTOCOL
-from hoptui.protocol.version import VERSION
-from hoptui.recording.clock_offsets import this_boot
+from hoptui.recording.ingest import this_boot
 
 ZAP_DOMAIN = b"hoptui"
 READABLE = int(zmq.POLLIN)

@@ -13,8 +13,7 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import Buckets, CommandRecord, Event
-from hoptui.recording import clock_offsets, ingest, resample
-from hoptui.recording.clock_offsets import Boot, ClockShift, Record, added, moved, shifted
+from hoptui.recording import ingest, resample
 from hoptui.recording.database import (
     RecordingError,
     errors_named,
@@ -22,7 +21,7 @@ from hoptui.recording.database import (
     open_for_writing,
     transaction,
 )
-from hoptui.recording.ingest import Pending
+from hoptui.recording.ingest import Boot, ClockShift, Pending, Record, added, moved, shifted
 from hoptui.recording.pyramid import Summary
 from hoptui.recording.tables import Records, Tables
 
@@ -62,7 +61,7 @@ class Recording:
         db = open_for_writing(path)
         try:
             with errors_named(path), transaction(db):
-                frame = clock_offsets.enter(db, boot or clock_offsets.this_boot())
+                frame = ingest.enter_boot(db, boot or ingest.this_boot())
         except BaseException:
             db.close()
             raise
@@ -82,7 +81,7 @@ class Recording:
         db = open_for_reading(path, still=still)
         try:
             with errors_named(path):
-                frame = clock_offsets.frame_of(db, boot)
+                frame = ingest.frame_of(db, boot)
         except BaseException:
             db.close()
             raise

@@ -18,12 +18,12 @@ from hoptui.domain.knobs import KnobValue, check_value, coefficient
 from hoptui.domain.tuning import Change
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import NOT_AS_ASKED, Command, Outcome
-from hoptui.sdk import restart
+from hoptui.sdk import process
 from hoptui.sdk.command_inbox import superseded
-from hoptui.sdk.iteration_recorder import MICROSECONDS
 from hoptui.sdk.knobs import LiveKnob, SetterError
+from hoptui.sdk.metric_values import MICROSECONDS
+from hoptui.sdk.process import Handover, RestartCommand
 from hoptui.sdk.ranks import RankAgreement
-from hoptui.sdk.restart import Handover, RestartCommand
 from hoptui.sdk.shared_state import PhaseTimer, SharedState
 
 log = logging.getLogger("hoptui")
@@ -61,7 +61,7 @@ class CommandExecution:
         if handover is None:
             return
         state = self._state
-        outcomes = restart.outcomes_after(handover, self._declarations.knobs, state.step, time.monotonic_ns())
+        outcomes = process.outcomes_after(handover, self._declarations.knobs, state.step, time.monotonic_ns())
         self.applied += sum(outcome.stage == "applied" for outcome in outcomes)
         self._declarations.revision += 1
         if state.rank == 0:
@@ -76,7 +76,7 @@ class CommandExecution:
     def hand_over(self, where: str, began_ns: int) -> None:
         """Leave the waiting commands to the process that replaces this one."""
         state, waiting = self._state, tuple(self.waiting.values())
-        restart.leave(os.environ, Handover(os.getpid(), state.id, began_ns, waiting))
+        process.leave_handover(os.environ, Handover(os.getpid(), state.id, began_ns, waiting))
         for each in waiting if state.rank == 0 else ():
             fields = {"checkpoint": clean_text(where, 300)}
             state.inbox.done.append(

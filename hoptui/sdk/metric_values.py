@@ -17,6 +17,9 @@ from hoptui.domain.facts import clean_text
 COPIES_IN_FLIGHT = 64
 """Rows whose copies may be in flight. Values beyond that are lost and counted."""
 
+MICROSECONDS = 6
+"""Decimals of a duration. Further ones are noise, and a recording cannot compress noise."""
+
 TimedRow = tuple[int, int, dict[str, float]]
 """Monotonic nanoseconds, step, values by metric."""
 

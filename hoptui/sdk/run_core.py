@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoptui.domain.facts import clean_text
-from hoptui.sdk import process, restart
+from hoptui.sdk import process
 from hoptui.sdk.command_execution import CommandExecution
-from hoptui.sdk.iteration_boundary import IterationBoundary
-from hoptui.sdk.iteration_recorder import IterationRecorder
+from hoptui.sdk.iteration import IterationBoundary, IterationRecorder
 from hoptui.sdk.ranks import RankAgreement, RankGroup, RunIdentity, SingleProcess
 from hoptui.sdk.shared_state import Ending, LinkControl, SharedState, new_run_id
 
@@ -54,7 +53,7 @@ class RunCore:
             state.rank, state.world = process.ranks(os.environ)
             if state.world > 1:
                 state.inbox.refusal = {"world": state.world}  # one rank alone must not change a knob
-        self.execution.handover = restart.take(os.environ, os.getpid(), state.id)
+        self.execution.handover = process.take_handover(os.environ, os.getpid(), state.id)
         process.guard(self)
         if own.on and known.on and (state.rank == 0 or ranks is not None):
             state.link = _start_link(self)

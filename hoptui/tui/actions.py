@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from textual.binding import Binding, BindingsMap, BindingType
 from textual.keys import KEY_ALIASES, REPLACED_KEYS, Keys, key_to_character
 
-from hoptui.settings.config import KeyBinding, near
+from hoptui.settings import KeyBinding, near
 
 Scope = Literal[
     "everywhere",

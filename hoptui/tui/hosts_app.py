@@ -17,7 +17,7 @@ from textual.screen import Screen
 from hoptui.client.client import Change, Client
 from hoptui.client.routes import Way
 from hoptui.protocol.messages import RunState
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.components import runs

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from hoptui.settings import ui_state
-from hoptui.settings.config import Config, Value
+from hoptui import settings
+from hoptui.settings import Config, Value
 from hoptui.tui import actions, themes
 from hoptui.tui.actions import DEFAULT_KEYS
 
@@ -125,7 +125,7 @@ class Preferences:
     def _remember(self, **fields: str | tuple[str, ...]) -> str:
         if self.config.choices is None:
             return ""
-        problem = ui_state.change(self.config.choices, **fields)
+        problem = settings.remember(self.config.choices, **fields)
         if problem:
             return f"not remembered: {problem}"
         self._kept = structs.replace(self._kept, **fields)

@@ -16,7 +16,7 @@ from textual.widgets import Input
 
 from hoptui.client.replay import SECOND, Reel, Replay
 from hoptui.presentation import numbers, vocabulary
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.frame_clock import EVERYTHING, Frame

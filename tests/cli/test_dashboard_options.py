@@ -10,7 +10,7 @@ import pytest
 
 from hoptui.cli import launcher
 from hoptui.client import client
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui import app, replay_app
 from tests.cli.conftest import Hoptui
 

@@ -10,8 +10,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.cli.commands.doctor import IDS
-from hoptui.cli.doctor import machine
-from hoptui.cli.doctor.check import Check, within
+from hoptui.cli.doctor import Check, machine, within
 from hoptui.cli.support import snapshot as node_module
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo

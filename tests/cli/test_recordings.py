@@ -19,9 +19,9 @@ from hoptui.domain.columns import pack
 from hoptui.node import processes
 from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.ingest import Boot
 from hoptui.recording.library import KnownRun
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui import replay_app
 from tests import factories
 from tests.cli.conftest import Hoptui

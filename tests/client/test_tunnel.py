@@ -20,8 +20,8 @@ from hoptui.client.routes import There
 from hoptui.client.target import Place
 from hoptui.client.tunnel import AGAIN_S, LOOK_S, OPEN_S, SshProcess, Tunnel, sweep
 from hoptui.node.addresses import AddressError
+from hoptui.protocol import VERSION
 from hoptui.protocol.messages import PROTOCOL
-from hoptui.protocol.version import VERSION
 from tests.conftest import until
 from tests.golden import Golden, sheet
 

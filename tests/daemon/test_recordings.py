@@ -19,7 +19,7 @@ from hoptui.domain.devices import GpuInfo
 from hoptui.node.addresses import AddressError, Addresses
 from hoptui.protocol.messages import Buckets, CommandRecord, NodeState, Query, RunState
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.clock_offsets import this_boot
+from hoptui.recording.ingest import this_boot
 from hoptui.recording.library import RUN, KnownRun, decode_node
 from tests.conftest import until
 

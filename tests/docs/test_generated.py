@@ -44,7 +44,7 @@ def test_the_page_of_keys_has_every_action_under_its_scope() -> None:
 def test_the_page_of_readings_has_every_reading() -> None:
     found = load("readings")
     text = pages.readings()
-    for group in (found.GPU, found.DERIVED, found.HOST, found.PROCESS):
+    for group in (load("gpu_readings").GPU, found.DERIVED, found.HOST, found.PROCESS):
         for reading, meaning in group.items():
             assert f"### `{reading}`" in text
             assert meaning.long in text

@@ -13,7 +13,7 @@ from hoptui.domain.columns import Columns, pack
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import CommandRecord, Event, Origin
 from hoptui.recording import Recording
-from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.ingest import Boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
 from tests import factories
 

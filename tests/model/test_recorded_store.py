@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.model.recorded import pages
-from hoptui.model.recorded.store import RAW_ROWS, RecordedStore
+from hoptui.model.recorded.store import RAW_ROWS, RecordedStore, older_commands, recorded_commands
 from hoptui.model.series import SeriesWindow, bucketed
 from hoptui.model.store import Store
+from hoptui.node.addresses import addresses
+from hoptui.protocol.messages import CommandRecord
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.library import KnownRun
 from hoptui.tui.snapshot import AnyStore
@@ -367,3 +369,60 @@ def test_where_rows_are_gone_their_means_stand_in_for_them(tmp_path: Path) -> No
             assert vital.step == pytest.approx(i, abs=32)
             assert vital.state == "live"
         assert store.pages.first_at(SOURCE, 700) == pytest.approx(FIRST + 700 * every, abs=64 * every)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node of its own."""
+    monkeypatch.setenv("HOPTUI_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("HOPTUI_STATE_DIR", str(tmp_path / "state"))
+    addresses()
+
+
+def write_commands(run: str, count: int) -> Path:
+    path = addresses().recording(run)
+    with Recording.create(path) as recording:
+        for i in range(count):
+            recording.command(
+                CommandRecord(
+                    id=f"{run}{i}", run=run, epoch=1, verb="checkpoint", t=i + 1, wall=1000.0 + i, seq=i + 1
+                )
+            )
+        recording.flush()
+    return path
+
+
+def test_the_newest_of_those_that_are_not_known_come_first(tmp_path: Path) -> None:
+    write_commands("a", 10)
+    found, problem = older_commands(["a"], {"a8", "a9"}, 3)
+    assert ([record.id for record in found], problem) == (["a5", "a6", "a7"], "")
+    found, _ = older_commands(["a"], {f"a{i}" for i in range(3, 10)}, 5)
+    assert [record.id for record in found] == ["a0", "a1", "a2"]
+    assert older_commands(["a"], {f"a{i}" for i in range(10)}, 5) == ([], "")
+
+
+def test_of_several_runs_they_are_told_in_the_order_of_time() -> None:
+    write_commands("a", 3)
+    write_commands("b", 3)
+    found, _ = older_commands(["a", "b", "gone"], set(), 4)
+    assert [record.wall for record in found] == [1001.0, 1001.0, 1002.0, 1002.0]
+
+
+def test_a_recording_that_cannot_be_read_is_told_and_the_others_count() -> None:
+    write_commands("a", 1)
+    addresses().recording("b").write_bytes(b"not a database at all" * 100)
+    found, problem = older_commands(["b", "a"], set(), 9)
+    assert [record.id for record in found] == ["a0"]
+    assert str(addresses().recording("b")) in problem
+    assert older_commands(["a"], set(), 9)[1] == ""
+
+
+def test_without_directories_there_is_nothing_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPTUI_DIR", str(tmp_path / "never"))
+    found, problem = older_commands(["a"], set(), 9)
+    assert found == []
+    assert "never" in problem
+
+
+def test_they_are_read_oldest_first() -> None:
+    assert [record.id for record in recorded_commands(write_commands("a", 3))] == ["a0", "a1", "a2"]

@@ -7,17 +7,8 @@ import math
 import pytest
 
 from hoptui.domain.devices import REASONS
-from hoptui.presentation.readings import (
-    DERIVED,
-    GPU,
-    GROUPS,
-    HOST,
-    PROCESS,
-    Meaning,
-    alarms,
-    reasons,
-    value_text,
-)
+from hoptui.presentation.gpu_readings import GPU, alarms, reasons
+from hoptui.presentation.readings import DERIVED, GROUPS, HOST, PROCESS, Meaning, value_text
 from hoptui.telemetry.metrics_table import ENERGY, HEALTH, MEMORY, ROW, Reading
 
 DRIVER = [reading.name for reading in (*MEMORY, *ROW, *HEALTH, *ENERGY)]
@@ -44,7 +35,7 @@ def test_every_reading_of_the_wire_has_a_meaning() -> None:
 
 @pytest.mark.parametrize("reading", [*MEMORY, *ROW, *HEALTH, *ENERGY], ids=lambda reading: reading.name)
 def test_a_reading_of_the_driver_has_a_meaning(reading: Reading) -> None:
-    hint = "add its Meaning to hoptui/presentation/readings/gpu.py: without one no screen shows it"
+    hint = "add its Meaning to hoptui/presentation/gpu_readings.py: without one no screen shows it"
     assert reading.name in GPU, f"{reading.name} of hoptui/telemetry/metrics_table.py: {hint}"
 
 

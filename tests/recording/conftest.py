@@ -12,7 +12,7 @@ import pytest
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.recording import Recording
-from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.ingest import Boot
 
 SECOND = 1_000_000_000
 MakeRows = Callable[..., Columns]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hoptui.domain.columns import Columns
-from hoptui.recording import Recording, clock_offsets
-from hoptui.recording.clock_offsets import Boot, this_boot
+from hoptui.recording import Recording, ingest
+from hoptui.recording.ingest import Boot, this_boot
 from tests import factories
 
 SECOND = 1_000_000_000
@@ -111,5 +111,5 @@ def test_this_boot_is_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert found.id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert found.now > 0
     assert this_boot().wall_offset_ns == pytest.approx(found.wall_offset_ns, abs=SECOND)
-    monkeypatch.setattr(clock_offsets, "_BOOT_ID", tmp_path / "missing")
+    monkeypatch.setattr(ingest, "_BOOT_ID", tmp_path / "missing")
     assert this_boot().id == "unknown"

@@ -19,8 +19,7 @@ import pytest
 
 from hoptui.domain.columns import Columns
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.clock_offsets import Boot
-from hoptui.recording.ingest import Pending
+from hoptui.recording.ingest import Boot, Pending
 from tests import factories
 from tests.golden import Golden
 

@@ -13,7 +13,7 @@ import pytest
 
 from hoptui.domain.columns import Columns
 from hoptui.recording import Recording, RecordingError, library
-from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.ingest import Boot
 from hoptui.recording.library import RUN, KnownRun
 from tests import factories
 from tests.golden import Golden

@@ -13,8 +13,8 @@ import pytest
 
 from hoptui.domain.columns import concatenate, pack
 from hoptui.recording import Recording
-from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.database import SCHEMA
+from hoptui.recording.ingest import Boot
 
 SECOND = 1_000_000_000
 ROWS = "SELECT source, sum(rows) FROM blocks GROUP BY 1"

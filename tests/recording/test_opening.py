@@ -16,8 +16,8 @@ import pytest
 
 from hoptui.domain.columns import Columns
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.clock_offsets import Boot
 from hoptui.recording.database import APPLICATION_ID, SCHEMA
+from hoptui.recording.ingest import Boot
 from tests.golden import Golden
 
 MakeRows = Callable[..., Columns]

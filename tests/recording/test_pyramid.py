@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hoptui.domain.columns import Columns, concatenate, pack
 from hoptui.protocol.messages import Buckets
 from hoptui.recording import Recording, resample
-from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.ingest import Boot
 from hoptui.recording.pyramid import FACTOR, Summary, coarsen, summarise
 from hoptui.recording.tables import ROWS, decode_summary, encode_summary
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hoptui.domain.columns import Columns, pack
 from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.clock_offsets import Boot
+from hoptui.recording.ingest import Boot
 from hoptui.recording.tables import ROWS
 from tests import factories
 

@@ -11,8 +11,8 @@ import pytest
 
 import hoptui
 from hoptui.protocol.messages import Command, Origin, Outcome
-from hoptui.sdk import iteration_boundary
-from hoptui.sdk.restart import VARIABLE, Handover, RestartCommand, leave, take
+from hoptui.sdk import iteration
+from hoptui.sdk.process import VARIABLE, Handover, RestartCommand, leave_handover, take_handover
 from hoptui.sdk.run import Run
 from tests.run_state import run_state
 
@@ -104,11 +104,11 @@ def test_what_is_sent_together_is_carried_out_before_the_restart_together(
     run = connected(Config())
     lr = run.knob("lr", 0.5, min=0.0, max=1.0)
     monkeypatch.setattr(run_state(run), "link", Watched())
-    monkeypatch.setattr("hoptui.sdk.iteration_boundary.time.sleep", meanwhile)
+    monkeypatch.setattr("hoptui.sdk.iteration.time.sleep", meanwhile)
     ask(run, "a", knob="width", value=16)
     run.boundary()
     assert run.restart_wanted == {"width": 16, "layers": 4}
-    assert waits == [iteration_boundary.COMPANY_S]
+    assert waits == [iteration.COMPANY_S]
     ask(run, "c", knob="lr", value=0.25)  # nothing that leaves this process: nobody waits for it
     run.boundary()
     assert (lr.value, len(waits)) == (0.25, 1)
@@ -117,7 +117,7 @@ def test_what_is_sent_together_is_carried_out_before_the_restart_together(
 def test_a_paused_run_does_not_wait_and_stays_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     run = connected(Config())
     monkeypatch.setattr(run_state(run), "link", Watched())
-    monkeypatch.setattr("hoptui.sdk.iteration_boundary.time.sleep", lambda _: pytest.fail("it waited"))
+    monkeypatch.setattr("hoptui.sdk.iteration.time.sleep", lambda _: pytest.fail("it waited"))
     monkeypatch.setattr(run._core.meeting, "_wait_while_paused", lambda: None)
     ask(run, "a", knob="width", value=16)
     run_state(run).inbox.receive(
@@ -188,12 +188,12 @@ def test_a_knob_that_is_gone_has_failed() -> None:
 def test_what_was_left_for_another_process_or_run_is_left_alone(pid: int, run: str) -> None:
     environ: dict[str, str] = {}
     handover = Handover(7, "mine", 5, (RestartCommand("a", "lr", 0.5, "kim"),))
-    leave(environ, handover)
-    assert take(environ, pid, run) is None
-    assert take(environ, 7, "mine") == handover
-    assert take(environ, 7, "mine") is None
+    leave_handover(environ, handover)
+    assert take_handover(environ, pid, run) is None
+    assert take_handover(environ, 7, "mine") == handover
+    assert take_handover(environ, 7, "mine") is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1", '{"pid": "x"}'])
 def test_nonsense_in_the_environment_is_nothing(text: str) -> None:
-    assert take({VARIABLE: text}, 7, "mine") is None
+    assert take_handover({VARIABLE: text}, 7, "mine") is None

@@ -27,7 +27,7 @@ from hoptui.protocol.messages import (
     Verb,
     Vital,
 )
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.styled_text import Line, lay
 from hoptui.tui.widgets import Lines

@@ -10,7 +10,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from hoptui.client.replay import Replay
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui.replay_app import ReplayApp
 from tests.model.recorded_run import FIRST, SECOND, at
 

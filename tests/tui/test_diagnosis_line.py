@@ -10,7 +10,7 @@ from msgspec import structs
 from hoptui.domain.columns import pack
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Advice, Diagnosis
-from hoptui.tui.components import phases, run_summary
+from hoptui.tui.components import phases, runs
 from tests.golden import Golden, sheet
 from tests.tui.conftest import RUN, SECOND, Scene
 from tests.tui.tuned_run import advises
@@ -20,7 +20,7 @@ MakeScene = Callable[..., Scene]
 
 def told(there: Scene, width: int = 120) -> str:
     view = there.app().view(RUN)
-    return "".join(span.text for span in run_summary.diagnosis_line(view, phases.measured(view), width))
+    return "".join(span.text for span in runs.diagnosis_line(view, phases.measured(view), width))
 
 
 def iterations(there: Scene, rows: Iterable[dict[str, float]], every_s: float, ago_s: float = 0.0) -> Scene:
@@ -130,7 +130,7 @@ def test_a_diagnosis_fits_into_every_width(scene: MakeScene) -> None:
     view = there.app().view(RUN)
     split = phases.measured(view)
     for width in range(60, 241):
-        line = "".join(span.text for span in run_summary.diagnosis_line(view, split, width))
+        line = "".join(span.text for span in runs.diagnosis_line(view, split, width))
         assert len(line) <= width
         assert "try grad_accum" in line
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hoptui.client.client import Link
-from hoptui.tui.components import events, figures, gpus, header, host, knobs, phases, run_summary, runs
+from hoptui.tui.components import events, figures, gpus, header, host, knobs, phases, runs
 from hoptui.tui.screens.run import content
 from hoptui.tui.snapshot import View
 from hoptui.tui.widgets import Lines
@@ -57,7 +57,7 @@ def test_without_a_node_every_panel_says_what_is_the_matter(scene: MakeScene, go
             host.process_rows(view, 80, -1)[:1],
             events.lines(view, 5, 60),
             knobs.rows(view, 60, 0),
-            run_summary.learning_lines(view, "", 60)[:1],
+            runs.learning_lines(view, "", 60)[:1],
         ):
             assert text(lines).strip() == short
     golden(sheet(shown))
@@ -107,7 +107,7 @@ def test_a_run_that_has_said_nothing_yet(scene: MakeScene, golden: Golden) -> No
     there.update(run={"knobs": ()})
     view = look(there, "3f2a9c10")
     shown = {
-        "learning": run_summary.learning_lines(view, "", 60),
+        "learning": runs.learning_lines(view, "", 60),
         "phases": phases.lines(view, phases.measured(view), 60, 5),
         "knobs": knobs.rows(view, 60, 0),
     }

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.presentation.readings import DERIVED, GPU
+from hoptui.presentation.gpu_readings import GPU
+from hoptui.presentation.readings import DERIVED
 from hoptui.protocol.messages import Event
 from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.run.screen import RunScreen

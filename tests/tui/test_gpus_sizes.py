@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hoptui.presentation.readings import GPU
+from hoptui.presentation.gpu_readings import GPU
 from hoptui.tui.components import host
 from hoptui.tui.widgets import Panel
 from tests.tui.test_gpus_screen import opened

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hoptui.presentation.readings import GPU
+from hoptui.presentation.gpu_readings import GPU
 from hoptui.tui.actions import ACTIONS, DEFAULT_KEYS
 from hoptui.tui.components import help_page
 from hoptui.tui.components.help_page import NOTES, READINGS, TITLES

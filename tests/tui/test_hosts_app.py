@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hoptui.client.client import Change, Link
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui.components import header
 from hoptui.tui.hosts_app import FleetApp
 from hoptui.tui.screens.hosts import content

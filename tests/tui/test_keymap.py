@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hoptui.settings import config
-from hoptui.settings.config import Config, KeyBinding
+from hoptui import settings
+from hoptui.settings import Config, KeyBinding
 from hoptui.tui.actions import ACTIONS, key_text, of, settle
 from hoptui.tui.dialogs import Confirm, Help
 from hoptui.tui.screens.gpu.screen import GpusScreen
@@ -116,7 +116,7 @@ def test_the_legend_of_a_box_names_the_keys_that_there_are(scene: MakeScene) -> 
 def configured(home: Path, text: str, **environ: str) -> Config:
     (home / "hoptui").mkdir(exist_ok=True)
     (home / "hoptui/config.toml").write_text(text)
-    return config.read({"theme": "dark"}, {"XDG_CONFIG_HOME": str(home), **environ})
+    return settings.read({"theme": "dark"}, {"XDG_CONFIG_HOME": str(home), **environ})
 
 
 def test_a_key_of_ones_own_works_and_is_shown_everywhere(

@@ -9,7 +9,7 @@ from textual.command import CommandList, CommandPalette
 from textual.worker import WorkerState
 
 from hoptui.tui.actions import ACTIONS
-from hoptui.tui.palette import Palette
+from hoptui.tui.app import Palette
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from hoptui.presentation import vocabulary
 from hoptui.recording import Recording, RecordingError
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui import replay_app
 from hoptui.tui.actions import ACTIONS, of
 from hoptui.tui.dialogs import Help

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hoptui.domain.columns import pack
-from hoptui.tui.components import run_summary, tuner
+from hoptui.tui.components import runs, tuner
 from hoptui.tui.screens.run import content
 from hoptui.tui.screens.run.panels import TimeSpan
 from hoptui.tui.snapshot import View
@@ -60,7 +60,7 @@ def test_its_speed_is_that_of_its_last_seconds_and_not_of_its_last_iteration(ove
     ]
     over.tell(columns=(pack(f"run/{over.run.run}", rows),))
     over.client.ns += 60 * SECOND
-    assert run_summary.headline_rate(view_of(over))[0].text == "450 k"
+    assert runs.headline_rate(view_of(over))[0].text == "450 k"
 
 
 def test_small_charts_end_with_it(over: Any) -> None:
@@ -91,6 +91,6 @@ def test_nothing_is_promised_any_more(scene: MakeScene, golden: Golden) -> None:
     for state, changes in (("live", {}), ("exited", EXITED)):
         there.update(**changes)
         view = view_of(there)
-        shown[f"{state}: throughput"] = text(run_summary.throughput_lines(view, 60))[1:2]
+        shown[f"{state}: throughput"] = text(runs.throughput_lines(view, 60))[1:2]
         shown[f"{state}: tuner"] = text(tuner.short(view, 80))
     golden(sheet(shown))

@@ -10,8 +10,7 @@ import pytest
 from textual.color import Color
 
 from hoptui.client.client import Link
-from hoptui.settings.config import Config
-from hoptui.settings.ui_state import Remembered
+from hoptui.settings import Config, Remembered
 from hoptui.tui import themes
 from hoptui.tui.components import events, gpus, header
 from hoptui.tui.frame_clock import EVERYTHING

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from hoptui.settings import config, ui_state
-from hoptui.settings.config import Config
-from hoptui.settings.ui_state import Remembered
+from hoptui import settings
+from hoptui.settings import Config, Remembered
 from hoptui.tui.preferences import HIDEABLE, Preferences
 from hoptui.tui.render_loop import told
 from hoptui.tui.screens.overview import OverviewScreen
@@ -31,7 +30,7 @@ def read_config(home: Path, written: str = "", options: Any = None, **environ: s
         (home / "hoptui").mkdir(exist_ok=True)
         (home / "hoptui/config.toml").write_text(written)
     there = {"XDG_CONFIG_HOME": str(home), "XDG_STATE_HOME": str(home), "TERM": "xterm-256color"}
-    return config.read(options, {**there, **environ})
+    return settings.read(options, {**there, **environ})
 
 
 def said(line: Line) -> str:
@@ -39,7 +38,7 @@ def said(line: Line) -> str:
 
 
 def kept(home: Path) -> Remembered:
-    return ui_state.load(home / "hoptui/dashboard.json")[0]
+    return settings.remembered_choices(home / "hoptui/dashboard.json")[0]
 
 
 def origins(preferences: Preferences) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from hoptui.client.replay import Reel, Tick
-from hoptui.settings.config import Config, KeyBinding
+from hoptui.settings import Config, KeyBinding
 from hoptui.tui.replay_app import GoTo, ReplayApp, TimeBar, elapsed, track
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.styled_text import lay

@@ -11,7 +11,7 @@ from hoptui.client.client import Link
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Advice, Diagnosis, Limits, TunerState
 from hoptui.tui.components import help_page as help_content
-from hoptui.tui.components import knobs, run_summary, tuner
+from hoptui.tui.components import knobs, runs, tuner
 from hoptui.tui.run_control import advised
 from hoptui.tui.screens.tuner import content as tuner_content
 from hoptui.tui.snapshot import View
@@ -167,8 +167,8 @@ def test_the_list_of_knobs_says_what_the_tuner_does_with_them() -> None:
 
 
 def test_marks_of_the_tuner_are_told_from_those_of_people() -> None:
-    assert {mark.sign for mark in run_summary.change_marks(look(tuned()))} == {"", "T"}
-    assert {mark.x: mark.sign for mark in run_summary.change_marks(look(tuned()))}[START - 20 * SECOND] == "T"
+    assert {mark.sign for mark in runs.change_marks(look(tuned()))} == {"", "T"}
+    assert {mark.x: mark.sign for mark in runs.change_marks(look(tuned()))}[START - 20 * SECOND] == "T"
 
 
 def test_advice_that_cannot_be_followed_is_passed_over() -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("textual_serve", reason="needs the extra 'web'")
 from aiohttp import WSServerHandshakeError
 from aiohttp.test_utils import TestClient, TestServer
 
-from hoptui.web.server import Dashboards, Gate, refusal
+from hoptui.web import Dashboards, Gate, refusal
 from tests.golden import Golden
 
 Script = Callable[[TestClient[Any, Any], Dashboards], Awaitable[None]]

@@ -25,8 +25,8 @@ from hoptui.client.tunnel import Forwarded
 from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.node.processes import user_name
+from hoptui.protocol import VERSION
 from hoptui.protocol.messages import PROTOCOL
-from hoptui.protocol.version import VERSION
 
 LOOK_S = 0.5
 FIRST_LOOK_S = 0.01  # while a daemon starts

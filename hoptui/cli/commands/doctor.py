@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from hoptui.cli.doctor import gpus, machine, storage
-from hoptui.cli.doctor.check import Check, within
+from hoptui.cli.doctor import Check, gpus, machine, storage, within
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.terminal import dump, say
 from hoptui.node.addresses import AddressError, Addresses, addresses

@@ -12,7 +12,8 @@ from hoptui.cli.support.snapshot import NodeSnapshot, headline, look
 from hoptui.cli.support.terminal import MISSING, OK, dump, say, table, warn
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.presentation import numbers
-from hoptui.presentation.readings import GPU, units
+from hoptui.presentation.gpu_readings import GPU
+from hoptui.presentation.readings import small, value_text
 from hoptui.protocol.messages import RunState
 
 NUMBERS = (0, 2, 3, 4, 5, 6, 7, 8, 9)
@@ -133,7 +134,7 @@ def derived_lines(run: RunState, found: dict[str, float]) -> list[tuple[str, str
         aside = f", {numbers.grouped(idle)} W of it while SMs are idle" if idle is not None else ""
         lines.append(("power", f"{numbers.grouped(watts)} W{aside}"))
     energies = [
-        units.small(found[name], "J") + suffix
+        small(found[name], "J") + suffix
         for name, suffix in (
             ("energy_j", ""),
             ("energy_per_iteration_j", " an iteration"),
@@ -193,7 +194,7 @@ def _process_line(seen: NodeSnapshot, process: GpuProcess) -> tuple[str, ...]:
     return (
         f"pid {process.pid}",
         numbers.clean(process.user, 32) or numbers.UNKNOWN,
-        units.value_text("B", process.memory_used_bytes),
+        value_text("B", process.memory_used_bytes),
         f"SM {_share(process.sm_percent)}",
         f"run {numbers.clean(run.name, 40)} ({run.run})" if run else "",
         numbers.clean(process.command, 80) or numbers.UNKNOWN,
@@ -245,7 +246,7 @@ def _mean(all_of_them: Sequence[dict[str, float]], name: str) -> float | None:
 
 
 def _share(per_cent: float | None) -> str:
-    return units.value_text("%", per_cent)
+    return value_text("%", per_cent)
 
 
 def _of(part: str, whole: str | float | None, unit: str) -> str:

@@ -115,13 +115,13 @@ def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
 
 def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
     """The newest commands, preceded by those that only the recording has."""
-    from hoptui.model.recorded import commands
+    from hoptui.model.recorded import store
     from hoptui.recording import RecordingError
 
     if not path.exists():
         return newest
     try:
-        recorded = commands.recorded(path)
+        recorded = store.recorded_commands(path)
     except RecordingError as error:
         warn(f"hoptui: {error}: older commands are not listed")
         return newest
@@ -131,7 +131,7 @@ def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
 
 def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     from hoptui.cli.support import recordings
-    from hoptui.model.recorded import commands
+    from hoptui.model.recorded import store
     from hoptui.recording import RecordingError
 
     where = recordings.places()
@@ -146,6 +146,6 @@ def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
     if entry.state is None:
         raise Fail(entry.problem, REJECTED)
     try:
-        return entry.state, None, [left(record) for record in commands.recorded(entry.path)]
+        return entry.state, None, [left(record) for record in store.recorded_commands(entry.path)]
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None

@@ -33,8 +33,8 @@ def serve(
 ) -> int:
     """Serve the dashboard to a browser on this machine. The address works once; Ctrl-C stops it."""
     try:
-        from hoptui.web.server import Dashboards, Gate
-        from hoptui.web.server import serve as serve_until_ended
+        from hoptui.web import Dashboards, Gate
+        from hoptui.web import serve as serve_until_ended
     except ImportError as error:
         raise usage(f"hoptui serve needs textual-serve: pip install 'hoptui[web]' ({error})") from None
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hoptui.cli.doctor.check import Check, Status
+from hoptui.cli.doctor import Check, Status
 from hoptui.daemon.state.gpu_ownership import NO_DEVICES, Claim, resolve
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.quantities import counted

@@ -19,13 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hoptui import __version__
-from hoptui.cli.doctor.check import Check
+from hoptui.cli.doctor import Check
 from hoptui.cli.support.snapshot import STALE_S, NodeSnapshot
 from hoptui.cli.support.terminal import interactive
 from hoptui.node.processes import whose_pids
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import NodeState
-from hoptui.settings.config import read, short
+from hoptui.settings import read, short
 
 LEAST_ZMQ = (4, 3, 5)
 

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from hoptui.cli.doctor.check import Check
+from hoptui.cli.doctor import Check
 from hoptui.cli.support.recordings import size
 from hoptui.domain.quantities import counted
 from hoptui.node.addresses import AddressError, Addresses, secure

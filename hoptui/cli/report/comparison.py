@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from hoptui.cli.report.document import Block, Figure, FigureRow, Paragraph, Section, Table
 from hoptui.model.report import ITERATION, Period, Report
 from hoptui.presentation import numbers, vocabulary
-from hoptui.presentation.readings import DERIVED, GPU, value_text
+from hoptui.presentation.gpu_readings import GPU
+from hoptui.presentation.readings import DERIVED, value_text
 
 TWICE = 1.95  # from there on a factor says more than per cent
 MOST_PHASES = 4

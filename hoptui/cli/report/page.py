@@ -28,9 +28,9 @@ from hoptui.model.command_history import reason
 from hoptui.model.report import ITERATION, UNDIAGNOSED, Report
 from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
 from hoptui.presentation.readings import value_text
+from hoptui.protocol import VERSION
 from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord, Event
-from hoptui.protocol.version import VERSION
 
 LIFE = ("started", "restarted", "reconnected", "exited")
 MOST_EVENTS = 60

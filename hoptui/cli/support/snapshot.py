@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
+from hoptui import settings
 from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, usage, warn
 from hoptui.client.conversation import ReadOnlyError
 from hoptui.client.session import NoDaemon, RefusedError, Session, Unreachable
@@ -21,8 +22,7 @@ from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
 from hoptui.presentation import diagnosis, numbers
 from hoptui.protocol.messages import Delta, NodeState, RunState
-from hoptui.settings import config
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
 
@@ -179,7 +179,7 @@ def refuse_read_only(what: str) -> None:
     Raises:
         Fail: this is read-only (exit code 1).
     """
-    found = config.read()
+    found = settings.read()
     for problem in found.problems:
         warn(f"hoptui: {problem}")
     if found.read_only:
@@ -203,7 +203,7 @@ def look(*, start_daemon: bool = True, steers: bool = False, readings: bool = Tr
     """
     if steers:
         refuse_read_only("nothing is sent")
-    found = config.read()
+    found = settings.read()
     try:
         with Session(start_daemon=start_daemon, timeout_s=ANSWER_S, read_only=found.read_only) as session:
             yield NodeSnapshot(session, readings=readings)

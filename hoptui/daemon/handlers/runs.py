@@ -25,10 +25,9 @@ from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
 from hoptui.daemon.timings import DEFAULT
 from hoptui.domain.facts import Fact, fact
 from hoptui.node.processes import Peer
-from hoptui.protocol import messages
+from hoptui.protocol import VERSION, messages
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord
-from hoptui.protocol.version import VERSION
 
 FUTURE_NS = 1_000_000_000
 LONGEST_WAIT_S = 3.0

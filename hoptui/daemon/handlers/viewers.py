@@ -14,10 +14,9 @@ from hoptui.daemon.state.node import Node
 from hoptui.domain.columns import Columns
 from hoptui.domain.tuning import Tune
 from hoptui.node.processes import Peer
-from hoptui.protocol import messages
+from hoptui.protocol import VERSION, messages
 from hoptui.protocol.codec import MAX_BYTES
 from hoptui.protocol.messages import CommandRecord, Origin
-from hoptui.protocol.version import VERSION
 
 LONGEST_WAIT_S = 10.0
 MOST_ROWS = 4096

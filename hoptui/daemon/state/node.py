@@ -27,8 +27,8 @@ from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.domain.facts import Fact
 from hoptui.domain.throughput import ASIDE_COLUMNS
+from hoptui.protocol import VERSION
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
-from hoptui.protocol.version import VERSION
 from hoptui.recording.library import KnownRun
 
 log = logging.getLogger("hoptui.daemon")

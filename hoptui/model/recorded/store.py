@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -20,8 +21,9 @@ from hoptui.model.detail_requests import STEPS
 from hoptui.model.recorded.pages import Pages
 from hoptui.model.recorded.point_in_time import Chronicle
 from hoptui.model.series import FORGET, NAN, SeriesWindow, bucketed
+from hoptui.node.addresses import AddressError, addresses
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
-from hoptui.recording import Recording, RecordingError
+from hoptui.recording import Recording, RecordingError, library
 from hoptui.recording.library import NODE, RUN, KnownRun, decode_node
 
 BACK_PAGES = 3  # how far back to look for a value that the newest rows lack
@@ -433,3 +435,38 @@ def _node(recording: Recording, sources: dict[str, tuple[int, int, int]]) -> Nod
         gpus=gpus,
         gpu_reason="" if gpus else "no GPU readings were recorded",
     )
+
+
+def recorded_commands(path: Path) -> list[CommandRecord]:
+    """Return the commands of a recording, oldest first.
+
+    Raises:
+        RecordingError: it cannot be read.
+    """
+    with Recording.open(path, still=library.at_rest(path)) as recording:
+        return sorted(recording.commands(), key=lambda record: (record.wall, record.seq))
+
+
+def older_commands(runs: Iterable[str], known: Collection[str], most: int) -> tuple[list[CommandRecord], str]:
+    """Return the newest commands of some runs, oldest first, and one sentence if a recording cannot be read.
+
+    It reads files: do not call it in the drawing thread. Commands whose ids are in `known` are excluded.
+    There are at most `most`.
+    """
+    found: list[CommandRecord] = []
+    problem = ""
+    try:
+        paths = [addresses(create=False).recording(run) for run in runs]
+    except AddressError as error:
+        return [], str(error)
+    for path in paths:
+        try:
+            found += (
+                [record for record in recorded_commands(path) if record.id not in known]
+                if path.exists()
+                else []
+            )
+        except RecordingError as error:
+            problem = f"older commands are not listed: {error}"
+    found.sort(key=lambda record: (record.wall, record.seq))
+    return found[-most:], problem

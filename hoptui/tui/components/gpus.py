@@ -6,11 +6,11 @@ import math
 import textwrap
 from typing import NamedTuple
 
-from hoptui.domain.devices import GpuInfo
+from hoptui.domain.devices import IDLE, GpuInfo, Reason
 from hoptui.presentation import numbers
-from hoptui.presentation import readings as meanings
+from hoptui.presentation.gpu_readings import alarms, reasons
 from hoptui.presentation.numbers import UNKNOWN
-from hoptui.presentation.readings import Reason, value_text
+from hoptui.presentation.readings import DERIVED, value_text
 from hoptui.tui.charts.line_chart import ChartSeries
 from hoptui.tui.components import figures
 from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, ratio
@@ -101,9 +101,7 @@ def together(view: View) -> list[Line]:
     found = current(view, f"derived/{view.run.run}") if view.run else {}
     told = (("memory_headroom_bytes", "headroom", 9), ("idle_power_w", "idle", 7))
     return [
-        fact(label, value_text(meanings.DERIVED[n].unit, found[n]), width)
-        for n, label, width in told
-        if n in found
+        fact(label, value_text(DERIVED[n].unit, found[n]), width) for n, label, width in told if n in found
     ]
 
 
@@ -244,7 +242,7 @@ def alarm(view: View) -> str:
     for gpu in view.gpus():
         if gpu.reason:
             return f"GPU {gpu.index} cannot be read: {numbers.clean(gpu.reason)}"
-        for reason in meanings.alarms(readings(view, gpu).get("throttle")):
+        for reason in alarms(readings(view, gpu).get("throttle")):
             return f"GPU {gpu.index}: {reason.word}. {reason.long}"
     return ""
 
@@ -286,7 +284,7 @@ def ink_of(name: str) -> str:
 
 def _told(now: dict[str, float]) -> list[Reason]:
     """What holds the clocks back, without idleness, which the other figures show."""
-    return [reason for reason in meanings.reasons(now.get("throttle")) if reason.bit != meanings.IDLE]
+    return [reason for reason in reasons(now.get("throttle")) if reason.bit != IDLE]
 
 
 def sign(reason: Reason) -> Span:
@@ -398,12 +396,12 @@ def _table_row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
 
 def _held_cell(now: dict[str, float], cells: int) -> list[Span]:
     """The first thing that holds the clocks back; the sign alone where there is no room to tell which."""
-    found = meanings.reasons(now.get("throttle"))[:1]
+    found = reasons(now.get("throttle"))[:1]
     if not cells or not found:
         return [Span("", width=cells)] if cells else []
     if cells <= 3:
         return [Span(" "), sign(found[0])._replace(width=cells - 1)]
-    dim = "dim" if found[0].bit == meanings.IDLE else ""
+    dim = "dim" if found[0].bit == IDLE else ""
     return [Span("  "), *(Span(s.text, s.ink or dim, cells - 2) for s in held(found[0]))]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hoptui.presentation import tuner, vocabulary
-from hoptui.presentation.readings import DERIVED, GPU, HOST, PROCESS, Meaning
+from hoptui.presentation.gpu_readings import GPU
+from hoptui.presentation.readings import DERIVED, HOST, PROCESS, Meaning
 from hoptui.tui.actions import ACTIONS, Action, key_text
 from hoptui.tui.styled_text import Line, Span, pack
 

@@ -14,7 +14,7 @@ from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
 from hoptui.presentation import tuner as tuning
 from hoptui.presentation.tuner import RESULTS, STANDS
 from hoptui.presentation.vocabulary import Word
-from hoptui.tui.components import phases, run_summary
+from hoptui.tui.components import phases, runs
 from hoptui.tui.components.events import STAGE_INKS, measured_effect
 from hoptui.tui.run_control import advised
 from hoptui.tui.snapshot import SECOND, View
@@ -232,7 +232,7 @@ def _limit(view: View, width: int) -> list[Line]:
         return []
     found = view.run.diagnosis
     if found is None or found.verdict == "unknown":
-        return [_told("limit", run_summary.diagnosis_line(view, phases.measured(view), width - LABEL))]
+        return [_told("limit", runs.diagnosis_line(view, phases.measured(view), width - LABEL))]
     lines = _labelled("limit", diagnosis.sentence(found), width)
     if found.facts:
         lines += _labelled("", numbers.clean(" · ".join(diagnosis.evidence(found)), 300), width)

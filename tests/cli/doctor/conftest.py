@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hoptui.cli.doctor.check import Check
+from hoptui.cli.doctor import Check
 from hoptui.domain.devices import GpuInfo
 from hoptui.node.processes import THE_MACHINES
 

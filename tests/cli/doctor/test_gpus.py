@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hoptui.cli.doctor import gpus
-from hoptui.cli.doctor.check import Check
+from hoptui.cli.doctor import Check, gpus
 from hoptui.telemetry.gpm import IN_MIG_MODE, NEEDS_DRIVER, NEEDS_HOPPER
 from tests.cli.doctor.conftest import ANOTHER, H100, host, listed
 from tests.golden import Golden

@@ -12,7 +12,7 @@ from hoptui.client.client import Change, Link
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import Origin, Vital
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui.hosts_app import FleetApp
 from tests.tui.conftest import RUN, WALL, Scene
 

@@ -11,8 +11,7 @@ import pytest
 from textual.widgets import Input
 
 from hoptui.client.replay import Replay
-from hoptui.settings.config import Config, read
-from hoptui.settings.ui_state import Remembered
+from hoptui.settings import Config, Remembered, read
 from hoptui.tui.replay_app import ReplayApp
 from tests.model.recorded_run import LENGTH_S, at
 from tests.tui.conftest import Scene

@@ -10,8 +10,7 @@ import msgspec
 
 from hoptui.client.client import Link
 from hoptui.protocol.messages import Event
-from hoptui.settings.config import Config
-from hoptui.settings.ui_state import Remembered
+from hoptui.settings import Config, Remembered
 from hoptui.tui.run_control import Seen
 from tests.tui.conftest import RUN, START, WALL, Scene
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hoptui.client.replay import Replay
-from hoptui.settings.config import Config
+from hoptui.settings import Config
 from hoptui.tui.replay_app import ReplayApp
 from tests.model.recorded_run import COMMANDS, EVENTS, command, event, write
 from tests.tui.conftest import Scene

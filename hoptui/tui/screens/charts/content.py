@@ -8,13 +8,14 @@ from typing import NamedTuple, get_args
 
 from hoptui.model.series import HOLE
 from hoptui.presentation import numbers
+from hoptui.presentation.gpu_readings import GPU
 from hoptui.presentation.numbers import UNKNOWN
-from hoptui.presentation.readings import DERIVED, GPU, HOST, PROCESS, Meaning, Unit, value_text
+from hoptui.presentation.readings import DERIVED, HOST, PROCESS, Meaning, Unit, value_text
 from hoptui.protocol.messages import RunState
 from hoptui.tui.charts.grid import Board, Chart, Extent, Pick
 from hoptui.tui.charts.line_chart import Pen
 from hoptui.tui.charts.plot import Curve, Mark
-from hoptui.tui.components import events, gpus, header, run_summary
+from hoptui.tui.components import events, gpus, header, runs
 from hoptui.tui.components.figures import headline, label_of, number
 from hoptui.tui.screens.charts.axes import Axis, StepAxis, TimeAxis
 from hoptui.tui.snapshot import View
@@ -212,7 +213,7 @@ def fill(board: Board, view: View) -> None:
     board.filled = True
     if view.run is not None:
         board.add([Pick(view.source, headline(view).name)])
-        for metric in run_summary.learning_metrics(view)[:1]:
+        for metric in runs.learning_metrics(view)[:1]:
             board.add([Pick(view.source, metric)])
     shown = view.gpus()
     many = gpus.many_curves(view, shown) if len(shown) > gpus.CHARTED else []
@@ -298,7 +299,7 @@ def marks(view: View, axis: Axis) -> tuple[Mark, ...]:
     """
     told = [e for e in view.store.events if events.concerns(view, e)]
     found = [Mark(e.t, "dim") for e in told if e.level == "info"]
-    found += run_summary.change_marks(view) if view.run else []
+    found += runs.change_marks(view) if view.run else []
     found += [Mark(e.t, ink, GRAVE) for level, ink in _LEVELS.items() for e in told if e.level == level]
     placed = ((axis.place(mark.x), mark) for mark in found)
     return tuple(mark._replace(x=x) for x, mark in placed if x is not None)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from hoptui.domain.devices import GpuInfo
 from hoptui.presentation import numbers, sentences
-from hoptui.presentation import readings as meanings
+from hoptui.presentation.gpu_readings import GPU, alarms, reasons
 from hoptui.presentation.numbers import UNKNOWN
-from hoptui.presentation.readings import DERIVED, GPU, GROUPS, Meaning, value_text
+from hoptui.presentation.readings import DERIVED, GROUPS, Meaning, value_text
 from hoptui.tui.components import gpus
 from hoptui.tui.components.figures import current, ratio, spark
 from hoptui.tui.snapshot import View
@@ -106,7 +106,7 @@ def verdict(view: View, gpu: GpuInfo) -> Line:
     if why := gpus.trouble(view, gpu):
         return Span(" ✕ ", "bad"), Span(f"cannot be read: {why}", "warn")
     now = gpus.readings(view, gpu)
-    for reason in meanings.alarms(now.get("throttle")):
+    for reason in alarms(now.get("throttle")):
         return Span(f" ✕ {reason.word}: ", "bad"), Span(reason.long)
     told = _told(now)
     return (Span(" ▸ ", "warn"), Span(told)) if told else ()
@@ -156,7 +156,7 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
         case "mfu_estimated" if value is not None:
             shown = f"≈ {shown}"
         case "throttle" if value is not None:
-            found = meanings.reasons(value)
+            found = reasons(value)
             shown = found[0].word if found else "nothing"
             if found:
                 note, ink = found[0].long, gpus.held(found[0])[0].ink or "dim"

@@ -8,12 +8,13 @@ from textual.containers import Container, Vertical
 
 from hoptui.domain.devices import GpuInfo
 from hoptui.presentation import numbers
-from hoptui.presentation.readings import GPU, value_text
+from hoptui.presentation.gpu_readings import GPU
+from hoptui.presentation.readings import value_text
 from hoptui.tui.actions import Action, bindings
 from hoptui.tui.app_protocol import Moved, Picked
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.charts.ticks import SPANS
-from hoptui.tui.components import gpus, header, host, run_summary
+from hoptui.tui.components import gpus, header, host, runs
 from hoptui.tui.frame_clock import Frame
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.gpu import content
@@ -136,7 +137,7 @@ class GpusScreen(LiveScreen):
             view,
             wanted,
             self.span_s,
-            marks=run_summary.change_marks(view) if view.run else (),
+            marks=runs.change_marks(view) if view.run else (),
             bounds=bounds,
             faded=view.node_stale,
         )

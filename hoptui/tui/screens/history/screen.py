@@ -150,9 +150,11 @@ class HistoryScreen(LiveScreen):
         self.run_worker(self._read_older(runs, {**self._older, **view.store.commands}))
 
     async def _read_older(self, runs: list[str], known: Mapping[str, CommandRecord]) -> None:
-        from hoptui.model.recorded.commands import older  # here: it needs SQLite, a live dashboard does not
+        from hoptui.model.recorded.store import (
+            older_commands,  # here: it needs SQLite, a live dashboard does not
+        )
 
-        found, problem = await asyncio.to_thread(older, runs, known.keys(), MOST_COMMANDS)
+        found, problem = await asyncio.to_thread(older_commands, runs, known.keys(), MOST_COMMANDS)
         self.hoptui.tell(problem)
         self._older = {**{record.id: record for record in found}, **self._older}
         self._looking, self._all_read = False, not found

@@ -11,7 +11,7 @@ from hoptui.presentation import numbers
 from hoptui.tui.charts.line_chart import ChartSeries, latest, whole_dots
 from hoptui.tui.charts.plot import ACROSS, AXIS_WIDTH, DOWN, Curve, Mark, Paper, place, plot, rasterize
 from hoptui.tui.charts.ticks import SPANS, value_scale
-from hoptui.tui.components import figures, gpus, host, phases, run_summary
+from hoptui.tui.components import figures, gpus, host, phases, runs
 from hoptui.tui.components.events import last_change, unmeasured
 from hoptui.tui.components.figures import VALUE, energy, fact, headline, label_of, number
 from hoptui.tui.components.header import banner, rate, state
@@ -227,9 +227,7 @@ def compact_summary(
     latest = view.store.latest(view.source)
     unit = numbers.clean(view.run.units.get(metric, ""), 12)
     others = [
-        fact(label_of(n), number(latest.get(n)), VALUE)
-        for n in run_summary.learning_metrics(view)
-        if n != metric
+        fact(label_of(n), number(latest.get(n)), VALUE) for n in runs.learning_metrics(view) if n != metric
     ]
     beside: list[Line] = [
         (Span(numbers.si(head.value), "strong"), Span(f" {head.unit}", "dim")),
@@ -273,7 +271,7 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
     if metric:
         found.append(_figure(label_of(metric), number(latest)))
     if vital is not None:
-        found.append(run_summary.diagnosis_line(view, phases.measured(view), width))
+        found.append(runs.diagnosis_line(view, phases.measured(view), width))
     own = view.gpus()
     if len(own) > MOST_GPUS:
         return [*found, gpus.short_of_many(view, own, width)]
@@ -295,7 +293,7 @@ def _cost(view: View, width: int) -> list[Line]:
 
 def chosen_metric(view: View, wanted: str) -> str:
     """The metric the person chose, or the most telling one the run has."""
-    names = run_summary.learning_metrics(view)
+    names = runs.learning_metrics(view)
     return wanted if wanted in names else next(iter(names), "")
 
 

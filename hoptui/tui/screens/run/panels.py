@@ -8,7 +8,7 @@ from hoptui.presentation import numbers
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.charts.plot import Mark
 from hoptui.tui.charts.ticks import span_of
-from hoptui.tui.components import host, phases, run_summary, tuner
+from hoptui.tui.components import host, phases, runs, tuner
 from hoptui.tui.components.figures import headline
 from hoptui.tui.screen_base import set_height
 from hoptui.tui.screens.run import content
@@ -35,7 +35,7 @@ class TimeSpan(NamedTuple):
     def of(cls, view: View, longest_s: float) -> TimeSpan:
         """As much of a run as there is, at most `longest_s`; of one that is over its end."""
         age_s = view.wall - view.run.started_wall if view.run else 0.0
-        marks, up_to_now_s = tuple(run_summary.change_marks(view)), span_of(age_s, longest_s)
+        marks, up_to_now_s = tuple(runs.change_marks(view)), span_of(age_s, longest_s)
         last = view.vital.last_t if view.exited and view.vital is not None else 0
         if view.run is None or not last:
             return cls(up_to_now_s, marks, up_to_now_s)
@@ -52,7 +52,7 @@ class ThroughputPanel(Panel):
 
     def tell(self, view: View, age: str) -> None:
         """The figures; `age` says how old they are where that must be known."""
-        self._lines.show(run_summary.throughput_lines(view, self._lines.size.width), faded=view.metrics_stale)
+        self._lines.show(runs.throughput_lines(view, self._lines.size.width), faded=view.metrics_stale)
         self.label("Throughput", age)
 
     def draw(self, view: View, stretch: TimeSpan) -> None:
@@ -68,10 +68,8 @@ class LearningPanel(Panel):
 
     def tell(self, view: View, metric: str) -> None:
         """The figures."""
-        self._lines.show(
-            run_summary.learning_lines(view, metric, self._lines.size.width), faded=view.metrics_stale
-        )
-        others = len(run_summary.learning_metrics(view)) > 1
+        self._lines.show(runs.learning_lines(view, metric, self._lines.size.width), faded=view.metrics_stale)
+        others = len(runs.learning_metrics(view)) > 1
         self.label("Learning", view.hint("view.metric", "next metric") if others else "")
 
     def draw(self, view: View, stretch: TimeSpan, metric: str) -> None:

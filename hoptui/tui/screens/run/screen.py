@@ -16,7 +16,7 @@ from hoptui.tui.actions import Action, bindings
 from hoptui.tui.app_protocol import Moved, Picked
 from hoptui.tui.charts.line_chart import LineChart
 from hoptui.tui.charts.ticks import SPANS
-from hoptui.tui.components import events, header, knobs, phases, run_summary, tuner
+from hoptui.tui.components import events, header, knobs, phases, runs, tuner
 from hoptui.tui.frame_clock import Frame
 from hoptui.tui.run_control import advised
 from hoptui.tui.screen_base import LiveScreen, set_height
@@ -148,9 +148,9 @@ class RunScreen(LiveScreen):
             set_height(self._panel("compact"), len(shown) + BORDER)
             self.set_class(room < LEAST_BOX, "-cramped")
             lines.show(shown, faded=old)
-            self._label("compact", "Run", run_summary.metrics_age(view))
+            self._label("compact", "Run", runs.metrics_age(view))
             return
-        self.query_one(ThroughputPanel).tell(view, run_summary.metrics_age(view))
+        self.query_one(ThroughputPanel).tell(view, runs.metrics_age(view))
         self.query_one(LearningPanel).tell(view, metric)
         self.query_one(HardwarePanel).tell(view)
 
@@ -163,7 +163,7 @@ class RunScreen(LiveScreen):
     def _draw_lists(self, view: View) -> None:
         split = phases.measured(view)
         self._lines("verdict").show(
-            [run_summary.diagnosis_line(view, split, self.size.width - 2)], faded=view.metrics_stale
+            [runs.diagnosis_line(view, split, self.size.width - 2)], faded=view.metrics_stale
         )
         choices, detail, happened = (
             self._list("knob-list"),
@@ -296,7 +296,7 @@ class RunScreen(LiveScreen):
 
     def action_next_metric(self) -> None:
         view = self.view()
-        names = run_summary.learning_metrics(view)
+        names = runs.learning_metrics(view)
         if names:
             at = names.index(content.chosen_metric(view, self.metric))
             self.choose(names[(at + 1) % len(names)])

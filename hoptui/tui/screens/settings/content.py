@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from hoptui.presentation import numbers
-from hoptui.settings.config import SETTINGS, Setting, short
+from hoptui.settings import SETTINGS, Setting, short
 from hoptui.tui.actions import ACTIONS, key_text
 from hoptui.tui.preferences import HIDEABLE, Preferences
 from hoptui.tui.styled_text import Line, Span, first_fitting

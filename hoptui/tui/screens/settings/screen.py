@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 
 from hoptui.presentation import numbers
-from hoptui.settings.config import THEMES
+from hoptui.settings import THEMES
 from hoptui.tui.actions import bindings, of
 from hoptui.tui.app_protocol import Moved, Picked
 from hoptui.tui.components import header
@@ -19,7 +19,7 @@ LEAST_FOR_FILES = 20  # lines of the terminal: below that the list needs them
 
 
 class SettingsScreen(LiveScreen):
-    """A list of all settings. The user's file is shown, never written: see `hoptui.settings.ui_state`."""
+    """A list of all settings. The user's file is shown, never written: see `hoptui.settings`."""
 
     BINDINGS = bindings("settings")
 

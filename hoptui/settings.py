@@ -3,10 +3,16 @@
 They are read once, when a command begins. An invalid value never ends a command: it is reported in one line,
 and the next source applies. `read_only` is the exception. It is in force if its value is invalid, if it is
 misplaced, and if the file cannot be read.
+
+Choices that a user made in the dashboard (the theme, hidden panels, a single shown panel, the chart's metric)
+have their own file in the state directory. It is written whole and moved into place in one step.
+`config.toml` is the user's and is never written, because a rewrite would lose its comments and order. So
+`config.toml` overrides remembered choices.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -15,11 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hoptui.presentation import numbers
-from hoptui.settings.ui_state import Remembered, load
 
 THEMES = ("auto", "dark", "light", "ansi", "none")
 LONGEST_FILE = 1 << 20
+LONGEST_CHOICES = 1 << 16
 READ_ONLY = "read_only"
 UNTIL_FIXED = ": read-only until that is fixed"
 KEYS = "keys"
@@ -28,6 +36,19 @@ KEYS = "keys"
 _COLOURLESS = re.compile(r"dumb|vt\d+(-.*)?|.*-(m|mono)")
 """Terminals without colours, by their names in terminfo."""
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """Remembered choices. Empty means no choice.
+
+    `theme` is a value for `config.toml`, `hidden` the ids of panels, `alone` the single panel of a run that
+    is shown, `metric` that of the learning chart.
+    """
+
+    theme: str = ""
+    hidden: tuple[str, ...] = ()
+    alone: str = ""
+    metric: str = ""
 
 
 class Setting(NamedTuple):
@@ -116,7 +137,7 @@ def read(
     problems: list[str] = []
     file, choices = place(environ, "CONFIG", "config.toml"), place(environ, "STATE", "dashboard.json")
     written = _written(file, problems)
-    remembered, problem = load(choices)
+    remembered, problem = remembered_choices(choices)
     problems += [problem] if problem else []
     values = {}
     for setting in SETTINGS:
@@ -345,3 +366,45 @@ def _shown(value: object) -> str:
         else str(value)
     )
     return numbers.clean(said, 40)
+
+
+def remembered_choices(path: Path | None) -> tuple[Remembered, str]:
+    """Return what is remembered, and one line if the file cannot be used ("" if it can)."""
+    if path is None:
+        return Remembered(), ""
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(LONGEST_CHOICES), type=Remembered), ""
+    except (FileNotFoundError, NotADirectoryError):
+        return Remembered(), ""
+    except OSError as error:
+        return Remembered(), f"{path} cannot be read: {error.strerror}"
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Remembered(), f"{path} is damaged: what it remembered is forgotten"
+
+
+def remember(path: Path | None, **fields: str | tuple[str, ...]) -> str:
+    """Remember these fields and keep the others, which another dashboard may have written.
+
+    Returns the reason if it failed, else "". The old file stays until the new one is complete: a full disk or
+    a crash loses only the change.
+    """
+    if path is None:
+        return "there is no home directory"
+    present, _ = remembered_choices(path)
+    kept = msgspec.structs.replace(present, **fields)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(fresh, "wb", opener=_private) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+        fresh.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        return f"{path} cannot be written: {error.strerror}"
+    return ""
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NOFOLLOW, 0o600)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from hoptui.domain.devices import REASONS, Reason
-from hoptui.presentation.readings.units import Meaning
+from hoptui.presentation.readings import Meaning
 
 _MOST = 1 << 53  # a greater float is no bit mask
 

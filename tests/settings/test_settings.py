@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from hoptui.settings import config, ui_state
-from hoptui.settings.config import Config, Value, line_of
-from hoptui.settings.ui_state import Remembered
+from hoptui import settings
+from hoptui.settings import Config, Remembered, Value, line_of
 from tests.golden import Golden
 
 
@@ -22,11 +21,11 @@ def read(home: Path, written: str | None = None, *, options: Any = None, **envir
         path = home / ".config/hoptui/config.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(written)
-    return config.read(options, {"HOME": str(home), "TERM": "xterm-256color", **environ})
+    return settings.read(options, {"HOME": str(home), "TERM": "xterm-256color", **environ})
 
 
 def before(home: Path, **fields: Any) -> None:
-    assert not ui_state.change(home / ".local/state/hoptui/dashboard.json", **fields)
+    assert not settings.remember(home / ".local/state/hoptui/dashboard.json", **fields)
 
 
 def test_without_anything_there_are_the_defaults(tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_places_are_those_of_the_xdg_specification(tmp_path: Path) -> None:
         tmp_path / "s/hoptui/dashboard.json",
     )
     assert read(tmp_path, XDG_CONFIG_HOME="relative").file == tmp_path / ".config/hoptui/config.toml"
-    nobody = config.read({}, {})
+    nobody = settings.read({}, {})
     assert (nobody.file, nobody.choices, nobody.problems) == (None, None, ())
 
 
@@ -139,7 +138,7 @@ def test_read_only_below_the_keys_is_told_once_with_its_line(tmp_path: Path, gol
         (b"# f\xfcr mich\nread_only = true\n", True),
         ("read_only = true\n".encode("utf-16"), True),
         (b"# f\xfcr mich: read_only = true\n", False),
-        (b"#" * (config.LONGEST_FILE + 1), True),
+        (b"#" * (settings.LONGEST_FILE + 1), True),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_and_read_only_in_it_holds(
@@ -162,13 +161,13 @@ def test_a_file_that_may_not_be_opened_may_ask_for_read_only(
 
     read(tmp_path, "theme = 'dark'")
     monkeypatch.setattr(Path, "open", closed)
-    found = config.read(None, {"HOME": str(tmp_path), "XDG_STATE_HOME": "/dev/null"})
+    found = settings.read(None, {"HOME": str(tmp_path), "XDG_STATE_HOME": "/dev/null"})
     assert found.read_only
     text = "".join(f"{problem}\n" for problem in found.problems)
     assert "config.toml" in text
     monkeypatch.undo()
     monkeypatch.setattr(Path, "stat", closed)
-    found = config.read(None, {"HOME": str(tmp_path), "XDG_STATE_HOME": "/dev/null"})
+    found = settings.read(None, {"HOME": str(tmp_path), "XDG_STATE_HOME": "/dev/null"})
     assert not found.read_only
     text += "".join(f"{problem}\n" for problem in found.problems)
     monkeypatch.undo()
@@ -221,8 +220,8 @@ def test_files_that_are_no_files_of_ours_are_told(tmp_path: Path, golden: Golden
 
 def test_the_home_directory_is_written_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert config.short(tmp_path / "a/b") == "~/a/b"
-    assert config.short(Path("/etc/a")) == "/etc/a"
+    assert settings.short(tmp_path / "a/b") == "~/a/b"
+    assert settings.short(Path("/etc/a")) == "/etc/a"
 
 
 # what is remembered -----------------------------------------------------------------------------------------
@@ -230,10 +229,10 @@ def test_the_home_directory_is_written_short(tmp_path: Path, monkeypatch: pytest
 
 def test_choices_come_back_and_another_dashboards_are_left(tmp_path: Path) -> None:
     path = tmp_path / "new/dashboard.json"
-    assert ui_state.load(path) == (Remembered(), "")
-    assert ui_state.change(path, theme="light") == ""
-    assert ui_state.change(path, hidden=("run.events",)) == ""
-    assert ui_state.load(path) == (Remembered(theme="light", hidden=("run.events",)), "")
+    assert settings.remembered_choices(path) == (Remembered(), "")
+    assert settings.remember(path, theme="light") == ""
+    assert settings.remember(path, hidden=("run.events",)) == ""
+    assert settings.remembered_choices(path) == (Remembered(theme="light", hidden=("run.events",)), "")
     assert path.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in path.parent.iterdir()] == ["dashboard.json"]
     assert json.loads(path.read_text())["theme"] == "light"
@@ -243,26 +242,26 @@ def test_choices_come_back_and_another_dashboards_are_left(tmp_path: Path) -> No
 def test_a_damaged_file_is_told_and_replaced(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "dashboard.json"
     path.write_bytes(content)
-    found, problem = ui_state.load(path)
+    found, problem = settings.remembered_choices(path)
     assert found == Remembered()
     assert "damaged" in problem
-    assert ui_state.change(path, metric="loss") == ""
-    assert ui_state.load(path) == (Remembered(metric="loss"), "")
+    assert settings.remember(path, metric="loss") == ""
+    assert settings.remembered_choices(path) == (Remembered(metric="loss"), "")
 
 
 def test_what_cannot_be_written_is_one_sentence_and_the_old_file_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     path = tmp_path / "dashboard.json"
-    ui_state.change(path, theme="light")
+    settings.remember(path, theme="light")
 
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(Path, "replace", full)
-    problem = ui_state.change(path, theme="dark")
+    problem = settings.remember(path, theme="dark")
     assert (str(path) in problem, problem.endswith(f": {os.strerror(28)}")) == (True, True)
-    assert ui_state.load(path)[0].theme == "light"
+    assert settings.remembered_choices(path)[0].theme == "light"
     assert [one.name for one in tmp_path.iterdir()] == ["dashboard.json"]
-    homeless = ui_state.change(None, theme="dark")
+    homeless = settings.remember(None, theme="dark")
     golden(f"{problem}\n{homeless}\n", normalize={re.escape(str(tmp_path)): "~"})

@@ -1,1 +1,0 @@
-"""Settings from options, environment and config.toml, and choices that the dashboard remembers."""
