@@ -86,8 +86,8 @@ class DayNode:
         self._kept_up = clock.now
         self._samplers.receive(HostInfo(cpus=64, memory_total_bytes=512 << 30))
         self._samplers.receive(Devices(gpus=GPUS))
-        self._samplers.troubled("")
-        self.node.sampler_problem = ""
+        self._samplers.troubled(None)
+        self.node.sampler_problems = ()
         self._runs.receive(RUNNER, None, self._hello())
         self._samplers.tend()
 

@@ -98,7 +98,7 @@ class Watcher:
 
     def _find(self) -> tuple[GpuInfo, ...]:
         node = self._session.fetch(state=0, wait_s=0.2).node
-        return tuple(gpu for gpu in node.gpus if not gpu.reason) if node else ()
+        return tuple(gpu for gpu in node.gpus if not gpu.problem) if node else ()
 
     def _follow(self) -> None:
         cursors = {f"gpu/{gpu.uuid}": time.monotonic_ns() for gpu in self.gpus}

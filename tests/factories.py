@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue, kind_of
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Origin, RunState
@@ -53,6 +54,9 @@ def run(run_id: str = RUN, name: str = "ppo", **fields: Any) -> RunState:
     return structs.replace(sample, **fields)
 
 
+NO_DRIVER = Fact("recorded", {"text": "no driver"})
+
+
 def node(*runs: RunState, **fields: Any) -> NodeState:
     """A node with these runs and no GPU."""
     sample = NodeState(
@@ -62,7 +66,7 @@ def node(*runs: RunState, **fields: Any) -> NodeState:
         started_wall=1_000_000.0,
         wall_offset_ns=1_000_000 * SECOND,
         runs=runs,
-        gpu_reason="" if fields.get("gpus") else "no driver",
+        gpu_problem=None if fields.get("gpus") else NO_DRIVER,
     )
     return structs.replace(sample, **fields)
 

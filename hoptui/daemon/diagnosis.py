@@ -146,7 +146,7 @@ class Diagnosing:
             phases=spent.phases,
             aside=spent.aside,
             gpus=tuple(self._gpus(run, gpus, spent.start, spent.end, spent.apart)),
-            no_gpu=node.gpu_reason,
+            no_gpu=node.gpu_problem,
             knobs=run.state.knobs,
             world=run.state.world,
             cpus=node.hardware.cpus,

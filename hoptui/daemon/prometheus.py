@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from hoptui.daemon.state.derived_rows import headline
 from hoptui.daemon.state.node import Node
+from hoptui.domain.devices import REASONS
 from hoptui.domain.facts import Fact, fact
 from hoptui.protocol.messages import NodeState, State, Vital
 
@@ -86,17 +87,7 @@ GPU = {
     "pcie_replays": MetricFamily("pcie_replays", "PCIe packets sent again", counter=True),
     "nvlink_errors": MetricFamily("nvlink_errors", "Errors on NVLinks", counter=True),
 }  # fmt: skip
-THROTTLE = {
-    0x1: "idle",
-    0x2: "application_clocks",
-    0x4: "power_cap",
-    0x8: "hardware_slowdown",
-    0x10: "sync_boost",
-    0x20: "thermal_software",
-    0x40: "thermal_hardware",
-    0x80: "power_brake",
-    0x100: "display_clocks",
-}
+THROTTLE = {reason.bit: reason.name for reason in sorted(REASONS)}
 """nvmlClocksEventReason* bits."""
 HOST = {
     "cpu_percent": MetricFamily("cpu_ratio", "Processors in use, of all cores", PERCENT),
@@ -197,7 +188,7 @@ def _gpus(snapshot: Snapshot) -> Iterator[Metric]:
     gpus = [((str(gpu.index), gpu.uuid, gpu.name, gpu.parent), gpu) for gpu in snapshot.node.gpus]
     facts = [((*key, gpu.driver, gpu.architecture), 1.0) for key, gpu in gpus]
     yield from _gauge("hoptui_gpu_info", "A GPU of this node", (*labels, "driver", "architecture"), facts)
-    up = [(key, float(not gpu.reason)) for key, gpu in gpus]
+    up = [(key, float(gpu.problem is None)) for key, gpu in gpus]
     yield from _gauge("hoptui_gpu_up", "Whether the GPU can be read", labels, up)
     limits = [(key, gpu.power_limit_w) for key, gpu in gpus if gpu.power_limit_w is not None]
     yield from _gauge("hoptui_gpu_power_limit_watts", "Power limit", labels, limits)

@@ -20,6 +20,7 @@ from typing import Literal
 
 from hoptui.daemon.timings import DEFAULT
 from hoptui.domain.devices import Devices, FromSampler, Sample, Tenants, Watch
+from hoptui.domain.facts import Fact, fact
 from hoptui.node.driver_probe import DRIVER, IDLE, DriverProbe
 from hoptui.protocol import codec
 from hoptui.protocol.codec import WireError
@@ -224,7 +225,7 @@ MOST_COMPLAINTS = 100
 class Sampler:
     """The children of one kind and their watchdog. Times are monotonic seconds, passed in.
 
-    `problem` is one sentence on why there are no readings, or not all of them; "" if there are.
+    `problem` is why there are no readings, or not all of them; None if there are.
     """
 
     def __init__(
@@ -235,6 +236,7 @@ class Sampler:
         silence_s: float = DEFAULT.sampler_silence_s,
     ) -> None:
         self._silence_s = silence_s
+        self._what = what
         self._gpus = what == "gpus"
         self._name = "the GPU sampler" if self._gpus else "the host sampler"
         self._command = command or [sys.executable, "-m", "hoptui.telemetry", what]
@@ -246,7 +248,7 @@ class Sampler:
         self._next_start = 0.0
         self._starts = 0
         self._listed = False
-        self._trouble = f"{self._name} is starting"
+        self._trouble: Fact | None = fact("sampler.starting", sampler=what)
         self.suspects = Suspects()
 
     @property
@@ -266,18 +268,11 @@ class Sampler:
         return self.suspects.left()
 
     @property
-    def problem(self) -> str:
+    def problem(self) -> Fact | None:
         if self._trouble:
             return self._trouble
-        silent = [str(index) for index in self.left if index != DRIVER]
-        if not silent:
-            return ""
-        which = (
-            f"GPU {silent[0]} does not answer"
-            if len(silent) == 1
-            else f"GPUs {', '.join(silent)} do not answer"
-        )
-        return f"{which}: left alone for a while, the others are read"
+        silent = [index for index in self.left if index != DRIVER]
+        return fact("sampler.gpus_left", gpus=silent) if silent else None
 
     def tend(self, now: float) -> None:
         """Start, watch, replace, try again; call it a few times a second. `fds` may be others afterwards."""
@@ -291,9 +286,9 @@ class Sampler:
             if now >= self._next_start:
                 self._start(now)
         elif child.status is not None:
-            self._lose(now, f"{self._name} ended (exit code {child.status})")
+            self._lose(now, fact("sampler.ended", sampler=self._what, exit_code=child.status))
         elif child.closed:
-            self._lose(now, f"{self._name} closed its pipe")
+            self._lose(now, fact("sampler.closed", sampler=self._what))
         elif now - child.heard > self._patience(child):
             self._silenced(child, now)
         elif self._trial is None and child.sampled and len(self._undead) < UNDEAD - 1:
@@ -320,10 +315,10 @@ class Sampler:
         try:
             said = child.read(now)
         except (OSError, WireError) as error:
-            self._lose(now, f"{self._name} speaks nonsense: {error}")
+            self._lose(now, fact("sampler.bad_message", sampler=self._what, error=str(error)))
             return []
         if said:
-            self._trouble = ""
+            self._trouble = None
         return self._settled(child, said)
 
     def close(self) -> None:
@@ -342,9 +337,7 @@ class Sampler:
 
     def _start(self, now: float) -> None:
         if len(self._undead) >= UNDEAD:
-            self._trouble = (
-                f"no readings: {UNDEAD} processes of {self._name} hang in the driver and cannot be killed"
-            )
+            self._trouble = fact("sampler.undead", sampler=self._what, count=UNDEAD)
             return
         self._child = self._spawn([index for index in self.left if index != DRIVER], now)
         if self._child is None:
@@ -354,7 +347,7 @@ class Sampler:
         try:
             child = SamplerProcess(self._command, leave if self._gpus else None, now)
         except OSError as error:
-            self._trouble = f"no readings: {self._name} could not be started: {error.strerror}"
+            self._trouble = fact("sampler.not_started", sampler=self._what, error=error.strerror)
             return None
         child.say(self._watch)
         return child
@@ -387,22 +380,23 @@ class Sampler:
 
     def _silenced(self, child: SamplerProcess, now: float) -> None:
         """The child hangs: find out where, and do without it."""
-        asking, silence = child.asking, f"{now - child.heard:.0f} s"
+        asking, silent_s = child.asking, now - child.heard
         if asking >= 0:
-            self._lose(now, f"GPU {asking} does not answer: a driver call has not returned for {silence}")
+            self._lose(now, fact("sampler.gpu_hung", gpu=asking, silent_s=silent_s))
             self.suspects.hung(asking, now)
             self._next_start = now
         elif asking == DRIVER:
             self.suspects.hung(DRIVER, now)
             pause = self.suspects.pause_s(DRIVER)
-            self._lose(now, f"the driver does not answer: it is asked again after {pause:.0f} s")
+            self._lose(now, fact("sampler.driver_hung", again_s=pause))
             self._next_start = now + pause
         else:
-            self._lose(now, f"no readings: {self._name} has not answered for {silence}")
+            self._lose(now, fact("sampler.silent", sampler=self._what, silent_s=silent_s))
 
-    def _lose(self, now: float, why: str) -> None:
+    def _lose(self, now: float, why: Fact) -> None:
         child, self._child = self._child, None
-        log.warning("%s", why)
+        fields = ", ".join(f"{name} {value}" for name, value in why.fields.items())
+        log.warning("no readings from %s: %s (%s)", self._name, why.code, fields)
         self._trouble = why
         self._again(now)
         if child is not None:
@@ -456,7 +450,7 @@ class Sampler:
             self._bury(self._child)
         self._child, self._trial = trial, None
         said, trial.backlog = [Tenants(), *trial.backlog], []  # it tells of processes only if it has seen any
-        self._trouble = ""
+        self._trouble = None
         newest = max((i for i, message in enumerate(said) if isinstance(message, Devices)), default=0)
         return [m for i, m in enumerate(said) if i >= newest or not isinstance(m, Devices)]
 

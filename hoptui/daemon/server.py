@@ -259,7 +259,7 @@ class Server:
         """Nothing is the matter, no tuner is at work, and nothing has changed since things were looked at
         last: neither the node nor anybody's wish."""
         node = self._node
-        if node.sampler_problem or self._tuner_desk.at_work:
+        if node.sampler_problems or self._tuner_desk.at_work:
             return False
         return node.version == self._tended and node.hz == self._hz
 
@@ -285,9 +285,9 @@ class Server:
         self._sampler_desk.tend()
         self._diagnosing.tend()
         self._tuner_desk.tend()
-        problem = "; ".join(filter(None, (self._gpus.problem, self._host.problem)))
-        if problem != node.sampler_problem:
-            node.sampler_problem = problem
+        problems = tuple(filter(None, (self._gpus.problem, self._host.problem)))
+        if problems != node.sampler_problems:
+            node.sampler_problems = problems
             node.touch()
         self._tended = node.version
 

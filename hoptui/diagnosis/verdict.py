@@ -134,7 +134,7 @@ def _unknown(*why: Fact) -> Finding:
 def _missing(window: ObservationWindow, seen: Means) -> Iterator[Fact]:
     """Why there is no verdict."""
     if not window.gpus:
-        yield fact("gpu.no_readings", reason=window.no_gpu) if window.no_gpu else fact("gpu.none_of_run")
+        yield fact("gpu.no_readings", problem=window.no_gpu) if window.no_gpu else fact("gpu.none_of_run")
         return
     if not math.isfinite(seen.sm):
         yield _no_counters(window)
@@ -145,9 +145,9 @@ def _missing(window: ObservationWindow, seen: Means) -> Iterator[Fact]:
 
 
 def _no_counters(window: ObservationWindow) -> Fact:
-    reason = next((g.missing for g in window.gpus if g.missing), "")
-    if reason:
-        return fact("gpu.no_counters", reason=reason)
+    problem = next((g.missing for g in window.gpus if g.missing), None)
+    if problem:
+        return fact("gpu.no_counters", problem=problem)
     return fact("gpu.counters_not_read" if all(g.rows for g in window.gpus) else "gpu.no_rows")
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.throughput import ASIDE, LONGEST_S, PHASE, took
 
@@ -53,7 +54,7 @@ class GpuWindow:
     upload_limit: float = NAN
     link: float = NAN
     shared: bool = False
-    missing: str = ""
+    missing: Fact | None = None
 
     @property
     def clock_lost(self) -> float:
@@ -72,7 +73,7 @@ class ObservationWindow:
 
     `phases` are shares of the iterations' time by path, nested ones as `rollout/env`; `aside` is the share of
     all the time that went into iterations which evaluated, saved or stood paused, and which are in nothing
-    else here. `no_gpu` is the reason why `gpus` is empty, "" where no GPU is known to be the run's.
+    else here. `no_gpu` is why `gpus` is empty, None where no GPU is known to be the run's.
     `host_cpu` is the share of the host's `cpus` at work.
     """
 
@@ -82,7 +83,7 @@ class ObservationWindow:
     phases: Mapping[str, float] = field(default_factory=dict)
     aside: float = 0.0
     gpus: tuple[GpuWindow, ...] = ()
-    no_gpu: str = ""
+    no_gpu: Fact | None = None
     knobs: tuple[KnobState, ...] = ()
     world: int = 1
     cpus: int = 0
@@ -136,7 +137,7 @@ def gpu_window(
     Means are of rows, not of time: rates of sampling that change within a window matter less than what it
     costs to weigh them.
     """
-    missing = gpu.reason or gpu.missing.get("gpm", "")
+    missing = gpu.problem or gpu.missing_because.get("gpm")
     if rows is None or not len(rows):
         return GpuWindow(gpu.index, shared=shared, missing=missing)
     kept = _outside(rows.times(), apart)

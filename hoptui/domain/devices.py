@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from hoptui.domain.columns import Columns
+from hoptui.domain.facts import Fact
 
 Level = Literal["info", "warning", "alarm"]
 
@@ -17,8 +18,8 @@ Level = Literal["info", "warning", "alarm"]
 class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The constant properties of a GPU or a MIG instance.
 
-    `reason` says why it cannot be read now (empty: it can). `missing` maps a group of readings that the GPU
-    lacks, always or now, to one sentence. A key is `gpm`, `energy`, `ecc`, `xid`, `processes`,
+    `problem` is why it cannot be read now (None: it can). `missing_because` maps a group of readings that the
+    GPU lacks, always or now, to the reason. A key is `gpm`, `energy`, `ecc`, `xid`, `processes`,
     `process_utilization`, `nvlink`, or a single reading such as `sm_clock_mhz`.
 
     `memory_bandwidth_bytes_per_s` and `peak_flops` are the vendor's figures, from `peaks_source`, at
@@ -35,9 +36,9 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     sm_clock_max_mhz: float | None = None
     driver: str = ""
     architecture: str = ""
-    reason: str = ""
+    problem: Fact | None = None
     parent: str = ""
-    missing: dict[str, str] = {}
+    missing_because: dict[str, Fact] = {}
     memory_bandwidth_bytes_per_s: float | None = None
     peak_flops: dict[str, float] = {}
     peak_clock_mhz: float | None = None
@@ -65,13 +66,13 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.devices"):
-    """The GPUs of the node, or the reason why none can be read.
+    """The GPUs of the node, or why none can be read.
 
     Sent at start and whenever one of them changes.
     """
 
     gpus: tuple[GpuInfo, ...] = ()
-    reason: str = ""
+    problem: Fact | None = None
 
 
 class HostInfo(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.host"):
@@ -96,13 +97,15 @@ class Tenants(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.tenants"):
 class Happened(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.event"):
     """Something that the hardware did: an Xid, a throttle reason, an ECC error.
 
-    `source` is the device's (`gpu/<uuid>`), `kind` a stable word, `text` for people.
+    `source` is the device's (`gpu/<uuid>`), `kind` a stable word. `text` is the sentence that older samplers
+    send instead of `what`; an older daemon needs the field.
     """
 
     source: str
     t: int
     kind: str
-    text: str
+    what: Fact | None = None
+    text: str = ""
     level: Level = "info"
 
 
@@ -118,17 +121,18 @@ ToSampler = Watch
 
 
 class Reason(NamedTuple):
-    """One bit: `word` for a narrow column, `level` how bad it is, `long` what it means in a sentence.
+    """One bit: `name` is stable, `word` for a narrow column, `level` how bad it is, `long` what it means in a
+    sentence.
 
-    `begins` and `ends` are what to tell when it comes and goes, "" for one that is not worth an event.
+    `event` is whether its beginning and its end are events.
     """
 
     bit: int
+    name: str
     word: str
     level: Level
     long: str
-    begins: str = ""
-    ends: str = ""
+    event: bool = True
 
 
 IDLE = 0x01
@@ -137,29 +141,24 @@ SLOWDOWN = 0x08
 SLOWDOWN_CAUSES = 0x40 | 0x80
 
 REASONS = (
-    Reason(SLOWDOWN, "hardware slowdown", "alarm",
+    Reason(SLOWDOWN, "hardware_slowdown", "hardware slowdown", "alarm",
            "The hardware halves the clocks or more to protect itself: heat, the power supply's brake, or a "
-           "current peak.",
-           "the hardware slows the clocks: heat, power supply or power brake", "full clocks again"),
-    Reason(0x40, "too hot (hardware)", "alarm",
-           "The hardware halves the clocks or more because the GPU or its memory is too hot.",
-           "too hot: the hardware halves the clocks or worse", "no longer too hot"),
-    Reason(0x80, "power brake", "alarm",
-           "The server's power supply asks the GPU to halve its clocks or more.",
-           "power brake: the server told the GPU to slow down", "power brake released"),
-    Reason(0x20, "too hot", "alarm", "The driver lowers the clocks because the GPU or its memory is too hot.",
-           "too hot: the driver lowers the clocks", "no longer too hot for the driver"),
-    Reason(0x04, "power cap", "info",
+           "current peak."),
+    Reason(0x40, "thermal_hardware", "too hot (hardware)", "alarm",
+           "The hardware halves the clocks or more because the GPU or its memory is too hot."),
+    Reason(0x80, "power_brake", "power brake", "alarm",
+           "The server's power supply asks the GPU to halve its clocks or more."),
+    Reason(0x20, "thermal_software", "too hot", "alarm",
+           "The driver lowers the clocks because the GPU or its memory is too hot."),
+    Reason(0x04, "power_cap", "power cap", "info",
            "The clocks stay where the board draws no more than its power limit: usual, and no fault, under "
-           "full load.",
-           "at its power limit: clocks give way, as is normal under full load",
-           "no longer at its power limit"),
-    Reason(0x10, "sync boost", "info",
-           "The GPU keeps to the clock of the slowest one of its sync-boost group.",
-           "clocks are held down to those of other GPUs (sync boost)", "sync boost lets go"),
-    Reason(0x02, "clocks set", "info",
-           "Somebody has set the clocks: nvidia-smi -ac or -lgc, or a program that may."),
-    Reason(0x100, "display clocks", "info", "A display that is attached keeps the clocks where they are."),
-    Reason(IDLE, "idle", "info", "Nothing is being computed, so the clocks are low."),
+           "full load."),
+    Reason(0x10, "sync_boost", "sync boost", "info",
+           "The GPU keeps to the clock of the slowest one of its sync-boost group."),
+    Reason(0x02, "application_clocks", "clocks set", "info",
+           "Somebody has set the clocks: nvidia-smi -ac or -lgc, or a program that may.", event=False),
+    Reason(0x100, "display_clocks", "display clocks", "info",
+           "A display that is attached keeps the clocks where they are.", event=False),
+    Reason(IDLE, "idle", "idle", "info", "Nothing is being computed, so the clocks are low.", event=False),
 )  # fmt: skip
 """NVML's clocks event reasons, the worst first. Source: nvmlClocksEventReasons in nvml.h."""

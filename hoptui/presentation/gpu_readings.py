@@ -27,6 +27,7 @@ def reasons(mask: float | None) -> list[Reason]:
         found.append(
             Reason(
                 left,
+                "unknown",
                 f"reason 0x{left:x}",
                 "warning",
                 "This version of hoptui has no word for it: see nvml.h.",

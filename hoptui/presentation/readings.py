@@ -24,7 +24,7 @@ class Meaning(NamedTuple):
 
     `label` is its name for people, `short` a few words beside the value, `long` what it is and what it is
     not, `good` how to judge it (empty: there is nothing to judge), `source` where the number comes from.
-    `needs` are the keys of `GpuInfo.missing` that explain why a GPU has not got it.
+    `needs` are the keys of `GpuInfo.missing_because` that explain why a GPU has not got it.
     """
 
     label: str

@@ -454,9 +454,10 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """The node and everything on it.
 
-    `gpu_reason` says in one line why there are no GPU readings (empty: there are). `history` says why history
-    is not being kept (empty: it is). `wall_offset_ns` added to a stamp gives wall time. `hz` is the current
-    sampling rate of the GPUs. `metrics` is the address of the Prometheus endpoint, if there is one.
+    `gpu_problem` is why there are no GPU readings (None: there are). `sampler_problems` are why samplers give
+    no readings, or not all of them. `history` says why history is not being kept (empty: it is).
+    `wall_offset_ns` added to a stamp gives wall time. `hz` is the current sampling rate of the GPUs.
+    `metrics` is the address of the Prometheus endpoint, if there is one.
     """
 
     host: str
@@ -468,8 +469,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     memory_total_bytes: int = 0
     runs: tuple[RunState, ...] = ()
     gpus: tuple[GpuInfo, ...] = ()
-    gpu_reason: str = ""
-    sampler: str = ""
+    gpu_problem: Fact | None = None
+    sampler_problems: tuple[Fact, ...] = ()
     history: str = ""
     viewers: int = 0
     hz: float = 0.0

@@ -10,9 +10,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from hoptui.domain.facts import fact
 from hoptui.protocol.messages import NodeState, RunState
 from hoptui.recording.database import RecordingError, errors_named
 from hoptui.recording.recording import Recording
@@ -35,8 +37,32 @@ def encode_node(node: NodeState) -> bytes:
 
 
 def decode_node(raw: bytes | str) -> NodeState:
-    """Decode what `encode_node` returned. Raises msgspec.DecodeError if it is damaged."""
-    return msgspec.json.decode(raw, type=NodeState)
+    """Decode what `encode_node` returned, also in older recordings, which have sentences instead of facts.
+
+    Raises:
+        msgspec.DecodeError: it is damaged.
+    """
+    node = msgspec.json.decode(raw)
+    if isinstance(node, dict):
+        _recorded(node, "gpu_reason", "gpu_problem")
+        gpus = node.get("gpus")
+        for gpu in gpus if isinstance(gpus, list) else ():
+            if isinstance(gpu, dict):
+                _recorded(gpu, "reason", "problem")
+                missing = gpu.get("missing")
+                if isinstance(missing, dict):
+                    gpu["missing_because"] = {name: _sentence(text) for name, text in missing.items()}
+    return msgspec.convert(node, NodeState)
+
+
+def _recorded(fields: dict[str, Any], old: str, new: str) -> None:
+    """Give `fields` a fact under the key `new` if it has a sentence under the key `old`."""
+    if fields.get(old):
+        fields[new] = _sentence(fields[old])
+
+
+def _sentence(text: object) -> object:
+    return msgspec.to_builtins(fact("recorded", text=text))
 
 
 SUFFIX = ".hoptui"

@@ -6,42 +6,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hoptui.domain.devices import IDLE, REASONS, SLOWDOWN, SLOWDOWN_CAUSES, Happened, Level
+from hoptui.domain.facts import Fact, fact
 from hoptui.telemetry.nvml_errors import SECOND_NS
 
-XIDS: dict[int, tuple[Level, str]] = {
-    13: (
-        "warning",
-        "a kernel raised an exception, often an access out of bounds: a bug of the program, as a rule",
-    ),
-    31: ("warning", "a program used memory that is not mapped: a bug of the program, as a rule"),
-    43: ("warning", "a program's work was stopped after an error of its own; the GPU is not harmed"),
-    45: ("warning", "a program ended while its kernels ran: it was killed, or another error came first"),
-    48: ("alarm", "a double-bit ECC error: data in memory was lost"),
-    61: ("alarm", "a breakpoint in the GPU's firmware; it may need a reset"),
-    62: ("alarm", "the GPU's firmware halted; it needs a reset"),
-    63: ("warning", "a faulty memory row is being replaced; that takes effect when the GPU is reset"),
-    64: ("alarm", "a faulty memory row could not be replaced"),
-    69: ("warning", "a program gave the GPU a command that it does not accept"),
-    74: ("alarm", "an NVLink connection to another GPU or a switch failed"),
-    79: ("alarm", "the GPU has fallen off the bus: the driver does not reach it over PCIe"),
-    92: ("warning", "many single-bit ECC errors: the memory may be wearing out"),
-    94: ("alarm", "a memory error was contained: the program that met it has to start anew, others go on"),
-    95: (
-        "alarm",
-        "a memory error could not be contained: every program on the GPU is affected; it needs a reset",
-    ),
-    119: ("alarm", "the GPU's system processor (GSP) does not answer the driver; it needs a reset"),
-    120: ("alarm", "an error in the GPU's system processor (GSP); it may need a reset"),
-    121: ("warning", "an error on the chip-to-chip link between GPU and CPU was corrected"),
-    140: ("alarm", "an ECC error was not recovered from; the GPU may need a reset"),
+XIDS: dict[int, Level] = {
+    13: "warning",
+    31: "warning",
+    43: "warning",
+    45: "warning",
+    48: "alarm",
+    61: "alarm",
+    62: "alarm",
+    63: "warning",
+    64: "alarm",
+    69: "warning",
+    74: "alarm",
+    79: "alarm",
+    92: "warning",
+    94: "alarm",
+    95: "alarm",
+    119: "alarm",
+    120: "alarm",
+    121: "warning",
+    140: "alarm",
 }
-UNKNOWN = "NVIDIA's page on Xid errors explains it: docs.nvidia.com/deploy/xid-errors"
+"""How bad an Xid is. `hoptui.presentation.sentences.hardware` explains each."""
 
 
-def explain(number: int) -> tuple[Level, str]:
-    """How bad an Xid is, and one sentence about it."""
-    level, words = XIDS.get(number, ("warning", UNKNOWN))
-    return level, f"Xid {number}: {words}"
+def level_of(number: int) -> Level:
+    """Return how bad an Xid is."""
+    return XIDS.get(number, "warning")
 
 
 QUIET_NS = 10 * SECOND_NS
@@ -56,13 +50,13 @@ MISSED = 2.5
 UNDER_LOAD = 50.0
 SLOW_CLOCK = 0.75
 SLOW_NS = 10 * SECOND_NS
-_TOLD = tuple(reason for reason in REASONS if reason.begins)
+_TOLD = tuple(reason for reason in REASONS if reason.event)
 _TOLD_MASK = sum(reason.bit for reason in _TOLD)
 
-_COUNTERS: dict[str, tuple[Level, str]] = {
-    "ecc_uncorrected": ("alarm", "ECC error(s) not corrected: data in memory was lost"),
-    "ecc_corrected": ("warning", "ECC error(s) corrected"),
-    "remapped_rows": ("warning", "memory row(s) replaced after errors"),
+_COUNTERS: dict[str, Level] = {
+    "ecc_uncorrected": "alarm",
+    "ecc_corrected": "warning",
+    "remapped_rows": "warning",
 }
 
 
@@ -107,27 +101,27 @@ class Alarms:
 
     def xid(self, t: int, number: int) -> tuple[Happened, ...]:
         """The driver has logged an Xid."""
-        level, text = explain(number)
-        return self._quiet([(f"xid {number}", self._event(t, "xid", text, level))])
+        event = self._event(t, "xid", fact("gpu.xid", number=number), level_of(number))
+        return self._quiet([(f"xid {number}", event)])
 
     def double_bit(self, t: int) -> tuple[Happened, ...]:
         """The driver has met a double-bit ECC error."""
-        event = self._event(t, "ecc", "a double-bit ECC error: data in memory was lost", "alarm")
+        event = self._event(t, "ecc", fact("gpu.double_bit"), "alarm")
         return self._quiet([("ecc double", event)])
 
-    def lost(self, t: int, reason: str) -> tuple[Happened, ...]:
+    def lost(self, t: int, problem: Fact) -> tuple[Happened, ...]:
         """The GPU cannot be read any more."""
         if self._lost:
             return ()
         self._lost = True
-        return (self._event(t, "gpu", reason, "alarm"),)
+        return (self._event(t, "gpu", problem, "alarm"),)
 
     def back(self, t: int) -> tuple[Happened, ...]:
         """The GPU is being read."""
         if not self._lost:
             return ()
         self._lost = False
-        return (self._event(t, "gpu", "back: it can be read again", "info"),)
+        return (self._event(t, "gpu", fact("gpu.back"), "info"),)
 
     def _throttle(self, t: int, mask: int) -> list[tuple[str, Happened]]:
         if mask & SLOWDOWN_CAUSES:  # they say more than the general bit
@@ -139,8 +133,9 @@ class Alarms:
                 continue
             change = span.see(t, holds, 0 if reason.level == "alarm" else HOLD_NS, self._away)
             if change is not None:
-                text, level = (reason.begins, reason.level) if change else (reason.ends, "info")
-                found.append((f"throttle {reason.bit} {change}", self._event(t, "throttle", text, level)))
+                what = fact("gpu.throttle", reason=reason.name, active=change)
+                event = self._event(t, "throttle", what, reason.level if change else "info")
+                found.append((f"throttle {reason.bit} {change}", event))
         self._throttled = any(span.on for span in self._spans.values())
         return found
 
@@ -154,17 +149,14 @@ class Alarms:
         slow = load > UNDER_LOAD and clock < SLOW_CLOCK * clock_max_mhz and not mask & ~IDLE
         if not self._slow.see(t, slow, SLOW_NS, self._away):
             return []
-        share = 100 * clock / clock_max_mhz
-        text = (
-            f"slow under load: {clock:.0f} MHz, {share:.0f} % of the greatest, and the driver gives no reason"
-        )
-        return [("clocks", self._event(t, "clocks", text, "warning"))]
+        what = fact("gpu.slow_clocks", clock_hz=clock * 1e6, share=clock / clock_max_mhz)
+        return [("clocks", self._event(t, "clocks", what, "warning"))]
 
     def _ecc(self, t: int, row: Mapping[str, float]) -> list[tuple[str, Happened]]:
         """Counters that have risen since they were told of; a rise within the quiet time waits for the next
         reading."""
         found = []
-        for name, (level, words) in _COUNTERS.items():
+        for name, level in _COUNTERS.items():
             count = row.get(name)
             if count is None:
                 continue
@@ -173,7 +165,8 @@ class Alarms:
                 self._counts[name] = count
             elif count > before and not self._is_quiet(name, t):
                 self._counts[name] = count
-                found.append((name, self._event(t, "ecc", f"{count - before:.0f} {words}", level)))
+                what = fact("gpu.ecc", counter=name, count=round(count - before))
+                found.append((name, self._event(t, "ecc", what, level)))
         return found
 
     def _is_quiet(self, key: str, t: int) -> bool:
@@ -197,12 +190,12 @@ class Alarms:
         for key in [key for key in self._held if not self._is_quiet(key, t)]:
             count, event = self._held.pop(key)
             self._told_at[key] = t
-            times = "once more" if count == 1 else f"{count} times more"
-            telling.append(self._event(event.t, event.kind, f"{event.text} ({times})", event.level))
+            what = fact("repeated", what=event.what, times=count)
+            telling.append(self._event(event.t, event.kind, what, event.level))
         return telling
 
-    def _event(self, t: int, kind: str, text: str, level: Level) -> Happened:
-        return Happened(source=self._source, t=t, kind=kind, text=text, level=level)
+    def _event(self, t: int, kind: str, what: Fact, level: Level) -> Happened:
+        return Happened(source=self._source, t=t, kind=kind, what=what, level=level)
 
 
 class _Span:

@@ -15,6 +15,7 @@ import math
 import struct
 from typing import Any
 
+from hoptui.domain.facts import Fact, fact
 from hoptui.telemetry.nvml_errors import (
     FATAL,
     FUNCTION_NOT_FOUND,
@@ -23,11 +24,11 @@ from hoptui.telemetry.nvml_errors import (
     SECOND_NS,
     UNSUPPORTED,
     backoff,
+    fields_of,
 )
 
 SHORTEST_NS = SECOND_NS // 20
-IN_MIG_MODE = "in MIG mode: its instances have their own"
-NEEDS_HOPPER, NEEDS_DRIVER = "needs Hopper or newer", "needs a newer NVIDIA driver"
+IN_MIG_MODE = fact("gpm.in_mig_mode")
 BEFORE_HOPPER = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "")
 
 _MIB = 1 << 20
@@ -125,8 +126,8 @@ class Gpm:
         self._failures = 0
         self._retry_at = 0
         self.architecture = ""
-        self.reason = ""
-        """Why there are no figures, in one sentence; empty when there are or will be."""
+        self.problem: Fact | None = None
+        """Why there are no figures, None when there are or will be."""
 
     def read(self, t: int, late: bool) -> dict[str, float]:
         """The averages since the reading before; nothing at the first, after a late tick, and while it fails.
@@ -148,10 +149,10 @@ class Gpm:
             self._sampled_at = None
             self._failures += 1
             self._retry_at = t + backoff(self._failures)
-            self.reason = self._sentence(error)
+            self.problem = self._problem(error)
             return {}
         if row:
-            self.reason, self._failures = "", 0
+            self.problem, self._failures = None, 0
         return row
 
     def close(self) -> None:
@@ -183,11 +184,11 @@ class Gpm:
             row["window_s"] = round((t - seed) / SECOND_NS, 3)
         return row
 
-    def _sentence(self, error: Any) -> str:
+    def _problem(self, error: Any) -> Fact:
         if error.value == NO_PERMISSION:
             return REFUSED
         if error.value == FUNCTION_NOT_FOUND:
-            return NEEDS_DRIVER
+            return fact("gpm.needs_driver")
         if error.value in UNSUPPORTED and self.architecture in BEFORE_HOPPER:
-            return f"{NEEDS_HOPPER}; this is {self.architecture}" if self.architecture else NEEDS_HOPPER
-        return f"it fails (NVML: {error})"
+            return fact("gpm.needs_hopper", architecture=self.architecture)
+        return Fact("gpm.failed", fields_of(error))

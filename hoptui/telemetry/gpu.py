@@ -8,12 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.facts import Fact, fact
 from hoptui.telemetry.gpm import IN_MIG_MODE, Gpm, GpmQuery
 from hoptui.telemetry.gpu_processes import ProcessOwners, SmShares, running
 from hoptui.telemetry.gpu_specs import Peaks, estimated_mfu, peaks_of
 from hoptui.telemetry.metrics_table import ARCHITECTURES, ENERGY, FACTS, HEALTH, INSTANCE_FACTS, MEMORY, ROW
-from hoptui.telemetry.nvml_errors import FATAL, NO_PERMISSION, REFUSED, SECOND_NS, UNSUPPORTED
-from hoptui.telemetry.poller import NOT_SUPPORTED, Reader
+from hoptui.telemetry.nvml_errors import (
+    FATAL,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    REFUSED,
+    SECOND_NS,
+    UNSUPPORTED,
+    failed,
+)
+from hoptui.telemetry.poller import Reader
 
 
 @dataclass(frozen=True)
@@ -68,8 +77,8 @@ class NvLinks:
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
         self._handle = handle
-        self.why = ""
-        """Why the errors are unknown, empty when they are known."""
+        self.why: Fact | None = None
+        """Why the errors are unknown, None when they are known."""
 
     def errors(self, links: int) -> int | None:
         """The sum over all counters that answer; None where none does.
@@ -80,7 +89,7 @@ class NvLinks:
         if self.why == NOT_SUPPORTED:
             return None
         total: int | None = None
-        why = "no link is up"
+        why = fact("nvlink.none_up")
         for link in range(min(links, self._nvml.NVML_NVLINK_MAX_LINKS)):
             for counter in _COUNTERS:
                 try:
@@ -90,10 +99,10 @@ class NvLinks:
                 except self._nvml.NVMLError as error:
                     if error.value in FATAL:
                         raise
-                    why = NOT_SUPPORTED if error.value in UNSUPPORTED else f"NVML: {error}"
+                    why = NOT_SUPPORTED if error.value in UNSUPPORTED else failed(error)
                 else:
                     total = count + (total or 0)
-        self.why = why if total is None else ""
+        self.why = why if total is None else None
         return total
 
 
@@ -132,7 +141,8 @@ class EnergyCounter:
 
 
 _NVLINK_TRAFFIC = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
-NOT_IN_MIG_MODE = "in MIG mode: the driver does not tell it"
+NOT_IN_MIG_MODE = fact("reading.not_in_mig_mode")
+Troubles = tuple[int, Fact | None, Fact | None]
 TENANTS_NS = SECOND_NS
 SLOW_NS = 5 * SECOND_NS
 ENERGY_NS = 10 * SECOND_NS
@@ -205,8 +215,8 @@ class Gpu:
         self._nvlinks = NvLinks(nvml, handle)
         self._shares = SmShares(nvml, handle)
         self._shares_now: dict[int, float] = {}
-        self._why_no_shares = "" if whole else "NVML tells it of whole GPUs only"
-        self._why_no_processes = ""
+        self._why_no_shares = None if whole else fact("reading.whole_gpus_only")
+        self._why_no_processes: Fact | None = None
         self._known: dict[str, Any] = {}
         self._peaks: Peaks | None = None
         self._results: dict[str, float] = {}
@@ -253,8 +263,8 @@ class Gpu:
         self._peaks = None if self._parent else peaks_of(self._known.get("name") or "")
         self._gpm.architecture = ARCHITECTURES.get(self._known.get("architecture") or 0, "")
 
-    def info(self, bell: str = "") -> GpuInfo:
-        """What to tell of the GPU, its driver left out; `bell` says why its Xids are not heard."""
+    def info(self, bell: Fact | None = None) -> GpuInfo:
+        """What is known of the GPU, its driver left out; `bell` is why its Xids are not heard."""
         known = self._known
         peaks = self._peaks
         return GpuInfo(
@@ -265,9 +275,9 @@ class Gpu:
             power_limit_w=known.get("power_limit_w"),
             sm_clock_max_mhz=known.get("sm_clock_max_mhz"),
             architecture=ARCHITECTURES.get(known.get("architecture") or 0, ""),
-            reason=self._row.reason,
+            problem=self._row.problem,
             parent=self._parent.uuid if self._parent else "",
-            missing=self._missing(bell),
+            missing_because=self._missing(bell),
             memory_bandwidth_bytes_per_s=peaks.bandwidth_bytes_per_s if peaks else None,
             peak_flops=dict(peaks.flops) if peaks else {},
             peak_clock_mhz=peaks.clock_mhz if peaks else None,
@@ -278,9 +288,9 @@ class Gpu:
         )
 
     @property
-    def troubles(self) -> tuple[int, str, str]:
+    def troubles(self) -> Troubles:
         """What a tick may change in `info`: jobs change the rest."""
-        return self._row.changes, self._row.reason, self._gpm.reason
+        return self._row.changes, self._row.problem, self._gpm.problem
 
     @property
     def clock_max_mhz(self) -> float | None:
@@ -291,17 +301,17 @@ class Gpu:
         """Give back what NVML has lent."""
         self._gpm.close()
 
-    def _missing(self, bell: str) -> dict[str, str]:
+    def _missing(self, bell: Fact | None) -> dict[str, Fact]:
         single = self._row.reasons() | self._health.reasons()
-        ecc = [single.pop(name, "") for name in ("ecc_corrected", "ecc_uncorrected")]
+        ecc = [single.pop(name, None) for name in ("ecc_corrected", "ecc_uncorrected")]
         if self.in_mig_mode:
             single = {name: NOT_IN_MIG_MODE if why == NOT_SUPPORTED else why for name, why in single.items()}
-        reasons = {
-            "gpm": IN_MIG_MODE if self.in_mig_mode else self._gpm.reason,
+        reasons: dict[str, Fact | None] = {
+            "gpm": IN_MIG_MODE if self.in_mig_mode else self._gpm.problem,
             "energy": self._counter.why_not("energy_j"),
-            "ecc": next(filter(None, ecc), ""),
+            "ecc": next(filter(None, ecc), None),
             "xid": bell,
-            "processes": "" if self.in_mig_mode else self._why_no_processes,  # its instances have them
+            "processes": None if self.in_mig_mode else self._why_no_processes,  # its instances have them
             "process_utilization": self._why_no_shares,
             "nvlink": self._facts.why_not("nvlinks") or self._nvlinks.why,
             **single,
@@ -330,7 +340,7 @@ class Gpu:
             self.processes = []
             self._why_no_processes = _why(error)
             return
-        self._why_no_processes = ""
+        self._why_no_processes = None
         self._results["processes"] = len(self.processes)
 
     def _look_at_shares(self, t: int) -> None:
@@ -339,15 +349,15 @@ class Gpu:
             return
         try:
             self._shares_now = self._shares.read(self._shared.wall())
-            self._why_no_shares = ""
+            self._why_no_shares = None
         except self._shared.nvml.NVMLError as error:
             if error.value in FATAL:
                 raise
-            self._why_no_shares = f"NVML: {error}"
+            self._why_no_shares = failed(error)
 
 
-def _why(error: Any) -> str:
-    """What to say of a reading that fails with this NVMLError."""
+def _why(error: Any) -> Fact:
+    """Return why a reading is unknown that fails with this NVMLError."""
     if error.value == NO_PERMISSION:
         return REFUSED
-    return NOT_SUPPORTED if error.value in UNSUPPORTED else f"NVML: {error}"
+    return NOT_SUPPORTED if error.value in UNSUPPORTED else failed(error)

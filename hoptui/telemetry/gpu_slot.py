@@ -15,10 +15,10 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess, Happened
+from hoptui.domain.facts import Fact, fact
 from hoptui.telemetry.events import Alarms
 from hoptui.telemetry.gpu import Gpu, Job, Surroundings, instances
-from hoptui.telemetry.nvml_errors import FATAL, LOST, SECOND_NS, TIMEOUT
-from hoptui.telemetry.poller import NOT_SUPPORTED
+from hoptui.telemetry.nvml_errors import FATAL, NOT_SUPPORTED, SECOND_NS, TIMEOUT, failed
 
 AGAIN_NS = 60 * SECOND_NS
 MOST = 32
@@ -37,7 +37,7 @@ class Bell:
         self._set: Any = None
         self._retry_at = 0
         self._handles: dict[int, Any] = {}
-        self.missing: dict[int, str] = {}
+        self.missing: dict[int, Fact] = {}
         """Why a GPU's events are not heard, by its handle's address."""
 
     def register(self, handle: Any, t: int) -> None:
@@ -62,7 +62,7 @@ class Bell:
         except nvml.NVMLError as error:
             if error.value in FATAL:
                 raise
-            self.missing[at] = f"NVML: {error}"
+            self.missing[at] = failed(error)
             self._retry_at = t + AGAIN_NS
 
     def rung(self, t: int) -> Iterator[tuple[int, int | None]]:
@@ -77,7 +77,7 @@ class Bell:
                 data = nvml.nvmlEventSetWait_v2(self._set, 0)
             except nvml.NVMLError as error:
                 if error.value != TIMEOUT and error.value not in FATAL:  # the set is of no use
-                    self.missing = dict.fromkeys(self._handles, f"NVML: {error}")
+                    self.missing = dict.fromkeys(self._handles, failed(error))
                     self._retry_at = t + AGAIN_NS
                     self.close()
                 return  # a lost GPU is found by its tick
@@ -102,7 +102,7 @@ def address(handle: Any) -> int:
 RETRY_NS = 30 * SECOND_NS
 LAYOUT_NS = 10 * SECOND_NS
 LATE = 2.5
-NOT_LISTED = "no longer listed by the driver"
+NOT_LISTED = fact("gpu.not_listed")
 
 
 class Slot:
@@ -116,7 +116,7 @@ class Slot:
 
     def __init__(self, shared: Surroundings, index: int) -> None:
         self._shared = shared
-        self._reason = ""
+        self._problem: Fact | None = None
         self._facts: tuple[GpuInfo, ...] = ()
         self._bell: Bell | None = None
         self._instances: dict[str, Gpu] = {}
@@ -165,7 +165,7 @@ class Slot:
                 continue
             if found:
                 parts.append(one_row(f"gpu/{instance.uuid}", t, found))
-        self._reason = ""
+        self._problem = None
         self.happened += self.alarms.back(t)
         self.happened += self.alarms.read(t, row, period, self.gpu.clock_max_mhz)
         return parts
@@ -176,23 +176,23 @@ class Slot:
             return []
         return [self._layout, *self.gpu.jobs, *(job for i in self._instances.values() for job in i.jobs)]
 
-    def lose(self, reason: str, t: int, retry_at: float) -> None:
+    def lose(self, problem: Fact, t: int, retry_at: float) -> None:
         """The GPU cannot be read; what was learnt of it before stays."""
         self._close(retry_at)
-        self._reason = reason
-        self.happened += self.alarms.lost(t, reason)
+        self._problem = problem
+        self.happened += self.alarms.lost(t, problem)
 
     def reopen(self) -> None:
         """NVML is started anew: the old handles are of no use, which is no fault of the GPU."""
         self._close(retry_at=0)
 
-    def infos(self, driver: str, driver_reason: str) -> tuple[GpuInfo, ...]:
-        """What to tell of the GPU, then of its instances."""
+    def infos(self, driver: str, driver_problem: Fact | None) -> tuple[GpuInfo, ...]:
+        """What is known of the GPU, then of its instances."""
         self._remember()
         facts = self._facts or (GpuInfo(uuid=self.uuid, index=self.index, name=f"GPU {self.index}"),)
-        reason = driver_reason or self._reason
+        problem = driver_problem or self._problem
         return tuple(
-            msgspec.structs.replace(one, driver=driver, reason=reason or one.reason) for one in facts
+            msgspec.structs.replace(one, driver=driver, problem=problem or one.problem) for one in facts
         )
 
     def processes(self) -> list[GpuProcess]:
@@ -224,7 +224,7 @@ class Slot:
 
     def _remember(self) -> None:
         if self.gpu is not None and self._bell is not None:
-            why = self._bell.missing.get(address(self.gpu.handle), "")
+            why = self._bell.missing.get(address(self.gpu.handle))
             self._facts = (self.gpu.info(why), *(gpu.info() for gpu in self._instances.values()))
 
     def _close(self, retry_at: float) -> None:
@@ -250,8 +250,3 @@ def one_row(source: str, t: int, row: Mapping[str, float]) -> Columns:
         step=_NO_STEP,
         values=tuple(map(_FLOAT64.pack, row.values())),
     )
-
-
-def lost(error: object, value: int) -> str:
-    """What to say of a GPU that answers with this NVMLError."""
-    return f"{LOST.get(value, 'cannot be opened')} (NVML: {error})"

@@ -9,25 +9,20 @@ from typing import Any
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess, Happened
+from hoptui.domain.facts import Fact, fact
 from hoptui.node.driver_probe import DRIVER, IDLE, SetProbe, no_probe
 from hoptui.telemetry.gpm import GpmQuery
-from hoptui.telemetry.gpu import Job, Surroundings
+from hoptui.telemetry.gpu import Job, Surroundings, Troubles
 from hoptui.telemetry.gpu_processes import ProcessOwners
-from hoptui.telemetry.gpu_slot import NOT_LISTED, RETRY_NS, Bell, Slot, address, lost
-from hoptui.telemetry.nvml_errors import DRIVER_GONE, SECOND_NS
+from hoptui.telemetry.gpu_slot import NOT_LISTED, RETRY_NS, Bell, Slot, address
+from hoptui.telemetry.nvml_errors import DRIVER_GONE, SECOND_NS, fields_of, lost
 
 LISTEN_NS = SECOND_NS
 
-_REASONS = {
-    4: "no access to the NVIDIA driver: permission denied (are /dev/nvidia* open to this user?)",
-    9: "no NVIDIA driver: its kernel module is not loaded",
-    12: "no NVIDIA driver: libnvidia-ml.so.1 was not found",
-    18: "no working NVIDIA driver: its library and its kernel module have different versions"
-    " (reload the module or reboot)",
-}
+_PROBLEMS = {4: "driver.no_access", 9: "driver.not_loaded", 12: "driver.not_found", 18: "driver.mismatched"}
 """By NVML_ERROR_NO_PERMISSION, _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND and _LIB_RM_VERSION_MISMATCH."""
-NO_GPU = "no NVIDIA GPU found: the driver is there and lists none"
-NOT_ASKED = "the NVIDIA driver has not answered yet"
+NO_GPU = fact("driver.no_gpu")
+NOT_ASKED = fact("driver.not_asked")
 
 
 class Gpus:
@@ -66,14 +61,14 @@ class Gpus:
         self._driver = ""
         self._retry_at = 0
         self._aside_at = 0
-        self._troubles: list[tuple[int, str, str] | None] = []
-        self.reason = NOT_ASKED
+        self._troubles: list[Troubles | None] = []
+        self.problem: Fact | None = NOT_ASKED
         self.changes = 0
         """Rises whenever `infos` or `processes` may have changed."""
 
     def infos(self) -> tuple[GpuInfo, ...]:
         """The GPUs in NVML's order, each before its instances."""
-        infos = (slot.infos(self._driver, self.reason) for slot in self._slots)
+        infos = (slot.infos(self._driver, self.problem) for slot in self._slots)
         return tuple(info for of_slot in infos for info in of_slot)
 
     def read(self, period: int = SECOND_NS) -> list[Columns]:
@@ -83,7 +78,7 @@ class Gpus:
             period: between two ticks, ns: what tells a late one.
         """
         try:
-            if self.reason:
+            if self.problem:
                 if self._clock() < self._retry_at:
                     return []
                 self._probe(DRIVER)
@@ -92,7 +87,7 @@ class Gpus:
             for slot in self._slots:
                 self._probe(slot.index)
                 parts += self._read(slot, period)
-                if self.reason:
+                if self.problem:
                     return []
             troubles = [slot.gpu.troubles if slot.gpu else None for slot in self._slots]
             if troubles != self._troubles:
@@ -109,7 +104,7 @@ class Gpus:
         What they find is in the next rows, in `processes` and in `happened`.
         """
         try:
-            while not self.reason and self._aside_at <= (t := self._clock()) < until:
+            while not self.problem and self._aside_at <= (t := self._clock()) < until:
                 jobs = [(job, slot) for slot in self._slots for job in slot.jobs()]
                 job, slot = min([(self._listen, None), *jobs], key=lambda pair: pair[0].due)
                 if job.due > t:
@@ -161,7 +156,7 @@ class Gpus:
         self._retry_at = self._clock() + RETRY_NS
         self.changes += 1
         self._place([index for index in range(count) if index not in self._leave])
-        self.reason = "" if count else NO_GPU
+        self.problem = None if count else NO_GPU
 
     def _place(self, indices: list[int]) -> None:
         """Give each GPU that NVML lists the place that it had before, or a new one; the other places stay,
@@ -212,17 +207,17 @@ class Gpus:
         if error.value in DRIVER_GONE:
             self._close(error)
         elif slot is not None:
-            slot.lose(lost(error, error.value), t, t + RETRY_NS)
+            slot.lose(lost(error), t, t + RETRY_NS)
             self.changes += 1
 
     def _close(self, error: Any) -> None:
         self.changes += 1
-        self.reason = _REASONS.get(error.value, f"no working NVIDIA driver (NVML: {error})")
+        self.problem = problem = Fact(_PROBLEMS.get(error.value, "driver.broken"), fields_of(error))
         t = self._clock()
         self._retry_at = t + RETRY_NS
         for slot in self._slots:
             if slot.gpu is not None:
-                slot.lose(self.reason, t, 0)
+                slot.lose(problem, t, 0)
 
     def _listen_to_driver(self, t: int) -> None:
         if self._bell is None:

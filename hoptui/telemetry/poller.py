@@ -7,11 +7,21 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from hoptui.domain.facts import Fact, fact
 from hoptui.telemetry.metrics_table import EVERY_TICK, ONCE, Call, Field, Reading
-from hoptui.telemetry.nvml_errors import FATAL, FUNCTION_NOT_FOUND, SECOND_NS, UNSUPPORTED, backoff
+from hoptui.telemetry.nvml_errors import (
+    FATAL,
+    FUNCTION_NOT_FOUND,
+    NOT_SUPPORTED,
+    SECOND_NS,
+    UNSUPPORTED,
+    backoff,
+    failed,
+    fields_of,
+)
 
 UNSUPPORTED_NS = 300 * SECOND_NS
-NOT_SUPPORTED = "this GPU or its driver does not have it"
+NO_VALUE = fact("reading.no_value")
 
 _NOT_AVAILABLE = frozenset((0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF))  # NVML_VALUE_NOT_AVAILABLE, in both widths
 _MEMBERS = (
@@ -68,8 +78,8 @@ class Reader:
                 tracks.append(track)
             self._cadences.append(_Cadence(every, tracks))
         self._tracks = {track.name: track for cadence in self._cadences for track in cadence.tracks}
-        self.reason = ""
-        """Why nothing could be read, empty when something could."""
+        self.problem: Fact | None = None
+        """Why nothing could be read, None when something could."""
         self.changes = 0
         """Rises whenever `reasons` has changed."""
 
@@ -85,7 +95,7 @@ class Reader:
         """As `read`, with None for those that are due and unknown."""
         self._round += 1
         found: dict[str, Any] = {}
-        error: Exception | None = None
+        error: Any = None
         known = False
         for cadence in self._cadences:
             if t < cadence.due:
@@ -97,16 +107,16 @@ class Reader:
                 known = known or value is not None
             cadence.asked(t, found)
         if known:
-            self.reason = ""
+            self.problem = None
         elif error is not None:
-            self.reason = f"no reading succeeds (NVML: {error})"
+            self.problem = Fact("gpu.nothing_readable", fields_of(error))
         return found
 
-    def why_not(self, name: str) -> str:
-        """Why the reading of this name is unknown, empty if it is known or has not been asked for."""
-        return self._tracks[name].why if name in self._tracks else ""
+    def why_not(self, name: str) -> Fact | None:
+        """Why the reading of this name is unknown, None if it is known or has not been asked for."""
+        return self._tracks[name].why if name in self._tracks else None
 
-    def reasons(self) -> dict[str, str]:
+    def reasons(self) -> dict[str, Fact]:
         """Why readings are unknown, by name; those that are known or have not been asked for are not in
         it."""
         return {name: track.why for name, track in self._tracks.items() if track.why}
@@ -125,13 +135,13 @@ class Reader:
                 else:
                     source.worked, source.failures = True, 0
                     if isinstance(value, str):
-                        self._because(track, "")
+                        self._because(track, None)
                         return value or None, None
                     if value in _NOT_AVAILABLE or value != value:
-                        self._because(track, "the driver gives no value")
+                        self._because(track, NO_VALUE)
                         return None, None
                     if track.why:
-                        self._because(track, "")
+                        self._because(track, None)
                     return round(value * track.scale, track.digits) if track.digits else value, None
             if source.worked:  # a stand-in measures something else: it must not fill a gap
                 break
@@ -144,12 +154,12 @@ class Reader:
             return
         source.failures += 1
         source.retry_at = t + backoff(source.failures)
-        self._because(track, f"NVML: {failure}")
+        self._because(track, failed(failure))
         if source.complaint != str(failure):
             source.complaint = str(failure)
             self._report(f"{self._label}: {track.name} cannot be read (NVML: {failure})")
 
-    def _because(self, track: _Track, why: str) -> None:
+    def _because(self, track: _Track, why: Fact | None) -> None:
         if track.why != why:
             track.why = why
             self.changes += 1
@@ -246,7 +256,7 @@ class _Track:
         self.scale = reading.scale
         self.digits = reading.digits
         self.sources: list[_Source] = []
-        self.why = ""
+        self.why: Fact | None = None
 
 
 class _Cadence:

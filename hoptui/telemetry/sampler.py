@@ -155,7 +155,7 @@ class GpuSampler:
         if self._gpus.changes == self._told:
             return
         self._told = self._gpus.changes
-        devices = Devices(gpus=self._gpus.infos(), reason=self._gpus.reason)
+        devices = Devices(gpus=self._gpus.infos(), problem=self._gpus.problem)
         if devices != self._devices:
             self._devices = devices
             yield devices

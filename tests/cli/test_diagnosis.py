@@ -40,7 +40,7 @@ def test_status_says_what_limits_a_run(hoptui: Hoptui, ppo: FakeDaemon, golden: 
 
 
 def test_status_says_what_is_missing(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
-    missing = fact("gpu.no_readings", reason="no driver")
+    missing = fact("gpu.no_readings", problem=fact("recorded", text="no driver"))
     diagnosed(ppo, Diagnosis(facts=(missing, fact("phase.largest", phase="update", share=0.61))))
     assert hoptui("status", "small").code == 0
     golden(hoptui.transcript())

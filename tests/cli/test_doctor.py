@@ -14,11 +14,14 @@ from hoptui.cli.doctor import Check, machine, within
 from hoptui.cli.support import snapshot as node_module
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.facts import fact
 from hoptui.node import processes
+from hoptui.presentation import sentences
 from tests import factories
 from tests.cli.conftest import Hoptui
 from tests.cli.doctor.conftest import H100, listed
 from tests.client.fake_daemon import FakeDaemon
+from tests.factories import NO_DRIVER
 from tests.golden import Golden
 
 
@@ -45,7 +48,7 @@ def diagnose(hoptui: Hoptui) -> tuple[int, dict[str, dict[str, Any]]]:
 
 def test_all_is_well(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     ppo.where.runs.touch()
-    ppo.node = structs.replace(ppo.node, gpus=(H100,), gpu_reason="", hz=2.0)
+    ppo.node = structs.replace(ppo.node, gpus=(H100,), gpu_problem=None, hz=2.0)
     ppo.columns.append(pack("gpu/GPU-a", [(ppo.now, -1, {"sm_active": 12.0, "window_s": 0.5})]))
     code, checks = diagnose(hoptui)
     assert tuple(checks) == IDS
@@ -60,17 +63,20 @@ def test_all_is_well(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
 def test_no_gpu_is_a_warning(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     code, checks = diagnose(hoptui)
     assert code == 1
-    assert (checks["nvml"]["status"], checks["nvml"]["detail"]) == ("warning", "no driver")
+    assert (checks["nvml"]["status"], checks["nvml"]["detail"]) == ("warning", sentences.sentence(NO_DRIVER))
     assert checks["gpm"]["status"] == "unknown"
     text = hoptui("doctor").out
     assert "✓ python" in text
-    assert "⚠ nvml               no driver" in text
+    assert f"⚠ nvml               {sentences.sentence(NO_DRIVER)}" in text
 
 
 def test_a_lost_gpu_and_a_silent_sampler(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    lost = GpuInfo(uuid="GPU-a", index=0, name="H100", reason="GPU is lost")
+    lost = GpuInfo(uuid="GPU-a", index=0, name="H100", problem=fact("recorded", text="GPU is lost"))
     ppo.node = structs.replace(
-        factories.node(factories.run()), gpus=(lost,), sampler="no readings", history="the disk is full"
+        factories.node(factories.run()),
+        gpus=(lost,),
+        sampler_problems=(fact("starting"),),
+        history="the disk is full",
     )
     code, checks = diagnose(hoptui)
     assert code == 2

@@ -11,19 +11,23 @@ from hoptui.cli.commands.gpus import derived_lines
 from hoptui.cli.support import snapshot as node_module
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.facts import fact
 from hoptui.node import processes
+from hoptui.presentation import sentences
 from hoptui.protocol.messages import Delta, Fetch, FromViewer, ToViewer, Vital
 from tests import factories
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon
-from tests.factories import SECOND
+from tests.factories import NO_DRIVER, SECOND
 from tests.golden import Golden
 
 GIB = 1 << 30
 FIRST = GpuInfo(
     uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", power_limit_w=700.0, memory_total_bytes=80 * GIB
 )
-LOST = GpuInfo(uuid="GPU-b", index=1, name="NVIDIA H100 80GB HBM3", reason="GPU is lost")
+LOST = GpuInfo(
+    uuid="GPU-b", index=1, name="NVIDIA H100 80GB HBM3", problem=fact("recorded", text="GPU is lost")
+)
 READ = {
     "busy": 100.0,
     "sm_active": 96.04,
@@ -53,7 +57,7 @@ TENANTS = (
 def node(daemon: FakeDaemon) -> FakeDaemon:
     """A node with a GPU that works, one that is lost, and a run that has both."""
     daemon.add(factories.run(gpus=("GPU-a", "GPU-b")), metrics={"env_steps_per_s": 512_345.0, "loss": 0.183})
-    daemon.node = structs.replace(daemon.node, gpus=(FIRST, LOST), gpu_reason="", hz=2.0)
+    daemon.node = structs.replace(daemon.node, gpus=(FIRST, LOST), gpu_problem=None, hz=2.0)
     daemon.columns += [pack("gpu/GPU-a", [(daemon.now, -1, READ)])]
     daemon.columns += [pack("derived/abcd2345", [(daemon.now, -1, DERIVED)])]
 
@@ -95,6 +99,7 @@ def test_gpus_json(hoptui: Hoptui, node: FakeDaemon) -> None:
     }
     assert first["processes"][0]["run"] == "abcd2345"
     assert lost["reason"] == "GPU is lost"
+    assert lost["problem"] == {"code": "recorded", "fields": {"text": "GPU is lost"}}
     assert lost["processes"] is None
     assert "busy" not in lost
 
@@ -102,10 +107,15 @@ def test_gpus_json(hoptui: Hoptui, node: FakeDaemon) -> None:
 def test_who_is_on_a_gpu_is_unknown_where_the_driver_does_not_tell(
     hoptui: Hoptui, node: FakeDaemon, golden: Golden
 ) -> None:
-    shut = structs.replace(FIRST, uuid="GPU-c", index=2, missing={"processes": "the driver refuses it"})
+    shut = structs.replace(
+        FIRST,
+        uuid="GPU-c",
+        index=2,
+        missing_because={"processes": fact("recorded", text="the driver refuses it")},
+    )
     node.node = structs.replace(node.node, gpus=(FIRST, shut))
     node.columns += [pack("gpu/GPU-c", [(node.now, -1, READ)])]
-    assert hoptui("gpus").out.splitlines()[-1].endswith(shut.missing["processes"])
+    assert hoptui("gpus").out.splitlines()[-1].endswith(sentences.sentence(shut.missing_because["processes"]))
     golden(hoptui.transcript())
     first, other = hoptui("gpus", "--json").json["gpus"]
     assert (len(first["processes"]), other["processes"]) == (2, None)
@@ -114,8 +124,9 @@ def test_who_is_on_a_gpu_is_unknown_where_the_driver_does_not_tell(
 def test_a_sampler_that_is_gone_is_told_and_is_no_success(
     hoptui: Hoptui, node: FakeDaemon, golden: Golden
 ) -> None:
-    problem = "the GPU sampler ended (exit code 1)"
-    node.node = structs.replace(node.node, sampler=problem)
+    ended_with = fact("sampler.ended", sampler="gpus", exit_code=1)
+    problem = sentences.sentence(ended_with)
+    node.node = structs.replace(node.node, sampler_problems=(ended_with,))
     ended = hoptui("gpus")  # its last readings are not old yet
     assert (ended.code, ended.err) == (0, f"hoptui: {problem}\n")
     node.now += int((node_module.STALE_S + 1) * SECOND)
@@ -126,6 +137,8 @@ def test_a_sampler_that_is_gone_is_told_and_is_no_success(
     told = hoptui("gpus", "--json")
     assert told.code == 3
     assert (told.json["reason"], told.json["sampler"]) == (problem, problem)
+    known = [{"code": "sampler.ended", "fields": {"sampler": "gpus", "exit_code": 1}}]
+    assert (told.json["problems"], told.json["sampler_problems"]) == (known, known)
     assert [gpu["processes"] for gpu in told.json["gpus"]] == [None, None]
 
 
@@ -144,17 +157,18 @@ def test_no_gpu_is_no_answer(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) ->
     golden(hoptui.transcript())
     ended = hoptui("gpus", "--json")
     assert ended.code == 3
-    assert (ended.json["reason"], ended.json["gpus"]) == ("no driver", [])
+    assert (ended.json["reason"], ended.json["gpus"]) == (sentences.sentence(NO_DRIVER), [])
+    assert [problem["code"] for problem in ended.json["problems"]] == [NO_DRIVER.code]
 
 
 def test_a_sampler_that_has_just_begun_gets_time(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.node = structs.replace(daemon.node, sampler="starting", gpu_reason="")
+    daemon.node = structs.replace(daemon.node, sampler_problems=(fact("starting"),), gpu_problem=None)
 
     def answer(message: FromViewer) -> None:
         if isinstance(message, Fetch) and len(daemon.of(Fetch)) == 3:
-            daemon.node = structs.replace(daemon.node, gpus=(FIRST,), sampler="")
+            daemon.node = structs.replace(daemon.node, gpus=(FIRST,), sampler_problems=())
             daemon.columns = [pack("gpu/GPU-a", [(daemon.now, -1, READ)])]
 
     daemon.answer = answer
@@ -181,7 +195,14 @@ def test_what_a_fast_reading_was_seconds_ago_is_not_what_it_is(hoptui: Hoptui, n
 def test_what_a_gpu_has_not_got_comes_with_the_reason(
     hoptui: Hoptui, node: FakeDaemon, golden: Golden
 ) -> None:
-    lacking = structs.replace(FIRST, missing={"gpm": "needs Hopper", "sm_clock_mhz": "refused", "xid": "no"})
+    lacking = structs.replace(
+        FIRST,
+        missing_because={
+            "gpm": fact("recorded", text="needs Hopper"),
+            "sm_clock_mhz": fact("recorded", text="refused"),
+            "xid": fact("recorded", text="no"),
+        },
+    )
     node.node = structs.replace(node.node, gpus=(lacking, LOST))
     gpm = ("sm_active", "tensor_active", "mfu_estimated", "sm_clock_mhz")
     old = {name: value for name, value in READ.items() if name not in gpm}

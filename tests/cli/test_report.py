@@ -299,7 +299,12 @@ def test_a_run_that_goes_on_is_told_as_far_as_it_came(tmp_path: Path, golden: Go
 def test_it_says_why_a_gpu_does_not_tell(tmp_path: Path, plain: Document, golden: Golden) -> None:
     why = "it is no Hopper GPU"
     gpus = tuple(
-        structs.replace(GPU, uuid=f"GPU-{i}", index=i, missing={"gpm": why} if i < 2 else {})
+        structs.replace(
+            GPU,
+            uuid=f"GPU-{i}",
+            index=i,
+            missing_because={"gpm": fact("recorded", text=why)} if i < 2 else {},
+        )
         for i in range(3)
     )
     state = structs.replace(STATE, gpus=("GPU-0", "GPU-1", "GPU-2"))

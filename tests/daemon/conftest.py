@@ -37,7 +37,7 @@ class GpuNode:
         self.daemon = self.node.spawn(command, PYTHONPATH=root, **environment)
         until(self.node.daemon_pid, what="the daemon")
         self.viewer = self.node.viewer()
-        until(lambda: len((state := self.state()).gpus) == 2 and not state.sampler, what="the GPUs")
+        until(lambda: len((state := self.state()).gpus) == 2 and not state.sampler_problems, what="the GPUs")
         return self.viewer
 
     def state(self, hz: float = 10.0) -> messages.NodeState:

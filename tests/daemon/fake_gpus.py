@@ -17,8 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import Devices, GpuInfo, GpuProcess, Happened, Sample, Tenants
+from hoptui.domain.facts import fact
 from hoptui.protocol import codec
 from hoptui.protocol.messages import Message
 
@@ -48,7 +51,7 @@ def main() -> None:
     here = [gpu for gpu in GPUS if gpu.index not in options.leave]
     framer = codec.Framer()
     hz, due, told = 1.0, time.monotonic(), 0
-    send(Devices(reason="not asked yet"))
+    send(Devices(problem=fact("driver.not_asked")))
     send(Devices(gpus=tuple(here)))
     while True:
         readable, _, _ = select.select([0], [], [], max(0.0, due - time.monotonic()))
@@ -75,7 +78,7 @@ def main() -> None:
         send(Sample(parts=tuple(pack(f"gpu/{gpu.uuid}", [(t, -1, row(t))]) for gpu in here)))
         events = plan.get("events", [])
         for event in events[told:]:
-            send(Happened(t=t, **event))
+            send(msgspec.convert({"t": t, **event}, Happened))
         told = max(told, len(events))
         processes = [
             GpuProcess(gpu=g, pid=p, memory_used_bytes=m << 20, user="kim")

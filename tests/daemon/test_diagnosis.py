@@ -56,7 +56,7 @@ class Watched(QuietNode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.node.set_hardware(HostInfo(cpus=16), (GPU,), "")
+        self.node.set_hardware(HostInfo(cpus=16), (GPU,), None)
         self.diagnosing = Diagnosing(self.node)
         self.begin("n1")
 
@@ -279,7 +279,7 @@ def test_a_recorded_run_gets_the_verdict_that_it_deserves() -> None:
     there = QuietNode(state=structs.replace(state, exit_reason="", exited_wall=0.0))
     run = there.node.registry.get(state.run)
     assert run is not None
-    there.node.set_hardware(HostInfo(cpus=facts.cpus), facts.gpus, "")
+    there.node.set_hardware(HostInfo(cpus=facts.cpus), facts.gpus, None)
     diagnosing = Diagnosing(there.node)
     there.now = min(rows.times()[0] for rows in sources.values())
     end = max(rows.times()[-1] for rows in sources.values())

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from hoptui.domain.columns import Columns
+from hoptui.domain.facts import fact
 from hoptui.protocol import messages
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.library import RUN
@@ -27,7 +28,7 @@ FAST = 10.0
 XID = {
     "source": "gpu/GPU-b",
     "kind": "xid",
-    "text": "Xid 79: the GPU has fallen off the bus",
+    "what": {"code": "gpu.xid", "fields": {"number": 79}},
     "level": "alarm",
 }
 
@@ -52,40 +53,46 @@ def test_a_gpu_that_hangs_takes_nothing_along(gpu_node: GpuNode) -> None:
 
     def left() -> messages.NodeState | None:
         state = gpu_node.state()
-        return state if state.gpus[1].reason else None
+        return state if state.gpus[1].problem else None
 
     state = until(left, what="the reason")
-    assert state.gpus[1].reason.startswith("does not answer")
+    assert state.gpus[1].problem == fact("gpu.hung", again_s=60.0)
     assert state.gpus[1].memory_total_bytes == 80 << 30  # what is known of it stays
     assert [gpu.index for gpu in state.gpus] == [0, 1]
-    assert state.gpus[0].reason == state.gpu_reason == ""
+    assert state.gpus[0].problem is state.gpu_problem is None
     gpu_node.goes_on("gpu/GPU-a")
     gpu_node.goes_on("host")
     moving(viewer, run)
     assert not first.is_running()
-    assert "GPU 1 does not answer" in until(lambda: viewer.state().sampler, what="the problem")
+    assert until(lambda: viewer.state().sampler_problems, what="the problem")[0].code in (
+        "sampler.gpu_hung",
+        "sampler.gpus_left",
+    )
     [event] = gpu_node.events("gpu")
     assert (event.source, event.level) == ("gpu/GPU-b", "alarm")
     gpu_node.plan(hang=[0, 1])  # and the other one, too
-    until(lambda: gpu_node.state().gpus[0].reason, what="the second reason")
+    until(lambda: gpu_node.state().gpus[0].problem, what="the second reason")
     gpu_node.goes_on("host")
     moving(viewer, run)
     assert child.poll() is None
 
 
-@pytest.mark.parametrize(("plan", "says"), [({"die": 3}, "exit code 3"), ({"nonsense": True}, "nonsense")])
-def test_a_sampler_that_fails_is_replaced(gpu_node: GpuNode, plan: dict[str, object], says: str) -> None:
+@pytest.mark.parametrize(
+    ("plan", "code"), [({"die": 3}, "sampler.ended"), ({"nonsense": True}, "sampler.bad_message")]
+)
+def test_a_sampler_that_fails_is_replaced(gpu_node: GpuNode, plan: dict[str, object], code: str) -> None:
     viewer = gpu_node.start()
     gpu_node.plan(processes=[["GPU-a", 1, 100]])
     until(lambda: viewer.fetch(processes=0).processes, what="the process")
     gpu_node.plan(**plan)
     until(lambda: viewer.fetch(processes=0).processes == (), what="nobody, as far as is known")
-    problem = until(lambda: says in (p := gpu_node.state().sampler) and p, what="the problem")
-    assert problem.startswith("the GPU sampler")
+    [problem] = until(lambda: gpu_node.state().sampler_problems, what="the problem")
+    assert (problem.code, problem.fields["sampler"]) == (code, "gpus")
+    assert problem.fields.get("exit_code") == plan.get("die")
     assert len(gpu_node.state().gpus) == 2
     gpu_node.goes_on("host")
     gpu_node.plan()
-    until(lambda: not gpu_node.state().sampler, what="readings again")
+    until(lambda: not gpu_node.state().sampler_problems, what="readings again")
     gpu_node.goes_on("gpu/GPU-a")
     assert gpu_node.events("gpu") == []  # it was never the GPUs'
 
@@ -100,7 +107,13 @@ def test_an_xid_is_seen_and_recorded(gpu_node: GpuNode) -> None:
         gpu_node.goes_on(source)
     gpu_node.plan(events=[XID])
     [event] = until(lambda: gpu_node.events("xid"), what="the event")
-    assert (event.text, event.level, event.source, event.run) == (XID["text"], "alarm", "gpu/GPU-b", "")
+    assert (event.code, event.fields, event.level, event.source, event.run) == (
+        "gpu.xid",
+        {"number": 79},
+        "alarm",
+        "gpu/GPU-b",
+        "",
+    )
     runs = {run.pid: run for run in viewer.state().runs}
     for process in (child, other):
         process.send_signal(signal.SIGKILL)
@@ -110,11 +123,11 @@ def test_an_xid_is_seen_and_recorded(gpu_node: GpuNode) -> None:
     kept = {}
     for process in (child, other):
         with Recording.open(gpu_node.node.where.recording(runs[process.pid].run)) as recording:
-            kept[process.pid] = [e.text for e in recording.events() if e.kind == "xid"]
+            kept[process.pid] = [(e.code, e.fields) for e in recording.events() if e.kind == "xid"]
             assert {"gpu/GPU-a", "gpu/GPU-b", "host"} <= recording.sources().keys()
             node = json.loads(recording.recall("node") or "{}")
             assert [gpu["uuid"] for gpu in node["gpus"]] == ["GPU-a", "GPU-b"]
-    assert kept == {child.pid: [XID["text"]], other.pid: []}
+    assert kept == {child.pid: [("gpu.xid", {"number": 79})], other.pid: []}
 
 
 def test_rates_follow_the_viewers(gpu_node: GpuNode) -> None:

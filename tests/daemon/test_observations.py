@@ -148,7 +148,7 @@ def test_a_run_without_a_gpu_is_held_to_the_hosts_memory(there: QuietNode) -> No
 
 
 def test_what_others_do_with_the_cpus_is_what_the_run_does_not(there: QuietNode) -> None:
-    there.node.set_hardware(HostInfo(cpus=4), (), "")
+    there.node.set_hardware(HostInfo(cpus=4), (), None)
     there.node.rows((pack("host", [(there.now, -1, {"cpu_percent": 75.0})]),))
     there.node.rows((pack(f"process/{RUN}", [(there.now, -1, {"cpu_percent": 120.0})]),))
     assert observe(there.node, there.run).others_busy == pytest.approx(0.45)

@@ -164,8 +164,8 @@ def test_events_are_counted_from_zero_and_by_gpu() -> None:
 
 
 def test_every_event_of_a_gpu_is_counted_from_zero() -> None:
-    levels = {("throttle", reason.level) for reason in REASONS if reason.begins}
-    levels |= {("xid", level) for level, _ in XIDS.values()}
+    levels = {("throttle", reason.level) for reason in REASONS if reason.event}
+    levels |= {("xid", level) for level in XIDS.values()}
     assert levels <= set(GPU_EVENTS)
 
 
@@ -180,7 +180,7 @@ def test_a_mig_instance_is_told_from_its_gpu() -> None:
 
 
 def test_what_is_unknown_is_absent() -> None:
-    lost = structs.replace(INFO, reason="GPU is lost", power_limit_w=None)
+    lost = structs.replace(INFO, problem=fact("gpu.fell_off_bus", error="GPU is lost"), power_limit_w=None)
     found = scrape(Snapshot(structs.replace(NODE, gpus=(lost,)), {}, {}, {}))
     assert [value for _, value in found["hoptui_gpu_up"]] == [0.0]
     assert set(found) == {

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.handlers.samplers import NOT_LISTED, Hardware, SamplerDesk, changes
+from hoptui.daemon.handlers.samplers import Hardware, SamplerDesk, changes
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, GpuInfo, GpuProcess, Happened, HostInfo, Sample, Tenants
-from hoptui.domain.facts import fact
+from hoptui.domain.facts import Fact, fact
 from hoptui.node.driver_probe import DRIVER
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query, RunHello, RunState
 from hoptui.recording.library import KnownRun
@@ -23,6 +23,10 @@ from hoptui.recording.library import KnownRun
 S = 1_000_000_000
 A = GpuInfo(uuid="GPU-a", index=0, name="H100")
 B = GpuInfo(uuid="GPU-b", index=1, name="H100")
+LOST = fact("gpu.fell_off_bus", nvml=15, error="GPU is lost")
+ENDED = fact("sampler.ended", sampler="gpus", exit_code=2)
+NOT_ANSWERED = fact("sampler.not_answered", sampler="gpus")
+NO_DRIVER = fact("driver.not_loaded", nvml=9, error="Driver Not Loaded")
 ROW = {"power_w": 300.0, "energy_j": 0.0, "sm_active": 50.0}
 
 
@@ -104,8 +108,8 @@ class Desk:
         assert found is not None
         return found.state.gpus
 
-    def happened(self, kind: str) -> list[tuple[str, str, str]]:
-        return [(e.text, e.level, e.source) for e in self.node.events if e.kind == kind]
+    def happened(self, kind: str) -> list[tuple[Fact, str, str]]:
+        return [(Fact(e.code, e.fields), e.level, e.source) for e in self.node.events if e.kind == kind]
 
 
 @pytest.fixture
@@ -116,7 +120,12 @@ def desk(tmp_path: Path) -> Desk:
 def test_the_node_has_what_both_samplers_say(desk: Desk) -> None:
     desk.desk.receive(HostInfo(cpus=192, memory_total_bytes=2 << 40))
     state = desk.node.state()
-    assert (state.cpus, state.memory_total_bytes, state.gpus, state.gpu_reason) == (192, 2 << 40, (A, B), "")
+    assert (state.cpus, state.memory_total_bytes, state.gpus, state.gpu_problem) == (
+        192,
+        2 << 40,
+        (A, B),
+        None,
+    )
     assert desk.keeper.nodes[-1].gpus == (A, B)
 
 
@@ -200,11 +209,12 @@ def test_events_go_to_the_runs_on_that_gpu(desk: Desk) -> None:
     desk.run("two", 20, visible="1")
     desk.run("lost", 30)
     desk.desk.receive(
-        Happened(source="gpu/GPU-b", t=7, kind="xid", text="Xid 79: fallen off the bus", level="alarm")
+        Happened(source="gpu/GPU-b", t=7, kind="xid", what=fact("gpu.xid", number=79), level="alarm")
     )
     runs, event = desk.keeper.events[-1]
     assert runs == ("two", "lost")
     assert (event.kind, event.level, event.source, event.t) == ("xid", "alarm", "gpu/GPU-b", 7)
+    assert (event.code, event.fields) == ("gpu.xid", {"number": 79})
     assert desk.node.happened["xid", "alarm", "GPU-b"] == 1
     desk.node.event("sampler", fact("sampler.ended"))
     assert desk.keeper.events[-1][0] == ("one", "two", "lost")
@@ -213,23 +223,23 @@ def test_events_go_to_the_runs_on_that_gpu(desk: Desk) -> None:
 def test_a_gpu_that_hangs_and_comes_back_is_told(desk: Desk) -> None:
     desk.desk.leave({1: 60.0})
     [b] = [gpu for gpu in desk.node.gpus if gpu.uuid == "GPU-b"]
-    assert b.reason == "does not answer: a driver call hung; it is tried again after 60 s"
+    assert b.problem == fact("gpu.hung", again_s=60.0)
     desk.desk.leave({1: 120.0})
     desk.clock.now += 60 * S
     desk.desk.leave({})
     assert desk.happened("gpu") == [
-        ("does not answer: a driver call hung; it is tried again after 60 s", "alarm", "gpu/GPU-b"),
-        ("back: it can be read again", "info", "gpu/GPU-b"),
+        (fact("gpu.hung", again_s=60.0), "alarm", "gpu/GPU-b"),
+        (fact("gpu.back"), "info", "gpu/GPU-b"),
     ]
 
 
 def test_a_loss_that_the_sampler_tells_is_not_told_twice(desk: Desk) -> None:
-    lost = GpuInfo(uuid="GPU-a", index=0, name="H100", reason="GPU is lost")
+    lost = GpuInfo(uuid="GPU-a", index=0, name="H100", problem=LOST)
     desk.desk.receive(Devices(gpus=(lost, B)))
-    desk.desk.receive(Happened(source="gpu/GPU-a", t=1, kind="gpu", text="GPU is lost", level="alarm"))
-    desk.desk.receive(Happened(source="gpu/GPU-a", t=2, kind="gpu", text="back", level="info"))
+    desk.desk.receive(Happened(source="gpu/GPU-a", t=1, kind="gpu", what=LOST, level="alarm"))
+    desk.desk.receive(Happened(source="gpu/GPU-a", t=2, kind="gpu", what=fact("gpu.back"), level="info"))
     desk.desk.receive(Devices(gpus=(A, B)))
-    assert [text for text, _, _ in desk.happened("gpu")] == ["GPU is lost", "back"]
+    assert [what for what, _, _ in desk.happened("gpu")] == [LOST, fact("gpu.back")]
 
 
 def test_a_hidden_pid_is_not_looked_up_here(tmp_path: Path) -> None:
@@ -259,10 +269,10 @@ def test_a_pid_that_nobody_can_look_up_is_the_claimants_in_a_container_alone(
 def test_viewers_are_told_why_a_sampler_has_never_answered(tmp_path: Path) -> None:
     node = Node(Clock(), Keeper(), lambda: None, lambda _: None)
     desk = SamplerDesk(node, Ancestry(tmp_path))
-    desk.troubled("the GPU sampler ended (exit code 2)")
-    assert node.state().gpu_reason == "the GPU sampler ended (exit code 2)"
+    desk.troubled(ENDED)
+    assert node.state().gpu_problem == ENDED
     told = node.version
-    desk.troubled("the GPU sampler ended (exit code 2)")
+    desk.troubled(ENDED)
     assert node.version == told
 
 
@@ -276,32 +286,32 @@ def node(*gpus: GpuInfo) -> Hardware:
     return hardware
 
 
-def reasons(hardware: Hardware) -> dict[str, str]:
-    return {gpu.uuid: gpu.reason for gpu in hardware.gpus}
+def problems(hardware: Hardware) -> dict[str, Fact | None]:
+    return {gpu.uuid: gpu.problem for gpu in hardware.gpus}
 
 
 def test_before_any_word_nothing_is_known() -> None:
     assert Hardware().gpus == ()
-    assert "not answered yet" in Hardware().reason
+    assert Hardware().problem == NOT_ANSWERED
 
 
 def test_a_sampler_that_dies_before_it_lists_a_gpu_is_the_reason() -> None:
     hardware = Hardware()
-    assert not hardware.troubled("")
-    assert "not answered yet" in hardware.reason
-    hardware.told(Devices(reason="the driver has not answered yet"))
-    assert hardware.troubled("the GPU sampler ended (exit code 2)")
-    assert hardware.reason == "the GPU sampler ended (exit code 2)"
-    assert not hardware.troubled("the GPU sampler ended (exit code 2)"), "told once"
-    hardware.told(Devices(reason="no NVIDIA driver"))
-    assert not hardware.troubled("")
-    assert hardware.reason == "no NVIDIA driver"
+    assert not hardware.troubled(None)
+    assert hardware.problem == NOT_ANSWERED
+    hardware.told(Devices(problem=fact("driver.not_asked")))
+    assert hardware.troubled(ENDED)
+    assert hardware.problem == ENDED
+    assert not hardware.troubled(ENDED), "told once"
+    hardware.told(Devices(problem=NO_DRIVER))
+    assert not hardware.troubled(None)
+    assert hardware.problem == NO_DRIVER
 
 
 def test_gpus_that_are_known_stay_when_the_sampler_dies() -> None:
     hardware = node(A)
-    assert not hardware.troubled("the GPU sampler ended (exit code 2)")
-    assert (hardware.gpus, hardware.reason) == ((A,), "")
+    assert not hardware.troubled(ENDED)
+    assert (hardware.gpus, hardware.problem) == ((A,), None)
 
 
 def test_a_gpu_that_is_left_alone_keeps_its_place_with_the_reason() -> None:
@@ -309,39 +319,42 @@ def test_a_gpu_that_is_left_alone_keeps_its_place_with_the_reason() -> None:
     assert hardware.leave({1: 60.0})
     hardware.told(Devices(gpus=(A, C)))
     assert [gpu.uuid for gpu in hardware.gpus] == ["GPU-a", "GPU-b", "MIG-b1", "GPU-c"]
-    told = reasons(hardware)
-    assert told["GPU-a"] == told["GPU-c"] == ""
-    assert (
-        told["GPU-b"] == told["MIG-b1"] == "does not answer: a driver call hung; it is tried again after 60 s"
-    )
-    assert hardware.reason == ""
+    hung = fact("gpu.hung", again_s=60.0)
+    assert problems(hardware) == {"GPU-a": None, "GPU-b": hung, "MIG-b1": hung, "GPU-c": None}
+    assert hardware.problem is None
     assert not hardware.leave({1: 60.0})
     hardware.leave({})
     hardware.told(Devices(gpus=(A, B, C)))
-    assert reasons(hardware) == {"GPU-a": "", "GPU-b": "", "GPU-c": ""}
+    assert problems(hardware) == {"GPU-a": None, "GPU-b": None, "GPU-c": None}
 
 
 def test_the_driver_as_a_whole() -> None:
     hardware = node(A, B)
     hardware.leave({DRIVER: 120.0})
-    assert set(reasons(hardware).values()) == {
-        "the driver does not answer: a call into it hung; it is asked again after 120 s"
-    }
-    assert hardware.reason.startswith("the driver does not answer")
+    hung = fact("driver.hung", again_s=120.0)
+    assert problems(hardware) == {"GPU-a": hung, "GPU-b": hung}
+    assert hardware.problem == fact("driver.hung")
 
 
 def test_gpus_outlive_their_driver_and_the_list() -> None:
     hardware = node(A, B, PART)
-    hardware.told(Devices(reason="no NVIDIA driver: its kernel module is not loaded"))
-    assert set(reasons(hardware).values()) == {hardware.reason}
+    hardware.told(Devices(problem=NO_DRIVER))
+    assert list(problems(hardware).values()) == [NO_DRIVER] * 3
     hardware.told(Devices(gpus=(A,)))
-    assert reasons(hardware) == {"GPU-a": "", "GPU-b": NOT_LISTED}  # the instance was taken apart
+    assert problems(hardware) == {
+        "GPU-a": None,
+        "GPU-b": fact("gpu.not_listed"),
+    }  # the instance was taken apart
 
 
 def test_what_changed_is_told_once() -> None:
-    lost = structs.replace(A, reason="GPU is lost")
+    lost = structs.replace(A, problem=LOST)
     assert changes((), (lost,)) == []
-    assert changes((A, B), (lost, B)) == [(lost, "GPU is lost")]
-    assert changes((lost,), (A,)) == [(A, "back: it can be read again")]
-    longer = [structs.replace(A, reason=f"does not answer; again after {s} s") for s in (60, 120)]
+    assert changes((A, B), (lost, B)) == [(lost, LOST)]
+    assert changes((lost,), (A,)) == [(A, fact("gpu.back"))]
+    longer = [structs.replace(A, problem=fact("gpu.hung", again_s=s)) for s in (60.0, 120.0)]
     assert changes(longer[:1], longer[1:]) == []
+    assert changes(longer[:1], (lost,)) == [(lost, LOST)]
+    assert changes((lost,), (other := structs.replace(A, problem=fact("gpu.needs_reset")),)) == [
+        (other, other.problem)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 from hoptui.daemon.sampler_supervisor import START_S, UNDEAD, Sampler, SamplerProcess
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import Devices, FromSampler, GpuInfo, HostInfo, Sample, Tenants, Watch
+from hoptui.domain.facts import fact
 from hoptui.node.driver_probe import DRIVER, IDLE
 from tests.conftest import until
 
@@ -117,9 +119,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def test_what_it_says_arrives(bench: Bench) -> None:
     sampler = bench.host(SPEAKS + "sys.stdin.read()")
-    assert sampler.problem == "the host sampler is starting"
+    assert sampler.problem == fact("sampler.starting", sampler="host")
     assert bench.hear(sampler, HostInfo) == HostInfo(cpus=4)
-    assert sampler.problem == ""
+    assert sampler.problem is None
 
 
 def test_a_silent_child_is_killed_and_replaced(bench: Bench) -> None:
@@ -131,12 +133,14 @@ def test_a_silent_child_is_killed_and_replaced(bench: Bench) -> None:
     assert bench.pids(sampler) == [first]
     bench.skipped += 1.0
     bench.turn(sampler)
-    assert "the host sampler has not answered" in sampler.problem
+    assert sampler.problem is not None
+    assert sampler.problem.code == "sampler.silent"
+    assert sampler.problem.fields == {"sampler": "host", "silent_s": pytest.approx(3.5, abs=0.5)}
     assert sampler.fds == ()
     until(lambda: bench.turn(sampler) is not None and not psutil.pid_exists(first), what="its death")
     bench.skipped += 1.5
     bench.hear(sampler, HostInfo)
-    assert sampler.problem == ""
+    assert sampler.problem is None
 
 
 def test_a_slow_start_is_no_silence(bench: Bench) -> None:
@@ -162,7 +166,7 @@ def test_a_child_that_dies_is_replaced_ever_more_slowly(bench: Bench) -> None:
         process = psutil.Process(sampler.pids[0])
         until(lambda p=process: p.status() == "zombie", what="its end")  # type: ignore[misc]
         sampler.tend(bench.now)
-    assert "exit code 3" in sampler.problem
+    assert sampler.problem == fact("sampler.ended", sampler="host", exit_code=3)
     gaps = [b - a for a, b in itertools.pairwise(starts)]
     assert gaps[1] > gaps[0]
 
@@ -189,7 +193,8 @@ def test_what_it_complains_of_is_in_the_log(bench: Bench, caplog: pytest.LogCapt
 
 def test_why_it_died_is_in_the_log(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     sampler = bench.host("raise RuntimeError('no such library')")
-    until(lambda: bench.turn(sampler) is not None and "exit code 1" in sampler.problem, what="its end")
+    died = fact("sampler.ended", sampler="host", exit_code=1)
+    until(lambda: bench.turn(sampler) is not None and sampler.problem == died, what="its end")
     assert "the host sampler: RuntimeError: no such library" in caplog.messages
     assert "the host sampler: Traceback (most recent call last):" in caplog.messages
 
@@ -208,14 +213,16 @@ def test_the_end_of_the_pipe_is_its_end(bench: Bench) -> None:
     sampler = bench.host(SPEAKS + "os.close(1); time.sleep(600)")
     bench.hear(sampler, Sample)
     until(lambda: bench.turn(sampler) is not None and not sampler.pids, what="its end")
-    assert sampler.problem == "the host sampler closed its pipe"
+    assert sampler.problem == fact("sampler.closed", sampler="host")
 
 
 def test_nonsense_on_the_pipe_ends_the_child(bench: Bench) -> None:
     sampler = bench.gpus()
     bench.hear(sampler, Sample)
     bench.plan(nonsense=True)
-    until(lambda: bench.turn(sampler) is not None and "nonsense" in sampler.problem, what="the nonsense")
+    until(lambda: bench.turn(sampler) is not None and sampler.problem is not None, what="the nonsense")
+    assert sampler.problem is not None
+    assert sampler.problem.code == "sampler.bad_message"
     assert bench.pids(sampler) == []
     assert sampler.left == ()
 
@@ -223,7 +230,7 @@ def test_nonsense_on_the_pipe_ends_the_child(bench: Bench) -> None:
 def test_no_such_program(bench: Bench) -> None:
     sampler = Sampler("gpus", ["/nonexistent/sampler"])
     sampler.tend(bench.now)
-    assert sampler.problem == "no readings: the GPU sampler could not be started: No such file or directory"
+    assert sampler.problem == fact("sampler.not_started", sampler="gpus", error=os.strerror(errno.ENOENT))
 
 
 def test_closing_leaves_no_process(bench: Bench) -> None:
@@ -240,11 +247,12 @@ def test_a_gpu_that_hangs_is_left_alone_and_the_others_go_on(bench: Bench) -> No
     [first] = sampler.pids
     bench.hang(sampler, 1)
     assert sampler.left == (1,)
-    assert "GPU 1 does not answer" in sampler.problem
+    assert sampler.problem is not None
+    assert (sampler.problem.code, sampler.problem.fields["gpu"]) == ("sampler.gpu_hung", 1)
     bench.said = []
     assert sources(bench.hear(sampler, Sample)) == ["gpu/GPU-a"]
     assert first not in sampler.pids
-    assert sampler.problem == "GPU 1 does not answer: left alone for a while, the others are read"
+    assert sampler.problem == fact("sampler.gpus_left", gpus=[1])
     # The list that the new child has before it asked the driver is not passed on: no GPU vanishes for a
     # moment.
     assert [len(m.gpus) for m in bench.said if isinstance(m, Devices)] == [1]
@@ -272,7 +280,7 @@ def test_it_is_tried_again_beside_the_others(bench: Bench) -> None:
     both = bench.hear(sampler, Sample, lambda sample: len(sample.parts) == 2)
     assert sources(both) == ["gpu/GPU-a", "gpu/GPU-b"]
     assert sampler.left == ()
-    assert sampler.problem == ""
+    assert sampler.problem is None
     assert reading not in sampler.pids
 
 
@@ -285,7 +293,7 @@ def test_the_driver_as_a_whole_is_asked_ever_more_rarely(bench: Bench) -> None:
     os.pwrite(child._probe.fd, DRIVER.to_bytes(8, "little", signed=True), 0)
     bench.skipped += 60.0
     sampler.tend(bench.now)
-    assert sampler.problem == "the driver does not answer: it is asked again after 60 s"
+    assert sampler.problem == fact("sampler.driver_hung", again_s=60.0)
     assert list(sampler.left) == [DRIVER]
     bench.skipped += 30.0
     bench.turn(sampler)
@@ -293,7 +301,7 @@ def test_the_driver_as_a_whole_is_asked_ever_more_rarely(bench: Bench) -> None:
     bench.skipped += 31.0
     assert len(bench.hear(sampler, Sample).parts) == 2
     assert sampler.left == ()
-    assert sampler.problem == ""
+    assert sampler.problem is None
 
 
 class Undead(SamplerProcess):
@@ -334,7 +342,7 @@ def test_what_cannot_be_killed_is_never_waited_for_and_not_multiplied(
         bench.skipped += 61
         sampler.tend(bench.now)
     assert bench.pids(sampler) == []
-    assert "3 processes of the GPU sampler hang in the driver and cannot be killed" in sampler.problem
+    assert sampler.problem == fact("sampler.undead", sampler="gpus", count=3)
     for one in Undead.made:
         one._process.kill()
         one._process.wait(10)
@@ -345,7 +353,7 @@ def test_the_newest_list_alone_comes_from_a_trial() -> None:
     sampler = Sampler("gpus", ["/nonexistent"])
     gpus = (GpuInfo(uuid="GPU-a", index=0, name="H100"),)
     said: list[FromSampler] = [
-        Devices(reason="not asked yet"),
+        Devices(problem=fact("driver.not_asked")),
         Devices(gpus=gpus),
         Sample(parts=(pack("gpu/GPU-a", [(1, -1, {})]),)),
     ]

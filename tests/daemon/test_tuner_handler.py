@@ -80,7 +80,7 @@ def test_power_is_no_matter_for_a_run_without_a_gpu_once_that_is_known(
 ) -> None:
     assert quiet.tune(limits=limits).granted, "the sampler has not answered yet"
     quiet.tune("stop")
-    quiet.node.sampler_problem = ""
+    quiet.node.sampler_problems = ()
     refused = quiet.tune(limits=limits)
     assert (refused.granted, refused.code, refused.fields) == (False, "tune.no_gpu", {"run": "lm"})
     assert quiet.tune(limits=Limits()).granted

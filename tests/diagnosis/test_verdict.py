@@ -16,6 +16,9 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.tuning import Diagnosis, Verdict
 from tests.diagnosis.loads import H100, H200, SECOND, UNKNOWN, knob, readings, synthetic, window
 
+NO_DRIVER = fact("driver.not_found", nvml=12, error="NVML Shared Library Not Found")
+AMPERE = fact("gpm.needs_hopper", architecture="Ampere")
+
 LABELS: dict[str, Verdict] = {
     "launch_bound_mlp_b1": "launch-bound",
     "copy_4GiB": "memory-bandwidth-bound",
@@ -245,11 +248,11 @@ def test_two_causes_that_cost_the_same_leave_doubt() -> None:
 @pytest.mark.parametrize(
     ("given", "missing"),
     [
-        ({"gpus": (), "no_gpu": "no driver"}, fact("gpu.no_readings", reason="no driver")),
+        ({"gpus": (), "no_gpu": NO_DRIVER}, fact("gpu.no_readings", problem=NO_DRIVER)),
         ({"gpus": ()}, fact("gpu.none_of_run")),
         (
-            {"gpus": (replace(synthetic(busy=1.0), missing="an Ampere"),)},
-            fact("gpu.no_counters", reason="an Ampere"),
+            {"gpus": (replace(synthetic(busy=1.0), missing=AMPERE),)},
+            fact("gpu.no_counters", problem=AMPERE),
         ),
         ({"gpus": (synthetic(busy=1.0),)}, fact("gpu.counters_not_read")),
         ({"gpus": (replace(synthetic(busy=1.0), rows=0),)}, fact("gpu.no_rows")),
@@ -267,16 +270,16 @@ def test_too_little_is_known_and_the_evidence_says_what(given: dict[str, Any], m
 def test_without_counters_less_is_believed() -> None:
     blind = diagnose(window(phases={"data": 0.9}, gpus=(synthetic(busy=0.1),)))
     assert (blind.verdict, blind.confidence) == ("data-bound", 0.6)
-    no_gpu = diagnose(window(phases={"env": 0.9}, no_gpu="none"))
+    no_gpu = diagnose(window(phases={"env": 0.9}, no_gpu=NO_DRIVER))
     assert (no_gpu.verdict, no_gpu.confidence) == ("env-bound", 0.6)
     assert no_gpu.facts[0] == fact("phase.share", phase="env", share=0.9)
 
 
 @pytest.mark.parametrize("phase", ["data", "rollout/env"])
 def test_without_a_gpu_a_phase_limits_a_run_only_where_it_takes_most_of_the_time(phase: str) -> None:
-    some = diagnose(window(phases={phase: 0.45, "update": 0.5}, no_gpu="none"))
+    some = diagnose(window(phases={phase: 0.45, "update": 0.5}, no_gpu=NO_DRIVER))
     assert some.verdict == "unknown"
-    most = diagnose(window(phases={phase: 0.55, "update": 0.4}, no_gpu="none"))
+    most = diagnose(window(phases={phase: 0.55, "update": 0.4}, no_gpu=NO_DRIVER))
     assert most.verdict == ("data-bound" if phase == "data" else "env-bound")
 
 

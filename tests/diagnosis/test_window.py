@@ -8,6 +8,7 @@ import pytest
 
 from hoptui.diagnosis.window import WindowIterations, gpu_window, iterations, mean_of
 from hoptui.domain.columns import pack
+from hoptui.domain.facts import fact
 from tests.diagnosis.loads import SECOND, gpu
 
 Row = dict[str, float]
@@ -98,14 +99,16 @@ def test_rows_read_while_something_else_was_done_are_left_out() -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    old = gpu(missing={"gpm": "an Ampere"})
+    old = gpu(missing_because={"gpm": (ampere := fact("gpm.needs_hopper", architecture="Ampere"))})
     found = gpu_window(old, pack("gpu/GPU-0", [(SECOND, -1, {"busy": 50.0})]), (), shared=False)
-    assert (found.busy, found.missing) == (0.5, "an Ampere")
+    assert (found.busy, found.missing) == (0.5, ampere)
     assert math.isnan(found.sm)
-    lost = gpu_window(gpu(reason="lost"), None, (), shared=False)
-    assert (lost.rows, lost.missing) == (0, "lost")
+    lost = gpu_window(
+        gpu(problem=(gone := fact("gpu.gone", nvml=28, error="Not Found"))), None, (), shared=False
+    )
+    assert (lost.rows, lost.missing) == (0, gone)
     unread = gpu_window(gpu(), None, (), shared=False)
-    assert (unread.rows, unread.missing) == (0, "")
+    assert (unread.rows, unread.missing) == (0, None)
 
 
 def test_the_mean_of_a_reading() -> None:

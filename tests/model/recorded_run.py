@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import CommandRecord, Event, Origin
 from hoptui.recording import Recording
@@ -35,7 +36,7 @@ STATE = factories.run(
     units={"env_steps_per_s": "env steps/s"}, can=("set", "pause", "stop"),
     gpus=("GPU-0",), exit_reason="finished", exited_wall=WALL + LENGTH_S,
 )  # fmt: skip
-GPU = factories.gpu(sm_clock_max_mhz=None, reason="it fell off the bus")
+GPU = factories.gpu(sm_clock_max_mhz=None, problem=fact("recorded", text="it fell off the bus"))
 NODE_STATE = factories.node(
     pid=5, started_wall=0.0, wall_offset_ns=1, cpus=16, memory_total_bytes=128 << 30, gpus=(GPU,), viewers=3,
     hz=10.0,

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from hoptui.domain.columns import pack
+from hoptui.domain.facts import fact
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.recording import Recording, RecordingError
 from tests.model.recorded_run import (
@@ -32,12 +33,12 @@ def test_a_gpu_was_there_as_long_as_it_gave_rows(tmp_path: Path) -> None:
     rows = (run_rows(), gpu_rows(200))
     with Recording.open(write(tmp_path / "r.hoptui", rows=rows)) as recording:
         store = RecordedStore(recording)
-        reasons = []
+        problems = []
         for seconds in (100, 199, 300):
             store.seek(at(seconds))
             assert store.node is not None
-            reasons.append(store.node.gpus[0].reason)
-    assert reasons == ["", "", GPU.reason]
+            problems.append(store.node.gpus[0].problem)
+    assert problems == [None, None, GPU.problem]
 
 
 def test_without_a_remembered_node_the_sources_tell(tmp_path: Path) -> None:
@@ -45,11 +46,11 @@ def test_without_a_remembered_node_the_sources_tell(tmp_path: Path) -> None:
         node = RecordedStore(recording).node
     assert node is not None
     assert [(g.uuid, g.index, g.name) for g in node.gpus] == [("GPU-0", 0, "model not recorded")]
-    assert (node.host, node.gpu_reason) == ("", "")
+    assert (node.host, node.gpu_problem) == ("", None)
     with Recording.open(write(tmp_path / "n.hoptui", node=None, rows=(run_rows(),))) as recording:
         node = RecordedStore(recording).node
     assert node is not None
-    assert node.gpu_reason == "no GPU readings were recorded"
+    assert node.gpu_problem == fact("gpu.none_recorded")
 
 
 def test_a_recording_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec
+from hoptui.presentation.sentences import hardware
 from hoptui.presentation.sentences.diagnosis import VERDICTS
 from tests.presentation import sentence_samples_tuner
 
@@ -21,6 +22,7 @@ def _nested(inner: Fact) -> Fields:
     return found
 
 
+UNKNOWN_ERROR = {"nvml": 999, "error": "Unknown Error"}
 RAISED = _nested(fact("raised", error="ValueError: no"))
 
 SAMPLES: dict[str, Fields | list[Fields]] = {
@@ -138,9 +140,9 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "gpu.shared": [{"gpus": [0]}, {"gpus": [0, 2]}],
     "gpu.less_work": {"gpu": 1, "share": 0.5, "other": 0, "other_share": 0.9},
     "gpu.slower": {"gpu": 1, "mhz": 1400.0, "other": 0, "other_mhz": 1980.0},
-    "gpu.no_readings": {"reason": "no NVIDIA driver"},
+    "gpu.no_readings": {"problem": _nested(fact("driver.not_loaded"))},
     "gpu.none_of_run": {},
-    "gpu.no_counters": {"reason": "needs Hopper or newer; this is Ampere"},
+    "gpu.no_counters": {"problem": _nested(fact("gpm.needs_hopper", architecture="Ampere"))},
     "gpu.no_rows": {},
     "gpu.counters_not_read": {},
     "gpu.waits_for_host": {},
@@ -163,4 +165,57 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"verdict": verdict} for verdict, text in VERDICTS.items() if text.without_a_knob
     ],
     **sentence_samples_tuner.SAMPLES,
+    # hardware
+    "gpu.xid": [{"number": number} for number in (*hardware.XIDS, 777)],
+    "gpu.double_bit": {},
+    "gpu.throttle": [
+        {"reason": reason, "active": active} for reason in hardware.THROTTLE for active in (True, False)
+    ],
+    "gpu.slow_clocks": {"clock_hz": 1.2e9, "share": 0.606},
+    "gpu.ecc": [{"counter": counter, "count": 2} for counter in hardware.COUNTERS],
+    "repeated": [
+        {"what": _nested(fact("gpu.double_bit")), "times": 1},
+        {"what": _nested(fact("gpu.double_bit")), "times": 5},
+    ],
+    "gpu.back": {},
+    "gpu.fell_off_bus": {"nvml": 15, "error": "GPU is lost"},
+    "gpu.needs_reset": {"nvml": 16, "error": "GPU requires restart"},
+    "gpu.gone": {"nvml": 28, "error": "GPU not found"},
+    "gpu.not_opened": UNKNOWN_ERROR,
+    "gpu.nothing_readable": {"nvml": 10, "error": "Timeout"},
+    "gpu.not_listed": {},
+    "gpu.hung": {"again_s": 60.0},
+    "gpu.none_recorded": {},
+    "driver.not_asked": {},
+    "driver.no_access": {},
+    "driver.not_loaded": {},
+    "driver.not_found": {},
+    "driver.mismatched": {},
+    "driver.broken": UNKNOWN_ERROR,
+    "driver.no_gpu": {},
+    "driver.hung": [{}, {"again_s": 120.0}],
+    "reading.not_supported": {},
+    "reading.refused": {},
+    "reading.failed": UNKNOWN_ERROR,
+    "reading.no_value": {},
+    "reading.not_in_mig_mode": {},
+    "reading.whole_gpus_only": {},
+    "nvlink.none_up": {},
+    "gpm.in_mig_mode": {},
+    "gpm.needs_hopper": [{"architecture": "Ampere"}, {"architecture": ""}],
+    "gpm.needs_driver": {},
+    "gpm.failed": UNKNOWN_ERROR,
+    "starting": {},
+    "sampler.starting": [{"sampler": "gpus"}, {"sampler": "host"}],
+    "sampler.not_answered": {"sampler": "gpus"},
+    "sampler.ended": {"sampler": "gpus", "exit_code": 2},
+    "sampler.closed": {"sampler": "host"},
+    "sampler.bad_message": {"sampler": "gpus", "error": "a frame of 4294967295 bytes"},
+    "sampler.undead": {"sampler": "gpus", "count": 3},
+    "sampler.not_started": {"sampler": "gpus", "error": "No such file or directory"},
+    "sampler.silent": {"sampler": "host", "silent_s": 5.2},
+    "sampler.gpu_hung": {"gpu": 1, "silent_s": 5.2},
+    "sampler.driver_hung": {"again_s": 60.0},
+    "sampler.gpus_left": [{"gpus": [1]}, {"gpus": [1, 3]}],
+    "recorded": {"text": "as it was written"},
 }

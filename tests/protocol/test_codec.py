@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from hoptui.domain import devices
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.facts import Fact
 from hoptui.protocol import codec, messages
 from hoptui.protocol.codec import MAX_BYTES, MAX_FRAMES, MAX_VIEWER_BYTES, Framer, WireError, encode, framed
 
@@ -80,8 +81,13 @@ def test_golden_bytes_are_still_understood(example: messages.Message, decoders: 
             assert contains(now, without_removed(msgspec.msgpack.decode(sent)))
 
 
-REMOVED = {"lease.state": ("holder", "viewer", "left_s"), "delta": ("node.runs.lease",)}
-"""Fields of older peers that are ignored, by message: those of exclusive control of a run."""
+REMOVED = {
+    "lease.state": ("holder", "viewer", "left_s"),
+    "delta": ("node.runs.lease", "node.gpu_reason", "node.sampler", "node.gpus.reason"),
+    "sampler.devices": ("reason", "gpus.reason", "gpus.missing"),
+}
+"""Fields of older peers that are ignored, by message: those of exclusive control of a run, and sentences
+about hardware."""
 
 
 def without_removed(sent: dict[str, Any]) -> dict[str, Any]:
@@ -334,7 +340,7 @@ def test_random_bytes_are_understood_or_refused(frame: bytes) -> None:
 def test_a_stream_may_be_split_at_any_byte() -> None:
     sent: list[messages.Message] = [
         devices.Watch(hz=1.0),
-        devices.Devices(reason="none"),
+        devices.Devices(problem=Fact("driver.no_gpu")),
         devices.Watch(hz=2.0, pids={"r": 1}),
     ]
     stream = b"".join(map(framed, sent))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -12,9 +13,10 @@ import msgspec
 import pytest
 
 from hoptui.domain.columns import Columns
+from hoptui.domain.facts import fact
 from hoptui.recording import Recording, RecordingError, library
 from hoptui.recording.ingest import Boot
-from hoptui.recording.library import RUN, KnownRun
+from hoptui.recording.library import RUN, KnownRun, decode_node, encode_node
 from tests import factories
 from tests.golden import Golden
 
@@ -175,3 +177,18 @@ def test_two_hundred_recordings_are_looked_through_quickly(tmp_path: Path, recor
     assert time.process_time() - began < 2
     assert len(found) == 200
     assert all(entry.last_wall == 1_000_600.0 for entry in found)
+
+
+def test_the_node_of_an_older_recording_keeps_its_sentences() -> None:
+    gpu = {"uuid": "GPU-a", "index": 0, "name": "H100", "reason": "GPU is lost", "missing": {"gpm": "no"}}
+    known = {"host": "gpu07", "pid": 1, "version": "0.1.0", "started_wall": 0.0, "wall_offset_ns": 0}
+    node = decode_node(
+        json.dumps({**known, "gpu_reason": "one is lost", "gpus": [gpu, {**gpu, "reason": ""}]})
+    )
+    assert node.gpu_problem == fact("recorded", text="one is lost")
+    assert [gpu.problem for gpu in node.gpus] == [fact("recorded", text="GPU is lost"), None]
+    assert node.gpus[0].missing_because == {"gpm": fact("recorded", text="no")}
+    assert decode_node(encode_node(node)) == node
+    for damaged in ("[]", "{}", json.dumps({**known, "gpus": [1]}), json.dumps({**known, "gpus": 1})):
+        with pytest.raises(msgspec.DecodeError):
+            decode_node(damaged)

@@ -21,6 +21,7 @@ from hoptui.domain.devices import Devices, FromSampler, HostInfo, Sample, Watch
 from hoptui.node.driver_probe import DRIVER, IDLE
 from hoptui.protocol import codec
 from hoptui.telemetry.nvml import NOT_ASKED
+from tests.golden import Golden
 
 DEADLINE_S = 20.0  # generous: the machine may be busy with other tests
 
@@ -130,7 +131,7 @@ def test_without_a_driver_the_gpu_sampler_says_why_at_once_and_goes_on(start: Ca
     first, second = child.next(), child.next()
     assert isinstance(first, Devices)
     assert isinstance(second, Devices)
-    assert (first.reason, second.reason[:16]) == (NOT_ASKED, "no NVIDIA driver")
+    assert (first.problem, second.problem and second.problem.code) == (NOT_ASKED, "driver.not_found")
     assert [child.next() for _ in range(3)] == [Sample(parts=())] * 3
     child.commands.close()
     assert child.wait(2) == (0, "")
@@ -151,7 +152,9 @@ def test_sigterm_ends_it(start: Callable[..., Child]) -> None:
     assert child.wait() == (-signal.SIGTERM, "")
 
 
-def test_a_bad_message_costs_one_line_and_a_bad_stream_the_process(start: Callable[..., Child]) -> None:
+def test_a_bad_message_costs_one_line_and_a_bad_stream_the_process(
+    start: Callable[..., Child], golden: Golden
+) -> None:
     child = start("host")
     child.next()
     child.send((3).to_bytes(4, "big") + b"abc" + codec.framed(Watch(hz=10, pids={"ppo": os.getpid()})))
@@ -159,9 +162,8 @@ def test_a_bad_message_costs_one_line_and_a_bad_stream_the_process(start: Callab
     child.send(b"\xff\xff\xff\xff")
     code, said = child.wait()
     assert code == 1
-    bad_message, bad_stream = said.splitlines()
-    assert bad_message.startswith("bad message from the daemon: ")
-    assert bad_stream.startswith("bad stream from the daemon: a frame of 4294967295 bytes")
+    assert len(said.splitlines()) == 2
+    golden(said)
 
 
 HANGS = """
@@ -239,16 +241,17 @@ def hanging(start: Callable[..., Child], probe: int, tmp_path: Path) -> Callable
 
 
 def test_a_driver_that_never_answers_and_a_library_that_chatters_spoil_nothing(
-    hanging: Callable[..., Child], probe: int
+    hanging: Callable[..., Child], probe: int, golden: Golden
 ) -> None:
     child = hanging("init")
     first = child.next()
     assert isinstance(first, Devices)
-    assert first.reason == NOT_ASKED
+    assert first.problem == NOT_ASKED
     wait_for_probe(probe, DRIVER)
     child.commands.close()  # the daemon is gone, the driver still hangs
     code, said = child.wait(2)
-    assert (code, said) == (0, "chatter of a library\nand of its C code")
+    assert code == 0
+    golden(said)
     with pytest.raises(StopIteration):
         child.next()
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.telemetry.gpm import METRICS, Gpm, GpmQuery
+from hoptui.telemetry.nvml_errors import REFUSED
 
 if TYPE_CHECKING:
     from tests.telemetry.fake_nvml import FakeNvml
@@ -35,7 +37,7 @@ def test_the_first_reading_seeds_and_the_second_has_every_metric_in_its_unit(
     assert row["pcie_rx_bytes_per_s"] == pytest.approx(2 * MIB, abs=500)
     assert row["pcie_tx_bytes_per_s"] == pytest.approx(MIB, abs=500)
     assert row["window_s"] == 0.1
-    assert gpm.reason == ""
+    assert gpm.problem is None
     assert nvml.calls["nvmlGpmMetricsGet"] == 1  # one for all metrics
 
 
@@ -76,12 +78,12 @@ def test_a_refusal_after_minutes_is_told_and_tried_again_and_passes(gpm: Gpm, nv
         if nvml.calls["nvmlGpmSampleGet"] > before:
             tried.append(second - 300)
     assert tried == [0, 1, 3, 7, 15, 31, 63, 123]
-    assert "refuses" in gpm.reason
+    assert gpm.problem == REFUSED
     nvml.heal()
     assert gpm.read(483 * SECOND, False) == {}  # no difference to a sample of before
-    assert "refuses" in gpm.reason
+    assert gpm.problem == REFUSED
     assert gpm.read(484 * SECOND, False)["window_s"] == 1
-    assert gpm.reason == ""
+    assert gpm.problem is None
 
 
 @pytest.mark.parametrize("function", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet", "nvmlGpmSampleAlloc"])
@@ -89,7 +91,7 @@ def test_an_error_of_any_part_is_told_and_passes(gpm: Gpm, nvml: FakeNvml, funct
     nvml.fail(function, pynvml.NVML_ERROR_UNKNOWN)
     gpm.read(0, False)
     assert gpm.read(SECOND, False) == {}
-    assert gpm.reason == "it fails (NVML: Unknown Error)"
+    assert gpm.problem == fact("gpm.failed", nvml=pynvml.NVML_ERROR_UNKNOWN, error="Unknown Error")
     nvml.heal()
     gpm.read(100 * SECOND, False)
     assert gpm.read(101 * SECOND, False)["sm_active"] == 96.35
@@ -100,20 +102,20 @@ def test_before_hopper_it_says_so(nvml: FakeNvml) -> None:
     gpm = Gpm(nvml, nvml.handle(0), GpmQuery(nvml))
     gpm.architecture = "Ampere"
     assert gpm.read(0, False) == {}
-    assert gpm.reason == "needs Hopper or newer; this is Ampere"
+    assert gpm.problem == fact("gpm.needs_hopper", architecture="Ampere")
     assert nvml.calls["nvmlGpmSampleAlloc"] == 0
 
 
 def test_a_hopper_gpu_without_counters_is_not_told_to_be_a_newer_one(nvml: FakeNvml, gpm: Gpm) -> None:
     nvml.fail("nvmlGpmSampleGet", pynvml.NVML_ERROR_NOT_SUPPORTED)  # as virtual GPUs may answer
     gpm.read(0, False)
-    assert gpm.reason == "it fails (NVML: Not Supported)"
+    assert gpm.problem == fact("gpm.failed", nvml=pynvml.NVML_ERROR_NOT_SUPPORTED, error="Not Supported")
 
 
 def test_an_old_driver_says_so(nvml: FakeNvml, gpm: Gpm) -> None:
     nvml.fail("nvmlGpmQueryDeviceSupport", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     gpm.read(0, False)
-    assert gpm.reason == "needs a newer NVIDIA driver"
+    assert gpm.problem == fact("gpm.needs_driver")
 
 
 def test_a_lost_gpu_is_not_its_affair(nvml: FakeNvml, gpm: Gpm) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.facts import Fact, fact
 from hoptui.telemetry.gpm import IN_MIG_MODE
 from hoptui.telemetry.gpu import NOT_IN_MIG_MODE
 from hoptui.telemetry.gpu_slot import one_row
 from hoptui.telemetry.nvml import Gpus
-from hoptui.telemetry.nvml_errors import REFUSED
-from hoptui.telemetry.poller import NOT_SUPPORTED
+from hoptui.telemetry.nvml_errors import NOT_SUPPORTED, REFUSED
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock
@@ -36,6 +36,9 @@ def second(gpus: Gpus, clock: FakeClock) -> dict[str, dict[str, float]]:
     rows = {part.source: part.last() for part in gpus.read()}
     gpus.aside(clock() + 1)
     return rows
+
+
+FAILED = fact("reading.failed", nvml=pynvml.NVML_ERROR_UNKNOWN, error="Unknown Error")
 
 
 def info(gpus: Gpus) -> GpuInfo:
@@ -103,20 +106,22 @@ def test_what_is_missing_has_its_reason_and_the_rest_is_there(
     nvml.fail("nvmlDeviceRegisterEvents", pynvml.NVML_ERROR_NO_PERMISSION)
     second(gpus, clock)
     row = second(gpus, clock)["gpu/GPU-0"]
-    assert info(gpus).missing == {
-        "gpm": "needs Hopper or newer; this is Ampere",
+    assert info(gpus).missing_because == {
+        "gpm": fact("gpm.needs_hopper", architecture="Ampere"),
         "energy": NOT_SUPPORTED,
         "ecc": NOT_SUPPORTED,
-        "xid": "NVML: Insufficient Permissions",
-        "process_utilization": "NVML: Insufficient Permissions",
+        "xid": fact("reading.failed", nvml=pynvml.NVML_ERROR_NO_PERMISSION, error="Insufficient Permissions"),
+        "process_utilization": fact(
+            "reading.failed", nvml=pynvml.NVML_ERROR_NO_PERMISSION, error="Insufficient Permissions"
+        ),
         "nvlink": NOT_SUPPORTED,
     }
-    assert info(gpus).reason == ""
+    assert info(gpus).problem is None
     assert {"busy", "power_w", "temperature_c", "throttle"} <= row.keys()
     nvml.heal()
     for _ in range(330):
         second(gpus, clock)
-    assert info(gpus).missing == {"gpm": "needs Hopper or newer; this is Ampere"}
+    assert info(gpus).missing_because == {"gpm": fact("gpm.needs_hopper", architecture="Ampere")}
 
 
 def test_a_single_reading_that_fails_has_its_reason_while_it_does(
@@ -132,18 +137,18 @@ def test_a_single_reading_that_fails_has_its_reason_while_it_does(
     clock.advance(1)
     gpus.read()
     assert gpus.changes > told  # a tick alone finds it, and it is told at once
-    assert info(gpus).missing == {
+    assert info(gpus).missing_because == {
         "busy": NOT_SUPPORTED,
         "memory_busy": NOT_SUPPORTED,
-        "sm_clock_mhz": "NVML: Unknown Error",
-        "memory_clock_mhz": "NVML: Unknown Error",
-        "memory_temperature_c": "the driver gives no value",
+        "sm_clock_mhz": FAILED,
+        "memory_clock_mhz": FAILED,
+        "memory_temperature_c": fact("reading.no_value"),
     }
     nvml.heal()
     nvml.fields["NVML_FI_DEV_MEMORY_TEMP"] = ("uiVal", 61)
     for _ in range(301):
         second(gpus, clock)
-    assert info(gpus).missing == {}
+    assert info(gpus).missing_because == {}
 
 
 @pytest.mark.parametrize(
@@ -151,20 +156,20 @@ def test_a_single_reading_that_fails_has_its_reason_while_it_does(
     [
         (pynvml.NVML_ERROR_NO_PERMISSION, REFUSED),
         (pynvml.NVML_ERROR_NOT_SUPPORTED, NOT_SUPPORTED),
-        (pynvml.NVML_ERROR_UNKNOWN, "NVML: Unknown Error"),
+        (pynvml.NVML_ERROR_UNKNOWN, FAILED),
     ],
 )
 def test_a_process_list_that_cannot_be_had_is_no_empty_one(
-    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, code: int, why: str
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, code: int, why: Fact
 ) -> None:
     nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", code)
     for _ in range(2):
         row = second(gpus, clock)["gpu/GPU-0"]
     assert "processes" not in row
-    assert info(gpus).missing["processes"] == why
+    assert info(gpus).missing_because["processes"] == why
     nvml.heal()
     second(gpus, clock)
-    assert "processes" not in info(gpus).missing
+    assert "processes" not in info(gpus).missing_because
     assert len(gpus.processes()) == 2
 
 
@@ -226,10 +231,10 @@ def test_an_event_set_that_fails_is_made_anew(gpus: Gpus, nvml: FakeNvml, clock:
     second(gpus, clock)
     nvml.fail("nvmlEventSetWait_v2", pynvml.NVML_ERROR_UNKNOWN, times=1)
     second(gpus, clock)
-    assert info(gpus).missing["xid"] == "NVML: Unknown Error"
+    assert info(gpus).missing_because["xid"] == FAILED
     for _ in range(61):
         second(gpus, clock)
-    assert "xid" not in info(gpus).missing
+    assert "xid" not in info(gpus).missing_because
     nvml.events = [(0, XID, 79)]
     gpus.happened()
     second(gpus, clock)
@@ -241,7 +246,7 @@ def test_a_gpu_lost_and_back_is_told(gpus: Gpus, nvml: FakeNvml, clock: FakeCloc
     nvml.fail("nvmlDeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_GPU_IS_LOST)
     for _ in range(11):
         second(gpus, clock)
-    assert info(gpus).reason == "lost: fell off the bus (NVML: GPU is lost)"
+    assert info(gpus).problem == fact("gpu.fell_off_bus", nvml=15, error="GPU is lost")
     assert gpus.processes() == ()
     nvml.heal()
     for _ in range(30):
@@ -250,7 +255,7 @@ def test_a_gpu_lost_and_back_is_told(gpus: Gpus, nvml: FakeNvml, clock: FakeCloc
         ("gpu", "alarm"),
         ("gpu", "info"),
     ]
-    assert info(gpus).reason == ""
+    assert info(gpus).problem is None
 
 
 def test_the_processes_of_a_gpu_with_their_memory_and_share(
@@ -264,7 +269,7 @@ def test_the_processes_of_a_gpu_with_their_memory_and_share(
     for _ in range(8):
         second(gpus, clock)
     assert [p.sm_percent for p in gpus.processes()] == [None, None]
-    assert "process_utilization" not in info(gpus).missing
+    assert "process_utilization" not in info(gpus).missing_because
 
 
 def test_a_gpu_in_mig_mode_keeps_its_row_and_its_instances_have_theirs(
@@ -278,8 +283,8 @@ def test_a_gpu_in_mig_mode_keeps_its_row_and_its_instances_have_theirs(
     assert list(rows) == ["gpu/GPU-0", "gpu/MIG-GPU-0-0", "gpu/MIG-GPU-0-3"]
     assert {"power_w", "temperature_c", "sm_clock_mhz", "energy_j"} <= rows["gpu/GPU-0"].keys()
     assert not {"busy", "sm_active", "mfu_estimated"} & rows["gpu/GPU-0"].keys()
-    assert (whole.parent, whole.missing["gpm"]) == ("", IN_MIG_MODE)
-    assert whole.missing["busy"] == NOT_IN_MIG_MODE
+    assert (whole.parent, whole.missing_because["gpm"]) == ("", IN_MIG_MODE)
+    assert whole.missing_because["busy"] == NOT_IN_MIG_MODE
     instance = rows["gpu/MIG-GPU-0-3"]
     assert instance["memory_used_bytes"] == 1 << 30
     assert instance["sm_active"] == 96.35

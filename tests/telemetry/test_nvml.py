@@ -8,11 +8,12 @@ import pynvml
 import pytest
 
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.facts import Fact, fact
 from hoptui.node.driver_probe import DRIVER, IDLE
 from hoptui.telemetry.gpu_slot import NOT_LISTED
 from hoptui.telemetry.gpu_specs import peaks_of
 from hoptui.telemetry.nvml import NO_GPU, NOT_ASKED, Gpus
-from hoptui.telemetry.poller import NOT_SUPPORTED
+from hoptui.telemetry.nvml_errors import NOT_SUPPORTED
 from tests.telemetry.fake_nvml import FakeNvml
 
 if TYPE_CHECKING:
@@ -24,12 +25,15 @@ def gpus(nvml: FakeNvml, clock: FakeClock, reports: list[str]) -> Gpus:
     return Gpus(nvml, clock, reports.append)
 
 
+FELL_OFF_BUS = fact("gpu.fell_off_bus", nvml=15, error="GPU is lost")
+
+
 def sources(gpus: Gpus) -> list[str]:
     return [part.source for part in gpus.read()]
 
 
 def test_nothing_is_asked_of_the_driver_before_the_first_reading(gpus: Gpus, nvml: FakeNvml) -> None:
-    assert (gpus.reason, gpus.infos()) == (NOT_ASKED, ())
+    assert (gpus.problem, gpus.infos()) == (NOT_ASKED, ())
     assert not nvml.calls
 
 
@@ -38,7 +42,7 @@ def test_each_gpu_has_a_row_and_its_facts(gpus: Gpus, clock: FakeClock) -> None:
     assert [part.source for part in parts] == ["gpu/GPU-0", "gpu/GPU-1"]
     assert parts[0].times()[0] == clock.now
     assert parts[1].last()["power_w"] == pytest.approx(690.25)
-    assert gpus.reason == ""
+    assert gpus.problem is None
     assert gpus.infos()[1] == GpuInfo(
         uuid="GPU-1",
         index=1,
@@ -75,7 +79,7 @@ def test_facts_that_cannot_be_had_are_none_and_not_zero(nvml: FakeNvml, clock: F
     gpus.read()
     gone = ("nvlink", "memory_used_bytes", "memory_total_bytes", "power_average_w", "memory_temperature_c")
     missing = dict.fromkeys(gone, NOT_SUPPORTED)
-    assert gpus.infos()[0] == GpuInfo(uuid="GPU-0", index=0, name="GPU 0", missing=missing)
+    assert gpus.infos()[0] == GpuInfo(uuid="GPU-0", index=0, name="GPU 0", missing_because=missing)
 
 
 def test_a_gpu_lost_mid_run_keeps_its_place_and_the_others_go_on(
@@ -89,9 +93,9 @@ def test_a_gpu_lost_mid_run_keeps_its_place_and_the_others_go_on(
         seen.append(sources(gpus))
     assert seen == [["gpu/GPU-0", "gpu/GPU-1"]] * 2 + [["gpu/GPU-1"]] * 3
     lost, other = gpus.infos()
-    assert lost.reason == "lost: fell off the bus (NVML: GPU is lost)"
+    assert lost.problem == FELL_OFF_BUS
     assert (lost.uuid, lost.name, lost.power_limit_w) == ("GPU-0", "NVIDIA H100 80GB HBM3", 700.0)
-    assert (other.reason, gpus.reason) == ("", "")
+    assert (other.problem, gpus.problem) == (None, None)
 
 
 def test_a_lost_gpu_is_tried_again_every_thirty_seconds_and_comes_back(
@@ -107,28 +111,28 @@ def test_a_lost_gpu_is_tried_again_every_thirty_seconds_and_comes_back(
     assert nvml.calls["nvmlDeviceGetHandleByIndex"] == calls
     clock.advance(1)
     assert sources(gpus) == ["gpu/GPU-0"]  # tried, still lost
-    assert gpus.infos()[1].reason.startswith("lost")
+    assert gpus.infos()[1].problem == FELL_OFF_BUS
     nvml.heal()
     clock.advance(30)
     assert sources(gpus) == ["gpu/GPU-0", "gpu/GPU-1"]
-    assert gpus.infos()[1].reason == ""
+    assert gpus.infos()[1].problem is None
 
 
 @pytest.mark.parametrize(
-    ("function", "code", "reason"),
+    ("function", "code", "problem"),
     [
-        ("nvmlDeviceGetHandleByIndex", 15, "lost: fell off the bus (NVML: GPU is lost)"),
-        ("nvmlDeviceGetHandleByIndex", 4, "cannot be opened (NVML: Insufficient Permissions)"),
-        ("nvmlDeviceGetUUID", 999, "cannot be opened (NVML: Unknown Error)"),
+        ("nvmlDeviceGetHandleByIndex", 15, FELL_OFF_BUS),
+        ("nvmlDeviceGetHandleByIndex", 4, fact("gpu.not_opened", nvml=4, error="Insufficient Permissions")),
+        ("nvmlDeviceGetUUID", 999, fact("gpu.not_opened", nvml=999, error="Unknown Error")),
     ],
 )
 def test_a_gpu_that_never_could_be_opened_has_a_place_too(
-    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, function: str, code: int, reason: str
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, function: str, code: int, problem: Fact
 ) -> None:
     nvml.fail(function, code, gpu=0)
     assert sources(gpus) == ["gpu/GPU-1"]
     assert gpus.infos()[0] == GpuInfo(
-        uuid="unknown-0", index=0, name="GPU 0", driver="580.159.04", reason=reason
+        uuid="unknown-0", index=0, name="GPU 0", driver="580.159.04", problem=problem
     )
     nvml.heal()
     clock.advance(30)
@@ -137,35 +141,28 @@ def test_a_gpu_that_never_could_be_opened_has_a_place_too(
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"),
+    ("code", "problem"),
     [
-        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no NVIDIA driver: libnvidia-ml.so.1 was not found"),
-        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "no NVIDIA driver: its kernel module is not loaded"),
-        (
-            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-            "no working NVIDIA driver: its library and its kernel module have different versions "
-            "(reload the module or reboot)",
-        ),
-        (
-            pynvml.NVML_ERROR_NO_PERMISSION,
-            "no access to the NVIDIA driver: permission denied (are /dev/nvidia* open to this user?)",
-        ),
-        (pynvml.NVML_ERROR_UNKNOWN, "no working NVIDIA driver (NVML: Unknown Error)"),
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "driver.not_found"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "driver.not_loaded"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "driver.mismatched"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "driver.no_access"),
+        (pynvml.NVML_ERROR_UNKNOWN, "driver.broken"),
     ],
 )
 def test_a_driver_that_does_not_start_is_named_and_tried_every_thirty_seconds(
-    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, code: int, reason: str
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, code: int, problem: str
 ) -> None:
     nvml.fail("nvmlInit", code)
     assert sources(gpus) == []
-    assert gpus.reason == reason
+    assert gpus.problem == fact(problem, nvml=code, error=str(pynvml.NVMLError(code)))
     clock.advance(29.9)
     gpus.read()
     assert nvml.calls["nvmlInit"] == 1
     nvml.heal()
     clock.advance(0.1)
     assert sources(gpus) == ["gpu/GPU-0", "gpu/GPU-1"]
-    assert gpus.reason == ""
+    assert gpus.problem is None
 
 
 def test_a_driver_without_gpus_says_so_and_finds_one_later(
@@ -173,7 +170,7 @@ def test_a_driver_without_gpus_says_so_and_finds_one_later(
 ) -> None:
     nvml.gpus = []
     assert sources(gpus) == []
-    assert gpus.reason == NO_GPU
+    assert gpus.problem == NO_GPU
     nvml.gpus = ["GPU-0"]
     clock.advance(30)
     assert sources(gpus) == ["gpu/GPU-0"]
@@ -187,13 +184,13 @@ def test_a_driver_that_goes_away_mid_run_leaves_the_gpus_with_the_reason(
     nvml.fail("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
     clock.advance(1)
     assert sources(gpus) == []
-    reason = "no NVIDIA driver: its kernel module is not loaded"
-    assert gpus.reason == reason
-    assert [(info.uuid, info.reason) for info in gpus.infos()] == [("GPU-0", reason), ("GPU-1", reason)]
+    problem = fact("driver.not_loaded", nvml=pynvml.NVML_ERROR_DRIVER_NOT_LOADED, error="Driver Not Loaded")
+    assert gpus.problem == problem
+    assert [(info.uuid, info.problem) for info in gpus.infos()] == [("GPU-0", problem), ("GPU-1", problem)]
     nvml.heal()
     clock.advance(30)
     assert sources(gpus) == ["gpu/GPU-0", "gpu/GPU-1"]
-    assert [info.reason for info in gpus.infos()] == ["", ""]
+    assert [info.problem for info in gpus.infos()] == [None, None]
 
 
 def test_a_gpu_missing_after_the_driver_came_back_keeps_its_place_and_says_so(
@@ -206,8 +203,8 @@ def test_a_gpu_missing_after_the_driver_came_back_keeps_its_place_and_says_so(
     clock.advance(30)
     assert sources(gpus) == ["gpu/GPU-1"]
     gone, other = sorted(gpus.infos(), key=lambda info: info.uuid)
-    assert (gone.uuid, gone.name, gone.reason) == ("GPU-0", "NVIDIA H100 80GB HBM3", NOT_LISTED)
-    assert (other.uuid, other.index, other.reason) == ("GPU-1", 0, "")
+    assert (gone.uuid, gone.name, gone.problem) == ("GPU-0", "NVIDIA H100 80GB HBM3", NOT_LISTED)
+    assert (other.uuid, other.index, other.problem) == ("GPU-1", 0, None)
 
 
 def test_after_a_new_start_of_the_driver_a_gpu_that_cannot_be_opened_is_the_one_at_its_index(
@@ -219,7 +216,7 @@ def test_after_a_new_start_of_the_driver_a_gpu_that_cannot_be_opened_is_the_one_
     nvml.fail("nvmlDeviceGetHandleByIndex", pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
     clock.advance(30)
     assert sources(gpus) == ["gpu/GPU-0"]
-    assert [(info.uuid, info.reason[:4]) for info in gpus.infos()] == [("GPU-0", ""), ("GPU-1", "lost")]
+    assert [(i.uuid, i.problem) for i in gpus.infos()] == [("GPU-0", None), ("GPU-1", FELL_OFF_BUS)]
 
 
 def test_a_gpu_to_be_left_alone_is_not_touched(nvml: FakeNvml, clock: FakeClock) -> None:
@@ -275,4 +272,4 @@ def test_whatever_fails_on_one_gpu_the_other_goes_on(
         assert {"busy", "power_w", "throttle", "sm_active"} <= row.keys(), (function, code)
         clock.advance(1)
         gpus.aside(clock() + 1)
-        assert [info.reason for info in gpus.infos()] == ["", ""]
+        assert [info.problem for info in gpus.infos()] == [None, None]

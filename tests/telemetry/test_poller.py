@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.telemetry.metrics_table import ENERGY, FACTS, HEALTH, ROW, Call, Field, Reading
-from hoptui.telemetry.nvml_errors import DRIVER_GONE, LOST, UNSUPPORTED
-from hoptui.telemetry.poller import NOT_SUPPORTED, Reader
+from hoptui.telemetry.nvml_errors import DRIVER_GONE, LOST, NOT_SUPPORTED, UNSUPPORTED
+from hoptui.telemetry.poller import Reader
+from tests.golden import Golden
 
 if TYPE_CHECKING:
     from tests.telemetry.fake_nvml import FakeNvml
@@ -43,7 +45,7 @@ def test_every_value_arrives_in_the_unit_of_its_name(gpu: Reader) -> None:
         "memory_clock_mhz": 2619,
         "throttle": 0x4,
     }
-    assert gpu.reason == ""
+    assert gpu.problem is None
 
 
 def test_the_facts_are_read_once_and_the_power_limit_each_time(facts: Reader, nvml: FakeNvml) -> None:
@@ -65,9 +67,11 @@ def test_the_facts_are_read_once_and_the_power_limit_each_time(facts: Reader, nv
 def test_a_fact_that_could_not_be_had_is_asked_for_again(facts: Reader, nvml: FakeNvml) -> None:
     nvml.fail("nvmlDeviceGetMaxClockInfo", pynvml.NVML_ERROR_TIMEOUT, times=1)
     assert facts.ask(0)["sm_clock_max_mhz"] is None
-    assert facts.why_not("sm_clock_max_mhz") == "NVML: Timeout"
+    assert facts.why_not("sm_clock_max_mhz") == fact(
+        "reading.failed", nvml=pynvml.NVML_ERROR_TIMEOUT, error="Timeout"
+    )
     assert facts.ask(SECOND)["sm_clock_max_mhz"] == 1980
-    assert facts.why_not("sm_clock_max_mhz") == ""
+    assert facts.why_not("sm_clock_max_mhz") is None
 
 
 def test_readings_of_one_call_share_it(gpu: Reader, nvml: FakeNvml) -> None:
@@ -99,7 +103,7 @@ def test_power_falls_back_to_the_getter_where_the_field_does_not_exist(gpu: Read
 
 
 def test_power_does_not_change_its_meaning_when_the_field_fails_for_a_moment(
-    gpu: Reader, nvml: FakeNvml, reports: list[str]
+    gpu: Reader, nvml: FakeNvml, reports: list[str], golden: Golden
 ) -> None:
     gpu.read(0)
     nvml.fail("NVML_FI_DEV_POWER_INSTANT", pynvml.NVML_ERROR_UNKNOWN, times=1)
@@ -108,7 +112,7 @@ def test_power_does_not_change_its_meaning_when_the_field_fails_for_a_moment(
     assert row["power_average_w"] == pytest.approx(655.0)  # its neighbour in the same call
     assert gpu.read(2 * SECOND)["power_w"] == pytest.approx(690.25)
     assert nvml.calls["nvmlDeviceGetPowerUsage"] == 0
-    assert reports == ["GPU 0: power_w cannot be read (NVML: Unknown Error)"]
+    golden("".join(f"{line}\n" for line in reports))
 
 
 def test_old_drivers_answer_through_the_old_functions(gpu: Reader, nvml: FakeNvml) -> None:
@@ -175,10 +179,10 @@ def test_a_gpu_of_which_nothing_can_be_read_says_so_until_something_can(gpu: Rea
         if name.startswith("nvmlDeviceGet"):
             nvml.fail(name, pynvml.NVML_ERROR_TIMEOUT)
     assert gpu.read(SECOND) == {}
-    assert gpu.reason == "no reading succeeds (NVML: Timeout)"
+    assert gpu.problem == fact("gpu.nothing_readable", nvml=pynvml.NVML_ERROR_TIMEOUT, error="Timeout")
     nvml.heal()
     assert gpu.read(60 * SECOND)["busy"] == 98
-    assert gpu.reason == ""
+    assert gpu.problem is None
 
 
 @pytest.mark.parametrize("code", sorted(LOST.keys() | DRIVER_GONE))

@@ -67,7 +67,7 @@ def test_it_speaks_before_the_driver_is_asked(sampler: GpuSampler, nvml: FakeNvm
     messages = sampler.start()
     first = next(messages)
     assert isinstance(first, Devices)
-    assert (first.reason, first.gpus) == (NOT_ASKED, ())
+    assert (first.problem, first.gpus) == (NOT_ASKED, ())
     assert not nvml.calls
     devices, sample, *_ = messages
     assert isinstance(devices, Devices)
@@ -161,7 +161,7 @@ def test_devices_are_sent_again_when_one_changes_and_only_then(
     clock.advance(1)
     devices, tenants, sample, event = sampler.tick()
     assert isinstance(devices, Devices)
-    assert [gpu.reason != "" for gpu in devices.gpus] == [False, True]
+    assert [gpu.problem is not None for gpu in devices.gpus] == [False, True]
     assert isinstance(tenants, Tenants)
     assert {process.gpu for process in tenants.processes} == {"GPU-0"}
     assert names(sample) == ["gpu/GPU-0"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hoptui.domain.devices import Happened
+from hoptui.domain.facts import fact
 from hoptui.telemetry.nvml import Gpus
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def test_a_power_cap_under_full_load_is_no_alarm(played: Played) -> None:
     assert any(said["throttle"] & 0x4 for said, _ in played.rows["lm_b32"])
     assert {event.kind for event in played.events} <= {"throttle"}
     assert {event.level for event in played.events} == {"info"}
-    assert any("power limit" in event.text for event in played.events)
+    assert fact("gpu.throttle", reason="power_cap", active=True) in [event.what for event in played.events]
 
 
 def test_energy_between_two_readings_of_the_counter_is_close_to_the_counter(played: Played) -> None:

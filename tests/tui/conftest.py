@@ -17,6 +17,7 @@ from textual.pilot import Pilot
 from hoptui.client.client import Change, Link
 from hoptui.client.conversation import NO_LIMITS, Details, ReadOnlyError, TuneOp
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Limits
 from hoptui.model.store import Store
 from hoptui.protocol.messages import (
@@ -195,7 +196,9 @@ class Scene:
             cpus=16,
             memory_total_bytes=128 << 30,
             gpus=self.gpus,
-            gpu_reason="" if gpus else NO_DRIVER,
+            gpu_problem=None
+            if gpus
+            else fact("driver.not_found", nvml=12, error="NVML Shared Library Not Found"),
         )
 
     def tell(self, **delta: Any) -> None:
@@ -220,7 +223,7 @@ class Scene:
 
     def rows(self, seconds: int) -> None:
         """Rows of all sources for the last `seconds`."""
-        gpus = tuple((gpu.uuid, gpu.index, "gpm" not in gpu.missing) for gpu in self.gpus)
+        gpus = tuple((gpu.uuid, gpu.index, "gpm" not in gpu.missing_because) for gpu in self.gpus)
         self.tell(columns=recent(self.client.ns, seconds, gpus))
 
     def gpu(self, index: int = 0, **readings: float) -> Scene:

@@ -155,7 +155,10 @@ def test_where_no_knob_helps_it_says_what_would(scene: MakeScene, golden: Golden
 
 
 def test_an_unknown_diagnosis_leaves_the_line_to_the_phases(scene: MakeScene) -> None:
-    there = diagnosed(scene().live(), Diagnosis(facts=(fact("gpu.no_readings", reason="no driver"),)))
+    there = diagnosed(
+        scene().live(),
+        Diagnosis(facts=(fact("gpu.no_readings", problem=fact("recorded", text="no driver")),)),
+    )
     assert told(there) == told(scene().live()) != ""
 
 

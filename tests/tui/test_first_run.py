@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from hoptui.client.client import Link
+from hoptui.domain.facts import fact
 from hoptui.tui.components import events, figures, gpus, header, host, knobs, phases, runs
 from hoptui.tui.screens.run import content
 from hoptui.tui.snapshot import View
@@ -116,7 +117,11 @@ def test_a_run_that_has_said_nothing_yet(scene: MakeScene, golden: Golden) -> No
 
 def test_who_is_on_a_gpu_is_never_nobody_where_it_is_unknown(scene: MakeScene, golden: Golden) -> None:
     there = scene(gpus=1).live(history=False)
-    there.tell(node=msgspec.structs.replace(there.node, sampler="the sampler ended (exit code 1)"))
+    there.tell(
+        node=msgspec.structs.replace(
+            there.node, sampler_problems=(fact("recorded", text="the sampler ended (exit code 1)"),)
+        )
+    )
     golden([text(host.process_rows(look(there), 80, -1))])
 
 

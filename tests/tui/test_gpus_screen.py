@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from hoptui.domain.devices import GpuProcess
+from hoptui.domain.facts import fact
+from hoptui.presentation import sentences
 from hoptui.presentation.gpu_readings import GPU
 from hoptui.presentation.readings import DERIVED
 from hoptui.protocol.messages import Event
@@ -24,7 +26,8 @@ MakeScene = Callable[..., Any]
 Play = Callable[..., None]
 Read = Callable[[Any, str], str]
 ReadAll = Callable[[Any], str]
-NO_GPM = "needs Hopper or newer; this is Ampere"
+OLD = fact("gpm.needs_hopper", architecture="Ampere")
+NO_GPM = sentences.sentence(OLD)
 ALL = (200, 60)
 
 
@@ -74,7 +77,11 @@ def test_unknown_readings_say_why_and_are_never_zero(scene: MakeScene, play: Pla
     no_events = "events cannot be registered"
     there = scene(gpus=1).change_gpu(
         0,
-        missing={"gpm": NO_GPM, "xid": no_events, "pcie_replays": "NVML: Unknown Error"},
+        missing_because={
+            "gpm": OLD,
+            "xid": fact("recorded", text=no_events),
+            "pcie_replays": fact("reading.failed", error="Unknown Error"),
+        },
     )
 
     async def script(app: Any, pilot: Any) -> None:
@@ -155,7 +162,7 @@ def test_the_chosen_reading_is_explained_and_charted(
 
 def test_keys_and_digits_go_from_gpu_to_gpu(scene: MakeScene, play: Play, read: Read) -> None:
     lost = "lost: fell off the bus"
-    there = scene(gpus=4).change_gpu(3, reason=lost).live()
+    there = scene(gpus=4).change_gpu(3, problem=fact("recorded", text=lost)).live()
 
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
@@ -191,7 +198,9 @@ def test_a_gpu_that_goes_away_leaves_another_on_screen(scene: MakeScene, play: P
         await opened(app, pilot)
         await pilot.press("1")
         for gpus, title in ((there.gpus[:1], "GPU 0"), ((), "GPU 0")):
-            there.tell(node=msgspec.structs.replace(there.node, gpus=gpus, gpu_reason=gone))
+            there.tell(
+                node=msgspec.structs.replace(there.node, gpus=gpus, gpu_problem=fact("recorded", text=gone))
+            )
             app.client.on_change("node")
             await pilot.pause()
             await pilot.pause()
@@ -205,7 +214,11 @@ def test_an_unknown_process_list_is_no_empty_gpu(
     scene: MakeScene, play: Play, read: Read, golden: Golden
 ) -> None:
     shown: dict[str, str] = {}
-    there = scene(gpus=2).change_gpu(0, missing={"processes": "the driver refuses it"}).live()
+    there = (
+        scene(gpus=2)
+        .change_gpu(0, missing_because={"processes": fact("recorded", text="the driver refuses it")})
+        .live()
+    )
 
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
@@ -224,7 +237,9 @@ def test_a_silent_sampler_leaves_no_gpu_empty(
 ) -> None:
     shown: dict[str, str] = {}
     there = scene(gpus=1)
-    there.node = msgspec.structs.replace(there.node, sampler="the GPU sampler ended (exit code 1)")
+    there.node = msgspec.structs.replace(
+        there.node, sampler_problems=(fact("recorded", text="the GPU sampler ended (exit code 1)"),)
+    )
     there.live(history=False)
 
     async def script(app: Any, pilot: Any) -> None:
@@ -305,7 +320,7 @@ def test_readings_that_no_longer_come_have_the_samplers_reason(
 ) -> None:
     there = scene(gpus=1).live()
     killed = "the GPU sampler was killed (signal 9)"
-    there.node = msgspec.structs.replace(there.node, sampler=killed)
+    there.node = msgspec.structs.replace(there.node, sampler_problems=(fact("recorded", text=killed),))
     there.tell(node=there.node)
 
     async def script(app: Any, pilot: Any) -> None:

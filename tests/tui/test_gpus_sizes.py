@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.facts import fact
+from hoptui.presentation import sentences
 from hoptui.presentation.gpu_readings import GPU
 from hoptui.tui.components import host
 from hoptui.tui.widgets import Panel
@@ -17,7 +19,8 @@ MakeScene = Callable[..., Any]
 Play = Callable[..., None]
 Read = Callable[[Any, str], str]
 ReadAll = Callable[[Any], str]
-NO_GPM = "needs Hopper or newer; this is Ampere"
+OLD = fact("gpm.needs_hopper", architecture="Ampere")
+NO_GPM = sentences.sentence(OLD)
 ALL = (200, 60)
 MEANING = " ".join(GPU["busy"].long.split()[:6])
 
@@ -94,7 +97,7 @@ def test_a_list_that_goes_on_says_where_one_is_in_it(scene: MakeScene, play: Pla
 
 
 def test_a_reason_is_told_whole_at_every_size(scene: MakeScene, play: Play, read: Read) -> None:
-    there = scene(gpus=1).change_gpu(0, missing={"gpm": NO_GPM}).live()
+    there = scene(gpus=1).change_gpu(0, missing_because={"gpm": OLD}).live()
 
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)

@@ -11,6 +11,7 @@ import pytest
 
 from hoptui.client.client import Link
 from hoptui.domain.devices import GpuProcess
+from hoptui.domain.facts import fact
 from hoptui.protocol.messages import Event, Vital
 from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.overview import OverviewScreen
@@ -210,7 +211,11 @@ def test_a_gpu_that_does_not_tell_its_processes_has_a_line(
     scene: MakeScene, play: Play, read: Read, golden: Golden
 ) -> None:
     shown: dict[str, str] = {}
-    there = scene(gpus=2).change_gpu(1, missing={"processes": "the driver refuses it"}).live()
+    there = (
+        scene(gpus=2)
+        .change_gpu(1, missing_because={"processes": fact("recorded", text="the driver refuses it")})
+        .live()
+    )
     there.tell(processes=(GpuProcess(gpu="GPU-0", pid=4711),), processes_version=1)
 
     async def script(app: Any, pilot: Any) -> None:
@@ -234,7 +239,7 @@ def test_more_processes_than_lines_are_counted(scene: MakeScene, play: Play, rea
 
 def test_a_lost_gpu_and_a_mig_instance_keep_their_places(scene: MakeScene, play: Play, read: Read) -> None:
     reason = "lost: fell off the bus"
-    there = scene(gpus=2).change_gpu(1, reason=reason)
+    there = scene(gpus=2).change_gpu(1, problem=fact("recorded", text=reason))
     slice_ = factories.gpu(
         uuid="MIG-a1b2c3", name="NVIDIA H100 MIG 1g.10gb", parent="GPU-0", memory_total_bytes=10 << 30
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.protocol.messages import Event
 from hoptui.tui.charts.line_chart import LineChart
 from tests.golden import Golden, sheet
@@ -82,7 +83,9 @@ def test_busy_beside_sm_and_an_alarm_are_told(
 
 
 def test_a_gpu_without_gpm_shows_what_it_has(scene: MakeScene, play: Play, read: Read) -> None:
-    there = scene(gpus=1).change_gpu(0, missing={"gpm": "needs Hopper or newer"}).live()
+    there = (
+        scene(gpus=1).change_gpu(0, missing_because={"gpm": fact("gpm.needs_hopper", architecture="")}).live()
+    )
 
     async def script(app: Any, pilot: Any) -> None:
         readings = read(app, "readings")

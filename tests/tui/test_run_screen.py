@@ -10,6 +10,7 @@ import pytest
 
 from hoptui.client.client import Link
 from hoptui.domain.columns import pack
+from hoptui.domain.facts import fact
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.widgets import Lines
 from tests.golden import Golden, sheet
@@ -117,7 +118,7 @@ def test_a_lost_gpu_keeps_its_line_with_the_reason(
     shown: dict[str, str] = {}
     there = scene(gpus=2)
     reason = "lost: fell off the bus"
-    lost = msgspec.structs.replace(there.gpus[1], reason=reason)
+    lost = msgspec.structs.replace(there.gpus[1], problem=fact("recorded", text=reason))
     there.run = msgspec.structs.replace(there.run, gpus=("GPU-0", "GPU-1"))
     there.node = msgspec.structs.replace(there.node, gpus=(there.gpus[0], lost), runs=(there.run,))
 

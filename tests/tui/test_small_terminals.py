@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobError, check_value
 from hoptui.tui.components import gpus, header
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
@@ -47,7 +48,7 @@ def test_a_small_gpu_line_cuts_no_number(scene: MakeScene) -> None:
 
 def test_why_a_gpu_cannot_be_read_is_told_to_its_end(scene: MakeScene) -> None:
     reason = "fell off the bus (Xid 79): the machine must be restarted"
-    there = scene(gpus=1).change_gpu(0, reason=reason)
+    there = scene(gpus=1).change_gpu(0, problem=fact("recorded", text=reason))
     view = there.live().app().view(RUN)
     lines = gpus.detail(view, there.gpus[0], 30)
     told = " ".join("".join(span.text for span in line) for line in lines)

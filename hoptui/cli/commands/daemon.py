@@ -58,7 +58,8 @@ def status(*, json: Json = False) -> int:
                 "started": node.started_wall,
                 "runs": sum(seen.lives(run) for run in node.runs),
                 "viewers": node.viewers,
-                "sampler": node.sampler,
+                "sampler": sentences.joined(node.sampler_problems),
+                "sampler_problems": node.sampler_problems,
                 "history": node.history,
                 "hz": node.hz,
                 "metrics": node.metrics or None,
@@ -130,7 +131,7 @@ def _print_status(node: NodeState, found: dict[str, Any]) -> None:
     count, used = found["recordings"]["count"], found["recordings"]["size_bytes"]
     if count:
         say(f"{counted(count, 'recording')}, {size(used)}, in {found['state']}")
-    for what, problem in (("readings", node.sampler), ("history", node.history)):
+    for what, problem in (("readings", sentences.joined(node.sampler_problems)), ("history", node.history)):
         if problem:
             say(f"{what}: {problem}")
 

@@ -151,7 +151,7 @@ def _summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
 def _gpus(seen: NodeSnapshot) -> list[dict[str, Any]] | dict[str, str]:
     node = seen.node
     if not node.gpus:
-        return {"reason": node.gpu_reason or node.sampler or "no GPU was found"}
+        return {"reason": gpus.none_found(node)}
     return [gpus.report(seen, gpu) for gpu in node.gpus]
 
 

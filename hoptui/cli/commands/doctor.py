@@ -117,7 +117,7 @@ def _node(where: Addresses) -> Iterator[Check]:
     yield within("clock", lambda: machine.clock(machine.gained(node.pid, node.started_wall)))
     yield within("driver", lambda: gpus.driver(node.gpus))
     yield within("gpu-permissions", lambda: gpus.permissions(node.gpus))
-    yield gpus.nvml(node.gpus, node.gpu_reason)
+    yield gpus.nvml(node.gpus, node.gpu_problem)
     if node.gpus:
         yield gpus.gpm(node.gpus, found)
     else:

@@ -11,10 +11,11 @@ from hoptui.cli.support.options import Json
 from hoptui.cli.support.snapshot import NodeSnapshot, headline, look
 from hoptui.cli.support.terminal import MISSING, OK, dump, say, table, warn
 from hoptui.domain.devices import GpuInfo, GpuProcess
-from hoptui.presentation import numbers
+from hoptui.domain.facts import Fact
+from hoptui.presentation import numbers, sentences
 from hoptui.presentation.gpu_readings import GPU
 from hoptui.presentation.readings import small, value_text
-from hoptui.protocol.messages import RunState
+from hoptui.protocol.messages import NodeState, RunState
 
 NUMBERS = (0, 2, 3, 4, 5, 6, 7, 8, 9)
 """The columns of `line` that are aligned to the right."""
@@ -35,7 +36,7 @@ def gpus(*, json: Json = False) -> int:
             seen.await_readings()
         node, processes = seen.node, seen.processes()
         read = any(readings(seen, gpu) for gpu in node.gpus)
-        reason = "" if read else _why_none(seen)
+        reason, none = ("", ()) if read else _why_none(seen)
         if json:
             dump(
                 {
@@ -43,31 +44,41 @@ def gpus(*, json: Json = False) -> int:
                     "time": time.time(),
                     "hz": node.hz,
                     "reason": reason,
-                    "sampler": node.sampler,
+                    "sampler": sentences.joined(node.sampler_problems),
+                    "problems": none,
+                    "sampler_problems": node.sampler_problems,
                     "gpus": [_details(seen, gpu, processes) for gpu in node.gpus],
                 }
             )
         else:
             if reason:
                 warn(f"hoptui: no GPU readings: {reason}")
-            elif node.sampler:
-                warn(f"hoptui: {node.sampler}")
+            elif node.sampler_problems:
+                warn(f"hoptui: {sentences.joined(node.sampler_problems)}")
             if node.gpus:
                 _list(seen, processes)
     return OK if read else MISSING
 
 
-def _why_none(seen: NodeSnapshot) -> str:
-    """The reason why there are no readings."""
+def _why_none(seen: NodeSnapshot) -> tuple[str, tuple[Fact, ...]]:
+    """Why there are no readings: the sentence, and the facts it is made of."""
     node = seen.node
     if not node.gpus:
-        return node.gpu_reason or node.sampler or "no GPU was found"
-    return node.sampler or ("no GPU can be read" if all(gpu.reason for gpu in node.gpus) else NO_READINGS)
+        return none_found(node), (node.gpu_problem,) if node.gpu_problem else node.sampler_problems
+    if node.sampler_problems:
+        return sentences.joined(node.sampler_problems), node.sampler_problems
+    return "no GPU can be read" if all(gpu.problem for gpu in node.gpus) else NO_READINGS, ()
+
+
+def none_found(node: NodeState) -> str:
+    """Why the node has no GPUs, as one sentence."""
+    known = sentences.text_of(node.gpu_problem) or sentences.joined(node.sampler_problems)
+    return known or "no GPU was found"
 
 
 def readings(seen: NodeSnapshot, gpu: GpuInfo) -> dict[str, float]:
     """The current readings of a GPU; empty if it cannot be read or the newest readings are old."""
-    return {} if gpu.reason else seen.readings(f"gpu/{gpu.uuid}")
+    return {} if gpu.problem else seen.readings(f"gpu/{gpu.uuid}")
 
 
 def report(seen: NodeSnapshot, gpu: GpuInfo) -> dict[str, Any]:
@@ -76,7 +87,7 @@ def report(seen: NodeSnapshot, gpu: GpuInfo) -> dict[str, Any]:
         "index": gpu.index,
         "uuid": gpu.uuid,
         "name": gpu.name,
-        **({"reason": gpu.reason} if gpu.reason else {}),
+        **({"reason": sentences.sentence(gpu.problem), "problem": gpu.problem} if gpu.problem else {}),
         **readings(seen, gpu),
     }
 
@@ -95,7 +106,7 @@ def line(gpu: GpuInfo, now: dict[str, float]) -> tuple[str, ...]:
         _of(numbers.gib(now.get("memory_used_bytes")), numbers.gib(_memory(gpu, now)), "GiB"),
         f"{numbers.grouped(now.get('temperature_c'))} °C",
         f"{numbers.grouped(now.get('sm_clock_mhz'))} MHz",
-        numbers.clean(gpu.reason) or note,
+        sentences.text_of(gpu.problem) or note,
     )
 
 
@@ -104,10 +115,10 @@ def unknown(gpu: GpuInfo, now: dict[str, float]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for label, name in (*SHARES, *_OTHERS) if now else ():
         keys = (*GPU[name].needs, name)
-        why = next((gpu.missing[key] for key in keys if key in gpu.missing), "")
+        why = sentences.text_of(next(filter(None, map(gpu.missing_because.get, keys)), None))
         if why and name not in now:
             reasons.setdefault(why, []).append(label)
-    return [f"{', '.join(labels)} unknown: {numbers.clean(why)}" for why, labels in reasons.items()]
+    return [f"{', '.join(labels)} unknown: {why}" for why, labels in reasons.items()]
 
 
 def together(all_of_them: Sequence[dict[str, float]]) -> list[str]:
@@ -177,14 +188,14 @@ def _list(seen: NodeSnapshot, processes: Sequence[GpuProcess]) -> None:
         here = _processes(seen, gpu, processes)
         if here:
             table([_process_line(seen, process) for process in here], right=(2, 3), indent="    ")
-        elif here is None and not gpu.reason:
-            why = gpu.missing.get("processes", NO_READINGS)
-            say(f"    its processes are unknown: {numbers.clean(why)}")
+        elif here is None and not gpu.problem:
+            why = sentences.text_of(gpu.missing_because.get("processes")) or NO_READINGS
+            say(f"    its processes are unknown: {why}")
 
 
 def _processes(seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]) -> list[GpuProcess] | None:
     """The processes on a GPU; None if they are unknown, as with old readings."""
-    if "processes" in gpu.missing or not readings(seen, gpu):
+    if "processes" in gpu.missing_because or not readings(seen, gpu):
         return None
     return [process for process in processes if process.gpu == gpu.uuid]
 
@@ -211,7 +222,8 @@ def _details(seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]) 
         "architecture": gpu.architecture,
         "driver": gpu.driver,
         "parent": gpu.parent or None,
-        "missing": gpu.missing,
+        "missing": {name: sentences.sentence(why) for name, why in gpu.missing_because.items()},
+        "missing_because": gpu.missing_because,
         **report(seen, gpu),
         "runs": [run.run for run in seen.node.runs if gpu.uuid in run.gpus and seen.lives(run)],
         "processes": [

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hoptui.cli.doctor import Check, Status
 from hoptui.daemon.state.gpu_ownership import NO_DEVICES, Claim, resolve
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.facts import Fact
 from hoptui.domain.quantities import counted
-from hoptui.presentation import numbers
-from hoptui.telemetry.gpm import IN_MIG_MODE, NEEDS_DRIVER, NEEDS_HOPPER
+from hoptui.presentation import numbers, sentences
+from hoptui.telemetry.nvml_errors import NO_PERMISSION
 
 ROOT = Path("/")
 NVIDIA = "0x10de"  # PCI vendor
@@ -56,10 +57,9 @@ def permissions(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
         )
         return Check("gpu-permissions", "warning", f"{which}: not yours to read and write", advice)
     refused = [
-        f"GPU {gpu.index}: {numbers.clean(sentence)}"
+        f"GPU {gpu.index}: {said}"
         for gpu in gpus
-        for sentence in dict.fromkeys((gpu.reason, *gpu.missing.values()))
-        if "permission" in sentence.lower()
+        for said in dict.fromkeys(sentences.sentence(why) for why in _problems(gpu) if _is_refused(why))
     ]
     if refused:
         return Check("gpu-permissions", "warning", "; ".join(refused), PROFILING)
@@ -70,10 +70,10 @@ def permissions(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
     return Check("gpu-permissions", "ok", f"{len(devices)} device files, all yours to read and write")
 
 
-def nvml(gpus: Sequence[GpuInfo], reason: str) -> Check:
+def nvml(gpus: Sequence[GpuInfo], problem: Fact | None) -> Check:
     """Which GPUs answer, and why others do not."""
-    lost = [f"GPU {gpu.index}: {numbers.clean(gpu.reason)}" for gpu in gpus if gpu.reason]
-    working = [gpu for gpu in gpus if not gpu.reason]
+    lost = [f"GPU {gpu.index}: {sentences.sentence(gpu.problem)}" for gpu in gpus if gpu.problem]
+    working = [gpu for gpu in gpus if not gpu.problem]
     kinds: dict[str, list[GpuInfo]] = {}
     for gpu in working:
         kinds.setdefault(numbers.clean(gpu.name, 60), []).append(gpu)
@@ -81,7 +81,7 @@ def nvml(gpus: Sequence[GpuInfo], reason: str) -> Check:
     if lost:
         return Check("nvml", "warning", "; ".join([*lost, *names]), "nvidia-smi and dmesg say more")
     if not working:
-        detail = numbers.clean(reason) or "no GPU was found"
+        detail = sentences.text_of(problem) or "no GPU was found"
         advice = "host and training panels work; readings need an NVIDIA driver on this node"
         return Check("nvml", "warning", detail, advice)
     return Check("nvml", "ok", f"{'; '.join(names)}; driver {working[0].driver or 'unknown'}")
@@ -91,18 +91,20 @@ def gpm(gpus: Sequence[GpuInfo], readings: Mapping[str, Mapping[str, float]]) ->
     """Whether the SM, tensor and DRAM counters are read; `readings` are the newest by UUID."""
     cut_up = {gpu.parent for gpu in gpus}  # their instances have the counters
     why: dict[str, list[GpuInfo]] = {}
+    advice: dict[str, None] = {}
     counted = []
     for gpu in gpus:
         if "sm_active" in readings.get(gpu.uuid, {}):
             counted.append(gpu)
         elif gpu.uuid not in cut_up:
-            reason = gpu.missing.get("gpm") or gpu.reason or NONE_YET
-            why.setdefault(numbers.clean(reason), []).append(gpu)
+            problem = gpu.missing_because.get("gpm") or gpu.problem
+            why.setdefault(sentences.text_of(problem) or NONE_YET, []).append(gpu)
+            advice[_advice(problem)] = None
     parts = [f"{_which(counted)}: SM, tensor and DRAM activity"] if counted else []
     parts += [f"{_which(them)}: {reason}" for reason, them in why.items()]
     if not why:
         return Check("gpm", "ok", "; ".join(parts))
-    return Check("gpm", "warning", "; ".join(parts), "; ".join(dict.fromkeys(map(_advice, why))))
+    return Check("gpm", "warning", "; ".join(parts), "; ".join(advice))
 
 
 def cuda_visible(gpus: Sequence[GpuInfo], environ: Mapping[str, str]) -> Check:
@@ -133,18 +135,30 @@ def cuda_visible(gpus: Sequence[GpuInfo], environ: Mapping[str, str]) -> Check:
     return _check("ok", f"{shown}: GPU {indices}")
 
 
-def _advice(reason: str) -> str:
-    """What to do about a GPU without counters."""
-    if "permission" in reason.lower():
+def _problems(gpu: GpuInfo) -> Iterator[Fact]:
+    if gpu.problem is not None:
+        yield gpu.problem
+    yield from gpu.missing_because.values()
+
+
+def _is_refused(why: Fact) -> bool:
+    """Whether the driver lacks a permission for it."""
+    return why.code in ("reading.refused", "driver.no_access") or why.fields.get("nvml") == NO_PERMISSION
+
+
+def _advice(why: Fact | None) -> str:
+    """What to do about a GPU without counters; None: none have arrived yet."""
+    if why is None:
+        return "try again in a few seconds"
+    if _is_refused(why):
         return PROFILING
-    if reason.startswith(NEEDS_HOPPER):
-        return "busy, power, memory and clocks work; SM, tensor and DRAM activity need a Hopper GPU or newer"
     known = {
-        NEEDS_DRIVER: "update the NVIDIA driver",
-        IN_MIG_MODE: "make instances (nvidia-smi mig -cgi … -C) or leave MIG mode",
-        NONE_YET: "try again in a few seconds",
+        "gpm.needs_hopper": "busy, power, memory and clocks work; "
+        "SM, tensor and DRAM activity need a Hopper GPU or newer",
+        "gpm.needs_driver": "update the NVIDIA driver",
+        "gpm.in_mig_mode": "make instances (nvidia-smi mig -cgi … -C) or leave MIG mode",
     }
-    return known.get(reason, "hoptui retries automatically; see nvidia-smi and dmesg")
+    return known.get(why.code, "hoptui retries automatically; see nvidia-smi and dmesg")
 
 
 def _which(gpus: Sequence[GpuInfo]) -> str:

@@ -23,7 +23,7 @@ from hoptui.cli.doctor import Check
 from hoptui.cli.support.snapshot import STALE_S, NodeSnapshot
 from hoptui.cli.support.terminal import interactive
 from hoptui.node.processes import whose_pids
-from hoptui.presentation import numbers
+from hoptui.presentation import numbers, sentences
 from hoptui.protocol.messages import NodeState
 from hoptui.settings import read, short
 
@@ -181,9 +181,9 @@ def daemon(node: NodeState, *, started: bool) -> Check:
 def sampler(seen: NodeSnapshot, log: str) -> Check:
     """How often the GPUs are read, and how fresh and how wide the newest readings are."""
     node = seen.node
-    if node.sampler:
-        return Check("sampler", "failed", numbers.clean(node.sampler), f"see {log}")
-    sources = [f"gpu/{gpu.uuid}" for gpu in node.gpus if not gpu.reason]
+    if node.sampler_problems:
+        return Check("sampler", "failed", sentences.joined(node.sampler_problems), f"see {log}")
+    sources = [f"gpu/{gpu.uuid}" for gpu in node.gpus if not gpu.problem]
     rate = f"GPUs are read {numbers.often(node.hz)}" if sources else "the host is read"
     sources = sources or ["host"]
     ages = [seen.age_s(source) for source in sources]

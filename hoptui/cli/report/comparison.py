@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hoptui.cli.report.document import Block, Figure, FigureRow, Paragraph, Section, Table
 from hoptui.model.report import ITERATION, Period, Report
-from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.presentation.gpu_readings import GPU
 from hoptui.presentation.readings import DERIVED, value_text
 
@@ -24,7 +24,7 @@ OF_GPUS = (
 ALWAYS = ("busy", "sm_active", "tensor_active", "dram_active", "memory_used_bytes", "power_w")
 """Readings that are always listed, also if unknown."""
 GROUPS = {"gpm": "how active SMs, tensor cores and memory are", "energy": "energy"}
-"""Groups of readings that a GPU may lack, by the key of `GpuInfo.missing`."""
+"""Groups of readings that a GPU may lack, by the key of `GpuInfo.missing_because`."""
 TOGETHER = ("mfu", "mfu_estimated", "power_w", "energy_per_unit_j")
 
 
@@ -144,11 +144,11 @@ def _why_unknown(report: Report) -> Iterator[str]:
     found: dict[tuple[str, str], list[str]] = {}
     for gpu in report.gpus:
         for group, what in GROUPS.items():
-            if why := gpu.missing.get(group, ""):
+            if why := sentences.text_of(gpu.missing_because.get(group)):
                 found.setdefault((what, why), []).append(str(gpu.index))
     for (what, why), indices in found.items():
         which = numbers.plural(len(indices), "GPU")
-        yield f"Not known of {which} {', '.join(indices)}: {what} ({numbers.clean(why, 300)})."
+        yield f"Not known of {which} {', '.join(indices)}: {what} ({why})."
 
 
 def _apart(by: float, unit: str) -> str:

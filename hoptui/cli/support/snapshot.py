@@ -78,7 +78,7 @@ class NodeSnapshot:
     def _gpu_rows(self, newest: Delta) -> tuple[Columns, ...]:
         """The last rows of the GPUs. The newest row alone lacks the slow readings."""
         gpus = newest.node.gpus if newest.node else ()
-        cursors = {f"gpu/{gpu.uuid}": newest.now - int(BACK_S * SECOND) for gpu in gpus if not gpu.reason}
+        cursors = {f"gpu/{gpu.uuid}": newest.now - int(BACK_S * SECOND) for gpu in gpus if not gpu.problem}
         found: list[Columns] = []
         more = bool(cursors)
         while more:
@@ -150,10 +150,10 @@ class NodeSnapshot:
 
     def _begins(self) -> bool:
         if not self.node.gpus:
-            return bool(self.node.sampler)
+            return bool(self.node.sampler_problems)
         return any(
-            not gpu.reason
-            and not gpu.missing.get("gpm")
+            not gpu.problem
+            and "gpm" not in gpu.missing_because
             and "sm_active" not in self.readings(f"gpu/{gpu.uuid}")
             for gpu in self.node.gpus
         )

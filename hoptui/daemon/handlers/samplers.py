@@ -24,25 +24,25 @@ from hoptui.domain.devices import (
     Sample,
     Tenants,
 )
+from hoptui.domain.facts import Fact, fact
 from hoptui.node.driver_probe import DRIVER
 
-NO_ANSWER = "does not answer: a driver call hung"
-DRIVER_HANGS = "the driver does not answer: a call into it hung"
-NOT_LISTED = "no longer listed by the driver"
+AGAIN = "again_s"
+"""The field of a problem that another try alone changes: the seconds until the next one."""
 
 
 class Hardware:
-    """Facts about the GPUs, also of those that cannot be read now: these keep their place, with the reason.
+    """Facts about the GPUs, also of those that cannot be read now: these keep their place, with the problem.
 
-    `gpus` are in the order of their indices, a MIG instance after its GPU; `reason` says in one line why
-    there are no readings at all.
+    `gpus` are in the order of their indices, a MIG instance after its GPU; `problem` is why there are no
+    readings at all.
     """
 
     def __init__(self) -> None:
         self.host = HostInfo()
         self.gpus: tuple[GpuInfo, ...] = ()
-        self.reason = "the GPU sampler has not answered yet"
-        self._told = Devices(reason=self.reason)
+        self.problem: Fact | None = fact("sampler.not_answered", sampler="gpus")
+        self._told = Devices(problem=self.problem)
         self._known: dict[str, GpuInfo] = {}
         self._left: Mapping[int, float] = {}
 
@@ -52,15 +52,15 @@ class Hardware:
         self._known.update((gpu.uuid, gpu) for gpu in devices.gpus)
         self._merge()
 
-    def troubled(self, problem: str) -> bool:
-        """The sampler died or hangs ("": it does not): the reason as long as no GPU is known, until it speaks
-        again.
+    def troubled(self, problem: Fact | None) -> bool:
+        """The sampler died or hangs (None: it does not): the problem as long as no GPU is known, until it
+        speaks again.
 
         Returns whether that is news.
         """
-        if not problem or self._known or problem == self._told.reason:
+        if not problem or self._known or problem == self._told.problem:
             return False
-        self._told = Devices(reason=problem)
+        self._told = Devices(problem=problem)
         self._merge()
         return True
 
@@ -80,45 +80,49 @@ class Hardware:
         merged = [self._told_of(gpu) for gpu in self._told.gpus]
         for uuid in [uuid for uuid in self._known if uuid not in there]:
             gpu = self._known[uuid]
-            reason = self._absent(gpu)
-            if reason:
-                merged.append(structs.replace(gpu, reason=reason))
+            problem = self._absent(gpu)
+            if problem:
+                merged.append(structs.replace(gpu, problem=problem))
             else:
                 del self._known[uuid]
         self.gpus = tuple(sorted(merged, key=lambda gpu: (gpu.index, bool(gpu.parent))))
-        self.reason = DRIVER_HANGS if DRIVER in self._left else self._told.reason
+        self.problem = fact("driver.hung") if DRIVER in self._left else self._told.problem
 
     def _told_of(self, gpu: GpuInfo) -> GpuInfo:
         """A GPU of the newest list; that may be older than the hang."""
-        reason = self._hang(gpu)
-        return structs.replace(gpu, reason=reason) if reason else gpu
+        problem = self._hang(gpu)
+        return structs.replace(gpu, problem=problem) if problem else gpu
 
-    def _absent(self, gpu: GpuInfo) -> str:
-        """Why a known GPU is not in the newest list; "" for a MIG instance that was taken apart."""
-        return self._hang(gpu) or self._told.reason or ("" if gpu.parent else NOT_LISTED)
+    def _absent(self, gpu: GpuInfo) -> Fact | None:
+        """Why a known GPU is not in the newest list; None for a MIG instance that was taken apart."""
+        return self._hang(gpu) or self._told.problem or (None if gpu.parent else fact("gpu.not_listed"))
 
-    def _hang(self, gpu: GpuInfo) -> str:
+    def _hang(self, gpu: GpuInfo) -> Fact | None:
         if DRIVER in self._left:
-            return f"{DRIVER_HANGS}; it is asked again after {self._left[DRIVER]:.0f} s"
+            return fact("driver.hung", again_s=self._left[DRIVER])
         parent = self._known.get(gpu.parent)
         index = parent.index if parent is not None else gpu.index
         if index in self._left:
-            return f"{NO_ANSWER}; it is tried again after {self._left[index]:.0f} s"
-        return ""
+            return fact("gpu.hung", again_s=self._left[index])
+        return None
 
 
-def changes(before: Iterable[GpuInfo], after: Iterable[GpuInfo]) -> list[tuple[GpuInfo, str]]:
-    """The GPUs whose `reason` came, went or changed in kind, with what to tell of each in a few words."""
+def changes(before: Iterable[GpuInfo], after: Iterable[GpuInfo]) -> list[tuple[GpuInfo, Fact]]:
+    """The GPUs whose `problem` came, went or changed in kind, and what has happened to each."""
     known = {gpu.uuid: gpu for gpu in before}
     found = []
     for gpu in after:
         was = known.get(gpu.uuid)
-        if was is None or gpu.reason == was.reason:
-            continue
-        if gpu.reason and was.reason and gpu.reason.partition(";")[0] == was.reason.partition(";")[0]:
-            continue  # tried again in vain: the pause alone is another
-        found.append((gpu, gpu.reason or "back: it can be read again"))
+        if was is not None and _kind(gpu.problem) != _kind(was.problem):
+            found.append((gpu, gpu.problem or fact("gpu.back")))
     return found
+
+
+def _kind(problem: Fact | None) -> Fact | None:
+    """The problem without the time of the next try: that changes with each try in vain."""
+    if problem is None or AGAIN not in problem.fields:
+        return problem
+    return Fact(problem.code, {name: value for name, value in problem.fields.items() if name != AGAIN})
 
 
 TWICE_NS = 10_000_000_000
@@ -161,8 +165,8 @@ class SamplerDesk:
         if self._hardware.leave(left):
             self._publish(before)
 
-    def troubled(self, problem: str) -> None:
-        """Why there are no readings, as the parent of the sampler sees it; "" if there are."""
+    def troubled(self, problem: Fact | None) -> None:
+        """Why there are no readings, as the parent of the sampler sees it; None if there are."""
         before = self._hardware.gpus
         if self._hardware.troubled(problem):
             self._publish(before)
@@ -233,17 +237,17 @@ class SamplerDesk:
 
     def _publish(self, before: tuple[GpuInfo, ...]) -> None:
         hardware = self._hardware
-        self._node.set_hardware(hardware.host, hardware.gpus, hardware.reason)
+        self._node.set_hardware(hardware.host, hardware.gpus, hardware.problem)
         self._assign()
-        for gpu, text in changes(before, hardware.gpus):
+        for gpu, what in changes(before, hardware.gpus):
             source = f"gpu/{gpu.uuid}"
-            if self._news(source, bool(gpu.reason)):
-                self._node.event("gpu", text=text, source=source, level="alarm" if gpu.reason else "info")
+            if self._news(source, gpu.problem is not None):
+                self._node.event("gpu", what, source=source, level="alarm" if gpu.problem else "info")
 
     def _happened(self, what: Happened) -> None:
         if what.kind == "gpu" and not self._news(what.source, what.level != "info"):
             return
-        self._node.event(what.kind, text=what.text, level=what.level, source=what.source, t=what.t)
+        self._node.event(what.kind, what.what, text=what.text, level=what.level, source=what.source, t=what.t)
 
     def _news(self, source: str, lost: bool) -> bool:
         now = self._node.clock.t()

@@ -148,7 +148,7 @@ class TunerDesk:
     def _powerless(self, limits: Limits, run: TrackedRun) -> Fact | None:
         """Why power can be no matter for a run, None where it is none or may be: it is read of GPUs alone."""
         matters = limits.power_w is not None or limits.objective == "energy"
-        none = run.said if self._node.gpus else not self._node.sampler_problem
+        none = run.said if self._node.gpus else not self._node.sampler_problems
         if not matters or run.state.gpus or not none:
             return None
         return fact("tune.no_gpu", run=run.state.name)

@@ -25,7 +25,7 @@ from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
-from hoptui.domain.facts import Fact
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.protocol import VERSION
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
@@ -124,10 +124,10 @@ class Node:
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.hardware = HostInfo()
         self.gpus: tuple[GpuInfo, ...] = ()
-        self.gpu_reason = "the GPU sampler has not answered yet"
+        self.gpu_problem: Fact | None = fact("sampler.not_answered", sampler="gpus")
         self.processes: tuple[GpuProcess, ...] = ()
         self.processes_version = 1
-        self.sampler_problem = "starting"
+        self.sampler_problems: tuple[Fact, ...] = (fact("starting"),)
         self.hz = 1.0
         self.metrics = ""
         self.viewers = 0
@@ -269,8 +269,8 @@ class Node:
             memory_total_bytes=self.hardware.memory_total_bytes,
             runs=runs,
             gpus=self.gpus,
-            gpu_reason=self.gpu_reason,
-            sampler=self.sampler_problem,
+            gpu_problem=self.gpu_problem,
+            sampler_problems=self.sampler_problems,
             history=self.archive.problem,
             viewers=self.viewers,
             hz=self.hz,
@@ -286,11 +286,11 @@ class Node:
         self.registry.changed()
         self.changed()
 
-    def set_hardware(self, host: HostInfo, gpus: tuple[GpuInfo, ...], reason: str) -> None:
+    def set_hardware(self, host: HostInfo, gpus: tuple[GpuInfo, ...], problem: Fact | None) -> None:
         """What the samplers say that this node has; also kept in the recordings of the runs on it."""
-        if (host, gpus, reason) == (self.hardware, self.gpus, self.gpu_reason):
+        if (host, gpus, problem) == (self.hardware, self.gpus, self.gpu_problem):
             return
-        self.hardware, self.gpus, self.gpu_reason = host, gpus, reason
+        self.hardware, self.gpus, self.gpu_problem = host, gpus, problem
         self.touch()
         self.archive.node(self.state(), tuple(run.id for run in self.registry.live()))
 

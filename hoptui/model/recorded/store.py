@@ -16,6 +16,7 @@ import msgspec
 from msgspec import structs
 
 from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS
 from hoptui.model.recorded.pages import Pages
@@ -381,12 +382,12 @@ class RecordedStore:
 
     def _then(self, gpu: GpuInfo) -> GpuInfo:
         source = f"gpu/{gpu.uuid}"
-        if not gpu.reason or source not in self.pages.sources:
+        if not gpu.problem or source not in self.pages.sources:
             return gpu
         front = self.front(source)
         front.at(self._position)
         alive = front.row_t and self._position - front.row_t <= GPU_ALIVE_S * SECOND
-        return structs.replace(gpu, reason="") if alive else gpu
+        return structs.replace(gpu, problem=None) if alive else gpu
 
 
 def _known_run(recording: Recording) -> KnownRun:
@@ -418,7 +419,7 @@ def _node(recording: Recording, sources: dict[str, tuple[int, int, int]]) -> Nod
         return structs.replace(
             remembered,
             wall_offset_ns=recording.wall_offset_ns,
-            sampler="",
+            sampler_problems=(),
             history="",
             viewers=0,
             hz=0.0,
@@ -433,7 +434,7 @@ def _node(recording: Recording, sources: dict[str, tuple[int, int, int]]) -> Nod
         started_wall=0.0,
         wall_offset_ns=recording.wall_offset_ns,
         gpus=gpus,
-        gpu_reason="" if gpus else "no GPU readings were recorded",
+        gpu_problem=None if gpus else fact("gpu.none_recorded"),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from hoptui.domain.facts import Fact
 from hoptui.domain.tuning import Measured, Trial, Tuned, TunerState
 from hoptui.presentation import numbers
-from hoptui.presentation.sentences import commands, diagnosis, runs, tuner
+from hoptui.presentation.sentences import commands, diagnosis, hardware, runs, tuner
 from hoptui.presentation.sentences.template import Entry, fill
 from hoptui.protocol.messages import CommandRecord, Event
 
@@ -24,6 +24,7 @@ CATALOGUE: Mapping[str, Entry] = {
     **commands.SENTENCES,
     **diagnosis.SENTENCES,
     **tuner.SENTENCES,
+    **hardware.SENTENCES,
 }
 RETIRED: frozenset[str] = frozenset()
 """Codes that nothing makes any more. Their sentences stay for the recordings that have them."""
@@ -45,6 +46,11 @@ def sentence(fact: Fact) -> str:
             pass
     fields = ", ".join(f"{name} {value}" for name, value in fact.fields.items())
     return numbers.clean(f"{fact.code} ({fields})" if fields else fact.code, LONGEST)
+
+
+def text_of(fact: Fact | None) -> str:
+    """Return the sentence of a fact that may be absent, "" for None."""
+    return sentence(fact) if fact is not None else ""
 
 
 def joined(facts: Iterable[Fact], between: str = "; ") -> str:

@@ -126,9 +126,9 @@ SENTENCES: Mapping[str, Entry] = {
     ),
     "gpu.slower": "GPU {gpu} is slower: {mhz:.0f} MHz, GPU {other} {other_mhz:.0f}",
     # what is missing
-    "gpu.no_readings": "no GPU readings: {reason}",
+    "gpu.no_readings": "no GPU readings: {problem:fact}",
     "gpu.none_of_run": "no GPU readings: none is known to be its own",
-    "gpu.no_counters": "no SM counters: {reason}",
+    "gpu.no_counters": "no SM counters: {problem:fact}",
     "gpu.no_rows": "no SM counters: no readings",
     "gpu.counters_not_read": "no SM counters: not read yet",
     "gpu.waits_for_host": "it waits for the host, in no phase that names the cause",

@@ -7,7 +7,7 @@ import textwrap
 from typing import NamedTuple
 
 from hoptui.domain.devices import IDLE, GpuInfo, Reason
-from hoptui.presentation import numbers
+from hoptui.presentation import numbers, sentences
 from hoptui.presentation.gpu_readings import alarms, reasons
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import DERIVED, value_text
@@ -33,16 +33,16 @@ _SIGNS = {"alarm": ("✕ ", "bad"), "warning": ("⚠ ", "warn"), "info": ("", ""
 
 def readings(view: View, gpu: GpuInfo) -> dict[str, float]:
     """The current readings of a GPU: none at all where they are old or it cannot be read."""
-    return {} if gpu.reason else current(view, f"gpu/{gpu.uuid}")
+    return {} if gpu.problem else current(view, f"gpu/{gpu.uuid}")
 
 
 def trouble(view: View, gpu: GpuInfo) -> str:
     """Why a GPU has no readings at all: its own reason, else the state of the sampler; empty if there are
     readings.
     """
-    if gpu.reason or view.node is None or not view.node.sampler or readings(view, gpu):
-        return numbers.clean(gpu.reason)
-    return numbers.clean(view.node.sampler)
+    if gpu.problem or view.node is None or readings(view, gpu):
+        return sentences.text_of(gpu.problem)
+    return sentences.joined(view.node.sampler_problems)
 
 
 def title(gpu: GpuInfo) -> str:
@@ -234,14 +234,14 @@ def none(view: View) -> str:
     if view.run is not None and node.gpus:
         how = view.hint("view.overview", "shows all")
         return "; ".join(filter(None, ("which GPUs it uses is not known", how)))
-    return numbers.clean(node.gpu_reason or "no GPU was found on this node")
+    return sentences.text_of(node.gpu_problem) or "no GPU was found on this node"
 
 
 def alarm(view: View) -> str:
     """What is wrong with one of the GPUs now, in one sentence; empty: nothing is."""
     for gpu in view.gpus():
-        if gpu.reason:
-            return f"GPU {gpu.index} cannot be read: {numbers.clean(gpu.reason)}"
+        if gpu.problem:
+            return f"GPU {gpu.index} cannot be read: {sentences.sentence(gpu.problem)}"
         for reason in alarms(readings(view, gpu).get("throttle")):
             return f"GPU {gpu.index}: {reason.word}. {reason.long}"
     return ""

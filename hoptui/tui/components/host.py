@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hoptui.domain.devices import GpuInfo, GpuProcess
-from hoptui.presentation import numbers
+from hoptui.presentation import numbers, sentences
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import value_text
 from hoptui.tui.components import figures
@@ -136,7 +136,11 @@ def _untold(view: View, gpu: str | None, some: bool, width: int) -> list[Line]:
     """The GPUs whose processes are unknown, which differs from no process. Without any process, also the
     reason.
     """
-    refused = [(info, why) for info in _asked(view, gpu) if (why := info.missing.get("processes", ""))]
+    refused = [
+        (info, sentences.sentence(why))
+        for info in _asked(view, gpu)
+        if (why := info.missing_because.get("processes"))
+    ]
     if refused or some:
         return [_refused(info, why, gpus=gpu is None) for info, why in refused]
     if view.replay is not None:
@@ -164,15 +168,15 @@ def _nobody(view: View, gpu: str | None, width: int) -> str:
         return "no process holds this GPU" if gpu else "no process holds a GPU"
     if read:
         return "no process holds a GPU that can be read"
-    reasons = {info.reason for info in asked}
+    reasons = {sentences.text_of(info.problem) for info in asked}
     why = reasons.pop() if len(reasons) == 1 else ""
-    why = why or (view.node.sampler if view.node else "") or "no readings arrive"
-    return f"who is on {'it' if gpu else 'the GPUs'} is unknown: {numbers.clean(why)}"
+    why = why or (sentences.joined(view.node.sampler_problems) if view.node else "") or "no readings arrive"
+    return f"who is on {'it' if gpu else 'the GPUs'} is unknown: {why}"
 
 
 def _refused(info: GpuInfo, why: str, *, gpus: bool) -> Line:
     spans = [Span(str(info.index), "dim", _GPU)] if gpus else []
-    return (*spans, Span(f"who is on it is unknown: {numbers.clean(why)}", "warn"))
+    return (*spans, Span(f"who is on it is unknown: {why}", "warn"))
 
 
 def _process_row(view: View, process: GpuProcess, width: int, *, gpus: bool) -> Line:

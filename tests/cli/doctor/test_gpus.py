@@ -7,7 +7,9 @@ import pytest
 from msgspec import structs
 
 from hoptui.cli.doctor import Check, gpus
-from hoptui.telemetry.gpm import IN_MIG_MODE, NEEDS_DRIVER, NEEDS_HOPPER
+from hoptui.domain.facts import fact
+from hoptui.presentation import sentences
+from hoptui.telemetry.gpm import IN_MIG_MODE
 from tests.cli.doctor.conftest import ANOTHER, H100, host, listed
 from tests.golden import Golden
 
@@ -31,6 +33,10 @@ def test_the_kernel_module(tmp_path: Path, line: str, detail: str) -> None:
     assert gpus.driver((), tmp_path) == Check("driver", "ok", detail)
 
 
+OLD = fact("gpm.needs_hopper", architecture="Ampere")
+NEEDS_DRIVER = fact("gpm.needs_driver")
+
+
 def test_no_kernel_module(tmp_path: Path, golden: Golden) -> None:
     none = gpus.driver((), tmp_path)
     assert gpus.driver((H100,), tmp_path).status == "ok"  # a sandbox hides the file, NVML works
@@ -49,9 +55,9 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Go
         (root / "dev" / name).touch()
     found.append(gpus.permissions((H100,), root))
     assert found[-1].detail.startswith("3 ")
-    refused = structs.replace(H100, missing={"gpm": "no permission to read the counters"})
+    refused = structs.replace(H100, missing_because={"gpm": fact("reading.refused")})
     found.append(gpus.permissions((refused,), root))
-    assert found[-1].detail == f"GPU 0: {refused.missing['gpm']}"
+    assert found[-1].detail == f"GPU 0: {sentences.sentence(fact('reading.refused'))}"
     monkeypatch.setattr("os.access", lambda path, mode: path.name != "nvidia0")
     found.append(gpus.permissions((), root))
     assert found[-1].detail.startswith(f"{root / 'dev/nvidia0'}: ")
@@ -60,10 +66,10 @@ def test_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Go
 
 
 def test_counters(golden: Golden) -> None:
-    old = structs.replace(ANOTHER, missing={"gpm": "needs Hopper or newer; this is Ampere"})
+    old = structs.replace(ANOTHER, missing_because={"gpm": OLD})
     found = gpus.gpm((H100, old), {"GPU-a": {"sm_active": 1.0}})
-    assert (found.status, found.detail.endswith(f"; GPU 1: {old.missing['gpm']}")) == ("warning", True)
-    barred = structs.replace(H100, missing={"gpm": "No permission"})
+    assert (found.status, found.detail.endswith(f"; GPU 1: {sentences.sentence(OLD)}")) == ("warning", True)
+    barred = structs.replace(H100, missing_because={"gpm": fact("gpm.failed", nvml=4, error="No permission")})
     assert gpus.gpm((barred,), {}).advice == gpus.PROFILING
     none = gpus.gpm((H100, ANOTHER), {})
     assert none.detail.startswith("GPU 0, 1: ")
@@ -71,29 +77,25 @@ def test_counters(golden: Golden) -> None:
 
 
 def test_what_to_do_about_missing_counters_goes_by_why_they_are(golden: Golden) -> None:
-    old = f"{NEEDS_HOPPER}; this is Ampere"
     advice = {}
-    for why in (
-        old,
-        NEEDS_DRIVER,
-        IN_MIG_MODE,
-        "it fails (NVML: Unknown Error)",
-    ):
-        advice[why] = gpus.gpm((structs.replace(H100, missing={"gpm": why}),), {}).advice
+    for why in (OLD, NEEDS_DRIVER, IN_MIG_MODE, fact("gpm.failed", nvml=999, error="Unknown Error")):
+        lacking = structs.replace(H100, missing_because={"gpm": why})
+        advice[sentences.sentence(why)] = gpus.gpm((lacking,), {}).advice
     advice[""] = gpus.gpm((H100,), {}).advice
     assert len(set(advice.values())) == 5
-    assert [why for why, what in advice.items() if "Hopper" in what] == [old]
-    assert "nvidia-smi mig" in advice[IN_MIG_MODE]
+    assert [why for why, what in advice.items() if "Hopper" in what] == [sentences.sentence(OLD)]
+    assert "nvidia-smi mig" in advice[sentences.sentence(IN_MIG_MODE)]
     golden("".join(f"{why or 'no reason'}\n    {what}\n" for why, what in advice.items()))
     both = (
-        structs.replace(H100, missing={"gpm": NEEDS_DRIVER}),
-        structs.replace(ANOTHER, missing={"gpm": IN_MIG_MODE}),
+        structs.replace(H100, missing_because={"gpm": NEEDS_DRIVER}),
+        structs.replace(ANOTHER, missing_because={"gpm": IN_MIG_MODE}),
     )
-    assert gpus.gpm(both, {}).advice == f"{advice[NEEDS_DRIVER]}; {advice[IN_MIG_MODE]}"
+    known = [advice[sentences.sentence(why)] for why in (NEEDS_DRIVER, IN_MIG_MODE)]
+    assert gpus.gpm(both, {}).advice == "; ".join(known)
 
 
 def test_instances_have_the_counters_of_a_gpu_in_mig_mode(golden: Golden) -> None:
-    whole = structs.replace(H100, missing={"gpm": IN_MIG_MODE})
+    whole = structs.replace(H100, missing_because={"gpm": IN_MIG_MODE})
     parts = tuple(
         structs.replace(H100, uuid=f"MIG-{i}", parent="GPU-a", name="H100 MIG 1g.10gb") for i in range(2)
     )
@@ -106,9 +108,9 @@ def test_instances_have_the_counters_of_a_gpu_in_mig_mode(golden: Golden) -> Non
 
 def test_the_gpus_that_answer_are_named_once_a_kind(golden: Golden) -> None:
     part = structs.replace(H100, uuid="MIG-0", parent="GPU-a", name="H100 MIG 7g.80gb")
-    whole = gpus.nvml((H100, part, ANOTHER), "")
-    lost = structs.replace(ANOTHER, reason="lost: fell off the bus")
-    golden(listed(whole, gpus.nvml((H100, lost), "")))
+    whole = gpus.nvml((H100, part, ANOTHER), None)
+    lost = structs.replace(ANOTHER, problem=fact("recorded", text="lost: fell off the bus"))
+    golden(listed(whole, gpus.nvml((H100, lost), None)))
 
 
 def test_what_cuda_would_see(golden: Golden) -> None:

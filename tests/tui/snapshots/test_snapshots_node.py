@@ -10,6 +10,7 @@ import pytest
 
 from hoptui.client.client import Change, Link
 from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import Origin, Vital
 from hoptui.settings import Config
@@ -97,7 +98,7 @@ def test_overview_no_gpu(snapshot: Snapshot) -> None:
 
 def test_overview_mig_and_lost(snapshot: Snapshot) -> None:
     """A GPU that fell off the bus and one that is cut into instances keep their lines."""
-    there = Scene(gpus=2).change_gpu(1, reason="lost: fell off the bus")
+    there = Scene(gpus=2).change_gpu(1, problem=fact("recorded", text="lost: fell off the bus"))
     part = GpuInfo(
         uuid="MIG-a1b2c3",
         index=0,
@@ -131,15 +132,17 @@ def test_gpu(snapshot: Snapshot) -> None:
 
 def test_gpu_one_of_eight_lost(snapshot: Snapshot) -> None:
     """Tabs of eight GPUs; the chosen one cannot be read."""
-    there = Scene(gpus=8).change_gpu(3, reason="lost: fell off the bus").live()
+    there = Scene(gpus=8).change_gpu(3, problem=fact("recorded", text="lost: fell off the bus")).live()
     snapshot(there.app(run=None), "d", "3")
 
 
 def test_gpu_before_hopper(snapshot: Snapshot) -> None:
     """Readings that this GPU does not have, with the reason."""
-    why = {"gpm": "needs Hopper or newer; this is Ampere"}
+    why = {"gpm": fact("gpm.needs_hopper", architecture="Ampere")}
     there = (
-        Scene(gpus=1).change_gpu(0, name="NVIDIA A100-SXM4-80GB", architecture="Ampere", missing=why).live()
+        Scene(gpus=1)
+        .change_gpu(0, name="NVIDIA A100-SXM4-80GB", architecture="Ampere", missing_because=why)
+        .live()
     )
     snapshot(there.app(), "d")
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from hoptui.client.client import Link
+from hoptui.domain.facts import fact
 from hoptui.protocol.messages import Event
 from hoptui.settings import Config, Remembered
 from hoptui.tui.run_control import Seen
@@ -128,7 +129,9 @@ def test_run_no_gpu(snapshot: Snapshot) -> None:
 
 def test_run_eight_gpus(snapshot: Snapshot) -> None:
     """Eight GPUs; one is too hot, another fell off the bus."""
-    there = Scene(gpus=8).change_gpu(5, reason="lost: fell off the bus").live().history()
+    there = (
+        Scene(gpus=8).change_gpu(5, problem=fact("recorded", text="lost: fell off the bus")).live().history()
+    )
     there.update(run={"gpus": tuple(gpu.uuid for gpu in there.gpus)})
     there.gpu(2, busy=100.0, sm_active=26.0, power_w=655.0, throttle=float(0x20))
     snapshot(there.app())

@@ -143,9 +143,9 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
     value = now.get(name)
     note, ink = meaning.short, "dim"
     shown = value_text(meaning.unit, value)
-    missing = next((gpu.missing[need] for need in (*meaning.needs, name) if need in gpu.missing), "")
-    if value is None and missing:
-        note, ink = numbers.clean(missing), "warn"
+    missing = next(filter(None, map(gpu.missing_because.get, (*meaning.needs, name))), None)
+    if value is None and missing is not None:
+        note, ink = sentences.sentence(missing), "warn"
     match name:
         case "power_w":
             shown = gpus.watts(now, gpu)
@@ -164,7 +164,7 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
             note = f"{note}, gen {gpu.pcie_generation} × {gpu.pcie_width}" if ink == "dim" else note
         case "nvlink_rx_bytes_per_s" | "nvlink_tx_bytes_per_s" if gpu.nvlinks is not None and ink == "dim":
             note = f"{note.partition(',')[0]}, {gpu.nvlinks} links"
-        case "xid" if "xid" not in gpu.missing:
+        case "xid" if "xid" not in gpu.missing_because:
             shown, note, ink = _last_xid(view, gpu, note)
         case "ecc_uncorrected" | "nvlink_errors" if value:
             ink = "bad"

@@ -167,7 +167,7 @@ class GpusScreen(LiveScreen):
         for gpu in shown if len(shown) > 1 else ():
             own = gpu.uuid == chosen.uuid
             now = gpus.readings(view, gpu)
-            figure = "✕" if gpu.reason else value_text("%", now.get("sm_active", now.get("busy")))
+            figure = "✕" if gpu.problem else value_text("%", now.get("sm_active", now.get("busy")))
             spans += [
                 Span(" ›" if own else "  ", "key"),
                 Span(f"└{gpus.part(gpu)}" if gpu.parent else str(gpu.index), "strong" if own else "dim"),
