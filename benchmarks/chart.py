@@ -32,8 +32,7 @@ from hoptui.recording import Recording
 from hoptui.recording.ingest import Boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
 from hoptui.tui.charts.line_chart import Drawn, Pen, whole_dots
-from hoptui.tui.charts.plot import Mark, Paper, plot
-from hoptui.tui.charts.ticks import clock_ticks
+from hoptui.tui.charts.plot import Mark, Paper, clock_ticks, plot
 from hoptui.tui.styled_text import lay
 
 SECOND = 1_000_000_000

@@ -26,11 +26,11 @@ from benchmarks.measure import report, tell
 from benchmarks.tuner_grid import CASES, LEAST_RATIO, MOST_TRIALS, TUNE_S, found_after
 from benchmarks.tuner_simulated import GB, HOUR, SECOND, Steered, knob
 from hoptui.daemon.diagnosis import FEW, LEAST_NS, WINDOW_NS
-from hoptui.daemon.timings import DEFAULT
 from hoptui.daemon.tuning import POINTS
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow
 from hoptui.domain.knobs import KnobState
+from hoptui.domain.pacing import DEFAULT
 from hoptui.domain.tuning import Limits
 from hoptui.tuner.effect import WARM_UP
 from hoptui.tuner.observation import MemoryReading, Observation

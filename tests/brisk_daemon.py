@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from hoptui.daemon.timings import Timings
+from hoptui.domain.pacing import Timings
 
 
 def main() -> int:

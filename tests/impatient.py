@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from hoptui.daemon.timings import Timings
+from hoptui.domain.pacing import Timings
 from hoptui.node.addresses import Addresses
 from tests.conftest import TestNode, until
 

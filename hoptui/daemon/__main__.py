@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hoptui.daemon.timings import Timings
+    from hoptui.domain.pacing import Timings
 
 IDLE_S = 60.0
 
@@ -38,7 +38,7 @@ def main(timings: Timings | None = None) -> int:
         return 0
     from hoptui.daemon.server import Server
     from hoptui.daemon.sockets import AlreadyRunningError
-    from hoptui.daemon.timings import DEFAULT
+    from hoptui.domain.pacing import DEFAULT
 
     handler = logging.handlers.RotatingFileHandler(where.log, maxBytes=1 << 20, backupCount=2)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

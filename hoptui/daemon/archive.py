@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from hoptui.daemon.recordings import History, RecordedRun, RetentionLimits, rows_as_buckets
-from hoptui.daemon.state.change_effects import CHANGED
-from hoptui.daemon.timings import DEFAULT, Timings
+from hoptui.daemon.state.command_log import CHANGED
 from hoptui.domain.columns import Columns
+from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.protocol.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
 from hoptui.recording import RecordingError

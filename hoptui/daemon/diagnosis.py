@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hoptui.daemon.state.change_effects import CHANGED, LATEST
+from hoptui.daemon.state.command_log import CHANGED, LATEST
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.diagnosis.verdict import Diagnostician

@@ -19,7 +19,7 @@ from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Q
 from hoptui.recording import Recording, RecordingError, library
 from hoptui.recording.ingest import this_boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
-from hoptui.recording.resample import buckets
+from hoptui.recording.pyramid import buckets
 
 GB = 10**9
 DAY_S = 86400.0

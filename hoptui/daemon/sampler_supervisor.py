@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from hoptui.daemon.timings import DEFAULT
 from hoptui.domain.devices import Devices, FromSampler, Sample, Tenants, Watch
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.pacing import DEFAULT
 from hoptui.node.driver_probe import DRIVER, IDLE, DriverProbe
 from hoptui.protocol import codec
 from hoptui.protocol.codec import WireError

@@ -29,8 +29,8 @@ from hoptui.daemon.sampler_supervisor import Sampler
 from hoptui.daemon.sockets import Authenticator, Doorway, Lock
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
-from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain import devices
+from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import Addresses
 from hoptui.node.processes import Peer
 from hoptui.protocol import codec, messages

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from hoptui.daemon.state.change_effects import throughput
+from hoptui.daemon.state.command_log import throughput
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns

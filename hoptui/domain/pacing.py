@@ -1,4 +1,5 @@
-"""How often each part between a run and the screen acts, and how old a number on screen can be. In seconds.
+"""How often each part between a run and the screen acts, how old a number on screen can be, and how long the
+daemon waits. In seconds.
 
 A row of a run passes these parts in order:
 
@@ -20,6 +21,8 @@ slow terminal the dashboard draws up to eight times less often.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 ROWS_EVERY_S = 0.1
 """A run sends at most ten messages of rows per second, however fast its loop is."""
@@ -44,3 +47,52 @@ LISTS_S = 1.0
 """Time between two drawings of a part. Users cannot read digits faster. One write has numbers and charts."""
 REST_S = 1.0
 """Time between two checks if no run trains, or if the terminal accepts no output."""
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Every field is in seconds.
+
+    Attributes:
+        tick_s: between two rounds of periodic work, when the loop is awake anyway and something has changed.
+        still_tick_s: the same, when nothing has changed.
+        latest_tick_s: the loop wakes for a round after so long.
+        heard_s: between two readings of what runs sent, while a viewer is connected.
+        welcome_s: after a connection, what runs send wakes the loop for so long. A run that lives for a
+            second is heard whole.
+        heal_s: between two checks that the sockets are still in their directory.
+        publish_s: between two updates of the metrics for Prometheus.
+        restore_s: the longest wait for recordings at the start.
+        close_s: the longest wait for the disk at the end.
+        flush_s: between two writes to the disk.
+        first_tidy_s: from the start to the first removal of old recordings. A live run whose daemon was
+            killed is back in a few seconds; until then its recording is open nowhere and looks as if it may
+            go.
+        last_words_s: after the end of a run's process, for the message that explains it. The kernel reports
+            the end before ZeroMQ's thread has read what the run sent last.
+        gone_s: a viewer that is silent for so long has left.
+        no_pulse_s: a run without a pulse for so long, whose process exists, is `unresponsive`.
+        diagnose_s: between two diagnoses of a run.
+        sampler_silence_s: a sampler that has sent readings and is silent for so long hangs; longer at less
+            than 2 Hz.
+    """
+
+    tick_s: float = 0.4
+    still_tick_s: float = 0.9
+    latest_tick_s: float = 1.1
+    heard_s: float = HEARD_S
+    welcome_s: float = 2.0
+    heal_s: float = 5.0
+    publish_s: float = 1.0
+    restore_s: float = 2.0
+    close_s: float = 3.0
+    flush_s: float = 2.0
+    first_tidy_s: float = 30.0
+    last_words_s: float = 1.5
+    gone_s: float = 15.0
+    no_pulse_s: float = 5.0
+    diagnose_s: float = 2.0
+    sampler_silence_s: float = 2.0
+
+
+DEFAULT = Timings()

@@ -13,7 +13,7 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import Buckets, CommandRecord, Event
-from hoptui.recording import ingest, resample
+from hoptui.recording import ingest, pyramid
 from hoptui.recording.database import (
     RecordingError,
     errors_named,
@@ -285,7 +285,7 @@ class Recording:
             *self._tables.cover(source, low, high, names, (high - low + 1) / points / 2),
             *(ingest.select(part, names) for part in self._pending.rows(source)),
         ]
-        found = resample.buckets(parts, source, names, low, high, points, id)
+        found = pyramid.buckets(parts, source, names, low, high, points, id)
         return msgspec.structs.replace(found, t=added(found.t, -self._frame.shift_ns))
 
     def at(self, source: str, t: int, within_s: float) -> dict[str, float]:

@@ -15,10 +15,9 @@ from textual.widgets import Input
 from hoptui.domain.knobs import KnobState
 from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, key_text, of
-from hoptui.tui.app_protocol import Picked
+from hoptui.tui.app_protocol import EVERYTHING, Frame, Picked
 from hoptui.tui.components import help_page, knobs
 from hoptui.tui.components.help_page import HelpPage
-from hoptui.tui.frame_clock import EVERYTHING, Frame
 from hoptui.tui.run_control import advised
 from hoptui.tui.screen_base import LiveBox, TextBox, set_height
 from hoptui.tui.styled_text import GAP, Line, Span

@@ -20,8 +20,8 @@ from hoptui.protocol.messages import RunState
 from hoptui.settings import Config
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.app import HoptuiApp
+from hoptui.tui.app_protocol import Frame
 from hoptui.tui.components import runs
-from hoptui.tui.frame_clock import Frame
 from hoptui.tui.render_loop import RENEW_EVERY_S
 from hoptui.tui.run_control import Staging, Steering, left_paused
 from hoptui.tui.screen_base import LiveScreen

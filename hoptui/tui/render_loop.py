@@ -26,12 +26,10 @@ from textual.timer import Timer
 from hoptui.client.client import Change
 from hoptui.domain.pacing import REST_S
 from hoptui.presentation import numbers
-from hoptui.tui import themes
 from hoptui.tui.actions import Action, for_textual, key_text
-from hoptui.tui.app_protocol import StoreChanged
+from hoptui.tui.app_protocol import EVERYTHING, Frame, News, Pace, StoreChanged
 from hoptui.tui.driver import TerminalDriver
-from hoptui.tui.frame_clock import EVERYTHING, Frame, News, Pace
-from hoptui.tui.preferences import Preferences
+from hoptui.tui.preferences import DARK, THEMES, Colourless, Preferences, inks, word_of
 from hoptui.tui.run_control import Steering
 from hoptui.tui.screen_base import Live, LiveScreen
 from hoptui.tui.snapshot import SECOND, View, ViewerClient
@@ -59,7 +57,7 @@ class PersonalApp(App[None]):
         look = preferences.look
         driver = None if constants.DRIVER else TerminalDriver  # a web server has a driver of its own
         super().__init__(driver_class=driver, ansi_color=True if look.theme.ansi else None)
-        for one in themes.THEMES:
+        for one in THEMES:
             self.register_theme(one)
         self.theme = look.theme.name
         self.colours = look.colours
@@ -78,7 +76,7 @@ class PersonalApp(App[None]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Those of Textual but for its own reading of NO_COLOR, which an explicit theme is stronger than."""
         kept = [f for f in super().get_line_filters() if not isinstance(f, Monochrome | NoColor)]
-        return kept if self.colours else [*kept, themes.Colourless()]
+        return kept if self.colours else [*kept, Colourless()]
 
     def refresh_css(self, animate: bool = True) -> None:
         """Do nothing before the first screen: only the variables of the theme are needed then.
@@ -90,13 +88,13 @@ class PersonalApp(App[None]):
             super().refresh_css(animate)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return themes.DARK.variables
+        return DARK.variables
 
     @property
     def inks(self) -> dict[str, Style]:
         """The styles of the theme in use."""
         if self._inks[0] != self.theme:
-            self._inks = (self.theme, themes.inks(self.theme_variables))
+            self._inks = (self.theme, inks(self.theme_variables))
         return self._inks[1]
 
     def keyed(self, action: Action) -> Action:
@@ -131,9 +129,9 @@ class PersonalApp(App[None]):
 
     def action_next_theme(self) -> None:
         """The next theme of the same kind: a terminal with sixteen colours has only one."""
-        names = [t.name for t in themes.THEMES if t.ansi == self.current_theme.ansi]
+        names = [t.name for t in THEMES if t.ansi == self.current_theme.ansi]
         if len(names) > 1:
-            self.choose_theme(themes.word_of(names[(names.index(self.theme) + 1) % len(names)]))
+            self.choose_theme(word_of(names[(names.index(self.theme) + 1) % len(names)]))
 
     def choose_theme(self, word: str) -> None:
         """Have a theme from now on, as far as this sitting can."""

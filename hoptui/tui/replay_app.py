@@ -19,7 +19,7 @@ from hoptui.presentation import numbers, vocabulary
 from hoptui.settings import Config
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.frame_clock import EVERYTHING, Frame
+from hoptui.tui.app_protocol import EVERYTHING, Frame
 from hoptui.tui.screen_base import LiveBox, LiveScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.snapshot import View

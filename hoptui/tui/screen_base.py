@@ -12,8 +12,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
 from hoptui.tui.actions import Action, of
-from hoptui.tui.app_protocol import Moved
-from hoptui.tui.frame_clock import EVERYTHING, Frame
+from hoptui.tui.app_protocol import EVERYTHING, Frame, Moved
 from hoptui.tui.snapshot import View
 from hoptui.tui.widgets import Choices, Lines, Panel
 

@@ -58,7 +58,7 @@ class Observation:
 
     Args:
         points: (iteration, throughput), newest last, of iterations that did nothing but train
-            (`hoptui.daemon.state.change_effects.throughput`). At least the newest 200, as far as there are.
+            (`hoptui.daemon.state.command_log.throughput`). At least the newest 200, as far as there are.
         records: the run's newest commands, oldest first, those of the tuner and of people.
         memories: of each of the run's GPUs, or of the host; none where one of them is unknown.
         alloc_retries, power_w, drawn_w, host_busy, others_busy: None where unknown. `alloc_retries` counts

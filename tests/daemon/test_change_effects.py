@@ -6,7 +6,7 @@ import math
 
 from msgspec import structs
 
-from hoptui.daemon.state import change_effects
+from hoptui.daemon.state import command_log
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Change, Measured, Result, Trial, TunerState
@@ -31,10 +31,9 @@ def change(knob: str, step: int | None, **fields: object) -> CommandRecord:
 def measured(
     records: list[CommandRecord], found: Columns, epoch: int = 1, tuner: TunerState | None = None
 ) -> dict[str, Measured]:
-    applied, places = change_effects.unsettled(records, epoch)
+    applied, places = command_log.unsettled(records, epoch)
     return {
-        record.knob: effect
-        for record, effect in change_effects.measured(applied, places, found, METRIC, tuner)
+        record.knob: effect for record, effect in command_log.measured(applied, places, found, METRIC, tuner)
     }
 
 
@@ -120,9 +119,9 @@ def test_a_change_before_the_restart_bounds_what_the_restart_is_measured_against
 
 def test_while_the_new_process_has_not_said_so_what_was_before_still_counts() -> None:
     records = [change("lr", 40), change("d_model", 45, stage="scheduled", code="restarting")]
-    applied, places = change_effects.unsettled(records, 2)
+    applied, places = command_log.unsettled(records, 2)
     assert ([record.knob for record in applied], places) == (["lr"], [0])
-    assert list(change_effects.lost(records, applied)) == []
+    assert list(command_log.lost(records, applied)) == []
 
 
 def test_what_another_restart_has_cut_off_is_not_measured_and_says_so() -> None:
@@ -136,21 +135,21 @@ def test_what_another_restart_has_cut_off_is_not_measured_and_says_so() -> None:
         change("told", 40, measured=known),
         change("new", 50, epoch=2),
     ]
-    applied, places = change_effects.unsettled(records, 2)
+    applied, places = command_log.unsettled(records, 2)
     assert ([record.knob for record in applied], places) == (["new"], [0])
-    said = {record.knob: found for record, found in change_effects.lost(records, applied)}
+    said = {record.knob: found for record, found in command_log.lost(records, applied)}
     assert set(said) == {"unknown", "begun", "told"}
     assert [said[knob].remarks for knob in ("unknown", "begun")] == [(fact("effect.restarted"),)] * 2
     assert said["begun"].before == 100.0
     assert said["told"] == structs.replace(known, settled=True)
     settled = [structs.replace(record, measured=said.get(record.knob)) for record in records]
-    assert list(change_effects.lost(settled, applied)) == []
+    assert list(command_log.lost(settled, applied)) == []
 
 
 def test_iterations_that_come_again_count_once() -> None:
     values = [(step, 100.0) for step in range(60)] + [(step, 200.0) for step in range(30, 80)]
     found = pack("run/r", [(t + 1, step, {METRIC: value}) for t, (step, value) in enumerate(values)])
-    assert change_effects.throughput(found, METRIC) == [(step, 200.0) for step in range(30, 80)]
+    assert command_log.throughput(found, METRIC) == [(step, 200.0) for step in range(30, 80)]
 
 
 def test_what_is_changed_together_with_readers_is_measured_as_long_as_they_are() -> None:
@@ -189,10 +188,9 @@ def test_a_trial_without_a_figure_is_measured_as_any_change_once_it_has_ended() 
 
 def test_what_undoes_a_trial_and_what_users_set_is_not_of_it() -> None:
     tuner = tried("reverted")
-    assert change_effects.trial_of(own(), tuner) == tuner.tried[0]
-    assert change_effects.trial_of(own(wanted=32), tuner) is None
-    assert change_effects.trial_of(own(t=99), tuner) is None
+    assert command_log.trial_of(own(), tuner) == tuner.tried[0]
+    assert command_log.trial_of(own(wanted=32), tuner) is None
+    assert command_log.trial_of(own(t=99), tuner) is None
     assert (
-        change_effects.trial_of(change("lr", 40, wanted=64, t=100, origin=Origin(kind="person")), tuner)
-        is None
+        command_log.trial_of(change("lr", 40, wanted=64, t=100, origin=Origin(kind="person")), tuner) is None
     )

@@ -93,7 +93,7 @@ def test_a_change_that_cannot_be_measured_costs_no_row(
 ) -> None:
     kept: list[Columns] = []
     monkeypatch.setattr(quiet.keeper, "rows", lambda _, parts: kept.extend(parts))
-    monkeypatch.setattr("hoptui.daemon.state.change_effects.unsettled", broken)
+    monkeypatch.setattr("hoptui.daemon.state.command_log.unsettled", broken)
     quiet.rows(100.0, 101.0)
     assert len(kept) == 2
 

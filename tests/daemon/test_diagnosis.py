@@ -20,11 +20,11 @@ from hoptui.daemon import diagnosis as daemon_diagnosis
 from hoptui.daemon.diagnosis import MOST_ROWS, SETTLED_NS, Diagnosing
 from hoptui.daemon.state.gpu_ownership import Resolved
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.daemon.timings import DEFAULT
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.columns import concatenate, pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.facts import fact
+from hoptui.domain.pacing import DEFAULT
 from hoptui.domain.tuning import Diagnosis
 from hoptui.model.recorded.point_in_time import diagnosis_of
 from hoptui.protocol.messages import CommandRecord, Pulse

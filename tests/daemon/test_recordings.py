@@ -13,9 +13,9 @@ from msgspec import structs
 
 from hoptui.daemon.archive import REFUSED_TOLD_S, Archive
 from hoptui.daemon.recordings import History, RetentionLimits, limits, refused
-from hoptui.daemon.timings import Timings
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.pacing import Timings
 from hoptui.node.addresses import AddressError, Addresses
 from hoptui.protocol.messages import Buckets, CommandRecord, NodeState, Query, RunState
 from hoptui.recording import Recording, RecordingError

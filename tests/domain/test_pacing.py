@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hoptui.client.subscriptions import HUNGRY
-from hoptui.daemon.timings import DEFAULT
 from hoptui.domain import pacing
+from hoptui.domain.pacing import DEFAULT
 
 
 def test_a_number_of_a_run_is_at_most_a_second_and_a_quarter_old() -> None:

@@ -11,7 +11,7 @@ from hoptui.domain.columns import Columns, pack
 from hoptui.model.detail_requests import LATE_NS, PATIENCE_NS, STEPS, TILE, Closeups, TileRequest
 from hoptui.model.store import Store
 from hoptui.protocol.messages import Buckets, Delta, Query
-from hoptui.recording.resample import buckets
+from hoptui.recording.pyramid import buckets
 from tests import factories
 
 S = 1_000_000_000

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from hoptui.domain.columns import Columns, concatenate, pack
 from hoptui.protocol.messages import Buckets
-from hoptui.recording import Recording, resample
+from hoptui.recording import Recording, pyramid
 from hoptui.recording.ingest import Boot
 from hoptui.recording.pyramid import FACTOR, Summary, coarsen, summarise
 from hoptui.recording.tables import ROWS, decode_summary, encode_summary
@@ -62,14 +62,14 @@ def test_a_level_is_made_of_as_many_blocks_of_the_one_below(filled: Recording) -
 def test_short_windows_are_those_of_the_rows_exactly(filled: Recording) -> None:
     for t0, t1 in ((5_000, 5_600), (16_000, 17_400), (FAMILY, 0), (1, 511)):
         asked = (GPU, ("total", "power_w"), t0 * SECOND, t1 * SECOND or 17_433 * SECOND, 100, 7)
-        assert filled.buckets(*asked) == resample.buckets(filled.rows(GPU), *asked)
+        assert filled.buckets(*asked) == pyramid.buckets(filled.rows(GPU), *asked)
 
 
 def test_long_windows_hold_every_row_once_and_their_edges_are_off_by_half_a_bucket(filled: Recording) -> None:
     count = FAMILY + 2 * ROWS + 25
     points = 100
     found = filled.buckets(GPU, (), points=points, id=3)
-    exact = resample.buckets(filled.rows(GPU), GPU, (), 0, 0, points)
+    exact = pyramid.buckets(filled.rows(GPU), GPU, (), 0, 0, points)
     assert (found.id, found.source, found.names) == (3, GPU, ("power_w", "total"))
     buckets, plain = figures(found, "total"), figures(exact, "total")
     assert len(buckets) == points

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.protocol.messages import Buckets
-from hoptui.recording.resample import buckets
+from hoptui.recording.pyramid import buckets
 
 NAN = math.nan
 Plain = list[tuple[int, int, dict[str, float]]]

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from hoptui.tui import screens
+from hoptui.tui.preferences import LOOKS
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.run.screen import RunScreen
-from hoptui.tui.themes import LOOKS
 from screenshots import shots
 from screenshots.camera import RECORDING, NeverGivenError, Then
 from screenshots.cast import Shown, merged

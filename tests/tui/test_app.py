@@ -13,9 +13,9 @@ from rich.style import Style
 from textual.widgets import Input
 
 from hoptui.client.client import Link
-from hoptui.tui import themes
+from hoptui.tui import preferences
 from hoptui.tui.actions import ACTIONS
-from hoptui.tui.frame_clock import Frame
+from hoptui.tui.app_protocol import Frame
 from hoptui.tui.render_loop import TURN_S
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.screens.run.screen import RunScreen
@@ -28,11 +28,11 @@ ReadAll = Callable[[Any], str]
 SECOND = 1_000_000_000
 
 
-@pytest.mark.parametrize("theme", list(themes.LOOKS))
+@pytest.mark.parametrize("theme", list(preferences.LOOKS))
 def test_every_theme_draws(scene: MakeScene, play: Play, read: Read, theme: str) -> None:
     async def script(app: Any, pilot: Any) -> None:
         name = app.theme
-        assert app.theme == themes.LOOKS[theme].theme.name
+        assert app.theme == preferences.LOOKS[theme].theme.name
         assert "502 k" in read(app, "speed")
         await pilot.press("f2")
         await pilot.pause()
@@ -59,7 +59,7 @@ def test_the_theme_fits_the_terminal_unless_the_person_says_otherwise(
 ) -> None:
     monkeypatch.delenv("COLORTERM", raising=False)
     monkeypatch.setenv("TERM", term)
-    assert themes.choose(word, sure=sure) == themes.LOOKS[chosen]
+    assert preferences.choose(word, sure=sure) == preferences.LOOKS[chosen]
 
 
 @pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {}])
@@ -150,7 +150,7 @@ def test_a_theme_that_is_asked_for_is_stronger_than_no_color(
     play(scene(gpus=1).live().app(theme="dark"), script)
 
 
-@pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT])
+@pytest.mark.parametrize("theme", [preferences.DARK, preferences.LIGHT])
 def test_colours_survive_256_colours(theme: Any) -> None:
     """Greys are R = G = B and accents on the cube, so nothing shifts where only 256 colours are."""
     levels = {0, 95, 135, 175, 215, 255}
@@ -315,8 +315,10 @@ def test_every_action_has_an_id_a_key_and_a_sentence() -> None:
 
 
 def test_inks_are_styles_of_the_theme() -> None:
-    app_inks = themes.inks({**themes.DARK.to_color_system().generate(), **themes.DARK.variables})
-    assert set(app_inks) == set(themes.INKS)
+    app_inks = preferences.inks(
+        {**preferences.DARK.to_color_system().generate(), **preferences.DARK.variables}
+    )
+    assert set(app_inks) == set(preferences.INKS)
     assert all(isinstance(style, Style) for style in app_inks.values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hoptui.domain.pacing import REST_S, TICK_S
-from hoptui.tui.frame_clock import EVERYTHING, NOTHING, Frame, News, Pace
+from hoptui.tui.app_protocol import EVERYTHING, NOTHING, Frame, News, Pace
 
 
 def drawn(pace: Pace, seconds: float, waiting: int = 0, start: float = 100.0) -> list[Frame]:

@@ -18,8 +18,8 @@ from hoptui.domain.tuning import Measured
 from hoptui.presentation import vocabulary
 from hoptui.protocol.messages import Delta
 from hoptui.tui import actions
+from hoptui.tui.app_protocol import EVERYTHING
 from hoptui.tui.dialogs import Confirm, Help
-from hoptui.tui.frame_clock import EVERYTHING
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.screens.run.screen import RunScreen

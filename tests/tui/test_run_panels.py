@@ -11,9 +11,9 @@ from textual.color import Color
 
 from hoptui.client.client import Link
 from hoptui.settings import Config, Remembered
-from hoptui.tui import themes
+from hoptui.tui import preferences
+from hoptui.tui.app_protocol import EVERYTHING
 from hoptui.tui.components import events, gpus, header
-from hoptui.tui.frame_clock import EVERYTHING
 from hoptui.tui.preferences import ALONE, Preferences
 from hoptui.tui.screens.run import content
 from hoptui.tui.styled_text import Line, width_of
@@ -193,7 +193,7 @@ def test_what_was_dimmed_already_is_still_read_under_a_question(
         def ink() -> Color:
             return Color.from_rich_color(speed.render_line(0)._segments[0].style.color)
 
-        for theme in (themes.DARK, themes.LIGHT):
+        for theme in (preferences.DARK, preferences.LIGHT):
             app.theme = theme.name
             await pilot.pause()
             faded = ink()

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from textual.theme import Theme
 
-from hoptui.tui import themes
+from hoptui.tui import preferences
 
 RGB = tuple[float, float, float]
 # Machado, Oliveira, Fernandes 2009 (A Physiologically-based Model for Simulation of Color Vision Deficiency),
@@ -33,7 +33,7 @@ SEEN_BY: dict[str, tuple[RGB, RGB, RGB]] = {
 }
 APART = 14.5
 COLOURS = {
-    name: getattr(themes.ANSI, name) for name in ("foreground", "primary", "success", "warning", "error")
+    name: getattr(preferences.ANSI, name) for name in ("foreground", "primary", "success", "warning", "error")
 }
 
 
@@ -71,7 +71,7 @@ def contrast(a: str, b: str) -> float:
 
 
 @pytest.mark.parametrize("eyes", SEEN_BY)
-@pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT], ids=lambda theme: theme.name)
+@pytest.mark.parametrize("theme", [preferences.DARK, preferences.LIGHT], ids=lambda theme: theme.name)
 def test_states_and_curves_are_told_apart(theme: Theme, eyes: str) -> None:
     states = (theme.success, theme.warning, theme.error)
     curves = tuple(theme.variables[f"ink-{i}"] for i in range(1, 5))
@@ -85,17 +85,17 @@ def test_states_and_curves_are_told_apart(theme: Theme, eyes: str) -> None:
 
 def test_the_sixteen_colours_are_read_on_no_ground_but_the_terminals_own() -> None:
     """That may be black or white: a white is not seen on the one, nor every grey on either."""
-    assert themes.ANSI.variables["ink-cursor"] == "ansi_default"
-    inks = themes.inks({**themes.DARK.variables, **themes.ANSI.variables, **COLOURS})
+    assert preferences.ANSI.variables["ink-cursor"] == "ansi_default"
+    inks = preferences.inks({**preferences.DARK.variables, **preferences.ANSI.variables, **COLOURS})
     for name in ("dim", "faint", "track", "strong", "stale", "veiled"):
         colour = inks[name].color
         assert colour is not None
         assert colour.is_default, name
-        assert bool(inks[name].dim) is (name in themes.PALE)
+        assert bool(inks[name].dim) is (name in preferences.PALE)
     assert inks["strong"].bold
 
 
-@pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT], ids=lambda theme: theme.name)
+@pytest.mark.parametrize("theme", [preferences.DARK, preferences.LIGHT], ids=lambda theme: theme.name)
 def test_everything_that_is_read_stands_out(theme: Theme) -> None:
     greys = (theme.variables[f"ink-{name}"] for name in ("dim", "faint", "stale"))
     read = (theme.foreground, theme.success, theme.warning, theme.error, *greys)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hoptui.tui.charts.ticks import (
+from hoptui.tui.charts.plot import (
     clock_ticks,
     count_ticks,
     elapsed,

@@ -18,10 +18,10 @@ from hoptui.cli.support.recordings import size, taken
 from hoptui.cli.support.snapshot import NodeSnapshot, look, refuse_read_only
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage
 from hoptui.client.session import NoDaemon, Session, Unreachable
-from hoptui.domain.quantities import counted
 from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.presentation import numbers, sentences
+from hoptui.presentation.numbers import counted
 from hoptui.protocol.messages import NodeState
 
 STOP_S = 5.0

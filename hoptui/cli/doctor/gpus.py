@@ -12,8 +12,8 @@ from hoptui.cli.doctor import Check, Status
 from hoptui.daemon.state.gpu_ownership import NO_DEVICES, Claim, resolve
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import Fact
-from hoptui.domain.quantities import counted
 from hoptui.presentation import numbers, sentences
+from hoptui.presentation.numbers import counted
 from hoptui.telemetry.nvml_errors import NO_PERMISSION
 
 ROOT = Path("/")

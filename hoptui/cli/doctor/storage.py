@@ -10,9 +10,9 @@ from pathlib import Path
 
 from hoptui.cli.doctor import Check
 from hoptui.cli.support.recordings import size
-from hoptui.domain.quantities import counted
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.presentation import numbers
+from hoptui.presentation.numbers import counted
 
 LEAST_FREE = 1 << 30
 NETWORK = (

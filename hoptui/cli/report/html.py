@@ -20,7 +20,7 @@ from hoptui.cli.report.document import (
     Table,
 )
 from hoptui.presentation import numbers
-from hoptui.tui.charts.ticks import Scale, elapsed_ticks, value_scale
+from hoptui.tui.charts.plot import Scale, elapsed_ticks, value_scale
 
 """How the HTML page looks: one style sheet, light or dark as the reader's system is, and for paper."""
 

@@ -22,8 +22,8 @@ from hoptui.daemon.state.command_log import restarting
 from hoptui.daemon.state.derived_rows import Account
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
-from hoptui.daemon.timings import DEFAULT
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.pacing import DEFAULT
 from hoptui.node.processes import Peer
 from hoptui.protocol import VERSION, messages
 from hoptui.protocol.authors import author

@@ -16,16 +16,16 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec import structs
 
-from hoptui.daemon.state import change_effects
+from hoptui.daemon.state import command_log
 from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.derived_rows import THROUGHPUT
 from hoptui.daemon.state.registry import Registry, TrackedRun
 from hoptui.daemon.state.row_buffers import Rings, one_row
-from hoptui.daemon.timings import DEFAULT, Timings
 from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.protocol import VERSION
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
@@ -327,11 +327,11 @@ class Node:
     def _measure(self, run: TrackedRun) -> None:
         """Bring the measured effect of the newest applied changes up to date."""
         records = self.book.of(run.id)
-        applied, places = change_effects.unsettled(records, run.state.epoch)
-        for record, found in change_effects.lost(records, applied):
+        applied, places = command_log.unsettled(records, run.state.epoch)
+        for record, found in command_log.lost(records, applied):
             self.book.measured(record, found)
         ring, metric = self.rings.get(f"run/{run.id}"), self.throughput_of(run)
         if metric and ring is not None and places:
             rows = ring.excerpt((metric, *ASIDE_COLUMNS), most=MEASURED)
-            for record, found in change_effects.measured(applied, places, rows, metric, run.state.tuner):
+            for record, found in command_log.measured(applied, places, rows, metric, run.state.tuner):
                 self.book.measured(record, found)

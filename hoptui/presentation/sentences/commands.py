@@ -8,7 +8,7 @@ import msgspec
 
 from hoptui.domain.facts import nested
 from hoptui.domain.knobs import KnobError, KnobSpec, check_value, missing, shown
-from hoptui.domain.quantities import counted
+from hoptui.presentation.numbers import counted
 from hoptui.presentation.sentences.template import Entry, Fields, Write
 
 

@@ -10,8 +10,7 @@ from textual.message import Message
 
 from hoptui.model.series import SeriesWindow
 from hoptui.presentation import numbers
-from hoptui.tui.charts.plot import ACROSS, AXIS_WIDTH, Curve, Mark, Paper, plot
-from hoptui.tui.charts.ticks import time_ticks
+from hoptui.tui.charts.plot import ACROSS, AXIS_WIDTH, Curve, Mark, Paper, plot, time_ticks
 from hoptui.tui.snapshot import SECOND, View
 from hoptui.tui.widgets import Lines
 

@@ -10,8 +10,7 @@ from hoptui.domain.throughput import level, usable
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import value_text
-from hoptui.tui.charts.plot import ACROSS, place, rasterize
-from hoptui.tui.charts.ticks import value_scale
+from hoptui.tui.charts.plot import ACROSS, place, rasterize, value_scale
 from hoptui.tui.snapshot import OLD_S, SECOND, View
 from hoptui.tui.styled_text import GAP, Line, Span, bar
 

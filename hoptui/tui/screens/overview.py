@@ -9,14 +9,13 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.model.process_handle import NotYoursError, ProcessHandle
 from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, of
-from hoptui.tui.app_protocol import Moved, Picked
+from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.components import events, gpus, header, host, runs
 from hoptui.tui.dialogs import Confirm
-from hoptui.tui.frame_clock import Frame
+from hoptui.tui.run_control import NotYoursError, ProcessHandle
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import GAP, Line, Span

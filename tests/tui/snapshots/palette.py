@@ -1,6 +1,6 @@
 """Names of the styles in a picture.
 
-A style is named after the inks of `hoptui.tui.themes`: `good`, `text bold`, `dim on cursor`. Inks of one
+A style is named after the inks of `hoptui.tui.preferences`: `good`, `text bold`, `dim on cursor`. Inks of one
 style share a name: `good/ink 3`. An ink that is bold in `themes.INKS` has no `bold` here. `covered` shows
 through behind a dialog. A colour without a name is written as `#rrggbb`. The themes `ansi` and `none` have
 the terminal's words: `cyan bold`. `golden/inks.txt` has the colour of each name.
@@ -17,7 +17,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import Theme
 
-from hoptui.tui import themes
+from hoptui.tui import preferences
 
 PLAIN = "text"
 ATTRIBUTES = ("bold", "dim", "italic", "underline", "reverse", "strike")
@@ -91,7 +91,7 @@ def _hex(colour: RichColor | None) -> Hex:
 
 @lru_cache
 def _layers(theme: str) -> list[Layer]:
-    look = themes.LOOKS[theme]
+    look = preferences.LOOKS[theme]
     if look.theme.ansi:
         return [Layer("", {}, {"default": ""})]
     named = colours(look.theme)
@@ -125,7 +125,8 @@ def colours(theme: Theme) -> Named:
     """The colours of the inks, of the frames and of the grounds, as a theme gives them to the app."""
     variables = {**theme.to_color_system().generate(), **theme.variables}
     inks = {
-        called(ink): (Color.parse(variables[variable]), bold) for ink, (variable, bold) in themes.INKS.items()
+        called(ink): (Color.parse(variables[variable]), bold)
+        for ink, (variable, bold) in preferences.INKS.items()
     }
     frames = {frame: (Color.parse(variables[variable]), False) for frame, variable in FRAMES.items()}
     return Named(

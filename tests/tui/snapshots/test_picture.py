@@ -13,7 +13,7 @@ import pytest
 from rich.segment import Segment
 from rich.style import Style
 
-from hoptui.tui import themes
+from hoptui.tui import preferences
 from tests.tui.snapshots import palette, picture
 from tests.tui.snapshots.conftest import GOLDEN, SHOWN, check, difference, golden_file
 
@@ -73,8 +73,8 @@ def test_a_style_is_named_after_its_ink_its_ground_and_its_attributes() -> None:
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_every_ink_has_a_name_in_both_themes(theme: str) -> None:
-    look = themes.LOOKS[theme].theme
-    inks = themes.inks({**look.to_color_system().generate(), **look.variables})
+    look = preferences.LOOKS[theme].theme
+    inks = preferences.inks({**look.to_color_system().generate(), **look.variables})
     ground = Style(bgcolor=palette.colours(look).grounds[""].rich_color)
     for ink, style in inks.items():
         assert palette.called(ink) in palette.name(style + ground, theme, blank=False).split("/")

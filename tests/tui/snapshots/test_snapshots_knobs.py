@@ -11,8 +11,8 @@ import pytest
 
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.tuning import Measured
-from hoptui.model.process_handle import ProcessHandle
 from hoptui.protocol.messages import Origin
+from hoptui.tui.run_control import ProcessHandle
 from hoptui.tui.screens.overview import Endings
 from tests.client import fake_daemon
 from tests.tui.conftest import RUN, Scene

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hoptui.tui import themes
+from hoptui.tui import preferences
 from tests.tui.conftest import Scene
 from tests.tui.snapshots import palette
 from tests.tui.snapshots.conftest import Golden, Snapshot
@@ -10,14 +10,16 @@ from tests.tui.snapshots.conftest import Golden, Snapshot
 
 def test_inks(golden: Golden) -> None:
     """A changed colour changes one line here. The pictures have only the names."""
-    looks = {word: look for word, look in themes.LOOKS.items() if look.colours}
+    looks = {word: look for word, look in preferences.LOOKS.items() if look.colours}
     styles = {
-        word: themes.inks({**look.theme.to_color_system().generate(), **look.theme.variables})
+        word: preferences.inks({**look.theme.to_color_system().generate(), **look.theme.variables})
         for word, look in looks.items()
     }
     lines = ["The style of every ink, and the colours of frames and grounds, in each theme.", ""]
     lines.append(_line("", *looks))
-    lines += [_line(palette.called(ink), *(str(styles[word][ink]) for word in looks)) for ink in themes.INKS]
+    lines += [
+        _line(palette.called(ink), *(str(styles[word][ink]) for word in looks)) for ink in preferences.INKS
+    ]
     for kind, variables in (("", palette.FRAMES), ("on ", palette.GROUNDS)):
         for name, variable in variables.items():
             values = (_variable(look, variable) for look in looks.values())
@@ -31,7 +33,7 @@ def test_run_light(snapshot: Snapshot) -> None:
     snapshot(there.app(theme="light"), sizes=((120, 40),), themes=("light",))
 
 
-def _variable(look: themes.Look, variable: str) -> str:
+def _variable(look: preferences.Look, variable: str) -> str:
     return {**look.theme.to_color_system().generate(), **look.theme.variables}[variable].lower()
 
 

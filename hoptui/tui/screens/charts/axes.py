@@ -13,7 +13,7 @@ from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
 from hoptui.tui.charts.grid import LEAST_NS, Extent, Pick
 from hoptui.tui.charts.line_chart import Drawn
-from hoptui.tui.charts.ticks import clock_ticks, count_ticks, elapsed, elapsed_ticks
+from hoptui.tui.charts.plot import clock_ticks, count_ticks, elapsed, elapsed_ticks
 from hoptui.tui.snapshot import SECOND, AnySeries, AnyStore, View
 
 if TYPE_CHECKING:

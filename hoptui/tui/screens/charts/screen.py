@@ -11,11 +11,11 @@ from textual.app import ComposeResult
 from textual.containers import Container
 
 from hoptui.tui.actions import Action, bindings
+from hoptui.tui.app_protocol import Frame
 from hoptui.tui.charts.grid import PAGE, Board, Extent, Grid, Pick, arrange
 from hoptui.tui.charts.line_chart import LABEL_CELLS, Dragged, Gesture, Pointed, TouchChart, Turned, holding
 from hoptui.tui.charts.plot import ACROSS, Paper
 from hoptui.tui.dialogs import Choice, Finder, Option
-from hoptui.tui.frame_clock import Frame
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.screens.charts import content
 from hoptui.tui.screens.charts.axes import Axis, Comparison, StepAxis

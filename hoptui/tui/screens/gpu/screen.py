@@ -11,11 +11,10 @@ from hoptui.presentation import numbers
 from hoptui.presentation.gpu_readings import GPU
 from hoptui.presentation.readings import value_text
 from hoptui.tui.actions import Action, bindings
-from hoptui.tui.app_protocol import Moved, Picked
+from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
-from hoptui.tui.charts.ticks import SPANS
+from hoptui.tui.charts.plot import SPANS
 from hoptui.tui.components import gpus, header, host, runs
-from hoptui.tui.frame_clock import Frame
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.gpu import content
 from hoptui.tui.snapshot import View

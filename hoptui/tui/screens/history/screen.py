@@ -16,9 +16,8 @@ from hoptui.presentation import numbers
 from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.actions import bindings, of
-from hoptui.tui.app_protocol import Moved, Picked
+from hoptui.tui.app_protocol import EVERYTHING, Frame, Moved, Picked
 from hoptui.tui.components import header
-from hoptui.tui.frame_clock import EVERYTHING, Frame
 from hoptui.tui.screen_base import LiveBox, LiveScreen, TextBox, set_height
 from hoptui.tui.screens.history import content
 from hoptui.tui.snapshot import View

@@ -9,9 +9,8 @@ from textual.app import ComposeResult
 
 from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, of
-from hoptui.tui.app_protocol import AppProtocol, Moved, Picked
+from hoptui.tui.app_protocol import AppProtocol, Frame, Moved, Picked
 from hoptui.tui.components import header
-from hoptui.tui.frame_clock import Frame
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.screens.hosts import content
 from hoptui.tui.styled_text import GAP, Span

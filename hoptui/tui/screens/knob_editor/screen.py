@@ -15,8 +15,7 @@ from hoptui.presentation import numbers
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tui import dialogs
 from hoptui.tui.actions import Action, bindings, of
-from hoptui.tui.app_protocol import Picked
-from hoptui.tui.frame_clock import EVERYTHING, Frame
+from hoptui.tui.app_protocol import EVERYTHING, Frame, Picked
 from hoptui.tui.run_control import Seen, Staged
 from hoptui.tui.screen_base import LiveBox, set_height
 from hoptui.tui.screens.knob_editor import content

@@ -9,8 +9,19 @@ from typing import NamedTuple
 from hoptui.model.series import SeriesWindow
 from hoptui.presentation import numbers
 from hoptui.tui.charts.line_chart import ChartSeries, latest, whole_dots
-from hoptui.tui.charts.plot import ACROSS, AXIS_WIDTH, DOWN, Curve, Mark, Paper, place, plot, rasterize
-from hoptui.tui.charts.ticks import SPANS, value_scale
+from hoptui.tui.charts.plot import (
+    ACROSS,
+    AXIS_WIDTH,
+    DOWN,
+    SPANS,
+    Curve,
+    Mark,
+    Paper,
+    place,
+    plot,
+    rasterize,
+    value_scale,
+)
 from hoptui.tui.components import figures, gpus, host, phases, runs
 from hoptui.tui.components.events import last_change, unmeasured
 from hoptui.tui.components.figures import VALUE, energy, fact, headline, label_of, number

@@ -7,9 +7,8 @@ from textual.app import ComposeResult
 from hoptui.presentation import numbers
 from hoptui.settings import THEMES
 from hoptui.tui.actions import bindings, of
-from hoptui.tui.app_protocol import Moved, Picked
+from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.components import header
-from hoptui.tui.frame_clock import Frame
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.screens.settings import content
 from hoptui.tui.styled_text import GAP, Span

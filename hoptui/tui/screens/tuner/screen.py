@@ -12,10 +12,9 @@ from hoptui.domain.tuning import Limits
 from hoptui.presentation import numbers
 from hoptui.tui import dialogs
 from hoptui.tui.actions import Action, bindings, of
-from hoptui.tui.app_protocol import Moved, Picked
+from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.components import header, tuner
 from hoptui.tui.components.tuner import TrialRow
-from hoptui.tui.frame_clock import Frame
 from hoptui.tui.run_control import advised
 from hoptui.tui.screen_base import LiveBox, LiveScreen, set_height
 from hoptui.tui.screens.tuner import content

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.model import process_handle as module
-from hoptui.model.process_handle import NotYoursError, ProcessHandle
 from hoptui.protocol.messages import NodeState
+from hoptui.tui import run_control as module
+from hoptui.tui.run_control import NotYoursError, ProcessHandle
 
 ME = psutil.Process()
 
