@@ -34,7 +34,7 @@ class Recording:
     discarded and counted in `dropped`. Flushed data survives a SIGKILL of the writer.
 
     Stamps are on the caller's clock. A writer uses this boot's monotonic nanoseconds; stamps of an earlier
-    boot lie in the past and may be negative. A reader uses the recording's own clock (see clock_offsets.py)
+    boot lie in the past and may be negative. A reader uses the recording's own clock (see `ingest`)
     unless it passes a boot.
     """
 
