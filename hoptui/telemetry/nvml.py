@@ -12,8 +12,7 @@ from hoptui.domain.devices import GpuInfo, GpuProcess, Happened
 from hoptui.domain.facts import Fact, fact
 from hoptui.node.driver_probe import DRIVER, IDLE, SetProbe, no_probe
 from hoptui.telemetry.gpm import GpmQuery
-from hoptui.telemetry.gpu import Job, Surroundings, Troubles
-from hoptui.telemetry.gpu_processes import ProcessOwners
+from hoptui.telemetry.gpu import Job, ProcessOwners, Surroundings, Troubles
 from hoptui.telemetry.gpu_slot import NOT_LISTED, RETRY_NS, Bell, Slot, address
 from hoptui.telemetry.nvml_errors import DRIVER_GONE, SECOND_NS, fields_of, lost
 

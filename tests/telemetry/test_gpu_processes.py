@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.telemetry.gpu_processes import LONGEST_COMMAND, ProcessOwners
+from hoptui.telemetry.gpu import LONGEST_COMMAND, ProcessOwners
 
 
 @pytest.fixture
