@@ -183,7 +183,7 @@ def state_text(vital: Vital | None, run: RunState) -> str:
     The symbol is not in it: `STATES[vital.state].symbol` goes before, in a column or colour of its own.
     """
     if run.exit_reason or (vital is not None and vital.state == "exited"):
-        why = run.exit_reason or (vital.why if vital else "")
+        why = run.exit_reason
         detail = numbers.clean(run.exit_detail, 80)
         if detail.startswith("by "):
             why, detail = f"{why} {detail}", ""
@@ -191,7 +191,7 @@ def state_text(vital: Vital | None, run: RunState) -> str:
     if vital is None:
         return UNKNOWN_STATE.text
     word = STATES[vital.state].text
-    why = numbers.clean(vital.why, 80)
+    why = numbers.clean(sentences.text_of(vital.because), 80)
     match vital.state:
         case "live":
             return word

@@ -431,14 +431,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):
-    """The fast part of a run's state. `why` explains a state other than `live` in a few words.
+    """The fast part of a run's state. `because` explains a state other than `live` in a few words.
 
     `throughput` is the run's headline rate over its last iterations (see `throughput.level`), None if
     unknown.
     """
 
     state: State
-    why: str = ""
+    because: Fact | None = None
     step: int = 0
     phase: str = ""
     phase_age_s: float = 0.0

@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.domain.columns import pack
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
 from hoptui.node import processes
 from hoptui.presentation.numbers import duration
@@ -77,7 +78,7 @@ def test_a_daemon_just_started_gets_time_to_hear_from_its_runs(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon.add(factories.run())
-    silent = Vital(state="unresponsive", why="no word from it since the daemon started")
+    silent = Vital(state="unresponsive", because=fact("state.not_connected"))
     daemon.vitals = {"abcd2345": silent}
 
     def answer(message: FromViewer) -> None:

@@ -145,7 +145,11 @@ def test_stopped_trainer_is_not_answering_and_never_dead(node: TestNode) -> None
     def unresponsive() -> bool:
         vital = viewer.vital(run.run)
         seen.add(vital.state)
-        return vital.state == "unresponsive" and "no pulse" in vital.why
+        return (
+            vital.state == "unresponsive"
+            and vital.because is not None
+            and vital.because.code == "state.no_pulse"
+        )
 
     until(unresponsive, what="'not answering'")
     assert "exited" not in seen

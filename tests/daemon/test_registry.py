@@ -10,6 +10,7 @@ from msgspec import structs
 
 from hoptui.daemon.state.registry import DuplicateRunError, Registry
 from hoptui.domain.columns import pack
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.protocol.messages import Outcome, Pulse, RunHello
 from tests.daemon.quiet_node import QuietNode
@@ -45,17 +46,20 @@ def test_three_signals_never_merged(registry: Registry) -> None:
     assert run.vital(10.5).iteration_s == 1.0
     run.pulse(Pulse(step=8, phase="checkpoint", progress_age_s=3.5, phase_age_s=140.0), now=14.0)
     vital = run.vital(14.0)
-    assert (vital.state, vital.why) == ("busy", "in checkpoint for 140 s")
+    assert (vital.state, vital.because) == (
+        "busy",
+        fact("state.in_phase", phase="checkpoint", age_s=140.0),
+    )
     run.pulse(Pulse(step=8, paused=True, paused_left_s=60.0, progress_age_s=50.0), now=15.0)
     assert run.vital(16.0).state == "paused"
     assert run.vital(16.0).paused_left_s == 59.0
     vital = run.vital(21.0)
-    assert (vital.state, vital.why) == ("unresponsive", "no pulse for 6 s")
+    assert (vital.state, vital.because) == ("unresponsive", fact("state.no_pulse", age_s=6.0))
     run.pulse(Pulse(step=9), now=22.0)
     assert run.vital(22.0).state == "live"
     run.exit("finished", "", 200.0)
     vital = run.vital(99.0)
-    assert (vital.state, vital.why, vital.step) == ("exited", "finished", 9)
+    assert (vital.state, vital.because, vital.step) == ("exited", None, 9)
 
 
 def test_the_typical_iteration_is_that_of_the_newest(registry: Registry) -> None:
@@ -163,7 +167,7 @@ def test_a_run_that_said_so_may_restart_within_its_process(registry: Registry) -
     first, _ = registry.hello(b"a", hello(), 1.0)
     first.restarting = True
     assert first.vital(99.0).state == "busy"
-    assert first.vital(99.0).why == "restarting to change a knob"
+    assert first.vital(99.0).because == fact("state.restarting")
     with pytest.raises(DuplicateRunError):
         registry.hello(b"b", hello(nonce="other", pid=10), 2.0)
     after, kind = registry.hello(b"b", hello(nonce="other"), 2.0)

@@ -81,7 +81,7 @@ def test_a_change_is_applied_when_the_new_process_has_read_it_back(restarting: R
     command = restarting.ask()
     assert restarting.gone(command).fields == {"checkpoint": "x.ckpt"}
     vital = viewer.vital(run.run)
-    assert (vital.state, vital.why) == ("busy", "restarting to change a knob")
+    assert (vital.state, vital.because) == ("busy", fact("state.restarting"))
     assert value(restarting.now()) == (8, True)  # what waits is not shown as the value
     refused = viewer.outcome(viewer.command(run, knob="width", value=4))
     assert refused.code == "restarting"

@@ -27,6 +27,11 @@ RAISED = _nested(fact("raised", error="ValueError: no"))
 
 SAMPLES: dict[str, Fields | list[Fields]] = {
     # runs
+    "state.restarting": {},
+    "state.not_connected": {},
+    "state.no_pulse": {"age_s": 6.2},
+    "state.paused": {"left_s": 41.0},
+    "state.in_phase": [{"phase": "checkpoint", "age_s": 140.0}, {"phase": "", "age_s": 12.0}],
     "run.started": {"pid": 4121},
     "run.restarted": {"restart": 1, "pid": 4121},
     "run.reconnected": {},

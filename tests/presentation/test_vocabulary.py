@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 from msgspec.structs import replace
 
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState
 from hoptui.domain.tuning import Change, Measured
 from hoptui.presentation import vocabulary
@@ -146,8 +147,11 @@ def test_both_sides_of_the_throughput(measured: Measured | None, shown: str) -> 
     ("vital", "shown"),
     [
         (None, "unknown"),
-        (Vital(state="live", why="never shown"), "live"),
-        (Vital(state="busy", why="in checkpoint for 140 s"), "busy: in checkpoint for 140 s"),
+        (Vital(state="live", because=fact("state.no_pulse", age_s=9.0)), "live"),
+        (
+            Vital(state="busy", because=fact("state.in_phase", phase="checkpoint", age_s=140.0)),
+            "busy: in checkpoint for 140 s",
+        ),
         (Vital(state="busy", phase="checkpoint", phase_age_s=140), "busy: in checkpoint for 2 m 20 s"),
         (Vital(state="paused", paused_left_s=42), "paused: goes on in 42 s"),
         (Vital(state="unresponsive", pulse_age_s=7.2), "not answering: no pulse for 7 s"),

@@ -207,7 +207,7 @@ NODE = messages.NodeState(
 )
 VITAL = messages.Vital(
     state="busy",
-    why="in checkpoint for 140 s",
+    because=Fact("state.in_phase", {"phase": "checkpoint", "age_s": 140.0}),
     step=1205,
     phase="checkpoint",
     phase_age_s=140.0,

@@ -83,7 +83,7 @@ def test_golden_bytes_are_still_understood(example: messages.Message, decoders: 
 
 REMOVED = {
     "lease.state": ("holder", "viewer", "left_s"),
-    "delta": ("node.runs.lease", "node.gpu_reason", "node.sampler", "node.gpus.reason"),
+    "delta": ("node.runs.lease", "node.gpu_reason", "node.sampler", "node.gpus.reason", "vitals.r1.why"),
     "sampler.devices": ("reason", "gpus.reason", "gpus.missing"),
 }
 """Fields of older peers that are ignored, by message: those of exclusive control of a run, and sentences

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from hoptui.client.client import Change, Link
+from hoptui.domain.facts import fact
 from hoptui.settings import Config
 from hoptui.tui.components import header
 from hoptui.tui.hosts_app import FleetApp
@@ -217,7 +218,7 @@ def test_of_a_run_that_is_not_live_it_is_told_why_and_no_old_throughput(scene: M
         return "".join(span.text for span in content.rows(app.hosts_seen(), 120, 0)[1])
 
     assert "env steps/s" in told()
-    there.update(vital={"state": "unresponsive", "why": "no pulse for 9 s"})
+    there.update(vital={"state": "unresponsive", "because": fact("state.no_pulse", age_s=9.0)})
     assert "not answering" in told()
     assert "no pulse for 9 s" in told()
     assert "env steps/s" not in told()

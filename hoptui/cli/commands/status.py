@@ -13,7 +13,7 @@ from hoptui.cli.support.terminal import OK, dump, say, table
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Diagnosis
 from hoptui.model import runs
-from hoptui.presentation import diagnosis, numbers, tuner, vocabulary
+from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
 from hoptui.protocol.messages import Event, RunState, Vital
 
 LAST = 10  # events and commands in `status`
@@ -68,7 +68,8 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
     vital = seen.store.vital(run.run)
     return {
         **summary(seen, run),
-        "why": vital.why if vital else "",
+        "why": run.exit_reason or (sentences.text_of(vital.because) if vital else ""),
+        "because": vital.because if vital else None,
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,
         "left_s": _left_s(seen, run, vital) if vital else None,

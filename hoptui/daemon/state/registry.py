@@ -14,6 +14,7 @@ from msgspec import structs
 from hoptui.daemon.state.derived_rows import Account, headline
 from hoptui.daemon.state.gpu_ownership import Claim, Resolved
 from hoptui.domain.columns import Columns
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.pacing import DEFAULT
 from hoptui.domain.throughput import level, took, usable
@@ -195,11 +196,11 @@ class TrackedRun:
         """How it is doing. Three signals, never merged: its pulse, its progress, its process."""
         pulse = self._pulse
         age = now - self._pulse_at if pulse is not None else None
-        state, why = self._judge(pulse, age)
+        state, because = self._judge(pulse, age)
         still = age if age is not None and state != "exited" else 0.0
         return Vital(
             state=state,
-            why=why,
+            because=because,
             step=max(self.last_step, pulse.step if pulse else 0),
             phase=pulse.phase if pulse else "",
             phase_age_s=pulse.phase_age_s + still if pulse else 0.0,
@@ -212,22 +213,22 @@ class TrackedRun:
             last_t=self.last_t,
         )
 
-    def _judge(self, pulse: Pulse | None, age: float | None) -> tuple[State, str]:
+    def _judge(self, pulse: Pulse | None, age: float | None) -> tuple[State, Fact | None]:
         if self.exited:
-            return "exited", self.state.exit_reason
+            return "exited", None
         if self.restarting:
-            return "busy", "restarting to change a knob"
+            return "busy", fact("state.restarting")
         if pulse is None or age is None:
-            return "unresponsive", "no word from it since the daemon started"
+            return "unresponsive", fact("state.not_connected")
         if age > self.no_pulse_s:
-            return "unresponsive", f"no pulse for {age:.0f} s"
+            return "unresponsive", fact("state.no_pulse", age_s=age)
         if pulse.paused:
-            return "paused", f"goes on by itself in {max(0.0, pulse.paused_left_s - age):.0f} s"
+            return "paused", fact("state.paused", left_s=max(0.0, pulse.paused_left_s - age))
         progress = pulse.progress_age_s + age
         typical = self.iteration_s()
         if progress > max(LEAST_BUSY_S, 3 * typical if typical is not None else 0.0):
-            return "busy", f"in {pulse.phase or 'an iteration'} for {pulse.phase_age_s + age:.0f} s"
-        return "live", ""
+            return "busy", fact("state.in_phase", phase=pulse.phase, age_s=pulse.phase_age_s + age)
+        return "live", None
 
 
 class Registry:

@@ -364,7 +364,7 @@ class RecordedStore:
         source, t, run = f"run/{self.run_id}", self._position, self._run
         step = self._step()
         if source not in self.pages.sources or not self.front(source).row_t:
-            return Vital(state="exited" if run.exit_reason else "live", why=run.exit_reason, step=step)
+            return Vital(state="exited" if run.exit_reason else "live", step=step)
         row_t = self.front(source).row_t
         paces = self.pages.tail(source, "iteration_s", row_t, PACE, BACK_PAGES)
         pace = statistics.median(paces) if paces else None
@@ -372,7 +372,7 @@ class RecordedStore:
         paused = self.chronicle.paused_at(t)
         vital = Vital(state="live", step=step, progress_age_s=age_s, iteration_s=pace, last_t=row_t)
         if run.exit_reason:
-            return structs.replace(vital, state="exited", why=run.exit_reason)
+            return structs.replace(vital, state="exited")
         # The row of the iteration before the pause may be slightly younger.
         if paused is not None and row_t <= paused + SECOND // 10:
             return structs.replace(vital, state="paused")

@@ -25,7 +25,18 @@ def _ranks_differ(fields: Fields, _: Write) -> str:
     return f"{text}; and {fields['more']} more" if fields["more"] else text
 
 
+def _in_phase(fields: Fields, _: Write) -> str:
+    return f"in {fields['phase'] or 'an iteration'} for {fields['age_s']:.0f} s"
+
+
 SENTENCES: Mapping[str, Entry] = {
+    # why a run is not live
+    "state.restarting": "restarting to change a knob",
+    "state.not_connected": "no word from it since the daemon started",
+    "state.no_pulse": "no pulse for {age_s:.0f} s",
+    "state.paused": "goes on by itself in {left_s:.0f} s",
+    "state.in_phase": _in_phase,
+    # what happens
     "run.started": "started (pid {pid})",
     "run.restarted": "restart {restart} (pid {pid})",
     "run.reconnected": "connected to the daemon again",
