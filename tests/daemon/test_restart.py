@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from hoptui.domain.facts import fact
+from hoptui.presentation import sentences
 from hoptui.protocol import messages
 from hoptui.protocol.messages import RunState
 from tests.conftest import TestNode, over, until
@@ -87,7 +88,7 @@ def test_a_change_is_applied_when_the_new_process_has_read_it_back(restarting: R
     assert refused.code == "restarting"
     waiting = restarting.node.hoptui("set", "toy", "width=32")
     assert waiting.returncode == 1
-    assert "toy is restarting to change a knob: try again once it is back" in waiting.stderr
+    assert sentences.sentence(fact("restarting", name="toy")) in waiting.stderr
 
     restarting.say("go")
     done = viewer.outcome(command)
