@@ -1,6 +1,5 @@
-"""What every viewer is made of: the client of the daemon, the store it fills, and the words for what is in
-it.
+"""The client of the daemon and the connections, requests and commands of a viewer.
 
-The dashboard and the command line call it; it draws nothing, never touches a run except by commands over the
-wire, and works without a terminal.
+The dashboard and the command line use it. It draws nothing, affects runs only by commands, and needs no
+terminal.
 """

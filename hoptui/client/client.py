@@ -1,8 +1,7 @@
-"""The client of the daemon: one thread with the viewer's only socket, which fills the store and carries
-commands.
+"""The client of the daemon: one thread with the viewer's only socket. It fills the store and sends commands.
 
-It comes back when the daemon does, and keeps what it knows in the meantime. Which message is next is decided
-in `protocol`, how the daemon is got at in `way`; here are the socket and the clock.
+It reconnects when the daemon returns, and keeps its data in the meantime. `conversation` decides which
+message is next, `routes` how to reach the daemon. This module has the socket and the clock.
 """
 
 from __future__ import annotations
@@ -34,18 +33,17 @@ from hoptui.protocol.messages import Buckets, Command, Origin, State, Verb, View
 
 Change = Literal["link", "node", "events", "commands", "vitals"]
 
-TRY_AGAIN_S = 5.0  # with a daemon that was of no use
+TRY_AGAIN_S = 5.0  # after a daemon that cannot be used
 
 
 LinkState = Literal["connecting", "live", "lost", "failed"]
 
 
 class Link(NamedTuple):
-    """How the viewer stands with the daemon; times are of `time.monotonic`, `reason` is a sentence unless
-    live.
+    """The connection to the daemon. Times are of `time.monotonic`; `reason` is a sentence unless live.
 
     `node` is the other node's name, empty for this one's daemon. The newest answer came at `answered` and was
-    `under_way_s` old then. Over a `slow` link less is asked for.
+    `under_way_s` old then. Over a `slow` link, less is requested.
     """
 
     state: LinkState
@@ -58,20 +56,20 @@ class Link(NamedTuple):
     slow: bool = False
 
     def age_s(self, now: float) -> float | None:
-        """How old is what the daemon said last; None before it has said anything."""
+        """Return the age of the daemon's newest answer in seconds, None before the first."""
         return None if self.answered is None else max(0.0, now - self.answered) + self.under_way_s
 
 
 class Client:
-    """Connects to the daemon of `where` (default: this user's), or the one at the end of `way`, in a thread
-    of its own.
+    """Connects to the daemon of `where` (default: this user's), or to the one at the end of `way`, in a
+    thread.
 
-    `on_change` is called in that thread, and only for changes of state: of the link, the node or what is
-    known of its past, events, commands, or of a run's state word; it may be set later, by who then looks at
-    what there is. Rows are looked up in `store` by whoever draws them, when they draw.
+    `on_change` is called in that thread, and only for changes of state: of the link, the node or its known
+    past, events, commands, or a run's state word. It may be set later; the caller then reads the current
+    state. Rows are read from `store` when they are drawn.
 
-    A `read_only` one only looks: `send`, `renew_pause`, `tune` and `sample` raise `ReadOnlyError`.
-    Nothing but questions leaves it.
+    With `read_only`, `send`, `renew_pause`, `tune` and `sample` raise `ReadOnlyError`. The client then sends
+    only queries.
     """
 
     def __init__(
@@ -107,20 +105,20 @@ class Client:
         self.store.on_wish = self._wake
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._main, name="hoptui-viewer", daemon=True)
-        self._told = self._versions()
+        self._reported = self._versions()
         self._check_at = 0.0
 
     def start(self) -> None:
-        """Begin to connect, if it has not begun; returns at once."""
+        """Begin to connect unless it has begun. Returns at once."""
         if not self._thread.ident:
             self._thread.start()
 
     def again(self) -> None:
-        """Try now what would be tried later, or no more."""
+        """Retry now instead of later or never."""
         self._call(self._again)
 
     def close(self) -> None:
-        """End the thread and the connection; nothing changes for any run."""
+        """End the thread and the connection. Runs are not affected."""
         self._closing.set()
         self._wake()
         if self._thread.is_alive():
@@ -130,12 +128,11 @@ class Client:
             self._wake_out.close()
 
     def watch(self, run: str | None) -> None:
-        """Follow this run's rows and process beside host and GPUs; None: only the last values of every
-        run."""
+        """Follow this run's rows and process, host and GPUs. None: only the last values of every run."""
         self._call(lambda: self._conversation.watch(run, time.monotonic()))
 
     def send(self, verb: Verb, run_id: str, **details: Unpack[Details]) -> str:
-        """Send a command and return its id at once; `store.commands[id]` tells what becomes of it."""
+        """Send a command and return its id at once. `store.commands[id]` has its state."""
         self._must_steer()
         run = self.store.run(run_id)
         command = Command(
@@ -152,29 +149,30 @@ class Client:
         return command.id
 
     def renew_pause(self, run_id: str) -> None:
-        """Keep a run paused for another while."""
+        """Extend the pause of a run."""
         self._must_steer()
         self._call(partial(self._conversation.renew_pause, run_id))
 
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
-        """Start or stop the tuner of a run, or have it leave a knob alone or not; answers come to
-        `store.tuned`."""
+        """Start or stop the tuner of a run, or freeze or release a knob. `store.tuned` gets the answers."""
         self._must_steer()
         self._call(partial(self._conversation.tune, run_id, op, knob, limits))
 
     def sample(self, hz: float) -> None:
-        """Ask for GPUs to be sampled so often from now on (0: as the daemon likes; at most 10)."""
+        """Request a sampling rate of the GPUs (0: the daemon's default; at most 10)."""
         self._must_steer()
         self._call(partial(setattr, self._conversation, "hz", hz))
 
     def pace(self, seconds: float) -> None:
-        """Ask for rows no more often than this from now on (0: as often as the line carries them), where
-        nobody sees them."""
+        """Set the least seconds between requests for rows (0: as often as the link allows).
+
+        It is used while the rows are not visible.
+        """
         if seconds != self._conversation.least_s:
             self._call(partial(setattr, self._conversation, "least_s", seconds))
 
     def pending(self) -> dict[str, Command]:
-        """The commands of which the daemon has not said anything yet."""
+        """Return the commands that the daemon has not answered."""
         return self._outbox.unanswered()
 
     def _must_steer(self) -> None:
@@ -182,8 +180,10 @@ class Client:
             raise ReadOnlyError("read-only: nothing is sent")
 
     def _sender(self) -> Origin:
-        """Who sends, as far as is known before the daemon says it: on another node, who one is there and in
-        no process."""
+        """Return the sender as far as known before the daemon fills it in.
+
+        On another node, it is the login name there, without a process.
+        """
         return replace(self._origin, user=self._way.user) if self._way and self.link.node else self._origin
 
     def _call(self, call: Callable[[], None]) -> None:
@@ -191,7 +191,7 @@ class Client:
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: the thread is awake anyway
+        with contextlib.suppress(OSError):  # the buffer is full: the thread is awake anyway
             self._wake_out.send(b"!")
 
     # in the thread ------------------------------------------------------------------------------------------
@@ -210,14 +210,14 @@ class Client:
             connection.send(codec.encode(ViewerBye()))
         except AddressError as error:
             self._set_link("failed", str(error))
-        except Exception as error:  # the thread ends, but never without a word
+        except Exception as error:  # the thread ends, but always reports the reason
             self._set_link("failed", f"the viewer's connection broke: {type(error).__name__}: {error}")
         finally:
             context.destroy(linger=LAST_WORD_MS)
             if way is not None:
                 way.close()
-            with contextlib.suppress(Exception):  # the screen may be gone
-                self._tell()
+            with contextlib.suppress(Exception):  # the screen may be closed
+                self._report_changes()
 
     def _turn(self, connection: DaemonConnection, way: Way) -> None:
         talk = self._conversation
@@ -230,7 +230,7 @@ class Client:
             talk.connected(now)
         for message in talk.due(now):
             connection.send(codec.encode(message))
-        self._tell()
+        self._report_changes()
         wake_at = min(talk.wake_at(), max(self._check_at, way.wake_at(talk.heard)))
         if way.socket is None:
             wake_at = way.wake_at(talk.heard)
@@ -247,7 +247,7 @@ class Client:
             self._set_link("live")
 
     def _trouble(self, way: Way, now: float) -> Trouble | None:
-        """Why the connection has to be made anew, if it has."""
+        """Return why the connection must be reopened, None if it need not."""
         talk = self._conversation
         if talk.problem:
             where = f"on {self.link.node}: " if self.link.node else ""
@@ -285,10 +285,10 @@ class Client:
             talk.flow.slow,
         )
 
-    def _tell(self) -> None:
-        """Call `on_change` for what is different from what was told last."""
+    def _report_changes(self) -> None:
+        """Call `on_change` for each kind of state that changed since the last call."""
         now, on_change = self._versions(), self.on_change
-        before, self._told = self._told, now
+        before, self._reported = self._reported, now
         if on_change is not None:
             for change in (change for change in now if now[change] != before.get(change)):
                 on_change(change)

@@ -1,7 +1,6 @@
-"""A viewer's side of the conversation with the daemon, without I/O: what to send when, given time and what
-arrived.
+"""A viewer's side of the conversation with the daemon, without I/O: what to send when.
 
-Hello → Welcome, then one Fetch at a time: a slow link gets fewer and larger answers instead of a growing
+Hello → Welcome, then one Fetch at a time. So a slow link gets fewer and larger answers instead of a growing
 backlog. Times are seconds of any monotonic clock, passed in.
 """
 
@@ -24,19 +23,19 @@ from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord
 
 RESEND_S = (1.0, 1.0, 2.0, 4.0)  # then every four seconds
 PATIENCE_S = 15.0
-"""For so long a command waits for a daemon: one that starts anew is there by then, and the person still means
-it."""
+"""How long a command waits for a daemon. A restarting daemon is ready by then, and the command is not
+stale."""
 
 
 def patience_s(command: Command) -> float:
-    """How long a command is sent again without an answer."""
+    """Return how long a command is resent without an answer, in seconds."""
     return min(command.ttl_s or PATIENCE_S, PATIENCE_S)
 
 
 @dataclass
 class _Sent:
     command: Command
-    until: float  # it is settled by then, one way or another
+    until: float  # it expires at this time
     answer_by: float
     next_at: float
     times: int = 0
@@ -48,8 +47,7 @@ class _Sent:
 
 
 class Outbox:
-    """The commands of one viewer that are not settled yet. Sending one twice is harmless: a run takes an id
-    only once.
+    """The commands of one viewer without a final stage. Resending is harmless: a run accepts an id only once.
 
     Any thread may call any method.
     """
@@ -59,13 +57,13 @@ class Outbox:
         self._lock = Lock()
 
     def add(self, command: Command, now: float) -> None:
-        """Send `command` at the next `due`; without an answer it is given up after `patience_s`."""
+        """Send `command` at the next `due`. Without an answer it is given up after `patience_s`."""
         until = now + (command.ttl_s or float("inf"))
         with self._lock:
             self._sent[command.id] = _Sent(command, until, now + patience_s(command), now)
 
     def due(self, now: float) -> list[Command]:
-        """The commands to send (again) now."""
+        """Return the commands to send or resend now."""
         with self._lock:
             found = []
             for one in self._sent.values():
@@ -76,7 +74,7 @@ class Outbox:
             return found
 
     def given_up(self, now: float) -> list[Command]:
-        """The commands that nobody answered in time; each is returned once."""
+        """Return the commands without an answer in time. Each is returned once."""
         with self._lock:
             old = [one for one in self._sent.values() if one.over_at <= now]
             for one in old:
@@ -84,7 +82,7 @@ class Outbox:
             return [one.command for one in old if not one.answered]
 
     def answered(self, command_id: str, *, final: bool) -> None:
-        """The daemon knows this command; after its final stage there is nothing more to do."""
+        """Record that the daemon knows this command. After its final stage it is removed."""
         with self._lock:
             if final:
                 self._sent.pop(command_id, None)
@@ -92,7 +90,7 @@ class Outbox:
                 self._sent[command_id].answered = True
 
     def reconnected(self, now: float) -> None:
-        """Another daemon may be at the other end: tell it of everything that is not settled."""
+        """Resend everything without a final stage: the new connection may lead to another daemon."""
         with self._lock:
             for one in self._sent.values():
                 if one.answered:
@@ -100,7 +98,7 @@ class Outbox:
                 one.next_at, one.times = now, 0
 
     def next_at(self) -> float:
-        """When `due` or `given_up` has something next; infinity if never."""
+        """Return when `due` or `given_up` has something next; infinity if never."""
         with self._lock:
             times = [
                 one.over_at if one.answered else min(one.next_at, one.over_at) for one in self._sent.values()
@@ -108,25 +106,23 @@ class Outbox:
             return min(times, default=float("inf"))
 
     def unanswered(self) -> dict[str, Command]:
-        """The commands of which the daemon has not said anything yet."""
+        """Return the commands that the daemon has not answered."""
         with self._lock:
             return {key: one.command for key, one in self._sent.items() if not one.answered}
 
 
 TuneOp = Literal["start", "stop", "freeze", "release"]
 NO_LIMITS = Limits()
-"""Those that stand where nobody asked for others."""
+"""The limits of a tuner if the user sets none."""
 
 WAIT_S = 1.0
 """How long the daemon may hold a Fetch when there is nothing new."""
 SILENCE_S = 2.0
-"""So long after an answer was due the daemon counts as lost, and at the other end of a line that may be
-slow:"""
+"""The daemon counts as lost this long after an answer was due. A remote daemon gets more time:"""
 SILENCE_THERE_S = 10.0
 HELLO_S = 1.0
 LATEST_S = 1.0
-"""How often the last values of every run are asked for while one lives and none is watched, and how often
-otherwise:"""
+"""Interval of requests for the last values of every run, while one lives and none is watched; else:"""
 LATEST_SELDOM_S = 5.0
 
 PAUSE_S = 60.0
@@ -134,7 +130,7 @@ PAUSE_S = 60.0
 
 
 class Details(TypedDict, total=False):
-    """What a command says besides its verb and its run: fields of `Command`, which has what is left out."""
+    """Optional fields of a `Command` besides its verb and its run."""
 
     knob: str
     value: KnobValue | None
@@ -144,11 +140,11 @@ class Details(TypedDict, total=False):
 
 
 class ReadOnlyError(Exception):
-    """Something was to be sent by a viewer that only looks; nothing was."""
+    """A read-only viewer was asked to send something. Nothing was sent."""
 
 
 def mismatch(theirs: int, version: str = "") -> str:
-    """Why this viewer and that daemon cannot talk, and what to do."""
+    """Return why this viewer and that daemon are incompatible, and what to do."""
     who = f"the daemon ({version})" if version else "the daemon"
     return (
         f"{who} speaks protocol {theirs} and this hoptui speaks {PROTOCOL}: "
@@ -157,20 +153,20 @@ def mismatch(theirs: int, version: str = "") -> str:
 
 
 def pause_renewal(number: int, run: str) -> messages.Lease:
-    """The message that renews the pause of a run."""
+    """Return the message that renews the pause of a run."""
     return messages.Lease(id=number, run=run, op="renew", what="pause", seconds=PAUSE_S)
 
 
 class Conversation:
-    """Call `connected`, then `due` and `receive` as time and messages come; look at `greeted`, `problem` and
-    `silent`.
+    """The state of the conversation. Call `connected`, then `due` and `receive` as time and messages come.
 
-    `problem` is one sentence once this daemon turned out to be of no use; `heard` is when it said anything
-    last. `refused` counts its answers that were errors or no messages, `complaint` is the last of them.
-    `round_trip_s` is the time of an answer that needed no waiting, `answered_at` when the newest Delta came
-    and `under_way_s` how old it was then; `remote` is a daemon at the other end of a line that `flow` judges.
-    `hz` is how often this viewer would like GPUs to be sampled, 0 for no wish; `least_s` are the seconds
-    between two questions for rows at least.
+    The caller checks `greeted`, `problem` and `silent`. `problem` is one sentence once this daemon cannot be
+    used. `heard` is the time of its last message. `refused` counts its errors and invalid answers,
+    `complaint` is the last of them. `round_trip_s` is the time of an answer that needed no waiting.
+    `answered_at` is when the newest Delta came, and `under_way_s` how old it was then.
+
+    With `remote`, `flow` measures the link. `hz` is the requested sampling rate of the GPUs, 0 for none;
+    `least_s` is the least seconds between two requests for rows.
     """
 
     def __init__(
@@ -205,10 +201,10 @@ class Conversation:
         self._next_fetch = 0.0
         self._fetch: messages.Fetch | None = None
         self._fetched_at = 0.0
-        self._thin_before = False  # whether the question before asked for the last values
+        self._thin_before = False  # whether the previous request was for the last values
 
     def connected(self, now: float) -> None:
-        """A new connection: introduce ourselves, then go on from the stamps we have."""
+        """Start over on a new connection: send Hello, then continue from the known stamps."""
         self.greeted = False
         self.heard = self._next_hello = self._next_latest = self._next_fetch = now
         self._fetch = None
@@ -217,20 +213,20 @@ class Conversation:
         self.following.reconnected()
 
     def watch(self, run: str | None, now: float) -> None:
-        """Follow the rows of this run (None: of none) beside those of host and GPUs."""
+        """Follow the rows of this run (None: of none), host and GPUs."""
         self.following.watch(run, now)
         self._next_latest = min(self._next_latest, now + self._latest_s)
 
     def renew_pause(self, run: str) -> None:
-        """Keep a run paused for another while."""
+        """Extend the pause of a run."""
         self._requests.append(pause_renewal(next(self._ids), run))
 
     def tune(self, run: str, op: TuneOp, knob: str, limits: Limits) -> None:
-        """Start or stop the tuner of a run, or have it leave a knob alone or not."""
+        """Start or stop the tuner of a run, or freeze or release a knob."""
         self._requests.append(Tune(id=next(self._ids), run=run, op=op, knob=knob, limits=limits))
 
     def due(self, now: float) -> list[messages.FromViewer]:
-        """What to send now, in this order."""
+        """Return what to send now, in this order."""
         if self.problem:
             return []
         for command in self._outbox.given_up(now):
@@ -252,7 +248,7 @@ class Conversation:
         return sent
 
     def wake_at(self) -> float:
-        """When `due` has something next, or `silent` turns true, if nothing arrives before."""
+        """Return when `due` has something next, or `silent` turns true, if nothing arrives before."""
         if self.problem:
             return float("inf")
         if not self.greeted:
@@ -260,11 +256,11 @@ class Conversation:
         return min(self._silent_at() if self._fetch else self._next_fetch, self._outbox.next_at())
 
     def silent(self, now: float) -> bool:
-        """Whether the daemon has owed an answer for too long."""
+        """Return whether an answer is overdue."""
         return not self.problem and now >= self._silent_at()
 
     def receive(self, message: messages.ToViewer, now: float, size: int = 0) -> None:
-        """Take in what the daemon says; `size` is what an answer about the past took of a line, in bytes."""
+        """Process a message of the daemon. `size` is the bytes on the link of an answer about the past."""
         before, self.heard = self.heard, now
         match message:
             case messages.ViewerWelcome():
@@ -279,7 +275,7 @@ class Conversation:
                 self._feed(now)
                 self.following.answered(message.id, message)
             case messages.LeaseState():
-                pass  # the run's pulse says how long it stays paused
+                pass  # the run's pulse reports how long it stays paused
             case Tuned():
                 self.store.apply_tuned(message)
             case messages.Error():
@@ -291,9 +287,9 @@ class Conversation:
             return
         self.daemon = welcome
         self.greeted = True
-        self._state = self._processes = 0  # another daemon counts anew
+        self._state = self._processes = 0  # another daemon counts from the start
         self._next_fetch = now
-        self._requests = []  # of the time without a link: nobody expects them to be granted now
+        self._requests = []  # requests from before the reconnect are outdated
         self._outbox.reconnected(now)
 
     def _fetched(self, delta: messages.Delta, now: float) -> None:
@@ -309,7 +305,7 @@ class Conversation:
             if thin:
                 self.round_trip_s = now - self._fetched_at
         followed = self.following.cursors()
-        if thin:  # single newest rows of what is followed would tear a hole before them
+        if thin:  # single newest rows of a followed source would leave a gap before them
             keep = tuple(part for part in delta.columns if not self.following.follows(part.source))
         else:
             keep = tuple(part for part in delta.columns if part.source in followed)
@@ -330,8 +326,7 @@ class Conversation:
             self._outbox.answered(record.id, final=record.stage in FINAL)
 
     def _measure(self, delta: messages.Delta, asked: messages.Fetch | None, now: float) -> None:
-        """How long the answer was under way; one that was not waited for by the round trip, which needs no
-        clocks."""
+        """Measure the age of the answer; without a wait, by the round trip, which needs no clocks."""
         self.answered_at = now
         self.under_way_s = max(0.0, (self.store.now() - delta.now) / 1e9)
         if asked is not None and asked.id == delta.id and asked.latest:
@@ -340,7 +335,7 @@ class Conversation:
         self._feed(now)
 
     def _feed(self, now: float) -> None:
-        """Ask for as much as the line carries, from now on."""
+        """Adjust the requests to the capacity of the link."""
         if self.following.appetite is not self.flow.appetite:
             self.following.appetite = self.flow.appetite
             self.following.refresh(now)
@@ -362,10 +357,10 @@ class Conversation:
             self.following.answered(error.id, None)
 
     def _next(self, now: float) -> messages.Fetch:
-        """The next question: now and then the last values of everything, else new rows of what is followed.
+        """Return the next Fetch: sometimes the last values of everything, else new rows of followed sources.
 
-        Never the last values twice in a row: where an answer takes longer than it is until they are due
-        again, there would be no rows any more.
+        The last values are never requested twice in a row. If an answer took longer than their interval, no
+        rows would be fetched.
         """
         latest = now >= self._next_latest and not self._thin_before
         self._thin_before = latest

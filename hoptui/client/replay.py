@@ -1,5 +1,4 @@
-"""Plays a recording: a position that moves with a clock, and the dashboard's connection to what was known
-there."""
+"""Plays a recording: a position that moves with a clock, and the dashboard's connection at that position."""
 
 from __future__ import annotations
 
@@ -22,20 +21,20 @@ from hoptui.recording import Recording
 
 SECOND = 1_000_000_000
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 1000.0)
-WHOLE_S = 180.0  # a recording begins to play at a speed at which all of it takes no longer, if there is one
-APART_S = 1.0  # what happens within so short a time is one stop of `step_event`
+WHOLE_S = 180.0  # default speed: the least of SPEEDS that plays the recording within this time, if any
+APART_S = 1.0  # events within this time are one stop of `step_event`
 REFUSED = "this is a recording: the run cannot be steered from here"
 
 
 class Tick(NamedTuple):
-    """Something on the time axis: a command, or an event of a level."""
+    """A mark on the time axis: a command, or an event of a level."""
 
     t: int
     kind: Level | Literal["command"]
 
 
 class Reel(NamedTuple):
-    """Where a replay stands; stamps are the recording's. `ticks` are all of its events and commands, in
+    """The state of a replay. Stamps are the recording's. `ticks` are all of its events and commands, in
     order."""
 
     playing: bool
@@ -48,20 +47,20 @@ class Reel(NamedTuple):
     ticks: tuple[Tick, ...]
 
     def wall(self, t: int) -> float:
-        """Seconds since 1970 of a stamp."""
+        """Return a stamp as seconds since 1970."""
         return (t + self.wall_offset_ns) / SECOND
 
 
 class Replay:
-    """A connection (`hoptui.tui.snapshot.ViewerClient`) to the past; `clock` is seconds, monotonic.
+    """A connection (`hoptui.tui.snapshot.ViewerClient`) to a recording. `clock` is seconds, monotonic.
 
-    The position moves in `advance` alone, so that all of a frame is of one moment. Used by one thread.
+    Only `advance` moves the position while playing, so a frame shows one position. Used by one thread.
 
     Raises:
-        RecordingError: the file is no recording, cannot be read, or has nothing in it.
+        RecordingError: the file is not a recording, cannot be read, or is empty.
     """
 
-    read_only = True  # it is over
+    read_only = True  # the run is in the past
 
     def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = Path(path)
@@ -102,16 +101,16 @@ class Replay:
         self._recording.close()
 
     def watch(self, run: str | None) -> None:
-        """Nothing has to be followed: rows are read as they are looked at."""
+        """Do nothing: rows are read on demand."""
 
     def sample(self, hz: float) -> None:
-        """Nothing is sampled."""
+        """Do nothing: there is no sampling."""
 
     def pace(self, seconds: float) -> None:
-        """Nothing is asked of anybody."""
+        """Do nothing: there are no requests."""
 
     def send(self, verb: Verb, run_id: str, **details: Unpack[Details]) -> str:
-        """Refuse a command; `store.commands` tells so under the id returned."""
+        """Refuse a command. `store.commands` has the refusal under the returned id."""
         run, now = self.store.run(run_id), self.store.now()
         record = CommandRecord(
             id=os.urandom(8).hex(),
@@ -133,10 +132,10 @@ class Replay:
         return record.id
 
     def renew_pause(self, run_id: str) -> None:
-        """No pause of a recording is renewed."""
+        """Do nothing: a recording cannot be paused."""
 
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
-        """Refuse to tune; `store.tuned` tells so."""
+        """Refuse to tune. `store.tuned` has the refusal."""
         self.store.tuned = {
             **self.store.tuned,
             run_id: Tuned(id=0, run=run_id, granted=False, reason=REFUSED),
@@ -146,7 +145,7 @@ class Replay:
 
     @property
     def reel(self) -> Reel:
-        """Where it stands now."""
+        """The current state of the replay."""
         start, end = self.store.span
         return Reel(
             self.playing,
@@ -161,11 +160,11 @@ class Replay:
 
     @property
     def position(self) -> int:
-        """The stamp as of which the store answers."""
+        """The stamp for which the store answers."""
         return self.store.now()
 
     def advance(self) -> None:
-        """Move the position on by the time that has passed; at the end playing ends."""
+        """Move the position by the time that has passed. Playing ends at the end of the recording."""
         now = self._clock()
         passed, self._played_at = now - self._played_at, now
         if not self.playing:
@@ -175,40 +174,40 @@ class Replay:
             self.playing = False
 
     def play(self) -> None:
-        """Go on from the position; at the end from the start."""
+        """Play from the position; at the end, from the start."""
         if self.position >= self.store.span[1]:
             self._move(self.store.span[0])
         self._played_at = self._clock()
         self.playing = True
 
     def pause(self) -> None:
-        """Stand still."""
+        """Stop playing at the position."""
         self.advance()
         self.playing = False
 
     def seek(self, t: int) -> None:
-        """Go to a stamp, the nearest one of the recording."""
+        """Move to a stamp, clamped to the recording."""
         self._played_at = self._clock()
         self._move(t)
 
     def jump(self, seconds: float) -> None:
-        """Go so far ahead, or back."""
+        """Move the position by some seconds, negative for back."""
         self.seek(self.position + round(seconds * SECOND))
 
     def set_speed(self, speed: float) -> None:
-        """Play so many times as fast as it happened."""
+        """Set the playing speed as a multiple of real time."""
         self.advance()
         self.speed = min(max(speed, SPEEDS[0]), SPEEDS[-1])
 
     def change_speed(self, direction: int) -> None:
-        """The next of `SPEEDS` that is faster (1) or slower (-1)."""
+        """Select the next of `SPEEDS` that is faster (1) or slower (-1)."""
         further = [s for s in SPEEDS if (s - self.speed) * direction > 0]
         self.set_speed(min(further, key=lambda s: abs(s - self.speed), default=self.speed))
 
     def step_event(self, direction: int) -> bool:
-        """Go to the next event or command (1), or to the one before (-1); says whether there is one.
+        """Move to the next (1) or previous (-1) event or command. Returns whether there is one.
 
-        While it plays, the one just passed does not count: the position would never get behind it.
+        While playing, the event just passed does not count. Else the position would never get behind it.
         """
         here = self.position
         if direction > 0:
@@ -221,14 +220,13 @@ class Replay:
         return found is not None
 
     def find(self, asked: str) -> int:
-        """The stamp that a person means: `+1h20m` from the start, `-10m` before the end, `14:05:30`, `50%`,
-        `#1200`.
+        """Parse a position: `+1h20m` from the start, `-10m` before the end, `14:05:30`, `50%`, `#1200`.
 
-        `1:20:31` is a time of day; where the recording has none such, it is so long after the start, as the
-        time bar shows it.
+        `1:20:31` is a time of day. If the recording does not contain it, it is a time after the start, as in
+        the time bar.
 
         Raises:
-            ValueError: it is none of these, or not in this recording; the text is one sentence.
+            ValueError: the text is invalid, or not in this recording; one sentence.
         """
         asked = asked.strip()
         start, end = self.store.span
@@ -254,7 +252,7 @@ class Replay:
                 return start + since
         raise ValueError(f"{numbers.clean(asked, 40)!r} is no time: +1h20m, -10m, 14:05:30, 50% or #1200")
 
-    # inside -------------------------------------------------------------------------------------------------
+    # internals ----------------------------------------------------------------------------------------------
 
     def _move(self, t: float) -> None:
         self.store.seek(int(t))
@@ -268,7 +266,7 @@ class Replay:
         return found
 
     def _time_of_day(self, date: str | None, hour: int, minute: int, second: int) -> int:
-        """The local time of the day given, else of the day on which it is nearest to the position."""
+        """Return the stamp of a local time: on the given day, else on the day nearest to the position."""
         start, end = self.store.span
         first = time.localtime(self.reel.wall(start))
         days = range((end - start) // (86400 * SECOND) + 2)
@@ -280,7 +278,7 @@ class Replay:
             raise ValueError(f"{hour}:{minute:02} is no time of day")
         walls = (time.mktime((*one, hour, minute, second, 0, 0, -1)) for one in dates)
         stamps = [round(wall * SECOND) - self._wall_offset_ns for wall in walls]
-        # Both ends are shown to the second, and a person may type what is shown.
+        # The ends are shown in whole seconds, and a user may type what is shown.
         inside = [t for t in stamps if start - SECOND < t <= end]
         if not inside:
             shown = numbers.clock if end - start < 86400 * SECOND and date is None else numbers.day_clock
@@ -292,8 +290,8 @@ class Replay:
 
 
 def _stops(moments: tuple[int, ...]) -> list[int]:
-    """One stamp for all that happened within `APART_S` of its first: the last of them, so that all of it is
-    seen."""
+    """Return one stamp for all moments within `APART_S` of the first: the last of them, so that all are
+    visible."""
     stops: list[int] = []
     first = 0
     for t in moments:
@@ -306,7 +304,7 @@ def _stops(moments: tuple[int, ...]) -> list[int]:
 
 
 def _duration_ns(asked: str) -> int | None:
-    """`1h20m`, `90s`, `1 h 20 m`, `1:20:00`, `90` (seconds) in ns; None where it is no duration."""
+    """Parse `1h20m`, `90s`, `1 h 20 m`, `1:20:00` or `90` (seconds). Returns ns, None if invalid."""
     compact = asked.replace(" ", "")
     if found := re.fullmatch(r"(?:(\d+):)?(\d{1,2}):(\d\d)", compact):
         hours, minutes, seconds = (int(part or 0) for part in found.groups())

@@ -1,5 +1,4 @@
-"""How a viewer gets to a daemon: the one of this node, which it starts where there is none, or another's
-through ssh."""
+"""The routes to a daemon: this node's, which is started if needed, or another node's through ssh."""
 
 from __future__ import annotations
 
@@ -14,61 +13,60 @@ from hoptui.node import processes
 from hoptui.node.addresses import Addresses, addresses
 from hoptui.node.processes import unstable
 
-QUIET_S = 1.0  # after so long without a word the daemon's lock is looked at
+QUIET_S = 1.0  # the daemon's lock is checked after this long without a message
 START_AGAIN_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 STARTS = 3
-"""After so many, seconds apart, of which none brought a daemon that stays, it is no matter of waiting."""
+"""A start counts as failed after this many attempts without a daemon that keeps running."""
 
 
 class Trouble(NamedTuple):
-    """Why the connection has to be made anew, in one sentence; `failed` where that does not help by
-    itself."""
+    """Why the connection must be reopened, in one sentence. `failed` if a retry alone will not help."""
 
     reason: str
     failed: bool = False
 
 
 class Way(Protocol):
-    """What a client asks of its way. All but `place` belongs to the client's thread once that has begun."""
+    """A route to a daemon. All but `place` belongs to the client's thread once that has begun."""
 
     @property
     def place(self) -> Place: ...
     @property
     def socket(self) -> Path | None:
-        """The daemon's socket, None while there is no way to it."""
+        """The daemon's socket, None while there is no route."""
 
     @property
     def user(self) -> str:
-        """Who the daemon takes this viewer for, empty where it cannot be anybody else."""
+        """The user name on the daemon's node, empty for the local daemon."""
 
     @property
     def waits_on(self) -> list[int]:
-        """File descriptors that are to wake the client."""
+        """File descriptors that should wake the client."""
 
     def begin(self, now: float) -> None:
-        """Set out; may be called again."""
+        """Begin to connect. May be called again."""
 
     def check(self, now: float, heard: float, greeted: bool) -> Trouble | None:
-        """Whether the connection still leads to a daemon that can be there; `heard` is when it last said a
-        word."""
+        """Return why the connection no longer leads to a live daemon. `heard` is the time of its last
+        message."""
 
     def silent(self, now: float, pid: int | None) -> Trouble:
-        """It does not, for the daemon (its pid, if known) has owed an answer for too long."""
+        """Report that the daemon's answer is overdue. `pid` is the daemon's, if known."""
 
     def served(self) -> None:
-        """A daemon has said hello."""
+        """A daemon has answered."""
 
     def again(self, now: float) -> None:
-        """A person wants it to be tried now."""
+        """Retry now, at a user's request."""
 
     def wake_at(self, heard: float) -> float:
-        """When `check` has something to do next."""
+        """Return when `check` has something to do next."""
 
     def close(self) -> None: ...
 
 
 class Here:
-    """The daemon of this node, started where there is none."""
+    """The daemon of this node. It is started if there is none."""
 
     place = Place()
     user = ""
@@ -113,7 +111,7 @@ class Here:
         return max(self._check_at, heard + QUIET_S)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
     def _start(self, now: float) -> None:
         if not self._may_start or now < self._start_at:
@@ -132,13 +130,13 @@ class Here:
 
 
 class There:
-    """The daemon of another node. The other end of the tunnel starts it, and says so, where there is none."""
+    """The daemon of another node. The other end of the tunnel starts it if there is none."""
 
     def __init__(self, place: Place, *, hoptui: str = "hoptui") -> None:
         self.place = place
         self._hoptui = hoptui
         self._tunnel: Tunnel | None = None
-        self._at: tuple[Path | None, int] = (None, 0)  # the socket and the daemon behind it
+        self._at: tuple[Path | None, int] = (None, 0)  # the socket and the number of the daemon behind it
 
     @property
     def socket(self) -> Path | None:

@@ -28,14 +28,14 @@ MOST_PER_TURN = 64
 
 
 LAST_WORD_MS = 100
-"""How long a viewer that leaves waits for its goodbye to be taken."""
+"""How long a viewer waits for its goodbye to be sent."""
 
 
 class DaemonConnection:
-    """A DEALER to a daemon that can be made anew, and a file descriptor that ends a wait early.
+    """A DEALER to a daemon that can be reopened, and a file descriptor that ends a wait early.
 
-    `path` is the daemon's socket, None while there is none to connect to. A `patient` one comes back more
-    slowly, because each attempt goes over a line.
+    `path` is the daemon's socket, None while there is none. With `patient`, it reconnects less often, because
+    each attempt goes over the network.
     """
 
     def __init__(
@@ -48,22 +48,21 @@ class DaemonConnection:
         self._socket: zmq.Socket[bytes] | None = None
 
     def reopen(self, path: Path | None) -> None:
-        """A fresh socket: what was queued for a daemon that does not read is not sent to the next."""
+        """Open a new socket. Messages queued for a daemon that does not read are not sent to the next."""
         if self._socket is not None:
             self._socket.close(linger=0)
         self.path = path
         self._socket = dealer(self._context, f"ipc://{path}", patient=self._patient) if path else None
 
     def send(self, frame: bytes) -> None:
-        """Send, or drop what cannot be sent or a full queue does not take: the conversation repeats what is
-        not answered."""
+        """Send, or drop the frame if the queue is full. The conversation repeats unanswered messages."""
         if self._socket is not None:
             with contextlib.suppress(zmq.Again):
                 self._socket.send(frame, zmq.NOBLOCK)
 
     def receive(self, timeout: float, waits_on: Iterable[int] = ()) -> list[list[bytes]]:
-        """Wait for messages, a wake-up or one of these file descriptors, at most `timeout` seconds; return
-        what has come."""
+        """Wait at most `timeout` seconds for messages, a wake-up or a file descriptor. Return the
+        messages."""
         poller = zmq.Poller()
         poller.register(self._wake, zmq.POLLIN)
         for fd in waits_on:
@@ -84,8 +83,7 @@ class DaemonConnection:
 def dealer(
     context: zmq.Context[zmq.Socket[bytes]], address: str, *, patient: bool = False
 ) -> zmq.Socket[bytes]:
-    """A DEALER as viewers use it: it comes back by itself within 100 ms (2 s if `patient`) and leaves nothing
-    behind."""
+    """Return a DEALER for a viewer. It reconnects within 100 ms (2 s if `patient`) and does not linger."""
     opened = context.socket(zmq.DEALER)
     opened.linger = 0
     opened.reconnect_ivl, opened.reconnect_ivl_max = (200, 2000) if patient else (20, 100)
@@ -96,24 +94,24 @@ def dealer(
 
 T = TypeVar("T", bound=messages.ToViewer)
 NO_EVENTS = 1 << 62
-"""The number of an event that is newer than all."""
+"""Greater than any event's number."""
 ASK_AGAIN_S = 1.0
 
 
 class Unreachable(Exception):  # noqa: N818 - says what is the case
-    """There is no conversation with the daemon; the text is one sentence."""
+    """There is no conversation with the daemon. The text is one sentence."""
 
 
 STOPPED_S = 0.5
-"""A deadline missed by more than this was slept through."""
+"""A deadline missed by more than this means that the process was suspended."""
 
 
 class NoDaemon(Unreachable):
-    """No daemon is running, so no run is either being watched or steered."""
+    """No daemon is running, so no run is watched or controlled."""
 
 
 class RefusedError(Exception):
-    """The daemon answered with an error: its stable `code`, and one sentence as text."""
+    """The daemon answered with an error: a stable `code`, and one sentence as text."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -121,14 +119,15 @@ class RefusedError(Exception):
 
 
 class Session:
-    """Open for the length of a `with` block; every call waits for its answer, at most `timeout_s`.
+    """A context manager. Every call waits for its answer, at most `timeout_s`, and may raise an error.
 
-    Raises (from any call):
+    Raises:
         NoDaemon: none is running and `start_daemon` is false.
-        Unreachable: it does not answer, speaks another protocol, cannot be started, or its directory is not
-        to be trusted. RefusedError: it refuses the request. ReadOnlyError: from `submit`, `renew_pause`,
-        `tune` and `shutdown` of a `read_only`
-            session. Nothing was sent.
+        Unreachable: it does not answer, uses another protocol or cannot be started, or its directory is
+            not safe.
+        RefusedError: it refuses the request.
+        ReadOnlyError: from `submit`, `renew_pause`, `tune` and `shutdown` of a `read_only` session.
+            Nothing was sent.
     """
 
     hello: messages.ViewerWelcome
@@ -183,7 +182,7 @@ class Session:
 
     @property
     def where(self) -> Addresses:
-        """The files of the daemon this session talks to."""
+        """The files of the daemon of this session."""
         assert self._where is not None
         return self._where
 
@@ -201,10 +200,10 @@ class Session:
         hz: float = 0.0,
         processes: int | None = None,
     ) -> messages.Delta:
-        """What is new since these cursors; by default the node, its runs, and every event and command.
+        """Return what is new since these cursors; by default the node, its runs, and every event and command.
 
-        `hz` asks for GPUs to be sampled so often, as long as such a fetch comes every now and then; with
-        `processes`, the version held (0: none), those on GPUs come along.
+        `hz` requests a sampling rate of the GPUs; repeat it to keep the rate. `processes` is the known
+        version of the processes on GPUs (0: none); with it, the answer includes them.
         """
         fetch = messages.Fetch(
             id=self._next(),
@@ -231,27 +230,27 @@ class Session:
         t1: int = 0,
         points: int = 512,
     ) -> messages.Buckets:
-        """Past values of a source between two stamps."""
+        """Return past values of a source between two stamps."""
         query = messages.Query(
             id=self._next(), source=source, run=run, names=names, t0=t0, t1=t1, points=points
         )
         return self._ask(query, query.id, messages.Buckets, self._timeout_s)
 
     def renew_pause(self, run: str) -> messages.LeaseState:
-        """Keep a run paused for another while; the answer says if it was granted."""
+        """Extend the pause of a run. The answer says whether it was granted."""
         self._must_steer()
         request = pause_renewal(self._next(), run)
         return self._ask(request, request.id, messages.LeaseState, self._timeout_s)
 
     def tune(self, run: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> Tuned:
-        """Start or stop the tuner of a run, or have it leave a knob alone or not; the answer says if it was
+        """Start or stop the tuner of a run, or freeze or release a knob. The answer says whether it was
         granted."""
         self._must_steer()
         request = Tune(id=self._next(), run=run, op=op, knob=knob, limits=limits)
         return self._ask(request, request.id, Tuned, self._timeout_s)
 
     def submit(self, run: RunState, verb: Verb, **details: Unpack[Details]) -> str:
-        """Send a command and return its id; `outcome` waits for what becomes of it."""
+        """Send a command and return its id. `outcome` waits for its final stage."""
         self._must_steer()
         command = Command(id=os.urandom(8).hex(), run=run.run, epoch=run.epoch, verb=verb, **details)
         self._commands[command.id] = command
@@ -265,11 +264,10 @@ class Session:
         timeout_s: float | None = None,
         on_stage: Callable[[CommandRecord], None] | None = None,
     ) -> CommandRecord:
-        """The final stage of a submitted command, or the one it has reached after `timeout_s` (None: for
-        ever).
+        """Return the final stage of a command, or its stage after `timeout_s` (None: wait forever).
 
-        It is asked for again every second, by the same id: that is harmless, and survives a restart of the
-        daemon. The stage stays `sent` where nobody ever answered.
+        The command is resent every second with the same id. That is harmless, and survives a restart of the
+        daemon. The stage stays `sent` if there never was an answer.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         shown: CommandRecord | None = None
@@ -290,7 +288,7 @@ class Session:
                 ask_at = now + ASK_AGAIN_S
                 command = self._commands[command_id]
                 self._send(command)
-                # A daemon that is older sends no record on its own.
+                # An older daemon sends no record by itself.
                 self._send(
                     messages.Fetch(
                         id=self._next(), run=command.run, commands=self._newest, events=NO_EVENTS, wait_s=0.0
@@ -299,7 +297,7 @@ class Session:
             self._receive(min(ask_at, until or ask_at) - now)
 
     def shutdown(self) -> None:
-        """End the daemon and return once it has let go of its lock; runs go on without it."""
+        """End the daemon and return once it has released its lock. Runs continue without it."""
         self._must_steer()
         self._send(messages.Shutdown(id=self._next()))
         until = time.monotonic() + self._timeout_s
@@ -332,11 +330,11 @@ class Session:
 
         def answer(got: messages.ToViewer) -> T | None:
             if isinstance(got, messages.Error) and got.id == its_id:
-                if got.code == "hello_first":  # we were silent for long; `_receive` has said hello again
+                if got.code == "hello_first":  # after a long silence; `_receive` has sent Hello again
                     self._send(message)
                     return None
                 raise RefusedError(got.code, got.text)
-            # A daemon older than the message answers without its id.
+            # An older daemon that does not know the message answers without its id.
             if isinstance(got, messages.Error) and got.code == "unsupported":
                 raise RefusedError(
                     got.code, f"the running daemon ({self.hello.version}) is too old: {got.text}"
@@ -349,7 +347,7 @@ class Session:
         """Receive until `answer` finds what it wants."""
         until = time.monotonic() + timeout_s
         while (left := until - time.monotonic()) > 0 or left < -STOPPED_S:
-            if left < 0:  # this process was stopped: the time did not pass for it, nor for its socket
+            if left < 0:  # this process was suspended: the time did not pass for it, nor for its socket
                 until, left = time.monotonic() + timeout_s, timeout_s
             got = self._receive(left)
             if got is not None and (found := answer(got)) is not None:
@@ -359,14 +357,13 @@ class Session:
         raise Unreachable(f"the daemon is running but does not answer within {timeout_s:g} s")
 
     def _receive(self, timeout_s: float) -> messages.ToViewer | None:
-        """The next message, None when none came in time; records of its own commands are kept whoever
-        waits."""
+        """Return the next message, None if none came in time. Records of its own commands are always kept."""
         if not self._socket.poll(max(0, int(timeout_s * 1000) + 1)):
             return None
         try:
             got = codec.to_viewer(self._socket.recv_multipart())
         except codec.WireError as error:
-            raise Unreachable(f"the daemon sent something strange: {error}") from None
+            raise Unreachable(f"the daemon sent an invalid message: {error}") from None
         match got:
             case messages.Delta(commands=records):
                 self._newest = max([self._newest, *(record.seq for record in records)])
@@ -389,7 +386,7 @@ class Session:
 
 
 def unanswered(command: Command) -> CommandRecord:
-    """The record of a command that nobody has answered."""
+    """Return the record of a command without an answer."""
     return CommandRecord(
         id=command.id,
         run=command.run,

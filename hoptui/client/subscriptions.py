@@ -1,12 +1,12 @@
 """Which rows a viewer requests, and how much at once. No I/O.
 
-A viewer follows sources, and keeps the stamp it has of each and the past it still lacks. It requests the past
-of a new source first, by Query: the last minute, the last ten minutes, then all of it, each in as many
+A viewer follows sources, and stores the stamp it has of each and the past it still lacks. It requests the
+past of a new source first, by Query: the last minute, the last ten minutes, then all of it, each in as many
 buckets. Then it fetches the rows that follow. So a late attach costs few answers, however long the run is.
 
-A viewer has one Fetch on its way at a time, so no line is ever overrun. On a slow line each answer takes
-long, and what it shows is as old as that. So the viewer sends fewer requests over a slow line, for fewer
-sources and a coarser past. The line then carries at most some 30 KB a second.
+A viewer has one Fetch in flight at a time, so a link is never overloaded. On a slow link each answer takes
+long, and its data is that old. So the viewer sends fewer requests over a slow link, for fewer sources and a
+coarser past. The link then carries at most about 30 KB/s.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ from hoptui.model.store import Store
 from hoptui.protocol.messages import Buckets, Query
 
 LATE_S = 0.5
-"""An answer that was longer under way than this, twice in a row, came over a line that is asked for too
-much."""
+"""Two successive answers that took longer than this mean that too much is requested over the link."""
 RECOVER_S = 30.0
-"""After so long without one more is asked for again; after twice that the next time, so that a line at its
-limit does not flutter."""
+"""Requests grow again after this long without a late answer, then after twice that. So a link at its limit
+does not alternate."""
 HUNGRY_RATE, MODEST_RATE = 600e3, 60e3
-"""Bytes a second, of answers about the past, from which on a line carries everything, or most."""
+"""Rates of answers about the past, in bytes/s, from which a link can carry everything, or most."""
 LEAST_BYTES = 2048
-"""What is smaller tells more of the distance than of the rate."""
+"""Smaller answers measure the latency rather than the rate."""
 
 
 class Appetite(NamedTuple):
-    """What is asked for: seconds between two Fetches, unless rows were held back; rows of a source, and
-    values in them, at most; buckets of a Query at most, and bytes of its answer, behind which all else waits;
-    Queries at once; whether all sources are followed or only the most telling."""
+    """How much is requested.
+
+    `frame_s` is the seconds between two Fetches, unless rows were held back. `rows` and `values` limit a
+    source per Fetch. `points` limits the buckets of a Query, `past_bytes` the size of its answer, which
+    delays everything behind it. `at_once` is the number of concurrent Queries. `every_source` follows all
+    sources, else only the most important.
+    """
 
     frame_s: float
     rows: int
@@ -80,14 +83,19 @@ THRIFTY = Appetite(
 
 
 def on_the_line(frames: Iterable[bytes]) -> int:
-    """The bytes that a message took of a line: ssh compresses it. GPUs that do nothing are a tenth of what
-    metrics that move are, and a line judged by the one would be stopped by the other for many seconds."""
+    """Return the bytes of a message on the link, which ssh compresses.
+
+    Metrics of idle GPUs compress ten times better than changing ones. Judging the link by raw size could
+    block it for many seconds.
+    """
     return len(zlib.compress(b"".join(frames), 1))
 
 
 class Flow:
-    """Tell it of every answer. A line begins with little, until it has carried some; there is none to a
-    daemon of this node."""
+    """Estimates the capacity of a link from every answer.
+
+    A remote link begins with few requests until it has carried some. A local daemon has no limit.
+    """
 
     def __init__(self, *, remote: bool = False) -> None:
         self.appetite = THRIFTY if remote else HUNGRY
@@ -98,14 +106,16 @@ class Flow:
         self._recover_s = RECOVER_S
 
     def carried(self, size: int, seconds: float, now: float) -> None:
-        """An answer about the past, of so many bytes on the line, was there so long after it was asked for
-        and after the one before it."""
+        """Process an answer about the past: `size` bytes on the link in `seconds`.
+
+        The time counts from the request, or from the previous answer if that was later.
+        """
         if self._remote and size >= LEAST_BYTES:
             rate = size / max(seconds, 1e-3)
             self._take(HUNGRY if rate >= HUNGRY_RATE else MODEST if rate >= MODEST_RATE else THRIFTY, now)
 
     def answered(self, under_way_s: float, now: float) -> None:
-        """A Delta came that was so long under way, by the node's own stamp in it."""
+        """Process a Delta that took `under_way_s`, by the node's stamp in it."""
         if not self._remote:
             return
         self._late = self._late + 1 if under_way_s > LATE_S else 0
@@ -130,14 +140,14 @@ FINE_NS = 60 * 10**9
 RECENT_NS = 600 * 10**9
 BUCKET_BYTES = 24  # the least, greatest and mean of a metric
 LEAST_POINTS = 8
-RETURN_S = 30.0  # a source left for no longer than this is taken up again where it was
+RETURN_S = 30.0  # a source that was left for less than this continues where it was
 
 
 @dataclass
 class _Source:
-    """`cursor` is the stamp of the newest row held, None until its past is known.
+    """A followed source. `cursor` is the stamp of the newest row held, None until its past is known.
 
-    The past was asked for from `since` on; `end` is where it ended when that began.
+    The past was requested from `since` on; `end` is where the past ended when that began.
     """
 
     end: int
@@ -147,8 +157,10 @@ class _Source:
 
 
 class Following:
-    """What to ask next, given what has arrived in the store. `begun` counts the sources whose past has begun
-    to arrive."""
+    """What to request next, given the contents of the store.
+
+    `begun` counts the sources whose past has begun to arrive.
+    """
 
     def __init__(self, store: Store, ids: Iterator[int], appetite: Appetite = HUNGRY) -> None:
         self.appetite = appetite
@@ -167,13 +179,12 @@ class Following:
         return self._run
 
     def watch(self, run: str | None, now: float) -> None:
-        """Follow this run's rows, its process and what is derived of it, or none, beside the host and the
-        GPUs."""
+        """Follow this run's rows, its process and derived values (None: no run), the host and the GPUs."""
         self._run = run
         self.refresh(now)
 
     def refresh(self, now: float) -> None:
-        """Follow what there is to follow: called whenever the state of the node may have changed."""
+        """Update the followed sources. Call it whenever the state of the node may have changed."""
         wanted = self._wanted()
         for query in [query for query in self._waiting if query.source not in wanted]:
             self._waiting.remove(query)
@@ -190,19 +201,18 @@ class Following:
                 self._reach_back(name, known)
 
     def reconnected(self) -> None:
-        """What was asked will not be answered any more: ask again. Stamps stay good: they are the node's own
-        clock."""
+        """Repeat pending requests after a reconnect. Stamps stay valid: they are the node's own clock."""
         self._waiting = [*self._asked.values(), *self._waiting]
         self._asked, self._looks = {}, {}
         self._store.reconnected()
 
     def cursors(self) -> dict[str, int]:
-        """Source to the stamp of the newest row held, for a Fetch."""
+        """Return source -> stamp of the newest row held, for a Fetch."""
         held = self._sources.items()
         return {name: s.cursor for name, s in held if s.cursor is not None and s.left is None}
 
     def queries(self) -> list[Query]:
-        """The questions about the past to send now."""
+        """Return the Queries to send now."""
         room = max(0, self.appetite.at_once - len(self._asked) - len(self._looks))
         sent = [replace(query, points=self._points(query)) for query in self._waiting[:room]]
         del self._waiting[:room]
@@ -210,22 +220,22 @@ class Following:
         return [*sent, *map(self._closer, self._store.looks(room - len(sent)))]
 
     def follows(self, name: str) -> bool:
-        """Whether this source's rows are, or will be, fetched one after the other."""
+        """Return whether this source's rows are, or will be, fetched in sequence."""
         source = self._sources.get(name)
         return source is not None and source.left is None
 
     def fetched(self, parts: Iterable[Columns], most: int = 0) -> None:
-        """Rows arrived, of each source no more than `most`: the next Fetch begins after them."""
+        """Process rows, at most `most` per source. The next Fetch begins after them."""
         for columns in parts:
             source = self._sources.get(columns.source)
             if source is not None and source.cursor is not None and len(columns):
                 source.cursor = max(source.cursor, columns.times()[-1])
                 if len(columns) >= most and not self.appetite.every_source:
-                    source.cursor = self._store.now()  # more than it carries: what comes now is worth more
+                    # the link is too slow for all rows: newer ones matter more
+                    source.cursor = self._store.now()
 
     def answered(self, query_id: int, buckets: Buckets | None) -> bool:
-        """A Query was answered (None: with an error, so that there is no past); False if it was none of
-        these."""
+        """Process the answer to a Query (None: an error, so there is no past). False for an unknown id."""
         look = self._looks.pop(query_id, None)
         if look is not None:
             if buckets is not None:
@@ -248,7 +258,7 @@ class Following:
         return True
 
     def _wanted(self) -> list[str]:
-        """The sources to follow, the most telling first."""
+        """Return the sources to follow, the most important first."""
         node = self._store.node
         gpus = [f"gpu/{gpu.uuid}" for gpu in node.gpus] if node else []
         run = self._store.run(self._run) if self._run else None
@@ -257,12 +267,12 @@ class Following:
         own = [gpu for gpu in gpus if gpu.removeprefix("gpu/") in run.gpus]
         others = [gpu for gpu in gpus if gpu not in own]
         ranks = [f"rank/{run.run}/{rank.rank}" for rank in run.ranks]
-        if not self.appetite.every_source:  # the others' last values still come now and then
+        if not self.appetite.every_source:  # the last values of the others still come at intervals
             return [f"run/{run.run}", *own, f"derived/{run.run}", "host"]
         return [f"run/{run.run}", *own, f"derived/{run.run}", "host", f"process/{run.run}", *ranks, *others]
 
     def _begin(self, name: str) -> None:
-        """Ask for the last minute up to now, or up to the last row of a run that is over."""
+        """Request the last minute up to now, or up to the last row of a run that has ended."""
         now = self._store.now()
         run = self._store.run(self._run) if self._run else None
         vital = self._store.vital(self._run) if self._run else None
@@ -273,14 +283,16 @@ class Following:
         self._ask(name, source.since, 0)
 
     def _reach_back(self, name: str, source: _Source) -> None:
-        """Once what comes later is there, ask for the next stretch before it, if more is wanted."""
+        """Once the later part is there, request the stretch before it, if more is needed."""
         if source.cursor is not None and (before := self._before(name, source)) < source.since:
             self._ask(name, before, source.since)
             source.since = before
 
     def _before(self, name: str, source: _Source) -> int:
-        """Where the next stretch begins: minutes ago, then the run's start; its own rows may be older (an
-        earlier epoch)."""
+        """Return where the next stretch begins: minutes ago, then the run's start.
+
+        The run's own rows may be older, from an earlier epoch.
+        """
         recent = max(1, source.end - RECENT_NS)
         node = self._store.node
         run = self._store.run(self._run) if self._run else None
@@ -291,15 +303,17 @@ class Following:
         )
 
     def _points(self, query: Query) -> int:
-        """As many buckets as the answer has room for: coarse ones are soon there, and what somebody looks at
-        is asked for closer."""
+        """Return the number of buckets that fits into the answer.
+
+        Coarse buckets arrive soon, and visible parts are requested in finer ones.
+        """
         metrics = max(1, len(self._store.names(query.source)))
         return max(
             LEAST_POINTS, min(self.appetite.points, self.appetite.past_bytes // (BUCKET_BYTES * metrics))
         )
 
     def _closer(self, look: TileRequest) -> Query:
-        """The question about what somebody looks at."""
+        """Return the Query for a visible stretch."""
         query = Query(
             id=next(self._ids),
             source=look.source,

@@ -1,5 +1,4 @@
-"""Where a person wants to look, from what is typed: `ssh://[user@]host[:port][/run]`, `local`, `local/run`,
-or a run's name."""
+"""Parsing of a target: `ssh://[user@]host[:port][/run]`, `local`, `local/run`, or a run's name."""
 
 from __future__ import annotations
 
@@ -16,12 +15,14 @@ _USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@\\+$-]*")
 
 
 class BadPlace(ValueError):  # noqa: N818 - says what is the case
-    """What was typed names no place; the text is one sentence."""
+    """The text is not a valid target. The message is one sentence."""
 
 
 class Place(NamedTuple):
-    """A node and perhaps a run on it. `host` is a name of ssh's configuration or a host's, empty for this
-    node."""
+    """A node and perhaps a run on it.
+
+    `host` is an alias of ssh's configuration or a host name, empty for this node.
+    """
 
     host: str = ""
     user: str = ""
@@ -35,7 +36,7 @@ class Place(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The node as it is called on screen: `gpu07`, `ana@gpu07`, `gpu07:2222`, `local`."""
+        """The node's name on screen: `gpu07`, `ana@gpu07`, `gpu07:2222`, `local`."""
         if not self.host:
             return LOCAL
         host = f"[{self.host}]" if ":" in self.host and self.port else self.host
@@ -43,7 +44,7 @@ class Place(NamedTuple):
 
     @property
     def destination(self) -> str:
-        """The node as ssh wants it: `[user@]host`."""
+        """The node as an argument of ssh: `[user@]host`."""
         return f"{self.user}@{self.host}" if self.user else self.host
 
     @property
@@ -53,10 +54,10 @@ class Place(NamedTuple):
 
 
 def parse(typed: str) -> Place:
-    """The place that is meant; a word without `ssh://` is `local`, or a run of this node.
+    """Parse a target. A word without `ssh://` is `local`, or a run of this node.
 
     Raises:
-        BadPlace: an address without a host, with a password, or with what no host, user or port has in it.
+        BadPlace: an address without a host, with a password, or with an invalid host, user or port.
     """
     if not typed.lower().startswith(SCHEME):
         node, slash, run = typed.partition("/")
@@ -80,7 +81,7 @@ def parse(typed: str) -> Place:
 
 
 def is_path(name: str) -> bool:
-    """Whether this is how a recording's file is named, and no run."""
+    """Return whether a name is the path of a recording, not a run."""
     return name.endswith(RECORDED) or ("/" in name and "://" not in name)
 
 
@@ -103,5 +104,5 @@ def _host_and_port(typed: str, rest: str) -> tuple[str, int | None]:
 
 
 def _shown(typed: str) -> str:
-    """What was typed, without the password that may be in it."""
+    """Return the text without a password."""
     return re.sub(r"(//[^:/@]*):[^/]*@", r"\1:…@", typed)

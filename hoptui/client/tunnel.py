@@ -1,14 +1,14 @@
 """A tunnel to the daemon of another node through the system's ssh. Time is passed in.
 
-Keys, agents, jump hosts and host keys are the user's own configuration. One connection carries both: a local
-socket that leads to one of the other node (`-L`), and `hoptui daemon forward` there. That command puts the
-socket in its place, starts the daemon where there is none, and ends when its input does. So there is one
-handshake, and nothing outlives a viewer that is killed: the kernel closes the pipe to ssh, ssh passes the end
-on, and both ends leave.
+Keys, agents, jump hosts and host keys come from the user's configuration. One connection carries both: a
+local socket that leads to one on the other node (`-L`), and `hoptui daemon forward` there. That command
+creates the socket, starts the daemon if there is none, and ends when its input ends. So there is one
+handshake, and nothing outlives a killed viewer: the kernel closes the pipe to ssh, ssh forwards the end of
+input, and both ends exit.
 
-ssh is started again with longer and longer pauses. Each attempt has a local socket of its own in the viewer's
-directory and a socket of its own on the other node, both with random names. So no other user can create one
-first, and nothing of an earlier attempt is in the way.
+ssh is restarted with longer and longer pauses. Each attempt has its own local socket in the viewer's
+directory and its own socket on the other node, both with random names. So another user cannot create one
+first, and leftovers of an earlier attempt do not interfere.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from hoptui.protocol import VERSION
 from hoptui.protocol.messages import PROTOCOL
 
 OPTIONS = (
-    "BatchMode=yes",  # nothing may ask for a password: the terminal is the dashboard's
-    "LogLevel=INFO",  # at ERROR it does not say that the server forbids to forward
+    "BatchMode=yes",  # no password prompt: the terminal belongs to the dashboard
+    "LogLevel=INFO",  # at ERROR it does not report that the server forbids forwarding
     "ConnectTimeout=10",
-    "ServerAliveInterval=5",  # a line that is dead ends it, also when nobody is left to end it
+    "ServerAliveInterval=5",  # a dead link ends ssh, even if the viewer is gone
     "ServerAliveCountMax=3",
-    "Compression=yes",  # names and numbers that hardly change: a fourth is left
-    "ControlMaster=no",  # one that is there is used; to become one would leave a process behind
-    "ExitOnForwardFailure=no",  # the person's own forwards may be taken by another session; ours is looked at
+    "Compression=yes",  # names and slowly changing numbers shrink to a quarter
+    "ControlMaster=no",  # an existing master is used; a new one would leave a process behind
+    "ExitOnForwardFailure=no",  # another session may hold the user's own forwards; ours is checked
     "StreamLocalBindUnlink=no",
     "StreamLocalBindMask=0177",
     "RemoteCommand=none",
@@ -49,16 +49,16 @@ OPTIONS = (
     "PermitLocalCommand=no",
 )
 FORBIDDEN = ("open failed: administratively prohibited", "open failed: connect failed: open failed")
-"""What ssh says where the server does not allow it; where nobody answers at the path it gives a reason of the
-system's."""
+"""Messages of ssh if the server forbids forwarding. A path without a listener gives a system error
+instead."""
 USAGE, NOT_RUNNABLE, NOT_FOUND, OF_SSH = 2, 126, 127, 255
 """Exit codes: of the other node's hoptui, two of its shell, and of ssh itself. All others are the other
 node's too."""
 
 
 class Forwarded(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that `hoptui daemon forward` prints once the daemon can be reached, and again for each daemon
-    after it."""
+    """A line that `hoptui daemon forward` prints once the daemon can be reached, and again for each later
+    daemon."""
 
     protocol: int
     version: str
@@ -66,26 +66,26 @@ class Forwarded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(NamedTuple):
-    """Why there is no connection, in one sentence, and whether to try again would be of no use."""
+    """Why there is no connection, in one sentence. `lasting` if a retry cannot help."""
 
     text: str
     lasting: bool = False
 
 
 def command(place: Place, local: Path, remote: str, hoptui: str = "hoptui") -> list[str]:
-    """ssh to `place`, with a socket at `local` that leads to the one at `remote`.
+    """Return the ssh command to `place`, with a socket at `local` that leads to the one at `remote`.
 
-    `hoptui` is the command on the other node, where it is not on the PATH; a leading `~/` is the home there.
+    `hoptui` is the command on the other node, if it is not on the PATH. A leading `~/` is the home there.
     """
     options = [word for option in OPTIONS for word in ("-o", option)]
     port = ["-p", str(place.port)] if place.port else []
     there = f"~/{shlex.quote(hoptui[2:])}" if hoptui.startswith("~/") else shlex.quote(hoptui)
-    told = f"{there} daemon forward {shlex.quote(remote)}"
-    return ["ssh", *options, *port, "-L", f"{local}:{remote}", "--", place.destination, told]
+    remote_command = f"{there} daemon forward {shlex.quote(remote)}"
+    return ["ssh", *options, *port, "-L", f"{local}:{remote}", "--", place.destination, remote_command]
 
 
 def ended(place: Place, code: int, errors: str) -> Ended:
-    """What it means that ssh ended with `code` and said `errors` on its standard error."""
+    """Return the meaning of ssh's exit `code` and its standard error."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     last = clean(lines[-1], 200) if lines else f"ssh ended with code {code}"
     name, ours = place.name, code == OF_SSH
@@ -116,17 +116,17 @@ def ended(place: Place, code: int, errors: str) -> Ended:
             f"the hoptui of {name} cannot be looked at from here: install version {VERSION} there", True
         )
     if not code and not lines:
-        return Ended(f"the hoptui of {name} ended without a word")
+        return Ended(f"the hoptui of {name} ended without a message")
     return Ended(f"{name}: {last.removeprefix('hoptui: ').removeprefix('ssh: ')}")
 
 
 def _by_hand(place: Place) -> str:
-    """What a person types to get there."""
+    """Return the command that a user types to log in there."""
     return f"ssh -p {place.port} {place.destination}" if place.port else f"ssh {place.destination}"
 
 
 def forbidden(place: Place, errors: str) -> str:
-    """Why nothing comes through a connection that stands, as far as ssh says so; else nothing."""
+    """Return why an open connection carries no data, if ssh reported that, else ""."""
     if any(said in errors for said in FORBIDDEN):
         return (
             f"the ssh server of {place.name} forbids the forwarding of sockets (AllowStreamLocalForwarding)"
@@ -135,7 +135,7 @@ def forbidden(place: Place, errors: str) -> str:
 
 
 def heard(line: str) -> Forwarded | None:
-    """What a line of the other node's says, None for one that start-up files of its shell print."""
+    """Parse a line of the other node. None for output of its shell's start-up files."""
     try:
         return msgspec.json.decode(line, type=Forwarded)
     except msgspec.MsgspecError:
@@ -143,7 +143,7 @@ def heard(line: str) -> Forwarded | None:
 
 
 def mismatch(place: Place, theirs: Forwarded) -> str:
-    """Why this viewer and the daemon of another node cannot talk, and what to do."""
+    """Return why this viewer and the daemon of another node are incompatible, and what to do."""
     return (
         f"the hoptui of {place.name} ({clean(theirs.version, 20)}) speaks protocol {theirs.protocol} "
         f"and this one ({VERSION}) {PROTOCOL}: "
@@ -154,16 +154,16 @@ def mismatch(place: Place, theirs: Forwarded) -> str:
 MOST_ERRORS = 4096
 MOST_LINE = 65536
 LEAVE_S = 0.5
-"""How long it gets to leave in good order; then it is asked to end, then killed."""
+"""How long ssh has to exit after the end of its input. Then it gets SIGTERM, then SIGKILL."""
 END_S = 1.0
 
 
 class SshProcess:
-    """A process whose output lines are taken as they come. Closing its input, which its owner's death does
-    too, ends it."""
+    """A process whose output is read line by line. It ends when its input closes, also when its owner
+    dies."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        """Start it, in a session of its own: what the terminal sends to the dashboard is not meant for it.
+        """Start it in a new session, so that signals of the dashboard's terminal do not reach it.
 
         Raises:
             OSError: it cannot be started.
@@ -186,11 +186,11 @@ class SshProcess:
 
     @property
     def waits_on(self) -> list[int]:
-        """The file descriptors on which something may come."""
+        """The file descriptors with possible output."""
         return list(self._open)
 
     def lines(self) -> list[str]:
-        """The lines that have come since the last call."""
+        """Return the lines that have come since the last call."""
         self._errors = (self._errors + self._read(self._err))[-MOST_ERRORS:]
         *whole, rest = (self._line + self._read(self._out)).split(b"\n")
         self._line = rest[-MOST_LINE:]
@@ -198,12 +198,14 @@ class SshProcess:
 
     @property
     def errors(self) -> str:
-        """What it has said on its standard error, or the end of it."""
+        """The last part of its standard error."""
         return self._errors.decode(errors="replace")
 
     def code(self) -> int | None:
-        """Its exit code, minus the signal that ended it, None while it runs. It is not reaped before
-        `end`."""
+        """Return its exit code, minus the signal that ended it, None while it runs.
+
+        It is not reaped before `end`.
+        """
         if self._process.returncode is not None:
             return self._process.returncode
         found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -212,10 +214,10 @@ class SshProcess:
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def end(self) -> None:
-        """End it and all that it started, and reap it.
+        """End it and all its children, and reap it.
 
-        It is told by the end of its input first, so that the last word still gets through. Its group is ended
-        while it is not reaped yet: until then the number of the group is nobody else's.
+        First its input is closed, so that its last output still arrives. Its group is signalled before it is
+        reaped: until then the group's number cannot belong to another process.
         """
         process = self._process
         self._open = []
@@ -232,7 +234,7 @@ class SshProcess:
                     process.wait()
 
     def _wait(self, seconds: float) -> bool:
-        """Whether it has ended, or does so in so many seconds."""
+        """Return whether it ends within some seconds."""
         until = time.monotonic() + seconds
         while self.code() is None:
             if time.monotonic() > until:
@@ -248,21 +250,21 @@ class SshProcess:
             except BlockingIOError:
                 break
             if not part:
-                self._open.remove(fd)  # at its end it would be ready for ever
+                self._open.remove(fd)  # at its end it would always be ready
             found += part
         return found
 
 
 AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 OPEN_S = 30.0
-"""How long the other node may take, from the first packet to its word."""
+"""How long the other node may take, from the first packet to its first line."""
 LOOK_S = 0.05
-"""How soon to look again for the end of an ssh that has closed its outputs."""
+"""How soon to check again for the end of an ssh that has closed its outputs."""
 PREFIX = "ssh-"
 
 
 class Process(Protocol):
-    """What a tunnel needs of `hoptui.client.tunnel.SshProcess`."""
+    """The part of `hoptui.client.tunnel.SshProcess` that a tunnel needs."""
 
     @property
     def waits_on(self) -> list[int]: ...
@@ -274,12 +276,11 @@ class Process(Protocol):
 
 
 class Tunnel:
-    """Call `open` once, `poll` whenever something may have come, `close` at the end; all in one thread.
+    """Call `open` once, `poll` whenever output may have come, `close` at the end; all in one thread.
 
-    `socket` is where the daemon is to be connected to, None while there is no way. `state` is `refused` where
-    trying again is of no use, until `again`; `reason` is one sentence unless the tunnel is open. `user` is
-    who the other node takes the viewer for, empty until it has said so; `daemons` counts how often it said
-    that a daemon has begun.
+    `socket` is the local socket of the daemon, None while there is no connection. `state` is `refused` if a
+    retry cannot help; `again` retries anyway. `reason` is one sentence unless the tunnel is open. `user` is
+    the login name on the other node, empty until known. `daemons` counts the daemons that have begun there.
     """
 
     def __init__(
@@ -307,16 +308,16 @@ class Tunnel:
 
     @property
     def waits_on(self) -> list[int]:
-        """The file descriptors on which something may come."""
+        """The file descriptors with possible output."""
         return self._process.waits_on if self._process else []
 
     @property
     def errors(self) -> str:
-        """What ssh has said in this attempt."""
+        """The standard error of ssh in this attempt."""
         return self._process.errors if self._process else ""
 
     def open(self, now: float) -> None:
-        """Begin to connect; returns at once.
+        """Begin to connect. Returns at once.
 
         Raises:
             AddressError: the path of the local socket would be too long.
@@ -334,13 +335,13 @@ class Tunnel:
             self._refuse(f"ssh cannot be started on this machine: {error.strerror}")
 
     def poll(self, now: float) -> None:
-        """Take in what has come, and try again when it is time to."""
+        """Process new output, and retry when it is time."""
         if self.state == "waiting" and now >= self._until:
             self.open(now)
         process = self._process
         if process is None:
             return
-        code = process.code()  # before its last words, which may come between the two
+        code = process.code()  # read before the last output, which may come between the two
         for line in process.lines():
             self._hear(line, now)
         if self._process is None:
@@ -357,25 +358,25 @@ class Tunnel:
             self.lose(now, f"{self.place.name} does not answer within {OPEN_S:.0f} s")
 
     def served(self) -> None:
-        """A daemon has answered through it: should it break, it is tried again soon."""
+        """A daemon has answered through the tunnel. After a break it is retried soon."""
         self._failures = 0
 
     def lose(self, now: float, reason: str) -> None:
-        """Give this attempt up; the next follows after a while, a longer one each time."""
+        """Give up this attempt. The next one follows after a pause, a longer one each time."""
         self._end()
         wait = AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
         self._failures += 1
         self.state, self._until, self.reason = "waiting", now + wait, reason
 
     def again(self, now: float) -> None:
-        """Try again at once, because a person wants to."""
+        """Retry at once, at a user's request."""
         if self.state in ("waiting", "refused"):
             self._failures = 0
             self.reason = f"connecting to {self.place.name}"
             self.open(now)
 
     def wake_at(self) -> float:
-        """When `poll` has something to do, if nothing comes before."""
+        """Return when `poll` has something to do, if no output comes before."""
         return min(self._look_at, self._until if self.state in ("opening", "waiting") else float("inf"))
 
     def close(self) -> None:
@@ -384,17 +385,17 @@ class Tunnel:
         self.state = "closed"
 
     def _hear(self, line: str, now: float) -> None:
-        """A line of the other node's. A shell's start-up files may print some of their own."""
-        told = heard(line)
-        if told is None or self._local is None:
+        """Process a line of the other node. Start-up files of its shell may print lines too."""
+        forwarded = heard(line)
+        if forwarded is None or self._local is None:
             return
-        if told.protocol != PROTOCOL:
-            self._refuse(mismatch(self.place, told))
+        if forwarded.protocol != PROTOCOL:
+            self._refuse(mismatch(self.place, forwarded))
         elif not self._local.is_socket():
             errors = (self.errors.strip().splitlines() or ["ssh made no socket"])[-1]
             self.lose(now, f"no socket at {self._local}: {errors}")
         else:
-            self.user = told.user
+            self.user = forwarded.user
             self.daemons += 1
             self.state, self.socket, self.reason = "open", self._local, ""
 
@@ -426,5 +427,5 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # somebody else's
+        pass  # it belongs to another user
     return True

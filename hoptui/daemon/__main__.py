@@ -1,5 +1,4 @@
-"""`python -m hoptui.daemon [--detach] [--metrics HOST:PORT]`: what the SDK and the viewers start when there
-is no daemon."""
+"""`python -m hoptui.daemon [--detach] [--metrics HOST:PORT]`: the command that starts a daemon."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ IDLE_S = 60.0
 
 
 def main(timings: Timings | None = None) -> int:
-    """Run the daemon; with `--detach`, return at once and go on as nobody's child. A daemon that is there
-    already is no error.
+    """Run the daemon. With `--detach`, return at once and run in the background.
 
-    The daemon is started in the background by whatever needs it, so its options are few and read by hand.
+    An existing daemon is not an error. Other programs start the daemon, so its options are few and parsed by
+    hand.
     """
     from hoptui.node.addresses import AddressError, addresses
 
@@ -55,16 +54,16 @@ def main(timings: Timings | None = None) -> int:
     try:
         server.run()
     except Exception:
-        logging.getLogger("hoptui.daemon").exception("the daemon ends because of a fault of its own")
+        logging.getLogger("hoptui.daemon").exception("the daemon ends because of an internal error")
         return 1
     return 0
 
 
 def _options(arguments: list[str]) -> tuple[bool, str]:
-    """(whether to detach, where to serve metrics or "").
+    """Return whether to detach, and where to serve metrics or "".
 
     Raises:
-        ValueError: one that is not understood.
+        ValueError: an unknown option.
     """
     detach, metrics = False, ""
     rest = iter(arguments)
@@ -91,8 +90,7 @@ def _seconds(name: str, default: float) -> float:
 
 
 def _detach() -> bool:
-    """Fork; True in the parent. The child closes what it inherited, so that whoever started it is not kept
-    waiting."""
+    """Fork; True in the parent. The child closes what it inherited, so that its starter need not wait."""
     if os.fork():
         return True
     os.setsid()

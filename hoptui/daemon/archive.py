@@ -1,6 +1,6 @@
-"""Everything that touches the disk, in one thread: recordings are written here and past values read.
+"""All disk access, in one thread: it writes recordings and reads past values.
 
-The daemon's loop only leaves jobs in a bounded queue and takes results from another; a slow, full or hanging
+The daemon's loop only adds jobs to a bounded queue and takes results from another. A slow, full or hanging
 disk costs history, never the live view or a run. Rows wait for the next flush without waking the thread.
 """
 
@@ -30,12 +30,14 @@ log = logging.getLogger("hoptui.daemon")
 
 NAME = "tuner.jsonl"
 MOST_BYTES = 4 << 20
-"""More than so much of a file is not read, however it came to be."""
+"""A longer file is not read beyond this."""
 
 
 class ResultsFile:
-    """`results` are those that the file holds; what cannot be read or written costs memory of past runs and
-    nothing else."""
+    """The file of tuner results. `results` are those that the file holds.
+
+    If it cannot be read or written, only the results of past runs are lost.
+    """
 
     def __init__(self, state: Path) -> None:
         self._path = state / NAME
@@ -43,8 +45,7 @@ class ResultsFile:
         self.results: tuple[TunerResult, ...] = ()
 
     def read(self) -> None:
-        """Take in what is there; lines that make no sense, as of a daemon killed while it wrote, are left
-        out."""
+        """Read the file. Invalid lines, as a killed daemon may leave them, are skipped."""
         try:
             secure(self._path.parent)
             with self._path.open("rb") as file:
@@ -52,7 +53,7 @@ class ResultsFile:
         except FileNotFoundError:
             return
         except AddressError as error:
-            log.warning("what tuners settled on is not read: %s", error)
+            log.warning("the results of tuners are not read: %s", error)
             return
         except OSError as error:
             log.warning("%s cannot be read: %s", self._path, error.strerror)
@@ -62,11 +63,10 @@ class ResultsFile:
             try:
                 self.results = with_newer(self.results, msgspec.json.decode(line, type=TunerResult))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                log.warning("%s has a line that is no result", self._path)
+                log.warning("%s has a line that is not a result", self._path)
 
     def add(self, newer: TunerResult) -> None:
-        """Keep a result; the file is written anew once most of its lines are of results that newer ones have
-        replaced."""
+        """Store a result. The file is rewritten once newer results have replaced most of its lines."""
         self.results = with_newer(self.results, newer)
         try:
             secure(self._path.parent)
@@ -79,7 +79,7 @@ class ResultsFile:
                     file.write(msgspec.json.encode(newer) + b"\n")
                 self._lines += 1
         except AddressError as error:
-            log.warning("what tuners settled on is not kept: %s", error)
+            log.warning("the results of tuners are not kept: %s", error)
         except OSError as error:
             log.warning("%s cannot be written: %s", self._path, error.strerror)
 
@@ -94,14 +94,13 @@ class ResultsFile:
 TIDY_S = 600.0
 JOBS = 20_000
 MANY = 1000
-"""So many jobs wake the thread before its time."""
-REFUSED_TOLD_S = 60.0
-"""How long it is told that jobs were refused, counted from the last one."""
+"""This many jobs wake the thread early."""
+REFUSED_SHOWN_S = 60.0
+"""How long refused jobs are reported, counted from the last one."""
 
 
 class Archive:
-    """Used by the loop; the work happens in its thread. `results` is called in that thread, with finished
-    queries."""
+    """Used by the loop; the work happens in its thread, which calls `results` with finished queries."""
 
     def __init__(
         self,
@@ -122,18 +121,19 @@ class Archive:
         self._settled = ResultsFile(where.state)
         self._found: list[RecordedRun] = []
         self._restored = threading.Event()
-        self._refused, self._refused_at = 0, -REFUSED_TOLD_S
+        self._refused, self._refused_at = 0, -REFUSED_SHOWN_S
 
     def start(self) -> None:
         self._thread.start()
 
     def restore(self, timeout: float) -> list[RecordedRun]:
-        """What the recordings of the last day know, or as much as was read in time."""
+        """Return the contents of the last day's recordings, or as much as was read within `timeout`
+        seconds."""
         self._restored.wait(timeout)
         return list(self._found)
 
     def close(self, timeout: float) -> None:
-        """Write what is left; give up after `timeout` seconds."""
+        """Write what is left. Give up after `timeout` seconds."""
         self._closing = True
         self._wake.set()
         self._thread.join(timeout)
@@ -141,17 +141,17 @@ class Archive:
     # jobs, from the loop ------------------------------------------------------------------------------------
 
     def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None:
-        """Rows to keep in the recordings of these runs."""
+        """Store rows in the recordings of these runs."""
         wanted = tuple(runs)
         if wanted:
             self._put(lambda: self._history.append(wanted, parts))
 
     def run(self, known: KnownRun, node: NodeState) -> None:
-        """What is known of a run; opens its recording if this is the first that is heard of it."""
+        """Store the state of a run. Opens its recording if it is the first."""
         self._put(lambda: self._history.remember(known, node), now=True)
 
     def node(self, state: NodeState, runs: Iterable[str]) -> None:
-        """The node has changed under these runs."""
+        """Store a new state of the node in the recordings of these runs."""
         wanted = tuple(runs)
         if wanted:
             self._put(lambda: self._history.node(wanted, state))
@@ -161,27 +161,27 @@ class Archive:
         self._put(lambda: self._history.event(wanted, event))
 
     def command(self, record: CommandRecord) -> None:
-        """A command as it is now; where it has just changed the run, at once: a daemon that is killed now is
-        to know of it."""
+        """Store a command. If it has just changed the run, it is written at once, in case the daemon is
+        killed."""
         self._put(lambda: self._history.command(record))
         if record.stage in CHANGED and record.measured is None:
             self.keep(record.run)
 
     def keep(self, run: str) -> None:
-        """Bring what is known of a run to the disk now, and not with the next flush."""
+        """Write the data of a run to disk now instead of with the next flush."""
         self._put(lambda: self._history.keep(run), now=True)
 
     def settle(self, result: TunerResult) -> None:
-        """What a tuner settled on, for later runs of the same kind."""
+        """Store the best settings that a tuner found, for later runs of the same kind."""
         self._put(lambda: self._settled.add(result))
 
     @property
     def settled(self) -> tuple[TunerResult, ...]:
-        """What tuners have settled on, as far as it has been read and written."""
+        """The stored results of tuners, as far as they have been read and written."""
         return self._settled.results
 
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None:
-        """Past values: from `live`, all rows of the source in memory, where they reach back far enough."""
+        """Answer a query: from `live`, the rows of the source in memory, if they reach back far enough."""
         self._put(lambda: self._results(identity, self._answer(query, live)), now=True)
 
     def finish(self, run: str) -> None:
@@ -189,13 +189,13 @@ class Archive:
         self._put(lambda: self._history.close(run), now=True)
 
     def flushed(self, source: str) -> int:
-        """The stamp of the newest row of a source that is safely on disk, 0 if there is none."""
+        """Return the stamp of the newest row of a source on disk, 0 if there is none."""
         return self._history.flushed.get(source, 0)
 
     @property
     def problem(self) -> str:
-        """Why history is not being kept, "" if it is."""
-        if time.monotonic() - self._refused_at < REFUSED_TOLD_S:
+        """The reason why history is not being kept, "" if it is."""
+        if time.monotonic() - self._refused_at < REFUSED_SHOWN_S:
             return (
                 f"the disk did not keep up: {self._refused} jobs were refused, the last less than a minute "
                 "ago"
@@ -203,7 +203,7 @@ class Archive:
         return self._history.problem
 
     def problem_of(self, run: str) -> str:
-        """Why this run's history is not being kept, "" if it is."""
+        """Return the reason why this run's history is not being kept, "" if it is."""
         return self._history.problem_of(run)
 
     def _put(self, job: Callable[[], None], *, now: bool = False) -> None:

@@ -1,5 +1,4 @@
-"""What limits each live run, looked at every two seconds: windows from the rings, verdicts into the run's
-state. No I/O."""
+"""Diagnosis of each live run every two seconds: windows from the rings, verdicts into its state. No I/O."""
 
 from __future__ import annotations
 
@@ -19,22 +18,25 @@ from hoptui.tuner.effect import WARM_UP
 SECOND = 1_000_000_000
 WINDOW_NS = 20 * SECOND
 LONGEST_NS = 600 * SECOND
-"""A window holds at least `FEW` iterations, however long they are, up to that."""
+"""A window holds at least `FEW` iterations, up to this length."""
 FEW = 3
 LEAST_NS = 2 * SECOND
-"""In less there are too few readings of a GPU to say anything."""
+"""A shorter window has too few GPU readings for a verdict."""
 MOST_ROWS = 2048
-"""Of a source in a window: with iterations of less than 10 ms it is shorter."""
+"""Maximum rows of a source in a window. With iterations of less than 10 ms the window is shorter."""
 SETTLED_NS = 10 * SECOND
-"""After a change, or at the start, `WARM_UP` iterations are left out (compilation, caches), of long ones
-those that end so soon."""
+"""`WARM_UP` iterations are left out after a change or the start (compilation, caches). Of long iterations,
+only those that end within this time."""
 AT_WORK_PERCENT = 5.0
-"""A process of somebody else with a smaller share of the SMs' time does not spoil the readings."""
+"""Another user's process with a smaller share of the SMs' time does not distort the readings."""
 
 
 class _Case:
-    """One process of a run: its diagnostician, since when rows count, up to when they have been looked at,
-    and whether there was an event: that nothing is known is worth one only after something was."""
+    """The diagnosis of one process of a run.
+
+    Rows count from `counts_from`, and were evaluated up to `seen_t`. After a verdict was reported, an unknown
+    one is worth an event.
+    """
 
     def __init__(self, nonce: str, t: int) -> None:
         self.nonce = nonce
@@ -42,11 +44,11 @@ class _Case:
         self.changed_t = t
         self.counts_from: int | None = None
         self.seen_t = 0
-        self.told = False
+        self.reported = False
 
 
 class Diagnosing:
-    """Diagnoses the live runs of a node; `tend` is called about once a second."""
+    """Diagnoses the live runs of a node. Call `tend` about once per second."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -54,7 +56,7 @@ class Diagnosing:
         self._due = 0
 
     def tend(self) -> None:
-        """Look at every live run, if it is time to; that a knob has been turned is noticed at once."""
+        """Diagnose every live run if it is due. A change of a knob is noticed at once."""
         t = self._node.clock.t()
         live = self._node.registry.live()
         due = t >= self._due
@@ -66,7 +68,7 @@ class Diagnosing:
             self._node.touch()
 
     def _apart(self, run: TrackedRun, t: int, *, due: bool) -> bool:
-        """Look at one run, whatever becomes of that: a fault costs its own verdict, and no other run's."""
+        """Diagnose one run. A fault costs only its own verdict."""
         what = f"the diagnosis of {run.id}"
         news = self._node.faults.attempt(what, self._tend, run, t, due=due)
         if news is not None:
@@ -85,13 +87,13 @@ class Diagnosing:
         known = self._cases.get(run.id)
         if known is not None and known.nonce == run.nonce:
             return known
-        run.diagnosed(None)  # what a daemon before this one said is of then
+        run.diagnosed(None)  # the verdict of an earlier daemon is outdated
         ring = self._node.rings.get(f"run/{run.id}")
         return _Case(run.nonce, ring.last_t if ring is not None else 0)
 
     def _turned(self, run: TrackedRun, case: _Case) -> bool:
-        """Whether a knob has another value: the tuner, which looks next, is not to take the verdict for one
-        on that."""
+        """Return whether a knob has changed, so that the tuner does not use a verdict for the previous
+        value."""
         change = self._last_change(run)
         if change <= case.changed_t:
             return False
@@ -101,7 +103,7 @@ class Diagnosing:
         return True
 
     def _look(self, run: TrackedRun, case: _Case, t: int) -> bool:
-        """Take in what is new of a run; returns whether there is news for viewers."""
+        """Evaluate new rows of a run. Returns whether there is news for viewers."""
         if run.last_t <= case.seen_t or run.vital(t / SECOND).state == "paused":
             return False
         case.seen_t = run.last_t
@@ -112,20 +114,20 @@ class Diagnosing:
         if found == run.state.diagnosis:
             return False
         run.diagnosed(found)
-        if verdict and found is not None and (case.told or found.verdict != "unknown"):
-            case.told = True
+        if verdict and found is not None and (case.reported or found.verdict != "unknown"):
+            case.reported = True
             what = fact("diagnosis.verdict", verdict=found.verdict, facts=found.facts)
             self._node.event("diagnosis", what, run=run.id, step=run.last_step, t=found.t)
         return True
 
     def _last_change(self, run: TrackedRun) -> int:
-        """When a knob last took another value."""
+        """Return when a knob last changed."""
         records = self._node.book.of(run.id)[-LATEST:]
         settled = (r.settled for r in records if r.verb == "set" and r.stage in CHANGED)
         return max(settled, default=0)
 
     def _window(self, run: TrackedRun, case: _Case) -> ObservationWindow | None:
-        """What was read of it lately; None while there is too little since its start or its last change."""
+        """Return the latest readings, None while there are too few since the start or the last change."""
         node, source = self._node, f"run/{run.id}"
         start = self._start(source, case)
         ring = node.rings.get(source)
@@ -154,7 +156,8 @@ class Diagnosing:
         )
 
     def _start(self, source: str, case: _Case) -> int | None:
-        """From when on rows count: some iterations after the start or the last change. None: not yet."""
+        """Return the stamp from which rows count: some iterations after the start or the last change.
+        None: not yet."""
         if case.counts_from is None:
             ring = self._node.rings.get(source)
             rows = ring.since(case.changed_t, WARM_UP)[0] if ring is not None else None
@@ -179,7 +182,7 @@ class Diagnosing:
         for gpu in gpus:
             rows = self._between(f"gpu/{gpu.uuid}", start, end)
             if rows is not None and len(rows) > 1:
-                rows = rows.slice(1)  # the first tells of the time before the window, too
+                rows = rows.slice(1)  # the first row also covers the time before the window
             yield gpu_window(gpu, rows, apart, shared=gpu.uuid in others)
 
     def _between(self, source: str, start: int, end: int) -> Columns | None:

@@ -1,10 +1,10 @@
-"""The node for Prometheus: its state as metrics, and an HTTP endpoint with threads of its own.
+"""The node for Prometheus: its state as metrics, and an HTTP endpoint with its own threads.
 
-The threads read snapshots that the daemon's loop publishes. Metrics have base units, and one name for one
-thing. What is unknown is left out; a value that is infinite, such as a diverged loss, is known.
+The threads read snapshots that the daemon's loop publishes. Metrics have base units and unique names. Unknown
+values are left out. An infinite value, such as a diverged loss, is known.
 
-Nothing listens unless the user asks for it, and then on this machine alone unless an address is given: all
-who can reach it can read it. Needs the extra `metrics` (prometheus-client).
+The endpoint listens only if the user asks for it, and on loopback unless an address is given: everyone who
+can reach it can read it. Needs the extra `metrics` (prometheus-client).
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What there is to tell at one moment: the readings of each source, vitals of live runs, and how many
-    events there were of each (kind, level, UUID of the GPU or ""). Nothing in it changes any more."""
+    """An immutable state: readings of each source, vitals of live runs, and event counts.
+
+    `happened` counts events by (kind, level, UUID of the GPU or "").
+    """
 
     node: NodeState
     vitals: Mapping[str, Vital]
@@ -36,8 +38,7 @@ class Snapshot:
 
 
 class MetricFamily(NamedTuple):
-    """A metric made of a reading: its name (without `_total`), what it is, and the factor to its base
-    unit."""
+    """The metric of a reading: its name (without `_total`), description, and factor to the base unit."""
 
     name: str
     text: str
@@ -147,15 +148,15 @@ OTHER_EVENTS = (
     ("reverted", "warning"),
     ("started", "info"),
 )
-"""Kinds and levels of events that are counted from 0: `increase()` does not see the first one of a series
-that begins with it."""
+"""Kinds and levels of events that are counted from 0. `increase()` misses the first event of a series that
+begins with it."""
 
 Labels = tuple[str, ...]
 Point = tuple[Labels, float]
 
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:
-    """Every metric family with at least one sample."""
+    """Yield every metric family with at least one sample."""
     node = snapshot.node
     yield from _gauge(
         "hoptui_build_info", "The daemon", ("version", "host"), [((node.version, node.host), 1)]
@@ -182,8 +183,10 @@ def _events(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _gpus(snapshot: Snapshot) -> Iterator[Metric]:
-    """MIG instances have the index of their GPU, and its UUID as `parent`: a sum over GPUs is one over
-    parent=""."""
+    """Yield the GPUs. MIG instances have the index of their GPU, and its UUID as `parent`.
+
+    So a sum over GPUs filters for parent="".
+    """
     labels = ("gpu", "uuid", "name", "parent")
     gpus = [((str(gpu.index), gpu.uuid, gpu.name, gpu.parent), gpu) for gpu in snapshot.node.gpus]
     facts = [((*key, gpu.driver, gpu.architecture), 1.0) for key, gpu in gpus]
@@ -279,14 +282,14 @@ def _counter(name: str, text: str, labels: Labels, points: Iterable[Point]) -> I
 
 
 FRESH_NS = 15_000_000_000
-"""A reading that was not taken for longer is unknown; the slowest are taken every five seconds."""
+"""An older reading is unknown. The slowest readings are taken every five seconds."""
 MOST_ROWS = 256
 LOOPBACK = "127.0.0.1"
 LAST_REQUEST_S = 1.0
 
 
 class MetricsError(Exception):
-    """There can be no metrics for Prometheus. `fact` says why."""
+    """Metrics for Prometheus are not possible. `fact` gives the reason."""
 
     def __init__(self, fact: Fact) -> None:
         super().__init__(fact.code, fact.fields)
@@ -294,10 +297,10 @@ class MetricsError(Exception):
 
 
 class Endpoint:
-    """Serves what was published last; `address` is where, with the port that it got.
+    """Serves the last published snapshot. `address` includes the actual port.
 
     Raises:
-        MetricsError: the address makes no sense or is taken, or the extra is not installed.
+        MetricsError: the address is invalid or in use, or the extra is not installed.
     """
 
     def __init__(self, address: str) -> None:
@@ -322,17 +325,16 @@ class Endpoint:
         )
 
     def publish(self, snapshot: Snapshot | None) -> None:
-        """What to answer from now on; None where nothing is known: what was known before is not so any
-        more."""
+        """Set the snapshot for later requests. None if nothing is known any more."""
         self._snapshot = snapshot
 
     def collect(self) -> Iterable[Metric]:
-        """Called by the server's threads, once a scrape."""
+        """Return the metrics of one scrape. The server's threads call this."""
         snapshot = self._snapshot
         return families(snapshot) if snapshot is not None else ()
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing in advance: which metrics there are depends on the hardware and on the runs."""
+        """Return nothing: the metrics depend on the hardware and on the runs."""
         return ()
 
     def close(self) -> None:
@@ -343,10 +345,10 @@ class Endpoint:
 
 
 def parse(address: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT", "[IPV6]:PORT" or ":PORT", which is of this machine alone.
+    """Parse "HOST:PORT", "[IPV6]:PORT" or ":PORT" (loopback) into host and port.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: the address is invalid.
     """
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
@@ -356,7 +358,7 @@ def parse(address: str) -> tuple[str, int]:
 
 
 def snapshot(node: Node) -> Snapshot:
-    """The node now: the newest known readings of each source, and the newest metrics of live runs."""
+    """Return the newest known readings of each source, and the newest metrics of live runs."""
     t = node.clock.t()
     readings: dict[str, Mapping[str, float]] = {}
     for ring in node.rings:

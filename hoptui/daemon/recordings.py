@@ -1,5 +1,6 @@
-"""The open recordings: written, limited and queried. And how much history is kept: all recordings together by
-size and age, and each of them. Only the archive's thread uses them.
+"""The open recordings: writing, queries and limits. Limits apply to all recordings together and to each one.
+
+Only the archive's thread uses them.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class RetentionLimits:
 
 
 def limits(environ: Mapping[str, str]) -> RetentionLimits:
-    """What HOPTUI_KEEP_GB, HOPTUI_KEEP_DAYS and HOPTUI_RUN_GB say; a value that makes no sense is not
-    used."""
+    """Return the limits from HOPTUI_KEEP_GB, HOPTUI_KEEP_DAYS and HOPTUI_RUN_GB. Invalid values are
+    ignored."""
     return RetentionLimits(
         keep_bytes=int(_number(environ, "HOPTUI_KEEP_GB") * GB),
         keep_s=_number(environ, "HOPTUI_KEEP_DAYS") * DAY_S,
@@ -47,7 +48,7 @@ def limits(environ: Mapping[str, str]) -> RetentionLimits:
 
 
 def refused(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each of these variables whose value makes no sense."""
+    """Return a sentence for each of these variables with an invalid value."""
     return [
         f"{name}={environ[name]!r} is no positive number: {default:g} is used"
         for name, default in DEFAULTS.items()
@@ -73,13 +74,15 @@ RESTORED = 50
 RESTORE_YOUNGER_S = 24 * 3600
 MOST_POINTS = 4096
 NEWEST_S = 600.0
-"""The newest row of a run is looked for in what it recorded so long before its end."""
+"""The newest row of a run is searched in this time before its end."""
 
 
 @dataclass
 class RecordedRun:
-    """What a recording tells a new daemon of its run: `energy_j` used so far, when its GPUs' counters stood
-    so."""
+    """The contents of a recording for a new daemon.
+
+    `energy_j` is the energy used when its GPUs' counters had the values `counters`.
+    """
 
     state: RunState
     nonce: str
@@ -100,8 +103,10 @@ class _Open:
 
 
 class History:
-    """`flushed` holds the stamp of the newest row of each source that is safely on disk; `problem` says why
-    history is not being kept, and `problem_of` why that of one run is not."""
+    """The open recordings. `flushed` holds the stamp of the newest row of each source on disk.
+
+    `problem` is the reason why history is not being kept, `problem_of` the reason for one run.
+    """
 
     def __init__(self, where: Addresses, limits: RetentionLimits) -> None:
         self._where = where
@@ -121,10 +126,10 @@ class History:
         return found.problem if found else ""
 
     def restore(self) -> list[RecordedRun]:
-        """What the recordings of the last day know.
+        """Return the contents of the recordings of the last day.
 
         Raises:
-            AddressError: the state directory is not this user's alone, or cannot be made.
+            AddressError: the state directory is not private to this user, or cannot be created.
             OSError: it cannot be read.
         """
         secure(self._where.state)
@@ -137,14 +142,14 @@ class History:
                 with Recording.open(path, boot=this_boot(), still=library.at_rest(path)) as recording:
                     found.append(_found(recording))
             except (RecordingError, msgspec.DecodeError, ValueError) as error:
-                log.warning("%s is left aside: %s", path, error)
+                log.warning("%s is ignored: %s", path, error)
         return found
 
     # writing
 
     def remember(self, known: KnownRun, node: NodeState) -> None:
-        """What is known of a run and of the node under it; opens its recording if need be, and with each
-        flush until it can."""
+        """Store the state of a run and its node. Opens its recording if needed, and retries with each
+        flush."""
         run = known.state.run
         opened = self._open.get(run)
         new = opened is None
@@ -163,11 +168,11 @@ class History:
             self.problem = ""
         opened.recording.remember(RUN, msgspec.json.encode(known))
         self.node((run,), node)
-        if new:  # a daemon that is killed before the next flush leaves a recording that says whose it is
+        if new:  # write at once, so that the recording names its run even if the daemon is killed
             self._flush(opened)
 
     def node(self, runs: Iterable[str], state: NodeState) -> None:
-        """The node as it is now."""
+        """Store the node's state."""
         for run in self._unopened.keys() & set(runs):
             self._unopened[run] = self._unopened[run][0], state
         raw = encode_node(state)
@@ -191,14 +196,14 @@ class History:
             opened.recording.command(record)
 
     def flush(self) -> None:
-        """Bring what waits to the disk, and keep each recording within its limit."""
+        """Write waiting data to disk, and keep each recording within its limit."""
         for known, node in list(self._unopened.values()):
             self.remember(known, node)
         for opened in self._open.values():
             self._flush(opened)
 
     def keep(self, run: str) -> None:
-        """Bring what waits of one run to the disk."""
+        """Write waiting data of one run to disk."""
         for opened in self._of((run,)):
             self._flush(opened)
 
@@ -220,7 +225,7 @@ class History:
             self.flushed[source] = max(recording.last_t(source), self.flushed.get(source, 0))
 
     def close(self, run: str) -> None:
-        """The run has exited, or the daemon ends."""
+        """Close a recording, after the end of its run or of the daemon."""
         self._unopened.pop(run, None)
         opened = self._open.pop(run, None)
         if opened is None:
@@ -231,8 +236,8 @@ class History:
             log.warning("the end of a recording is lost: %s", error.reason)
 
     def tidy(self, now: float) -> None:
-        """Remove the oldest recordings that are past the limits, never one that is open, nor any where others
-        may write. `now` is wall seconds."""
+        """Remove the oldest recordings beyond the limits, never one that may be written. `now` is wall
+        seconds."""
         try:
             secure(self._where.state)
         except AddressError:
@@ -254,8 +259,7 @@ class History:
     # reading
 
     def answer(self, query: Query, live: Sequence[Columns]) -> Buckets:
-        """Past values of a source, of the rows in memory where they reach back far enough, else of a
-        recording.
+        """Return past values of a source, from memory if it reaches back far enough, else from a recording.
 
         Raises:
             RecordingError: it cannot be read.
@@ -278,7 +282,7 @@ class History:
                 recording.close()
 
     def _recording_of(self, query: Query) -> tuple[Recording | None, bool]:
-        """The recording that has the source, and whether it was opened for this query only."""
+        """Return the recording that has the source, and whether it was opened only for this query."""
         run = query.run or run_of(query.source)
         if run in self._open:
             return self._open[run].recording, False
@@ -292,7 +296,7 @@ class History:
 
 
 def rows_as_buckets(query: Query, parts: Sequence[Columns]) -> Buckets:
-    """The answer to a query from rows in memory."""
+    """Answer a query from rows in memory."""
     return buckets(parts, query.source, query.names, query.t0, query.t1, _points(query), id=query.id)
 
 
@@ -301,7 +305,7 @@ def _points(query: Query) -> int:
 
 
 def _plain(run: str) -> bool:
-    """A run id that cannot lead out of the state directory."""
+    """Return whether a run id cannot lead out of the state directory."""
     return Path(run).name == run and run not in ("", ".", "..")
 
 
@@ -330,6 +334,6 @@ def _found(recording: Recording) -> RecordedRun:
 
 
 def _last(recording: Recording, source: str, name: str) -> float | None:
-    """The newest value of a series, None where there is none of this boot."""
+    """Return the newest value of a series, None if there is none of this boot."""
     last = recording.last_t(source)
     return recording.at(source, last, NEWEST_S).get(name) if last else None

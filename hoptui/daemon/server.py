@@ -1,4 +1,5 @@
-"""The daemon's loop: one thread, two ROUTER sockets, the gate, the samplers' pipes and a pidfd a run."""
+"""The daemon's loop: one thread, two ROUTER sockets, authentication, the samplers' pipes and a pidfd per
+run."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ log = logging.getLogger("hoptui.daemon")
 
 UNWATCHED_HZ, HOST_HZ = 1.0, 1.0
 BURST = 64
-"""Messages taken from one socket before the others get their turn."""
+"""Messages taken from one socket before it is the others' turn."""
 
 
 class SystemClock:
@@ -51,14 +52,13 @@ class SystemClock:
 
 
 class Server:
-    """Owns everything the daemon has open. `run()` returns when nothing needs the daemon or it was told to
-    end.
+    """Owns all resources of the daemon. `run()` returns when the daemon is no longer needed or was stopped.
 
     Args:
-        metrics: HOST:PORT for Prometheus, "" for none, or for that of a daemon before that was killed; with
-            it the daemon does not end for want of work.
-        samplers: programs in place of its own samplers, by what they sample (`host`, `gpus`).
-        timings: how long it waits for things.
+        metrics: HOST:PORT for Prometheus; "" for none, or for the address of a killed predecessor. With
+            it, the daemon does not end when it is idle.
+        samplers: programs that replace its own samplers, by what they sample (`host`, `gpus`).
+        timings: how long it waits.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Server:
         self._poller = zmq.Poller()
         self._come_at = -math.inf
         self._at_once = True  # a run's messages wake the loop
-        self._tended = -1  # the node's version when things were looked at last
+        self._tended = -1  # the node's version at the last round
         self._lives = Lives(self._poller, self._run_desk.end, timings.last_words_s)
         for found in self._archive.restore(timings.restore_s):
             run = self._run_desk.restore(found)
@@ -116,18 +116,18 @@ class Server:
         self._endpoint = self._open_metrics(metrics)
         try:
             sockets.write(where.info, self._node.metrics or metrics)
-        except OSError as error:  # a full disk: it is of use only to the daemon after this one
+        except OSError as error:  # the disk is full: only the next daemon needs the file
             log.warning("%s cannot be written: %s", where.info, error)
         for thing in (self._gate.socket, self._runs.socket, self._viewers.socket, self._wake_in):
             self._poller.register(thing, zmq.POLLIN)
 
     def run(self) -> None:
-        """Serve until there is no reason to."""
+        """Serve until the daemon is not needed."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end())
         signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
         gc.collect()
-        gc.freeze()  # what is there now stays: later collections need not go through it
+        gc.freeze()  # existing objects stay: later collections skip them
         timings = self._timings
         last_tick = next_heal = next_publish = 0.0
         needed = time.monotonic()
@@ -145,7 +145,7 @@ class Server:
                     next_heal = now + timings.heal_s
                     self._heal()
                     self._node.tidy()
-                    self._serve = True  # finds viewers that have gone, when nothing else does
+                    self._serve = True  # finds viewers that are gone
                 if self._endpoint is not None and now >= next_publish:
                     next_publish = now + timings.publish_s
                     told = self._node.faults.attempt("telling Prometheus", snapshot, self._node)
@@ -156,12 +156,12 @@ class Server:
                 if self._viewer_desk.count or self._node.registry.live() or self._endpoint is not None:
                     needed = now
                 elif now - needed > self._idle_s:
-                    log.info("nobody needs the daemon: it ends")
+                    log.info("the daemon is idle: it ends")
                     break
         finally:
             self._close()
 
-    # in -----------------------------------------------------------------------------------------------------
+    # input --------------------------------------------------------------------------------------------------
 
     def _take(self, ready: dict[Any, int]) -> None:
         if self._gate.socket in ready:
@@ -182,9 +182,11 @@ class Server:
         self._lives.ended(ready, time.monotonic())
 
     def _listen(self) -> None:
-        """Let a run wake the loop if it may have something to say that cannot wait: because it has just come,
-        or is being asked for something. Rows and pulses are heard when the loop is awake anyway, or each rank
-        would wake it ten times a second.
+        """Let runs wake the loop if a message may be urgent: a run has just connected, or a command is
+        pending.
+
+        Rows and pulses are read when the loop is awake anyway. Else each rank would wake it ten times per
+        second.
         """
         at_once = self._node.book.asking or time.monotonic() < self._come_at + self._timings.welcome_s
         if at_once and not self._at_once:
@@ -232,10 +234,10 @@ class Server:
                 self._sampler_desk.receive(message)
             except Exception:  # a fault in one message must not end the daemon
                 log.exception("a message of a sampler could not be taken in")
-        if pipe not in sampler.fds:  # closed: the number may be another file's next
+        if pipe not in sampler.fds:  # closed: the number may be reused by another file
             self._poll_samplers()
 
-    # out ----------------------------------------------------------------------------------------------------
+    # output -------------------------------------------------------------------------------------------------
 
     def _to_run(self, identity: bytes, message: messages.ToRun) -> bool:
         return self._runs.send(identity, codec.encode(message))
@@ -247,17 +249,16 @@ class Server:
         self._viewer_desk.tell(record)
 
     def _answered(self, identity: bytes, answer: messages.Buckets | messages.Error) -> None:
-        """Called by the archive's thread."""
+        """Queue an answer. The archive's thread calls this."""
         self._finished.append((identity, answer))
         with contextlib.suppress(OSError):
             self._wake_out.send(b"!")
 
-    # now and then -------------------------------------------------------------------------------------------
+    # periodic work ------------------------------------------------------------------------------------------
 
     @property
     def _still(self) -> bool:
-        """Nothing is the matter, no tuner is at work, and nothing has changed since things were looked at
-        last: neither the node nor anybody's wish."""
+        """Whether nothing is wrong, no tuner works, and nothing has changed since the last round."""
         node = self._node
         if node.sampler_problems or self._tuner_desk.at_work:
             return False
@@ -265,7 +266,7 @@ class Server:
 
     @property
     def _hz(self) -> float:
-        """How often the GPUs are to be sampled."""
+        """The sampling rate for the GPUs."""
         return max(UNWATCHED_HZ, self._viewer_desk.hz)
 
     def _tend(self, now: float) -> None:
@@ -292,7 +293,7 @@ class Server:
         self._tended = node.version
 
     def _poll_samplers(self) -> None:
-        """Poll the pipes that there are now."""
+        """Poll the samplers' current pipes."""
         pipes = {fd: sampler for sampler in (self._host, self._gpus) for fd in sampler.fds}
         for fd in self._pipes.keys() - pipes.keys():
             self._poller.unregister(fd)
@@ -301,7 +302,7 @@ class Server:
         self._pipes = pipes
 
     def _open_metrics(self, address: str) -> Endpoint | None:
-        """The endpoint for Prometheus if one is wanted; the daemon goes on without it where it cannot be."""
+        """Open the endpoint for Prometheus if requested. The daemon continues without it if that fails."""
         if not address:
             return None
         try:
@@ -332,7 +333,7 @@ class Server:
         return max(0, int((until - now) * 1000) + 1)
 
     def _serve_by(self) -> float:
-        """When viewers are to be answered, if nothing happens before."""
+        """Return when viewers must be answered, if nothing happens before."""
         deadline = self._viewer_desk.next_deadline()
         return self._serve_at if deadline is None else min(self._serve_at, deadline)
 
@@ -346,7 +347,7 @@ class Server:
     # the end ------------------------------------------------------------------------------------------------
 
     def _shutdown(self) -> None:
-        log.info("told to end by a viewer")
+        log.info("stopped by a viewer")
         self._run_desk.retire()
         self._end()
 

@@ -29,8 +29,7 @@ from hoptui.recording.ingest import this_boot
 
 ZAP_DOMAIN = b"hoptui"
 READABLE = int(zmq.POLLIN)
-"""A plain number: each `&` with pyzmq's flag makes an enum member anew, and this one is asked for before
-every message."""
+"""A plain number: each `&` with pyzmq's flag creates an enum member, and this runs before every message."""
 _peer_of = functools.lru_cache(maxsize=256)(peer_of)
 
 
@@ -50,7 +49,7 @@ class Doorway:
         self.bind()
 
     def bind(self) -> None:
-        """Bind, under a mask that lets nobody else in, and put the socket in its place."""
+        """Bind with a mask that excludes other users, and move the socket into place."""
         new = Path(f"{self.path}.new")
         new.unlink(missing_ok=True)
         mask = os.umask(0o177)
@@ -62,8 +61,7 @@ class Doorway:
         self._inode = self.path.stat().st_ino
 
     def heal(self) -> bool:
-        """Bind again if the path is gone or is not ours any more (a cleaner of /tmp); True if that was
-        needed."""
+        """Bind again if the path is gone or was replaced (a cleaner of /tmp). True if that was needed."""
         try:
             if self.path.stat().st_ino == self._inode:
                 return False
@@ -74,13 +72,13 @@ class Doorway:
 
     @property
     def more(self) -> bool:
-        """Whether a message is there."""
+        """Whether a message is waiting."""
         return bool(int(self.socket.getsockopt(zmq.EVENTS)) & READABLE)
 
     def take(self, most: int) -> Iterator[tuple[bytes, Peer | None, list[bytes]]]:
-        """What has come in, without waiting: whom each message is from, who that is as the kernel tells, and
-        its frames."""
-        while most and self.more:  # to be refused a message would cost more than to ask first
+        """Yield waiting messages: the sender's identity, its peer as reported by the kernel, and the
+        frames."""
+        while most and self.more:  # a failed receive would cost more than this check
             most -= 1
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -94,7 +92,7 @@ class Doorway:
             yield identity, peer, body
 
     def send(self, identity: bytes, body: bytes) -> bool:
-        """Send without waiting; False where the peer is gone or does not read."""
+        """Send without waiting. False if the peer is gone or does not read."""
         try:
             self.socket.send_multipart((identity, body), zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -111,8 +109,10 @@ class Doorway:
 
 
 class Lock:
-    """The daemon's lock: liveness is this, never the socket file. fcntl's, because a forked child must not
-    keep it."""
+    """The daemon's lock, which shows that it lives. The socket file does not.
+
+    It is an fcntl lock, because a forked child must not keep it.
+    """
 
     def __init__(self, where: Addresses) -> None:
         self._file = os.open(where.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -121,7 +121,7 @@ class Lock:
         except OSError:
             os.close(self._file)
             raise AlreadyRunningError from None
-        # systemd-tmpfiles leaves a directory alone that somebody holds a flock on.
+        # systemd-tmpfiles spares a directory with a flock.
         self._directory = os.open(where.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with suppress(OSError):
             fcntl.flock(self._directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -141,7 +141,7 @@ ENDPOINT = "inproc://zeromq.zap.01"
 
 
 class Authenticator:
-    """Answers every request, whatever is in it; one that is never answered would leave the peer hanging."""
+    """Answers every ZAP request, also invalid ones: an unanswered request would leave the peer hanging."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.socket = context.socket(zmq.REP)
@@ -151,12 +151,12 @@ class Authenticator:
         self._uid = os.getuid()
 
     def answer(self) -> None:
-        """Take one request off the socket and answer it."""
+        """Receive one request and answer it."""
         frames = self.socket.recv_multipart()
         self.socket.send_multipart(self.judge(frames))
 
     def judge(self, frames: Sequence[bytes]) -> list[bytes]:
-        """The reply to a request: 200 for this user's processes, 400 for everybody else."""
+        """Return the reply to a request: 200 for this user's processes, 400 for others."""
         if len(frames) < 6:
             return [b"1.0", frames[1] if len(frames) > 1 else b"", b"500", b"malformed request", b"", b""]
         version, request, _, address = frames[:4]
@@ -174,9 +174,11 @@ class Authenticator:
 
 
 def write(path: Path, metrics: str) -> None:
-    """Say who the daemon is and where it was asked to serve metrics ("": nowhere); all at once, as others may
-    read it."""
-    told = {
+    """Write who the daemon is and where it was asked to serve metrics ("": nowhere).
+
+    The file is replaced in one step, because others may read it.
+    """
+    info = {
         "pid": os.getpid(),
         "version": VERSION,
         "protocol": PROTOCOL,
@@ -186,17 +188,16 @@ def write(path: Path, metrics: str) -> None:
     }
     new = path.with_suffix(".tmp")
     with new.open("w") as file:
-        json.dump(told, file)
+        json.dump(info, file)
         file.flush()
         os.fsync(file.fileno())
     new.rename(path)
 
 
 def metrics_left_behind(path: Path) -> str:
-    """Where a daemon that was killed served metrics, since the machine was started; "" if nowhere, or if none
-    was killed."""
+    """Return where a daemon that was killed since the boot served metrics, "" if nowhere."""
     try:
-        told = json.loads(path.read_text())
-        return str(told["metrics"]) if told["boot"] == this_boot().id else ""
+        info = json.loads(path.read_text())
+        return str(info["metrics"]) if info["boot"] == this_boot().id else ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -1,4 +1,4 @@
-"""Diagnoses in words: what each verdict means, and how sure it is."""
+"""Diagnoses in words: the meaning of each verdict, and its confidence."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from hoptui.presentation import numbers, sentences
 from hoptui.presentation.sentences.diagnosis import VERDICTS
 
 SURE = 0.7
-"""A verdict with less confidence is told with a `perhaps`."""
+"""A verdict with less confidence is shown with `perhaps`."""
 
 
 def name(diagnosis: Diagnosis) -> str:
-    """`launch-bound`, `perhaps launch-bound`, `nothing stands out`; `was launch-bound` until a change of a
-    knob is seen through."""
+    """Return `launch-bound`, `perhaps launch-bound`, `nothing stands out`.
+
+    It is `was launch-bound` after a change of a knob whose effect is not known yet.
+    """
     if diagnosis.verdict == "healthy":
         meaning = VERDICTS["healthy"].meaning
         return meaning if not diagnosis.stale else f"until the last change {meaning}"
@@ -24,7 +26,7 @@ def name(diagnosis: Diagnosis) -> str:
 
 
 def sentence(diagnosis: Diagnosis) -> str:
-    """`launch-bound: kernels are too small …, 95 % sure`, for plain text."""
+    """Return `launch-bound: kernels are too small …, 95 % sure`, for plain text."""
     if diagnosis.verdict == "unknown":
         known = evidence(diagnosis)
         return f"not known: {known[0]}" if known else "not known"
@@ -32,15 +34,17 @@ def sentence(diagnosis: Diagnosis) -> str:
 
 
 def line(diagnosis: Diagnosis, *, advises: bool = True) -> str:
-    """`launch-bound, 95 % sure: SM active 5.6 %; busy 32 %; try grad_accum 4 → 2`: what is found, its
-    evidence, what might help."""
+    """Return the verdict, its evidence and advice on one line.
+
+    Example: `launch-bound, 95 % sure: SM active 5.6 %; busy 32 %; try grad_accum 4 → 2`.
+    """
     advice = tries(diagnosis) if advises else []
     figures = "; ".join((*evidence(diagnosis), *advice))
     return ": ".join(filter(None, (f"{diagnosis.verdict}{_sure(diagnosis)}", figures)))
 
 
 def evidence(diagnosis: Diagnosis) -> list[str]:
-    """`SM active 5.6 %`, `busy 32 %`: the facts as sentences, the strongest first."""
+    """Return the facts as sentences, the strongest first: `SM active 5.6 %`, `busy 32 %`."""
     return [sentences.sentence(each) for each in diagnosis.facts]
 
 
@@ -51,15 +55,17 @@ def tries(diagnosis: Diagnosis) -> list[str]:
 
 
 def advice_text(advice: Advice, *, brief: bool = False) -> str:
-    """`grad_accum 4 → 2 (may compile anew)`, without the cost when `brief`; what would help where no knob
-    does. An older daemon's advice is its knob and value, "" without a knob."""
+    """Return `grad_accum 4 → 2 (may compile anew)`, without the cost if `brief`.
+
+    If no knob helps, it is what else would help.
+    """
     what = advice.fact
-    if what is None:  # of an older recording, or of an older daemon
+    if what is None:  # from an older recording or daemon
         return numbers.clean(f"{advice.knob} → {numbers.value(advice.value)}") if advice.knob else ""
     return sentences.sentence(Fact("advice.change", what.fields) if brief and advice.knob else what)
 
 
 def _sure(diagnosis: Diagnosis) -> str:
-    """`, 95 % sure`; and that it was so before, where a knob has been changed since."""
+    """Return `, 95 % sure`, and a note if a knob has been changed since."""
     sure = f", {numbers.percent(diagnosis.confidence, decimals=0)} sure" if diagnosis.confidence else ""
     return f"{sure}, before the last change of a knob" if diagnosis.stale else sure

@@ -1,7 +1,6 @@
-"""The readings of one GPU (`gpu/<uuid>`), in the order in which they are shown.
+"""The readings of one GPU (`gpu/<uuid>`), in display order.
 
-`memory_headroom_bytes`, `idle_power_w` and `xid` are in no row: whoever shows them has them from other
-readings and events.
+`memory_headroom_bytes`, `idle_power_w` and `xid` are in no row: they come from other readings and events.
 """
 
 from __future__ import annotations
@@ -11,12 +10,14 @@ import math
 from hoptui.domain.devices import REASONS, Reason
 from hoptui.presentation.readings import Meaning
 
-_MOST = 1 << 53  # a greater float is no bit mask
+_MOST = 1 << 53  # a greater float is not a bit mask
 
 
 def reasons(mask: float | None) -> list[Reason]:
-    """The reasons in a `throttle` reading, the worst first; none where it is unknown. A bit without a word is
-    told as it is."""
+    """Return the reasons in a `throttle` reading, the worst first; none if unknown.
+
+    An unnamed bit is shown as a number.
+    """
     if mask is None or not math.isfinite(mask) or not 0 < mask < _MOST:
         return []
     left = int(mask)
@@ -37,7 +38,7 @@ def reasons(mask: float | None) -> list[Reason]:
 
 
 def alarms(mask: float | None) -> list[Reason]:
-    """Those reasons that nobody wants to see on a healthy GPU."""
+    """Return the reasons that should not occur on a healthy GPU."""
     return [reason for reason in reasons(mask) if reason.level == "alarm"]
 
 
@@ -160,7 +161,7 @@ GPU: dict[str, Meaning] = {
     "memory_headroom_bytes": Meaning(
         "memory headroom", "B", "Memory", "free on this GPU",
         "Memory that no process has allocated. PyTorch keeps what it has freed, so a run may need less "
-        "than it holds; a larger batch has to fit into this all the same.",
+        "than it holds. A larger batch must still fit into this.",
         "memory_total_bytes − memory_used_bytes",
         "some GiB; below one, a small change of shape may run out of memory",
     ),

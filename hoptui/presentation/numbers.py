@@ -1,7 +1,6 @@
-"""Numbers, times and foreign text as people read them: pure functions, the same in the command line and the
-dashboard.
+"""Formatting of numbers, times and foreign text, for the command line and the dashboard. Pure functions.
 
-Unknown (None or NaN) is `UNKNOWN` everywhere, never 0. Groups of three digits are split by a plain space.
+Unknown (None or NaN) is always `UNKNOWN`, never 0. A plain space separates groups of three digits.
 """
 
 from __future__ import annotations
@@ -79,12 +78,13 @@ _ASCII = str.maketrans(
 
 
 def known(number: float | None) -> bool:
-    """Whether there is a finite number to show."""
+    """Return whether a number is known and finite."""
     return number is not None and math.isfinite(number)
 
 
 def si(number: float | None, digits: int = 3) -> str:
-    """A quantity in `digits` significant digits with its SI prefix: 512 345.0 is `512 k`, 836 is `836`.
+    """Format a quantity with `digits` significant digits and its SI prefix: 512 345.0 is `512 k`, 836 is
+    `836`.
 
     Below 1 there is no prefix: `0.183`, `1.2e-5`.
     """
@@ -109,20 +109,19 @@ def si(number: float | None, digits: int = 3) -> str:
 
 
 def scientific(number: float, digits: int = 6) -> str:
-    """`3.0e-4`: at most `digits` significant digits, at least one after the point, no padding of the
-    exponent."""
+    """Format `3.0e-4`: at most `digits` significant digits, at least one decimal, no padded exponent."""
     mantissa, exponent = f"{number:.{digits - 1}e}".split("e")
     mantissa = mantissa.rstrip("0")
     return f"{mantissa}{'0' if mantissa.endswith('.') else ''}e{int(exponent)}"
 
 
 def often(hz: float) -> str:
-    """`once a second`, `10 times a second`."""
+    """Return `once a second`, `10 times a second`."""
     return "once a second" if hz == 1 else f"{hz:g} times a second"
 
 
 def duration(seconds: float | None) -> str:
-    """A stretch of time in its two greatest units: `45 s`, `1 m 35 s`, `2 h 14 m`, `3 d 4 h`."""
+    """Format seconds in their two greatest units: `45 s`, `1 m 35 s`, `2 h 14 m`, `3 d 4 h`."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     whole = max(0, int(seconds))
@@ -139,8 +138,7 @@ def duration(seconds: float | None) -> str:
 
 
 def seconds(number: float | None) -> str:
-    """A time that is measured rather than waited for, in three digits: `1.82 ms`, `1.82 s`; from ten minutes
-    a duration."""
+    """Format measured seconds with three digits: `1.82 ms`, `1.82 s`; a duration from ten minutes on."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
     size = abs(number)
@@ -155,8 +153,8 @@ def seconds(number: float | None) -> str:
 
 
 def gib(size: float | None) -> str:
-    """Bytes in GiB: `58.1`; from 100 GiB without a fraction, and little memory as `0.06`, because 0.0 would
-    be none."""
+    """Format bytes in GiB: `58.1`, no decimals from 100 GiB on, `0.06` for little memory, because 0.0
+    means none."""
     if size is None or not math.isfinite(size):
         return UNKNOWN
     amount = size / (1 << 30)
@@ -166,7 +164,7 @@ def gib(size: float | None) -> str:
 
 
 def value(knob_value: KnobValue | None, spec: KnobSpec | None = None) -> str:
-    """A knob's value: `2 048`, `3.0e-4`, `0.2`, `on`. On a log scale small numbers are always scientific."""
+    """Format a knob's value: `2 048`, `3.0e-4`, `0.2`, `on`. On a log scale small numbers are scientific."""
     match knob_value:
         case None:
             return UNKNOWN
@@ -180,7 +178,7 @@ def value(knob_value: KnobValue | None, spec: KnobSpec | None = None) -> str:
 
 
 def alike(*values: KnobValue | None) -> list[str]:
-    """Values of one knob in one notation: `3.0e-4` and `1.0e-3`, where one of them has to be scientific."""
+    """Format values of one knob alike: `3.0e-4` and `1.0e-3` if one of them must be scientific."""
     tiny = any(isinstance(v, float) and 0 < abs(v) < 0.001 for v in values)
     return [_float(v, tiny) if isinstance(v, float) else value(v) for v in values]
 
@@ -199,28 +197,30 @@ def _float(number: float, logarithmic: bool) -> str:
 
 
 def clock(wall: float | None) -> str:
-    """Local time of day of seconds since 1970: `10:41:02`."""
+    """Format seconds since 1970 as local time of day: `10:41:02`."""
     if not wall or not math.isfinite(wall):
         return UNKNOWN
     return time.strftime("%H:%M:%S", time.localtime(wall))
 
 
 def day_clock(wall: float | None) -> str:
-    """Local date and time of seconds since 1970: `2026-05-04 10:41:02`."""
+    """Format seconds since 1970 as local date and time: `2026-05-04 10:41:02`."""
     if not wall or not math.isfinite(wall):
         return UNKNOWN
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall))
 
 
 def clean(text: str, most: int = 200) -> str:
-    """Foreign text made safe for a terminal: one line, no control, bidi or invisible characters, at most
-    `most` long."""
+    """Make foreign text safe for a terminal: one line of at most `most` characters.
+
+    Control, bidi and invisible characters are removed.
+    """
     if not text.isprintable():
         text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def ascii_only(text: str) -> str:
-    """The same text for a terminal without UTF-8: our own symbols get a stand-in, all else a question
+    """Convert text for a terminal without UTF-8: known symbols are replaced, others become a question
     mark."""
     return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")

@@ -16,15 +16,15 @@ from hoptui.presentation.numbers import UNKNOWN
 Unit = Literal["%", "W", "J", "B", "B/s", "MHz", "°C", "s", "count", "bit mask"]
 Group = Literal["Compute", "Memory", "Power", "Clocks", "Links", "Health", "Sampler", "Host"]
 GROUPS: tuple[Group, ...] = ("Compute", "Memory", "Power", "Clocks", "Links", "Health", "Sampler", "Host")
-"""In the order in which screens and texts show them."""
+"""The order on screens and in texts."""
 
 
 class Meaning(NamedTuple):
     """A reading in words.
 
-    `label` is its name for people, `short` a few words beside the value, `long` what it is and what it is
-    not, `good` how to judge it (empty: there is nothing to judge), `source` where the number comes from.
-    `needs` are the keys of `GpuInfo.missing_because` that explain why a GPU has not got it.
+    `label` is its name on screen, `short` a few words beside the value. `long` explains what it is and what
+    it is not. `good` says how to judge it (empty: nothing to judge), `source` where the number comes from.
+    `needs` are the keys of `GpuInfo.missing_because` that explain why a GPU lacks it.
     """
 
     label: str
@@ -38,9 +38,9 @@ class Meaning(NamedTuple):
 
 
 def value_text(unit: Unit, value: float | None) -> str:
-    """A value with its unit for people: `94 %`, `0.8 %`, `612 W`, `58.1 GiB`, `29.1 GB/s`; unknown is `–`.
+    """Format a value with its unit: `94 %`, `0.8 %`, `612 W`, `58.1 GiB`, `29.1 GB/s`; unknown is `–`.
 
-    A bit mask is written in hexadecimal: `reasons` puts those of a GPU's clocks in words.
+    A bit mask is hexadecimal. `reasons` gives the words for a GPU's clocks.
     """
     if value is None or not math.isfinite(value):
         return UNKNOWN
@@ -66,7 +66,7 @@ def value_text(unit: Unit, value: float | None) -> str:
 
 
 def small(value: float, unit: str) -> str:
-    """A quantity with the prefix of its size, below one as well: `1.19 mJ`, `836 J`, `29.1 GB/s`."""
+    """Format a quantity with an SI prefix, also below one: `1.19 mJ`, `836 J`, `29.1 GB/s`."""
     for prefix, scale in (("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)):
         scaled = float(f"{value / scale:.2e}")
         if abs(scaled) >= 1:
@@ -84,14 +84,14 @@ HOST: dict[str, Meaning] = {
         "low beside an idle GPU: look for one busy thread, not for more cores",
     ),
     "memory_used_bytes": Meaning(
-        "memory", "B", "Host", "of the host, not to be had",
+        "memory", "B", "Host", "of the host, not available",
         "Memory that the kernel could not give out without swapping; its file cache does not count.",
         "/proc/meminfo, MemTotal − MemAvailable",
         "well below the whole: near it the kernel kills processes, often the largest",
     ),
     "swap_used_bytes": Meaning(
         "swap", "B", "Host", "memory moved to disk",
-        "Memory that was moved to disk. A run whose memory is there stands still for milliseconds at a time.",
+        "Memory that was moved to disk. A run whose memory is there pauses for milliseconds at a time.",
         "/proc/meminfo, SwapTotal − SwapFree",
         "0, or a figure that does not move",
     ),
@@ -188,7 +188,7 @@ DERIVED: dict[str, Meaning] = {
     "energy_per_unit_j": Meaning(
         "energy per unit", "J", "Power", "what a step, sample or token costs",
         "The energy of the run's GPUs for one unit of the headline rate: an environment step, a sample, a "
-        "token. Unlike the rate it tells a faster run from one that only draws more power.",
+        "token. Unlike the rate it distinguishes a faster run from one that only draws more power.",
         f"power / headline rate, {_WINDOW}",
         "lower is better; compare it only at the same model and data",
     ),
@@ -202,7 +202,7 @@ DERIVED: dict[str, Meaning] = {
     "memory_headroom_bytes": Meaning(
         "memory headroom", "B", "Memory", "free on the fullest GPU",
         "Free memory of the run's GPU that has the least. PyTorch keeps what it has freed, so a run may "
-        "need less than it holds; a larger batch has to fit into this all the same.",
+        "need less than it holds. A larger batch must still fit into this.",
         "least memory_total_bytes − memory_used_bytes over the run's GPUs",
         "some GiB; below one, a small change of shape may run out of memory",
     ),
@@ -230,7 +230,7 @@ DERIVED: dict[str, Meaning] = {
     "gpu_sm_percent": Meaning(
         "own SM share", "%", "Compute", "of the run's processes",
         "The SM time that the driver books on the run's own processes. It is coarser than SM active: use "
-        "it only to tell the run from its neighbours.",
+        "it only to distinguish the run from its neighbours.",
         "Σ SM share of the run's processes, nvmlDeviceGetProcessUtilization",
         needs=("process_utilization",),
     ),

@@ -53,22 +53,22 @@ STANDS_FOR: dict[Stand, str] = {
 
 def changes(found: Iterable[Change]) -> str:
     """`micro_batch 32 → 64, grad_accum 4 → 2`; empty where there are none."""
-    told = []
+    texts = []
     for one in found:
         before, value = numbers.alike(one.before, one.value)
-        told.append(f"{numbers.clean(one.knob, 40)} {before} → {value}")
-    return ", ".join(told)
+        texts.append(f"{numbers.clean(one.knob, 40)} {before} → {value}")
+    return ", ".join(texts)
 
 
 def limits(within: Limits) -> str:
     """`memory up to 92 % · 2 % of the time · for throughput · speed knobs alone`."""
-    told = [f"memory up to {numbers.percent(within.memory, decimals=0)}"]
+    parts = [f"memory up to {numbers.percent(within.memory, decimals=0)}"]
     if within.power_w is not None:
-        told.append(f"power up to {numbers.grouped(within.power_w)} W")
-    told += [f"{share(within.budget)} of the time", f"for {within.objective}", allowed(within.learning)]
+        parts.append(f"power up to {numbers.grouped(within.power_w)} W")
+    parts += [f"{share(within.budget)} of the time", f"for {within.objective}", allowed(within.learning)]
     if within.dry:
-        told.append("dry run: it tries nothing")
-    return " · ".join(told)
+        parts.append("dry run: it tries nothing")
+    return " · ".join(parts)
 
 
 def allowed(learning: Iterable[str]) -> str:
@@ -112,7 +112,7 @@ def used(state: TunerState) -> float | None:
 def cost(state: TunerState, *, brief: bool = False) -> str:
     """What trials have cost, of what they may: `28 % of the budget: 20 s of 1 m 12 s (2 % of the first
     hour)`; `28 %: …` in `brief`."""
-    if state.spent and not state.lived_s:  # told by a daemon that did not say of how much time
+    if state.spent and not state.lived_s:  # an older daemon does not report the time
         return f"{share(state.spent)} of the time"
     of = "" if brief else " of the budget"
     share_used = numbers.percent(used(state), decimals=0)

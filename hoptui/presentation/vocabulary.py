@@ -1,5 +1,4 @@
-"""The words and symbols of states, stages, commands and effects: one vocabulary for the command line and the
-dashboard."""
+"""The words and symbols of states, stages, commands and effects, for the command line and the dashboard."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from hoptui.protocol.messages import CommandRecord, Event, RunState, Stage, Stat
 
 
 class Word(NamedTuple):
-    """A symbol of one cell and the word for it; both are shown, with or without a colour."""
+    """A symbol of one cell and its word. Both are shown, with or without colour."""
 
     symbol: str
     text: str
@@ -55,25 +54,28 @@ COSTS = {
 
 
 NOTICED_S = 1e-3
-"""A run that stood still for less has not been held up."""
+"""A shorter pause of a run is not reported."""
 
 
 def took(seconds: float | None) -> str:
-    """How long a run stood still for a command: `took 0.21 s`; nothing where that is unknown or not worth a
-    word."""
+    """Return how long a run paused for a command: `took 0.21 s`. Empty if unknown or too short."""
     return f"took {numbers.seconds(seconds)}" if seconds is not None and seconds >= NOTICED_S else ""
 
 
 def cost(knob: KnobState) -> str:
-    """What a change of a knob costs; first how long the run stood still for the last one: `2.50 s last time;
-    a new shape, compiled anew`."""
+    """Return the cost of a change: `2.50 s last time; a new shape, compiled anew`.
+
+    The time is how long the run paused for the last change.
+    """
     kind = COSTS[knob.spec.cost]
     return f"{numbers.seconds(knob.took_s)} last time; {kind}" if took(knob.took_s) else kind
 
 
 def change(record: CommandRecord) -> str:
-    """What was asked: `grad_accum 4 → 8`, `pause`, `profile 20 iterations`; with the value read back where it
-    is another one."""
+    """Return what was requested: `grad_accum 4 → 8`, `pause`, `profile 20 iterations`.
+
+    If another value was read back, it is added.
+    """
     if record.verb == "profile":
         return (
             f"profile {numbers.grouped(record.wanted)} iterations"
@@ -90,8 +92,8 @@ def change(record: CommandRecord) -> str:
 
 
 def stage_text(record: CommandRecord) -> str:
-    """How far it is: `applied at 1 205, took 0.21 s`, `scheduled for 1 205`, `rejected: lr = 2 is out of
-    bounds …`."""
+    """Return the stage: `applied at 1 205, took 0.21 s`, `scheduled for 1 205`, `rejected: lr = 2 is out
+    of bounds …`."""
     word = STAGES[record.stage].text
     match record.stage:
         case "applied" if record.step is not None:
@@ -100,45 +102,42 @@ def stage_text(record: CommandRecord) -> str:
             )
         case "scheduled" if record.step is not None:
             word = f"scheduled for {numbers.grouped(record.step)}"
-    told = remark(record)
-    return f"{word}: {told}" if told else word
+    note = remark(record)
+    return f"{word}: {note}" if note else word
 
 
 def remark(record: CommandRecord) -> str:
-    """What else is to be said of a command: why it came to what it did, what followed, and who has given the
-    knob to the tuner since."""
+    """Return notes on a command: its reason, what followed, and who released the knob to the tuner."""
     given = f"{author(record.released)} released it to the tuner" if record.released is not None else ""
     why = sentences.reason(record)
     return "; ".join(filter(None, (why, followed(record), given)))
 
 
 def followed(record: CommandRecord) -> str:
-    """What a change has moved besides its own knob: `grad_accum 2 → 8 followed`; nothing where it moved
-    nothing."""
+    """Return the other knobs that a change moved: `grad_accum 2 → 8 followed`; "" for none."""
     moved = ((numbers.clean(one.knob, 40), *numbers.alike(one.before, one.value)) for one in record.followed)
-    told = ", ".join(f"{knob} {before} → {value}" for knob, before, value in moved)
-    return f"{told} followed" if told else ""
+    changes = ", ".join(f"{knob} {before} → {value}" for knob, before, value in moved)
+    return f"{changes} followed" if changes else ""
 
 
 def sentence(record: CommandRecord) -> str:
-    """One command in one line: `ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2`."""
+    """Return a command as one line: `ana (pid 4121)  grad_accum 4 → 8  applied at 1 205  +6.1 % ± 1.2`."""
     parts = [author(record.origin), change(record), stage_text(record), effect_text(record.measured)]
     return "  ".join(part for part in parts if part)
 
 
 def happened(event: Event) -> str:
-    """An event in one line: `checkpoint written`, `tuner: kept grad_accum 4 → 8, +6.1 % ± 1.2`."""
+    """Return an event as one line: `checkpoint written`, `tuner: kept grad_accum 4 → 8, +6.1 % ± 1.2`."""
     text = sentences.event_text(event)
     return f"tuner: {text}" if event.kind == "tuner" else text
 
 
 def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> str:
-    """What a change did: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`,
-    or nothing.
+    """Return the effect of a change, "" without one.
 
-    Where several changes share the effect, it says so unless that is told elsewhere: `+6.1 % ± 1.2, together
-    with lr`. `brief` is without the interval: `+6.1 %`, `measuring`; nothing of an effect that would not be
-    true without its note.
+    Examples: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`. If several
+    changes share the effect and `shared` is set, that is added: `+6.1 % ± 1.2, together with lr`. `brief`
+    omits the interval: `+6.1 %`, `measuring`. An effect that would be wrong without its note is then "".
     """
     if measured is None:
         return ""
@@ -158,8 +157,8 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
 
 
 def unit_of(metric: str, units: Mapping[str, str]) -> str:
-    """What a metric counts: as the run has declared it in `units`, else by its name: `env_steps_per_s` is in
-    `env steps/s`."""
+    """Return the unit of a metric: from `units`, else from its name: `env_steps_per_s` is in `env
+    steps/s`."""
     if metric == WORK_PER_JOULE:
         return "units per joule"
     rate = f"{metric.removesuffix('_per_s').replace('_', ' ')}/s" if metric.endswith("_per_s") else metric
@@ -167,9 +166,9 @@ def unit_of(metric: str, units: Mapping[str, str]) -> str:
 
 
 def speeds(measured: Measured | None, units: Mapping[str, str]) -> str:
-    """The throughput before and after a change: `512 k → 543 k env steps/s`; `–` for the one not known yet.
+    """Return the throughput before and after a change: `512 k → 543 k env steps/s`; `–` for an unknown one.
 
-    `units` are the run's; nothing where neither is known.
+    `units` are the run's. The result is empty if both are unknown.
     """
     if measured is None or (measured.before is None and measured.after is None):
         return ""
@@ -178,9 +177,10 @@ def speeds(measured: Measured | None, units: Mapping[str, str]) -> str:
 
 
 def state_text(vital: Vital | None, run: RunState) -> str:
-    """The state of a run with its reason: `live`, `busy: in checkpoint for 2 m 20 s`, `exited: finished`.
+    """Return the state of a run with its reason: `live`, `busy: in checkpoint for 2 m 20 s`, `exited:
+    finished`.
 
-    The symbol is not in it: `STATES[vital.state].symbol` goes before, in a column or colour of its own.
+    The symbol `STATES[vital.state].symbol` is not included: it has its own column or colour.
     """
     if run.exit_reason or (vital is not None and vital.state == "exited"):
         why = run.exit_reason
@@ -205,5 +205,5 @@ def state_text(vital: Vital | None, run: RunState) -> str:
 
 
 def restart(epoch: int) -> str:
-    """`restart 1` for the second process of a run; empty for the first. `epoch` counts processes from 1."""
+    """Return `restart 1` for the second process of a run, "" for the first. `epoch` counts from 1."""
     return f"restart {epoch - 1}" if epoch > 1 else ""

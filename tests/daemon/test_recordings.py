@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.archive import REFUSED_TOLD_S, Archive
+from hoptui.daemon.archive import REFUSED_SHOWN_S, Archive
 from hoptui.daemon.recordings import History, RetentionLimits, limits, refused
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import GpuInfo
@@ -221,7 +221,7 @@ def test_jobs_that_were_refused_are_told_for_a_minute(
     archive.finish("b")
     archive.finish("c")
     assert archive.problem == "the disk did not keep up: 2 jobs were refused, the last less than a minute ago"
-    now += REFUSED_TOLD_S
+    now += REFUSED_SHOWN_S
     assert archive.problem == ""
 
 

@@ -1,4 +1,4 @@
-"""What a page consists of. Texts are plain: whoever writes a page escapes them."""
+"""The parts of a page. Texts are plain; the writer of a page escapes them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hoptui.tui.charts.plot import elapsed
 
 
 class Paragraph(NamedTuple):
-    """One or more sentences; `faint` where they only explain what stands above."""
+    """One or more sentences; `faint` if they only explain what is above."""
 
     text: str
     faint: bool = False
 
 
 class Figure(NamedTuple):
-    """A number that stands for itself, what it is, and a word on it."""
+    """A prominent number with its label and a note."""
 
     label: str
     value: str
@@ -38,7 +38,7 @@ class Facts(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows under a head, each as long as it; the columns in `right` hold numbers."""
+    """Rows with as many cells as the head. The columns in `right` hold numbers."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -46,7 +46,7 @@ class Table(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A part of a whole, 0 to 1, with what it comes to and a word on it."""
+    """A part of a whole, 0 to 1, with its amount and a note."""
 
     label: str
     share: float
@@ -88,14 +88,14 @@ Block = Paragraph | FigureRow | Facts | Table | ShareBar | ReportChart
 
 
 class Section(NamedTuple):
-    """A heading and what stands under it."""
+    """A heading and the blocks under it."""
 
     title: str
     blocks: Sequence[Block]
 
 
 class Document(NamedTuple):
-    """A page: its title, what stands under it, its sections, and a last line."""
+    """A page: its title, leading blocks, sections, and a last line."""
 
     title: str
     lead: Sequence[Block]
@@ -118,7 +118,7 @@ def spent(seconds: float) -> str:
 
 
 def cut(rows: Sequence[Row]) -> tuple[Sequence[Row], list[Paragraph]]:
-    """The first rows of a list, and what is to be said of the others."""
+    """Return the first rows of a list, and a note on the others."""
     left = len(rows) - MOST_ROWS
     said = f"The first {MOST_ROWS}; {numbers.grouped(left)} more are in the recording."
     return rows[:MOST_ROWS], [Paragraph(said, faint=True)] if left > 0 else []

@@ -175,7 +175,7 @@ def _again(report: Report, group: Sequence[Event]) -> str:
 
 
 def timeline_section(report: Report) -> Section:
-    """The chart, every change that took effect, and what became of all else that was asked for."""
+    """Return the chart, every change that took effect, and the outcome of all other commands."""
     blocks = [_chart(report), *_changes(report)]
     if report.shifts:
         events, more = cut(report.shifts)
@@ -221,9 +221,9 @@ def _changes(report: Report) -> list[Block]:
     shown, more = cut(report.changes)
     rows = [_change(report, number, c, known, unit) for number, c in enumerate(shown, start=1)]
     speeds = f"throughput, {unit}" if unit else "throughput"
-    head = ("#", "after", "iteration", "change", "by", speeds, "effect", "stood still")
+    head = ("#", "after", "iteration", "change", "by", speeds, "effect", "pause")
     said = (
-        "An effect is what the iterations just before and just after a change tell, with its 95 % interval."
+        "An effect is what the iterations just before and just after a change show, with its 95 % interval."
     )
     return [Table(head, rows, right=(0, 1, 2, 7)), *more, Paragraph(said, faint=True)]
 
@@ -232,7 +232,7 @@ def _change(
     report: Report, number: int, record: CommandRecord, known: Mapping[str, CommandRecord], unit: str
 ) -> tuple[str, ...]:
     measured = record.measured
-    # The tuner's reasons stand in a section of their own.
+    # The tuner's reasons are in their own section.
     said = reason(record, known) if record.origin.kind == "person" else ""
     if record.stage == "reverted":
         effect = vocabulary.stage_text(record)
@@ -257,7 +257,7 @@ LEAST = 0.005  # a remainder smaller than that is not worth a line
 
 
 def diagnosis_section(report: Report) -> Section:
-    """The share of the run's life that each verdict held, and what was found last."""
+    """Return the share of the run's life that each verdict held, and the last verdict."""
     title = "What held it back"
     if not report.verdicts:
         return Section(title, (Paragraph("Not diagnosed: no verdict is recorded of this run."),))
@@ -284,7 +284,7 @@ def diagnosis_section(report: Report) -> Section:
 
 
 def time_section(report: Report) -> Section:
-    """The outermost phases, and what lay outside of phases and of iterations, as shares of the run's life."""
+    """Return the outermost phases, and the time outside of them, as shares of the run's life."""
     title = "Where the time went"
     whole = report.alive_s
     if report.iterating_s is None or not whole > 0:
@@ -312,7 +312,7 @@ def time_section(report: Report) -> Section:
 
 
 def energy_section(report: Report) -> Section:
-    """What the run's GPUs used."""
+    """Return the energy of the run's GPUs."""
     title, used = "Energy", report.energy
     if used.joules is None and used.watts is None:
         return Section(title, (Paragraph("Not known: no energy reading of this run's GPUs is recorded."),))
@@ -340,7 +340,7 @@ def _all_in(joules: float | None) -> str:
 
 
 def tuner_section(report: Report) -> Section:
-    """Its trials, or where only their commands are known these, and what else it said."""
+    """Return the tuner's trials, or only their commands if no more is known, and its other reports."""
     state = report.state.tuner
     blocks: list[Block] = []
     if state is not None:

@@ -1,7 +1,7 @@
-"""The handler for runs: what each message of a training process means, and the end of its process.
+"""The handler for runs: messages of a training process, and the end of its process.
 
 No I/O except the pidfds; sending is a function passed in. Each process has a pidfd, by which the kernel
-reports its end at once. A pidfd never stands for another process.
+reports its end at once. A pidfd never refers to another process.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from hoptui.protocol.messages import CommandRecord
 
 FUTURE_NS = 1_000_000_000
 LONGEST_WAIT_S = 3.0
-"""What a run sends is heard that soon at the latest."""
+"""The longest time before a run's message is read."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class RunDesk:
-    """Answers runs. `send` returns False where the run does not take the message; `ending` is called for one
-    that has exited, while its recording is still open."""
+    """Answers runs. `send` returns False if the run does not accept the message.
+
+    `ending` is called for an exited run while its recording is still open.
+    """
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class RunDesk:
         self._ending = ending
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
-        """Take in a message; returns the run whose process is to be watched, after a hello."""
+        """Process a message. After a hello, returns the run whose process must be watched."""
         if isinstance(message, messages.RunHello):
             if not message.rank:
                 return self._hello(identity, peer, message)
@@ -69,13 +71,13 @@ class RunDesk:
             case messages.Rows(parts=parts):
                 newest = self._node.clock.t() + FUTURE_NS
                 for part in parts:
-                    # A stamp from the future would make every later row look like one sent again.
+                    # A stamp from the future would make every later row look like a repeat.
                     if part.source == f"run/{run.id}" and len(part) and part.times()[-1] <= newest:
                         self._node.rows((part,))
             case messages.Pulse():
                 before = run.vital(self._now()).state
-                # It may have waited here: its ages are of when it was sent. A stamp of another clock is not
-                # believed.
+                # It may have waited here: its ages are those at the time of sending. Stamps of another clock
+                # are ignored.
                 waited = self._now() - message.t / 1e9
                 run.pulse(message, self._now() - (waited if 0 < waited < LONGEST_WAIT_S else 0.0))
                 if run.vital(self._now()).state != before:
@@ -101,7 +103,7 @@ class RunDesk:
         return None
 
     def forward(self, command: messages.Command, run: TrackedRun) -> bool:
-        """Send a command on to its run; False where it does not take it now."""
+        """Forward a command to its run. False if it does not accept it now."""
         return run.identity is not None and self._send(run.identity, command)
 
     def hold(self, run: TrackedRun, seconds: float) -> None:
@@ -110,13 +112,13 @@ class RunDesk:
             self._send(run.identity, messages.Hold(seconds=seconds))
 
     def retire(self) -> None:
-        """Tell every run not to start another daemon."""
+        """Ask every run not to start another daemon."""
         for run in self._node.registry.live():
             if run.identity is not None:
                 self._send(run.identity, messages.Retire())
 
     def end(self, run: TrackedRun, reason: str, detail: str) -> None:
-        """The run is over: by its own word, or because its process is gone."""
+        """Record the end of a run: reported by the run, or because its process is gone."""
         if run.exited:
             return
         node = self._node
@@ -138,7 +140,7 @@ class RunDesk:
         node.touch()
 
     def restore(self, found: RecordedRun) -> TrackedRun | None:
-        """A run known from its recording; returned if its process may still live and is to be watched."""
+        """Restore a run from its recording. Returned if its process may still live and must be watched."""
         node = self._node
         run = TrackedRun(
             found.state,
@@ -167,11 +169,11 @@ class RunDesk:
             )
             self._send(identity, messages.Error(code="protocol", text=text))
             return None
-        if not RUN_ID.fullmatch(hello.run):  # it names a file
+        if not RUN_ID.fullmatch(hello.run):  # it is part of a file name
             self._send(identity, messages.Error(code="malformed", text=f"{hello.run[:80]!r} is no run id"))
             return None
         pid = peer.pid if peer is not None and peer.pid else hello.pid
-        # A run that was not welcomed within a second says hello again.
+        # A run that is not welcomed within a second sends hello again.
         repeated = (known := node.registry.of(identity)) is not None and known.nonce == hello.nonce
         try:
             known_by = msgspec.structs.replace(hello, pid=pid)
@@ -219,7 +221,7 @@ class RunDesk:
         return run
 
     def _join(self, identity: bytes, peer: Peer | None, hello: messages.RunHello) -> None:
-        """A rank other than 0. It asks again every second until its run is known."""
+        """Connect a rank other than 0. It retries every second until its run is known."""
         node = self._node
         if hello.protocol != messages.PROTOCOL:
             return
@@ -241,12 +243,12 @@ class RunDesk:
         node.touch()
 
     def _of_member(self, run: TrackedRun, member: Member, message: messages.FromRun) -> None:
-        """A rank other than 0 gives rows, says which GPUs it has, and goodbye; it speaks for nobody else."""
+        """Process a message of a rank other than 0: rows, its GPUs, or goodbye."""
         node = self._node
         match message:
             case messages.Rows(parts=parts):
                 newest = node.clock.t() + FUTURE_NS
-                source = f"rank/{run.id}/{member.rank}"  # whatever name the run had when it was started
+                source = f"rank/{run.id}/{member.rank}"  # whatever the run was called at its start
                 own = [p for p in parts if len(p) and p.times()[-1] <= newest]
                 node.rows(msgspec.structs.replace(part, source=source) for part in own)
             case messages.Declare(gpus=gpus):
@@ -269,7 +271,7 @@ class RunDesk:
             run.outcome(record.knob, outcome, author(record.origin, sentence=True))
             if outcome.stage == "reverted":
                 why = Fact(outcome.code, outcome.fields)
-                if outcome.reason:  # of an older run
+                if outcome.reason:  # from an older run
                     why = fact("reverted", reason=outcome.reason)
                 what = fact("command.reverted", knob=record.knob, value=outcome.effective, why=why)
                 node.event("reverted", what, run=run.id, step=outcome.step, level="warning")
@@ -282,8 +284,8 @@ class RunDesk:
 
 
 def process_started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot (proc(5), field 22 of stat); None if there is no such
-    process."""
+    """Return when a process started, in clock ticks since boot (proc(5), field 22 of stat). None if it is
+    gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         return int(stat.rpartition(")")[2].split()[19])
@@ -295,10 +297,10 @@ log = logging.getLogger("hoptui.daemon")
 
 
 class Lives:
-    """Registers with the loop's poller; `end` is called with a run whose process is gone, a reason and a
-    detail.
+    """Watches the processes of runs with the loop's poller.
 
-    The clock is passed in: seconds, monotonic.
+    `end` is called with a run whose process is gone, a reason and a detail. The clock is passed in: seconds,
+    monotonic.
     """
 
     def __init__(
@@ -314,7 +316,7 @@ class Lives:
         self._gone: dict[str, tuple[TrackedRun, float]] = {}
 
     def watch(self, run: TrackedRun) -> None:
-        """Be told when the run's process ends; if it has ended already, say so now."""
+        """Watch the run's process. If it has already ended, report that now."""
         for number, watched in list(self._watched.items()):
             if watched is run or watched.id == run.id:
                 self._unwatch(number)
@@ -336,8 +338,7 @@ class Lives:
         self._poller.register(number, zmq.POLLIN)
 
     def ended(self, ready: Mapping[Any, int], now: float) -> None:
-        """Note whose process is gone, by what the poller says; end those whose last words have had their
-        time."""
+        """Record which processes are gone, and end runs whose last messages have had time to arrive."""
         for number in [number for number in self._watched if number in ready]:
             run = self._watched[number]
             self._unwatch(number)
@@ -347,11 +348,11 @@ class Lives:
                 self._silent(name)
 
     def next_deadline(self) -> float | None:
-        """When the next silent end is to be told; None where none is waiting."""
+        """Return when the next silent end will be reported, None if none is waiting."""
         return min((until for _, until in self._gone.values()), default=None)
 
     def bury(self, run_id: str) -> None:
-        """Before a hello of a known run: if its last process is gone, note that first."""
+        """Before a hello of a known run: if its last process is gone, report that first."""
         for number, run in list(self._watched.items()):
             if run.id == run_id and process_started(run.state.pid) != run.process_started:
                 self._unwatch(number)

@@ -1,4 +1,4 @@
-"""The desk for viewers: they pull, and every one of them gets only what it asks for, when it asks. No I/O."""
+"""The handler for viewers: each viewer gets only what it requests, when it requests it. No I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_LEASE = "this lease no longer exists: several dashboards may steer a run"
 
 @dataclass
 class Viewer:
-    """A connection that has said hello."""
+    """A connection that has sent hello."""
 
     identity: bytes
     hello: messages.ViewerHello
@@ -60,12 +60,12 @@ class ViewerDesk:
 
     @property
     def count(self) -> int:
-        """Viewers that are there now."""
+        """The number of connected viewers."""
         return len(self._viewers)
 
     @property
     def hz(self) -> float:
-        """How often GPUs are to be sampled for those who follow rows as they come, 0 if nobody does."""
+        """The sampling rate of the GPUs that viewers request, 0 for none."""
         return max((viewer.hz for viewer in self._viewers.values()), default=0.0)
 
     @property
@@ -75,14 +75,13 @@ class ViewerDesk:
 
     @property
     def moved(self) -> bool:
-        """Whether a viewer waits that has not been told what time alone has changed: a run fell silent, a
-        pause ran out."""
+        """Whether a waiting viewer lacks a change by time alone: a silent run, or an expired pause."""
         waiting = [viewer for viewer in self._viewers.values() if viewer.waiting is not None]
         shown = self._shown(self._vitals(self._now())) if waiting else {}
         return any(viewer.shown != shown for viewer in waiting)
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromViewer) -> None:
-        """Answer a message, now or (a Fetch) when there is something to say."""
+        """Answer a message now; a Fetch when there is something to report."""
         now = self._now()
         if isinstance(message, messages.ViewerHello):
             self._hello(identity, peer, message, now)
@@ -96,7 +95,7 @@ class ViewerDesk:
         match message:
             case messages.Fetch():
                 viewer.waiting = message
-                wish = min(message.hz, MOST_HZ) if message.hz > 0 else 0.0  # NaN is no wish
+                wish = min(message.hz, MOST_HZ) if message.hz > 0 else 0.0  # NaN requests nothing
                 viewer.hz = max(wish, WATCHED_HZ if message.cursors else 0.0)
                 viewer.deadline = now + min(max(message.wait_s, 0.0), LONGEST_WAIT_S)
                 self._answer(viewer, now, self._vitals(now))
@@ -125,7 +124,7 @@ class ViewerDesk:
         self._send(identity, messages.Delta(id=0, now=self._node.clock.t(), state=0, commands=(pushed,)))
 
     def serve(self) -> None:
-        """Answer the waiting fetches that have something new, or have waited long enough; forget who is
+        """Answer the waiting fetches that have news or have waited long enough. Remove viewers that are
         gone."""
         now = self._now()
         vitals = self._vitals(now) if self.waiting else {}
@@ -136,7 +135,7 @@ class ViewerDesk:
                 self._forget(identity)
 
     def next_deadline(self) -> float | None:
-        """When the next waiting fetch must be answered, monotonic seconds."""
+        """Return when the next waiting fetch must be answered, monotonic seconds."""
         return min((v.deadline for v in self._viewers.values() if v.waiting is not None), default=None)
 
     def _hello(self, identity: bytes, peer: Peer | None, hello: messages.ViewerHello, now: float) -> None:
@@ -194,7 +193,7 @@ class ViewerDesk:
             text = f"no live run has the id {lease.run!r}"
             self._send(viewer.identity, messages.Error(code="no_such_run", text=text, id=lease.id))
             return
-        if lease.what != "pause" or lease.op not in ("take", "renew"):  # of an older viewer
+        if lease.what != "pause" or lease.op not in ("take", "renew"):  # from an older viewer
             refused = messages.LeaseState(id=lease.id, run=lease.run, reason=NO_LEASE)
             self._send(viewer.identity, refused)
             return
@@ -202,7 +201,7 @@ class ViewerDesk:
         self._send(viewer.identity, messages.LeaseState(id=lease.id, run=lease.run, granted=True))
 
     def _answer(self, viewer: Viewer, now: float, vitals: dict[str, messages.Vital]) -> None:
-        """Send a Delta if there is anything in it, or if the time is up."""
+        """Send a Delta if it has content, or if the time is up."""
         fetch = viewer.waiting
         if fetch is None:
             return
@@ -248,7 +247,7 @@ class ViewerDesk:
 
     @staticmethod
     def _shown(vitals: dict[str, messages.Vital]) -> dict[str, tuple[messages.State, str]]:
-        """What of the vitals is worth an answer of its own."""
+        """Return the parts of the vitals whose change needs an answer."""
         return {run: (v.state, v.phase if v.state == "busy" else "") for run, v in vitals.items()}
 
     def _columns(self, fetch: messages.Fetch) -> tuple[tuple[Columns, ...], bool]:

@@ -1,1 +1,1 @@
-"""What the daemon knows: runs, recent rows, commands. No I/O."""
+"""The daemon's state: runs, recent rows, commands. No I/O."""

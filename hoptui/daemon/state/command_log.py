@@ -40,8 +40,8 @@ class Book:
     def __init__(self, record: Callable[[CommandRecord], None]) -> None:
         self._record = record
         self._runs: dict[str, OrderedDict[str, CommandRecord]] = {}
-        self._commands: dict[str, Command] = {}  # not answered by the run yet, as they will be sent to it
-        self._open: set[str] = set()  # ids of those whose end is still to come
+        self._commands: dict[str, Command] = {}  # not answered by the run yet, in the form for sending
+        self._open: set[str] = set()  # ids of commands without a final stage
         self._senders: dict[str, str] = {}  # command id -> viewer
         self._overrides: dict[str, KnobOverrides] = {}  # by run
         self._seq = 0
@@ -51,10 +51,11 @@ class Book:
     def submit(
         self, command: Command, run: TrackedRun | None, viewer: str, wall: float, t: int
     ) -> tuple[CommandRecord, Command | None]:
-        """A viewer's command: what to answer now, and what to send to the run (None: nothing).
+        """Process a viewer's command. Returns the answer, and the command for the run (None: nothing to
+        send).
 
-        `command.origin` is who the kernel says it is. A repeated id is answered with its present stage, and
-        sent on again only while the run has not answered.
+        `command.origin` is the peer that the kernel reports. A repeated id is answered with its current
+        stage, and forwarded again only while the run has not answered.
         """
         known = self._known(command.run, command.id)
         if known is not None:
@@ -94,7 +95,7 @@ class Book:
         return record, command
 
     def outcome(self, run: str, outcome: Outcome, t: int) -> CommandRecord | None:
-        """What the run says became of a command; None where that is no news (a repeat, or a stage already
+        """Process a run's report on a command. None if it is not news (a repeat, or a stage already
         passed)."""
         known = self._known(run, outcome.id)
         if known is None:
@@ -128,13 +129,13 @@ class Book:
         return found
 
     def measured(self, record: CommandRecord, measured: Measured) -> CommandRecord:
-        """The effect of an applied command, as far as it is known."""
+        """Store the effect of an applied command, as far as it is known."""
         return self._put(structs.replace(self._runs[record.run][record.id], measured=measured))
 
     def void(self, run: str, why: Fact, t: int, *, ended: bool = True) -> list[CommandRecord]:
-        """The run ended or restarted: nothing that was pending will happen.
+        """Void pending commands after the end or a restart of a run.
 
-        A command that the run restarted for may still happen. It has `failed` only where the run ended. A
+        A command that the run restarted for may still happen. It has `failed` only if the run ended. A
         restart keeps the knobs that users chose; the end of the run does not.
         """
         voided = []
@@ -158,24 +159,24 @@ class Book:
         return voided
 
     def unanswered(self, run: str) -> list[Command]:
-        """Commands to send (again) to a run that has just connected."""
+        """Return the commands to send (again) to a run that has just connected."""
         return [c for c in self._commands.values() if c.run == run]
 
     @property
     def asking(self) -> bool:
-        """Whether a run has still to say what became of a command."""
+        """Whether the outcome of a command is still open."""
         return bool(self._open)
 
     def sender(self, command: str) -> str:
-        """The viewer that sent a command last, "" if unknown."""
+        """Return the viewer that sent a command last, "" if unknown."""
         return self._senders.get(command, "")
 
     def of(self, run: str) -> list[CommandRecord]:
-        """Every command of a run, in order of arrival."""
+        """Return every command of a run, in order of arrival."""
         return list(self._runs.get(run, OrderedDict()).values())
 
     def since(self, seq: int, run: str = "") -> list[CommandRecord]:
-        """The records that changed after `seq`, of one run or of all, oldest change first."""
+        """Return the records that changed after `seq`, of one run or of all, oldest change first."""
         if seq >= self._seq:
             return []
         runs: Iterable[OrderedDict[str, CommandRecord]]
@@ -188,7 +189,7 @@ class Book:
         return self._seq
 
     def restore(self, records: Iterable[CommandRecord]) -> None:
-        """Commands known from a recording; those the book has already are left alone."""
+        """Add commands from a recording. Known ones are not changed."""
         newest: dict[str, int] = {}
         wishes: list[CommandRecord] = []
         for record in records:
@@ -202,15 +203,15 @@ class Book:
                 self._hold(record.run, record.knob)
 
     def forget(self, run: str) -> None:
-        """Nothing of this run is asked for any more."""
+        """Remove all commands of a run."""
         self._overrides.pop(run, None)
         for record in self._runs.pop(run, OrderedDict()):
             self._open.discard(record)
             self._senders.pop(record, None)
 
     def number(self, wall: float) -> int:
-        """A sequence number that rises across restarts of the daemon: microseconds of wall time, or one
-        more."""
+        """Return a sequence number that rises across restarts of the daemon: microseconds of wall time, or
+        one more."""
         self._seq = max(self._seq + 1, int(wall * 1e6))
         return self._seq
 
@@ -246,10 +247,10 @@ class Book:
             return fact("held_by_person", knob=command.knob)
         return None
 
-    # knobs that people have set ---------------------------------------------------------------------------
+    # knobs that users have set -----------------------------------------------------------------------------
 
     def overrides(self, run: str) -> KnobOverrides:
-        """Which knobs of a run the tuner leaves alone."""
+        """Return which knobs of a run the tuner leaves alone."""
         return self._overrides.setdefault(run, KnobOverrides())
 
     def held(self, run: str) -> frozenset[str]:
@@ -264,13 +265,11 @@ class Book:
             return
         wishes = [record for record in self.of(run) if record.knob == knob and asks(record)]
         done = [record for record in wishes if record.stage in FINAL]
-        for record in {
-            r.id: r for r in (*wishes[-1:], *done[-1:])
-        }.values():  # what is on its way may yet fail
+        for record in {r.id: r for r in (*wishes[-1:], *done[-1:])}.values():  # a pending one may still fail
             self._put(structs.replace(record, released=who))
 
     def _hold(self, run: str, knob: str) -> None:
-        """What people have set is theirs, unless their last change was released since."""
+        """Reserve a knob that a user has set, unless it was released since the last change."""
         last = self._last_wish(run, knob)
         if last is not None and last.released is None:
             self.overrides(run).choose([knob])
@@ -280,13 +279,12 @@ class Book:
 
 
 def restarting(record: CommandRecord) -> bool:
-    """Whether its run has left its process for it, and the next one has not said yet what became of it."""
+    """Return whether its run has left its process for a command whose outcome is still open."""
     return record.stage == "scheduled" and record.code == "restarting"
 
 
 def _followed(known: CommandRecord, undone: Outcome) -> tuple[Change, ...]:
-    """What a change that was undone has moved in all: from where it stood before the change to where it is
-    now."""
+    """Return everything that an undone change moved: from the state before it to the present one."""
     before = {change.knob: change.before for change in known.followed}
     moved = (structs.replace(c, before=before.get(c.knob, c.before)) for c in undone.followed)
     return tuple(change for change in moved if change.before != change.value)
@@ -297,7 +295,7 @@ def _value(run: TrackedRun, knob: str) -> bool | int | float | str | None:
 
 
 LATEST = 32
-"""So many of a run's newest commands are looked at: as many knobs may be changed together and still be
+"""How many of a run's newest commands are examined. As many knobs may change together and still be
 measured."""
 CHANGED = ("applied", "reverted")
 RESTARTED = "restarted"
@@ -305,12 +303,12 @@ RESTARTED = "restarted"
 
 
 def unsettled(records: Sequence[CommandRecord], epoch: int) -> tuple[list[CommandRecord], list[int]]:
-    """The newest changes that took effect up to `epoch`, oldest first, and the places of those not measured
-    to the end yet.
+    """Return the newest changes that took effect up to `epoch`, and the indices of those still being
+    measured.
 
-    A change by a restart takes effect in the next epoch, which goes on where the one before was left: the
-    changes of that one count with it. With any other restart it begins anew. One that was taken back later is
-    among them, since nothing before that may count for the next one; it is not measured.
+    The changes are oldest first. A change by a restart takes effect in the next epoch, which continues where
+    the previous one ended, so the changes of both count. Any other restart begins anew. A change that was
+    reverted later is included, because nothing before it may count for the next one; it is not measured.
     """
     newest = [r for r in records[-LATEST:] if r.verb == "set"]
     left = {r.epoch for r in newest if r.code in ("restarting", RESTARTED)}
@@ -328,8 +326,7 @@ def unsettled(records: Sequence[CommandRecord], epoch: int) -> tuple[list[Comman
 def lost(
     records: Sequence[CommandRecord], counted: Sequence[CommandRecord]
 ) -> Iterator[tuple[CommandRecord, Measured]]:
-    """What is to be said of the newest changes that are not `counted`, and will never be measured to the
-    end."""
+    """Yield the newest changes that are not `counted` and will never be measured completely."""
     ids = {record.id for record in counted}
     for record in records[-LATEST:]:
         if record.verb == "set" and record.step is not None and _open(record) and record.id not in ids:
@@ -350,10 +347,10 @@ def measured(
     metric: str,
     tuner: TunerState | None = None,
 ) -> Iterator[tuple[CommandRecord, Measured]]:
-    """What these changes did to `metric`, as far as `rows`, the run's newest, tell; those with news alone.
+    """Yield the effects of these changes on `metric` from `rows`, the run's newest. Only changed effects.
 
-    Changes that were applied at one boundary have one effect, and each says which others it shares it with. A
-    change that was made in a trial of the `tuner` has the trial's figure, unless the trial ended without one.
+    Changes that were applied at one boundary have one effect, and each names the others. A change in a trial
+    of the `tuner` has the trial's figure, unless the trial ended without one.
     """
     points = throughput(rows, metric)
     steps = [record.step or 0 for record in applied]
@@ -383,7 +380,7 @@ def measured(
 
 
 def trial_of(record: CommandRecord, tuner: TunerState | None) -> Trial | None:
-    """The trial that a command belongs to, None for a user's command and for one that undoes a trial."""
+    """Return the trial of a command, None for a user's command and for one that undoes a trial."""
     if tuner is None or record.origin.kind != "tuner":
         return None
     trials = (*tuner.tried, *((tuner.trial,) if tuner.trial is not None else ()))
@@ -394,9 +391,9 @@ def trial_of(record: CommandRecord, tuner: TunerState | None) -> Trial | None:
 
 
 def throughput(rows: Columns, metric: str) -> list[tuple[int, float]]:
-    """(iteration, throughput) of the iterations that did nothing but train.
+    """Return (iteration, throughput) of the iterations that only trained.
 
-    Where a run has gone back to an earlier checkpoint, those since then.
+    If the run went back to a checkpoint, only those since then.
     """
     try:
         values = rows.column(metric)

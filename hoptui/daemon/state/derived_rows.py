@@ -1,7 +1,7 @@
-"""What a run and its GPUs say together: energy per unit of work, idle watts, MFU, how even several are. No
-I/O; stamps are passed in.
+"""Figures of a run and its GPUs together: energy per unit of work, idle watts, MFU, balance. No I/O.
 
-Energy is that of the run's GPUs alone, as their counters tell; hosts, fans and power supplies are not in it.
+Stamps are passed in. Energy covers only the run's GPUs, by their counters. Hosts, fans and power supplies are
+not included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECOND = 1_000_000_000
 WINDOW_NS = 10 * SECOND
 MOST_ITERATIONS = 256
 OLD_ITERATIONS = 3
-"""Figures per iteration are unknown once none has ended for so many times its length, or for a window."""
+"""Figures per iteration are unknown if none has ended for this many iteration times, or for a window."""
 SPACING_NS = SECOND // 2
 REMEMBERED_NS = 900 * SECOND
 THROUGHPUT = ("env_steps_per_s", "tokens_per_s", "samples_per_s")
@@ -31,7 +31,7 @@ NAN = math.nan
 
 
 class GpuRow(NamedTuple):
-    """What is needed of one row of a GPU; NaN is unknown."""
+    """The relevant values of one row of a GPU. NaN is unknown."""
 
     power_w: float
     energy_j: float
@@ -42,7 +42,7 @@ class GpuRow(NamedTuple):
 
 
 def reading(row: Columns) -> GpuRow:
-    """The newest row of a GPU's columns."""
+    """Return the newest row of a GPU's columns."""
     names = row.names
     return GpuRow(*(_last(row.values[names.index(n)]) if n in names else NAN for n in GpuRow._fields))
 
@@ -64,8 +64,8 @@ class Account:
     """One run's energy and work so far.
 
     Args:
-        energy_j: what it had used when a daemon before this one ended.
-        counters: and where the counters of its GPUs stood then, J by UUID.
+        energy_j: the energy used when the previous daemon ended.
+        counters: the GPUs' counters at that time, J by UUID.
     """
 
     def __init__(self, energy_j: float = 0.0, counters: Mapping[str, float] | None = None) -> None:
@@ -77,13 +77,13 @@ class Account:
         self._window: deque[_Iteration] = deque(maxlen=MOST_ITERATIONS)
 
     def restart(self) -> None:
-        """Another process of the run begins: what its GPUs did since the last reading is not the run's."""
+        """Start another process of the run. GPU energy since the last reading is not the run's."""
         self._counters.clear()
         self._coming.clear()
         self._window.clear()
 
     def iterations(self, rows: Columns, state: RunState) -> None:
-        """New rows of the run."""
+        """Add new rows of the run."""
         if "iteration_s" not in rows.names:
             return
         rate, work = headline(state, rows.names), state.flops.metric if state.flops else ""
@@ -106,12 +106,12 @@ class Account:
         gpus: Sequence[GpuInfo],
         processes: Iterable[GpuProcess],
     ) -> dict[str, float]:
-        """The row at `t`, of the readings of this tick; what cannot be known is left out.
+        """Return the row at `t` from the readings of this tick. Unknown values are left out.
 
         Args:
             readings: by UUID, of every GPU that was read.
-            gpus: the run's own; with fewer than it has ranks, some are on other nodes, and nothing is said of
-                the whole.
+            gpus: the run's own. With fewer GPUs than ranks, some are on other nodes, and figures for the
+                whole run are left out.
             processes: the run's own, on any GPU.
         """
         if not gpus:
@@ -131,8 +131,10 @@ class Account:
         return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _use(self, t: int, gpus: Sequence[GpuInfo], own: Sequence[GpuRow]) -> float:
-        """Joules so far, NaN while a counter is unknown. A counter that fell began anew: what it had not told
-        is lost."""
+        """Return joules so far, NaN while a counter is unknown.
+
+        A counter that fell was reset: energy since its last reading is lost.
+        """
         known = True
         for gpu, r in zip(gpus, own, strict=True):
             if math.isnan(r.energy_j):
@@ -149,18 +151,20 @@ class Account:
             self._energy.append(self._total)
         if (
             t - self._t[0] > 2 * REMEMBERED_NS
-        ):  # half at once: one by one would shift the arrays with every reading
+        ):  # remove half at once: one by one would shift the arrays with every reading
             old = bisect_right(self._t, t - REMEMBERED_NS)
             del self._t[:old], self._energy[:old]
         return self._total
 
     def _of_iterations(self, t: int, state: RunState, gpus: Sequence[GpuInfo]) -> dict[str, float]:
-        """Over the iterations that ended in the last ten seconds, at most 256; the last one, however long it
-        took."""
+        """Return figures over the iterations of the last ten seconds, at most 256.
+
+        The last iteration is always included.
+        """
         window = self._window
         while self._coming and self._coming[0].end <= t:
             window.append(self._coming.popleft())
-        known_from = self._t[0] if self._t else 0  # of what ran before nothing was measured
+        known_from = self._t[0] if self._t else 0  # earlier iterations were not measured
         while len(window) > 1 and (window[0].end <= t - WINDOW_NS or window[0].start < known_from):
             window.popleft()
         if not window or len(gpus) < state.world:
@@ -180,7 +184,8 @@ class Account:
         return row
 
     def _at(self, t: int) -> float:
-        """Joules so far at a stamp between the first and the last reading, interpolated; NaN outside."""
+        """Return joules so far at a stamp between the first and the last reading, interpolated; NaN
+        outside."""
         after = bisect_left(self._t, t)
         if after == len(self._t):
             return NAN
@@ -197,8 +202,7 @@ _UNKNOWN = GpuRow(NAN, NAN, NAN, NAN, NAN, NAN)
 
 
 def headline(state: RunState, names: Iterable[str]) -> str:
-    """The metric that stands for throughput, if it is a rate; else the usual one that is there; "" for
-    none."""
+    """Return the throughput metric if it is a rate, else the usual one that exists, "" for none."""
     chosen = state.headline
     if chosen and (chosen.endswith("_per_s") or state.units.get(chosen, "").endswith("/s")):
         return chosen
@@ -206,7 +210,7 @@ def headline(state: RunState, names: Iterable[str]) -> str:
 
 
 def _of_several(own: Sequence[GpuRow]) -> dict[str, float]:
-    """What more GPUs than fit into a chart do, and the one that does least: the others wait for it."""
+    """Return the mean and the least SM activity of several GPUs. The others wait for the slowest."""
     if len(own) < 2:
         return {}
     mean = sum(r.sm_active for r in own) / len(own)
@@ -214,7 +218,7 @@ def _of_several(own: Sequence[GpuRow]) -> dict[str, float]:
 
 
 def _of_processes(processes: Iterable[GpuProcess], gpus: int) -> dict[str, float]:
-    """Memory of all of them together, and their share of the SMs' time on average over the run's GPUs."""
+    """Return the memory of all of them, and their mean share of the SMs' time over the run's GPUs."""
     own = list(processes)
     if not own:
         return {}
@@ -224,18 +228,17 @@ def _of_processes(processes: Iterable[GpuProcess], gpus: int) -> dict[str, float
 
 
 def _peak(flops: Flops | None, gpus: Sequence[GpuInfo]) -> float:
-    """FLOP/s of all the GPUs at the declared precision, 0 where one of them is not known."""
+    """Return FLOP/s of all the GPUs at the declared precision, 0 if one is unknown."""
     peaks = [gpu.peak_flops.get(flops.precision, 0.0) if flops else 0.0 for gpu in gpus]
     return sum(peaks) if all(peaks) else 0.0
 
 
 def _least(values: Iterable[float]) -> float:
-    """The least value, NaN where one is unknown."""
+    """Return the least value, NaN if one is unknown."""
     found = list(values)
     return NAN if any(math.isnan(value) for value in found) else min(found)
 
 
 def _digits(value: float) -> float:
-    """Five significant digits: a microjoule an environment step, a megajoule an iteration, 0.004 % of the
-    peak."""
+    """Round to five significant digits."""
     return float(f"{value:.5g}")

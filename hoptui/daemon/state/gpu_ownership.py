@@ -1,8 +1,7 @@
-"""Whose GPU is it, and whose process: from what a run declares, its environment, and the driver's view. No
-I/O, no guesses.
+"""Assigns GPUs and processes to runs, from declarations, environments and the driver. No I/O, no guesses.
 
-CUDA_VISIBLE_DEVICES as CUDA reads it (CUDA C++ Programming Guide, "Environment Variables"): indices or UUIDs,
-which may be shortened as long as they stay unique; the list ends at the first entry that is no device.
+CUDA_VISIBLE_DEVICES is read as by CUDA (CUDA C++ Programming Guide, "Environment Variables"): indices or
+UUIDs, which may be shortened while they stay unique. The list ends at the first invalid entry.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ MOST_ANCESTORS = 64
 
 
 class Ancestry:
-    """Chains of ancestors by pid. A worker whose parent has died since still counts as its descendant.
+    """Chains of ancestors by pid. A worker whose parent has died still counts as its descendant.
 
-    `contained`: pids are a container's own, so that the driver's, which are the machine's, cannot be looked
-    up. On the whole machine a pid that cannot be looked up is somebody else's, or gone.
+    `contained` means that pids are a container's, so the driver's pids, which are the machine's, cannot be
+    looked up. Outside a container, an unknown pid belongs to another user, or is gone.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -32,8 +31,7 @@ class Ancestry:
         self._chains: dict[int, tuple[int, ...] | None] = {}
 
     def of(self, pids: Iterable[int]) -> Mapping[int, tuple[int, ...] | None]:
-        """Each of these processes and its ancestors, nearest first; None for a pid that is not one of this
-        namespace."""
+        """Return each process and its ancestors, nearest first; None for a pid outside this namespace."""
         known = self._chains
         self._chains = {pid: known[pid] if pid in known else self._climb(pid) for pid in pids}
         return self._chains
@@ -63,8 +61,10 @@ NO_DEVICES = ("", "-1", "NoDevFiles")
 
 @dataclass(frozen=True)
 class Claim:
-    """What a run says of its GPUs: UUIDs it declares (or prefixes), CUDA_VISIBLE_DEVICES (None: not set),
-    Slurm's indices."""
+    """A run's GPUs by its declaration and environment.
+
+    They are declared UUIDs (or prefixes), CUDA_VISIBLE_DEVICES (None: not set), and Slurm's indices.
+    """
 
     declared: tuple[str, ...] = ()
     visible: str | None = None
@@ -73,19 +73,18 @@ class Claim:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A run's GPUs; `said` is False where they are known only from its processes, or not at all."""
+    """A run's GPUs. `said` is False if they are known only from its processes, or unknown."""
 
     gpus: tuple[str, ...] = ()
     said: bool = False
 
 
 def resolve(claim: Claim, gpus: Sequence[GpuInfo], seen: Iterable[str]) -> Resolved:
-    """The UUIDs of a run's GPUs, of those that this node has. `seen` are those on which its processes were
-    seen.
+    """Return the UUIDs of a run's GPUs on this node. `seen` are those with its processes.
 
-    In this order: UUIDs that it declares; UUIDs in CUDA_VISIBLE_DEVICES; Slurm's indices, if this node shows
-    all of them; indices in CUDA_VISIBLE_DEVICES; the driver's view. Indices tell only where all GPUs are of
-    one kind: elsewhere CUDA sorts the fastest first and the driver by their place on the bus.
+    The first available source wins: declared UUIDs; UUIDs in CUDA_VISIBLE_DEVICES; Slurm's indices, if this
+    node shows all of them; indices in CUDA_VISIBLE_DEVICES; the driver's view. Indices are used only if all
+    GPUs are of one kind: else CUDA sorts the fastest first, and the driver sorts by bus.
     """
     if claim.declared:
         return Resolved(_of(gpus, [_by_uuid(entry, gpus) for entry in claim.declared]), said=True)
@@ -107,7 +106,7 @@ def resolve(claim: Claim, gpus: Sequence[GpuInfo], seen: Iterable[str]) -> Resol
 
 
 def together(ranks: Sequence[Resolved], gpus: Sequence[GpuInfo]) -> Resolved:
-    """The GPUs of all ranks of a run, in the node's order."""
+    """Return the GPUs of all ranks of a run, in the node's order."""
     own = {uuid for rank in ranks for uuid in rank.gpus}
     said = any(rank.said for rank in ranks)
     return Resolved(tuple(gpu.uuid for gpu in gpus if gpu.uuid in own), said)
@@ -119,14 +118,13 @@ def assign(
     runs: Mapping[int, str],
     said: Mapping[str, Iterable[str]],
 ) -> tuple[GpuProcess, ...]:
-    """The processes with the run that each belongs to filled in, where that is beyond doubt.
+    """Return the processes with their run filled in, if it is certain.
 
     Args:
-        chains: a process and its ancestors, nearest first; None where the driver's pid is not one of this
-            namespace.
+        chains: a process and its ancestors, nearest first; None for a pid of another namespace.
         runs: the pid of each live run's process, and the run.
-        said: a GPU, and the live runs that claim it by their own word or environment; only for a container
-            with pids of its own, because anywhere else a process that cannot be looked up may be anyone's.
+        said: a GPU, and the live runs that claim it by declaration or environment. Only for a container
+            with its own pids: elsewhere an unknown process may belong to any user.
     """
     own = [_nearest(chains.get(process.pid), runs) for process in processes]
     seen = {(process.gpu, run) for process, run in zip(processes, own, strict=True)}
@@ -134,7 +132,7 @@ def assign(
     found = []
     for process, run in zip(processes, own, strict=True):
         if chains.get(process.pid) is None and hidden.count(process.gpu) == 1:
-            # A container: one process that nobody can look up, and one run that says the GPU is its own.
+            # In a container: a single unknown process, and a single run that claims the GPU.
             claimed = tuple(said.get(process.gpu, ()))
             run = claimed[0] if len(claimed) == 1 and (process.gpu, claimed[0]) not in seen else ""
         found.append(structs.replace(process, run=run) if run != process.run else process)
@@ -146,7 +144,7 @@ def _nearest(chain: tuple[int, ...] | None, runs: Mapping[int, str]) -> str:
 
 
 def _of(gpus: Sequence[GpuInfo], uuids: Sequence[str | None]) -> tuple[str, ...]:
-    """Known ones in the node's order, each once."""
+    """Return known UUIDs in the node's order, without duplicates."""
     wanted = set(uuids)
     return tuple(gpu.uuid for gpu in gpus if gpu.uuid in wanted)
 
@@ -165,7 +163,7 @@ def _entry(entry: str, gpus: Sequence[GpuInfo], whole: Sequence[GpuInfo]) -> str
 
 
 def _by_uuid(entry: str, gpus: Sequence[GpuInfo]) -> str | None:
-    """The one GPU or MIG instance whose UUID begins so; PyTorch leaves the `GPU-` out."""
+    """Return the only GPU or MIG instance whose UUID has this prefix. PyTorch omits `GPU-`."""
     wanted = entry if entry.startswith(("GPU-", "MIG-")) else f"GPU-{entry}"
     fitting = [gpu.uuid for gpu in gpus if gpu.uuid.lower().startswith(wanted.lower())]
     return fitting[0] if len(fitting) == 1 and len(wanted) > len("GPU-") else None

@@ -1,7 +1,6 @@
-"""What the daemon knows: runs, GPUs, rows, commands and events, in one place that all handlers share.
+"""The daemon's state that all handlers share: runs, GPUs, rows, commands and events.
 
-No I/O, except that a fault of repeated work goes to the log: a fault costs that work and nothing else. The
-clock is passed in.
+No I/O, except that a fault of repeated work is logged: it costs only that work. The clock is passed in.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from hoptui.recording.library import KnownRun
 log = logging.getLogger("hoptui.daemon")
 
 AFTER_FAULT_NS = 600_000_000_000
-"""So long after a fault the same work is not begun again: the fault would come again."""
+"""Work is not repeated for this long after a fault: the fault would occur again."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Faults:
-    """What has broken of late. `now` tells monotonic nanoseconds."""
+    """Recent faults. `now` returns monotonic nanoseconds."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self._until: dict[str, int] = {}
 
     def attempt(self, what: str, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Do some work; None where it breaks, which is logged, and where `what` has broken of late."""
+        """Do some work. None if it fails, which is logged, or if `what` has failed recently."""
         if self.resting(what):
             return None
         try:
@@ -59,7 +58,7 @@ class Faults:
             return None
 
     def resting(self, what: str) -> bool:
-        """Whether it is left alone, because it has broken of late."""
+        """Return whether work is skipped because it has failed recently."""
         if self._now() < self._until.get(what, 0):
             return True
         self._until.pop(what, None)
@@ -72,9 +71,9 @@ EXITED_KEPT = 50
 EXITED_IN_MEMORY = 5
 EXITED_KEPT_S = 24 * 3600
 OF_ITS_ITERATIONS = ("run/", "rank/")
-"""Sources whose newest rows are still told of a run that has exited."""
+"""Sources whose newest rows are kept for a run that has exited."""
 MEASURED = 512
-"""Rows that the effect of a change is looked for in."""
+"""Rows that are searched for the effect of a change."""
 
 
 class Clock(Protocol):
@@ -85,7 +84,7 @@ class Clock(Protocol):
 
 
 class Keeper(Protocol):
-    """What the node needs of the archive."""
+    """The part of the archive that the node uses."""
 
     @property
     def problem(self) -> str: ...
@@ -101,8 +100,11 @@ class Keeper(Protocol):
 
 
 class Node:
-    """The shared state. `changed` is called whenever a waiting viewer may want to know, `grown` where new
-    rows are all there is to know, with the seconds that they can wait for those of other sources."""
+    """The shared state.
+
+    `changed` is called when a waiting viewer may need an answer. `grown` is called if there are only new
+    rows, with the seconds that they can wait for those of other sources.
+    """
 
     def __init__(
         self,
@@ -132,7 +134,7 @@ class Node:
         self.metrics = ""
         self.viewers = 0
         self.happened: Counter[tuple[str, str, str]] = Counter()
-        """How many events there were, by kind, level and, for those of a GPU, its UUID."""
+        """Number of events by kind, level and, for those of a GPU, its UUID."""
         self.host = platform.node()
         self._started = clock.wall()
         self._event_seq = 0
@@ -140,11 +142,11 @@ class Node:
     # rows ---------------------------------------------------------------------------------------------------
 
     def rows(self, parts: Iterable[Columns]) -> None:
-        """New rows of any sources: into memory, and into the recordings they belong to.
+        """Add rows of any sources to memory and to their recordings.
 
-        A run's own rows, those of its other ranks and processes, and what is derived for it go to its
-        recording; the host's and every GPU's to those of all live runs, because neighbours on a node matter
-        to each other.
+        A run's own rows, those of its other ranks and processes, and its derived rows go to its recording.
+        Rows of the host and of every GPU go to those of all live runs, because neighbours on a node affect
+        each other.
         """
         shared: list[Columns] = []
         patience = math.inf
@@ -170,17 +172,17 @@ class Node:
             self._grown(patience)
 
     def throughput_of(self, run: TrackedRun) -> str:
-        """The metric that stands for a run's throughput, "" for none."""
+        """Return the throughput metric of a run, "" for none."""
         return run.state.headline or next((n for n in THROUGHPUT if n in run.metrics), "")
 
     def latest(self) -> tuple[Columns, ...]:
-        """One row a source: a run's newest known values, the last reading of everything else."""
+        """Return one row per source: a run's newest known values, the last reading of everything else."""
         runs = [one_row(f"run/{r.id}", r.last_t, r.last_step, r.metrics) for r in self.registry if r.metrics]
         readings = [ring.last() for ring in self.rings if not ring.source.startswith("run/")]
         return (*runs, *(r for r in readings if r is not None))
 
     def tidy(self) -> None:
-        """Let go of runs that ended long ago; their recordings stay."""
+        """Drop runs that ended long ago. Their recordings stay."""
         wall = self.clock.wall()
         exited = sorted((r for r in self.registry if r.exited), key=lambda r: -r.state.exited_wall)
         for i, run in enumerate(exited):
@@ -205,10 +207,10 @@ class Node:
         t: int = 0,
         source: str = "",
     ) -> None:
-        """A line on the time axis, for every viewer and for the recordings. `text` is a run's own note.
+        """Add an event for every viewer and for the recordings. `text` is a run's own note.
 
-        One about a GPU (`source`) is recorded by the runs that it belongs to and by those of which nobody
-        knows where they are; the node's other ones by all live runs.
+        An event of a GPU (`source`) is recorded by the runs on it and by those whose GPUs are unknown. Other
+        events of the node are recorded by all live runs.
         """
         wall = self.clock.wall()
         self._event_seq = max(self._event_seq + 1, int(wall * 1e6))
@@ -235,8 +237,8 @@ class Node:
         self.changed()
 
     def events_since(self, seq: int, run: str = "") -> tuple[Event, ...]:
-        """The newest events numbered above `seq`, of one run and the node or of all, oldest first, at most
-        500."""
+        """Return the newest events above `seq`, oldest first, at most 500: of a run and the node, or of
+        all."""
         found: list[Event] = []
         for event in reversed(self.events):
             if event.seq <= seq or len(found) == MOST_EVENTS:
@@ -246,7 +248,7 @@ class Node:
         return tuple(reversed(found))
 
     def restore_events(self, events: list[Event]) -> None:
-        """Events known from a recording, in their place."""
+        """Insert events from a recording."""
         merged = {e.seq: e for e in (*self.events, *events)}
         self.events = deque((merged[seq] for seq in sorted(merged)), maxlen=EVENTS_KEPT)
         self._event_seq = max([self._event_seq, *merged])
@@ -254,7 +256,7 @@ class Node:
     # the node's state ---------------------------------------------------------------------------------------
 
     def state(self) -> NodeState:
-        """The slow part of everything, as of `version`."""
+        """Return the slow part of the state, as of `version`."""
         t = self.clock.t()
         runs = tuple(
             structs.replace(run.state, recording=self.archive.problem_of(run.id)) for run in self.registry
@@ -282,12 +284,12 @@ class Node:
         return self.registry.version
 
     def touch(self) -> None:
-        """The slow state changed."""
+        """Record that the slow state changed."""
         self.registry.changed()
         self.changed()
 
     def set_hardware(self, host: HostInfo, gpus: tuple[GpuInfo, ...], problem: Fact | None) -> None:
-        """What the samplers say that this node has; also kept in the recordings of the runs on it."""
+        """Set the hardware that the samplers report. The recordings of live runs store it too."""
         if (host, gpus, problem) == (self.hardware, self.gpus, self.gpu_problem):
             return
         self.hardware, self.gpus, self.gpu_problem = host, gpus, problem
@@ -295,37 +297,37 @@ class Node:
         self.archive.node(self.state(), tuple(run.id for run in self.registry.live()))
 
     def set_processes(self, processes: tuple[GpuProcess, ...]) -> None:
-        """The processes on all GPUs, each with its run where that is known."""
+        """Set the processes on all GPUs, each with its run if known."""
         if processes != self.processes:
             self.processes = processes
             self.processes_version += 1
             self._grown(pacing.LONGEST_GATHER_S)
 
     def set_hz(self, hz: float) -> None:
-        """How often GPUs are sampled now."""
+        """Set the current sampling rate of the GPUs."""
         if hz != self.hz:
             self.hz = hz
             self.touch()
 
     def query(self, identity: bytes, query: Query) -> None:
-        """Have a question about the past answered by the archive."""
+        """Pass a query about the past to the archive."""
         ring = self.rings.get(query.source)
         live = ring.parts() if ring is not None else []
         self.archive.query(identity, query, live)
 
     def remember(self, run: TrackedRun) -> None:
-        """Keep what is known of a run in its recording."""
+        """Store the state of a run in its recording."""
         known = KnownRun(state=run.state, nonce=run.nonce, process_started=run.process_started)
         self.archive.run(known, self.state())
 
-    # what changes did ---------------------------------------------------------------------------------------
+    # effects of changes -------------------------------------------------------------------------------------
 
     def _record(self, record: CommandRecord) -> None:
         self.archive.command(record)
         self.changed()
 
     def _measure(self, run: TrackedRun) -> None:
-        """Bring the measured effect of the newest applied changes up to date."""
+        """Update the measured effect of the newest applied changes."""
         records = self.book.of(run.id)
         applied, places = command_log.unsettled(records, run.state.epoch)
         for record, found in command_log.lost(records, applied):

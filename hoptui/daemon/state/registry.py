@@ -1,4 +1,4 @@
-"""The runs of this node and what is known of each, without I/O: the clock and the evidence are passed in."""
+"""The runs of this node and the state of each, without I/O: the clock and the evidence are passed in."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from hoptui.protocol.messages import (
 )
 
 RECENT = 64
-"""Iterations that a run's throughput is told over."""
+"""Number of iterations for a run's throughput."""
 LEAST_BUSY_S = 3.0
-"""Progress younger than this is never called `busy`, however short the iterations are."""
+"""Progress younger than this is never `busy`, however short the iterations are."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A rank besides rank 0: its connection, and what it says of its GPUs."""
+    """A rank other than 0: its connection, and its claim to GPUs."""
 
     rank: int
     identity: bytes
@@ -49,9 +49,9 @@ class Member:
 class TrackedRun:
     """One run: its declared state, and the evidence for its liveness.
 
-    `claim` is what it says of its GPUs and `seen` are those on which its processes were seen; `state.gpus` is
-    what follows from both, and `said` whether its own word decided. `members` are its other ranks on this
-    node. `restarting` is whether it has left its process to a next epoch, which has not come yet.
+    `claim` is its declaration of GPUs, `seen` are the GPUs with its processes. `state.gpus` follows from
+    both, and `said` is whether the declaration decided. `members` are its other ranks on this node.
+    `restarting` is whether it has left its process for a next epoch that has not come yet.
     """
 
     def __init__(
@@ -69,9 +69,7 @@ class TrackedRun:
         self.said = False
         self.account = account or Account()
         self.nonce = nonce
-        self.process_started = (
-            process_started  # /proc/<pid>/stat start time, so that a reused pid is not taken for it
-        )
+        self.process_started = process_started  # /proc/<pid>/stat start time: distinguishes a reused pid
         self.identity: bytes | None = None
         self.members: dict[int, Member] = {}
         self.restarting = False
@@ -79,9 +77,9 @@ class TrackedRun:
         self.last_step = 0
         self.metrics: dict[str, float] = {}
         self._iterations: deque[float] = deque(maxlen=31)
-        self._typical: float | None = None  # their median, once somebody has asked for it
+        self._typical: float | None = None  # their median, computed on demand
         self._rates: deque[float] = deque(maxlen=RECENT)
-        self._throughput: float | None = None  # likewise
+        self._throughput: float | None = None  # computed on demand
         self._pulse: Pulse | None = None
         self._pulse_at = -math.inf
         self.no_pulse_s = DEFAULT.no_pulse_s
@@ -96,16 +94,16 @@ class TrackedRun:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """What each of its ranks says of its GPUs."""
+        """The claims of all its ranks to GPUs."""
         return (self.claim, *(member.claim for member in self.members.values()))
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its processes, one a rank."""
+        """Its processes, one per rank."""
         return (self.state.pid, *(rank.pid for rank in self.state.ranks))
 
     def join(self, member: Member, pid: int) -> None:
-        """Another rank of it is here."""
+        """Add another rank."""
         self.members[member.rank] = member
         ranks = {rank.rank: rank for rank in self.state.ranks} | {
             member.rank: RankState(rank=member.rank, pid=pid)
@@ -113,7 +111,7 @@ class TrackedRun:
         self.state = structs.replace(self.state, ranks=tuple(ranks[rank] for rank in sorted(ranks)))
 
     def leave(self, rank: int) -> None:
-        """A rank said goodbye."""
+        """Remove a rank that sent goodbye."""
         self.members.pop(rank, None)
 
     def pulse(self, pulse: Pulse, now: float) -> None:
@@ -121,7 +119,7 @@ class TrackedRun:
         self._pulse_at = now
 
     def rows(self, columns: Columns) -> None:
-        """Note the newest values; out-of-order rows change nothing."""
+        """Store the newest values. Out-of-order rows are ignored."""
         if not len(columns) or columns.times()[-1] <= self.last_t:
             return
         self.last_t = columns.times()[-1]
@@ -137,7 +135,7 @@ class TrackedRun:
             self._throughput = None
 
     def declare(self, said: Declare | RunHello) -> bool:
-        """Take over what the run says of itself; True if anything changed."""
+        """Store what the run declares. True if anything changed."""
         before = self.state, self.claim
         self.state = structs.replace(
             self.state,
@@ -155,7 +153,7 @@ class TrackedRun:
         return (self.state, self.claim) != before
 
     def own(self, resolved: Resolved) -> bool:
-        """Which GPUs are its own; True if that is news."""
+        """Set its GPUs. True if they changed."""
         self.said = resolved.said
         if resolved.gpus == self.state.gpus:
             return False
@@ -163,10 +161,10 @@ class TrackedRun:
         return True
 
     def outcome(self, knob: str, outcome: Outcome, by: str) -> None:
-        """A knob was set, or failed to be: keep the value that was read back."""
+        """Store the value that was read back after a knob was set or failed to be set."""
         if outcome.effective is None or outcome.version is None:
             return
-        self._rates.clear()  # what was with the value before
+        self._rates.clear()  # rates with the previous value
         self._throughput = None
         self.state = structs.replace(
             self.state, knobs=tuple(_after(k, knob, outcome, by) for k in self.state.knobs)
@@ -181,19 +179,19 @@ class TrackedRun:
         self.state = structs.replace(self.state, diagnosis=diagnosis)
 
     def iteration_s(self) -> float | None:
-        """Median seconds of the last iterations; None before the first."""
+        """Return the median seconds of the last iterations, None before the first."""
         if self._typical is None and self._iterations:
             self._typical = statistics.median(self._iterations)
         return self._typical
 
     def throughput(self) -> float | None:
-        """The headline rate over the last iterations; None before the first."""
+        """Return the headline rate over the last iterations, None before the first."""
         if self._throughput is None and self._rates:
             self._throughput = level(self._rates)
         return self._throughput
 
     def vital(self, now: float) -> Vital:
-        """How it is doing. Three signals, never merged: its pulse, its progress, its process."""
+        """Return its liveness from three separate signals: its pulse, its progress, its process."""
         pulse = self._pulse
         age = now - self._pulse_at if pulse is not None else None
         state, because = self._judge(pulse, age)
@@ -247,16 +245,16 @@ class Registry:
         return self._runs.get(run)
 
     def of(self, identity: bytes) -> TrackedRun | None:
-        """The run at the other end of a connection."""
+        """Return the run of a connection."""
         return self._by_identity.get(identity)
 
     def member(self, identity: bytes) -> tuple[TrackedRun, Member] | None:
-        """The rank at the other end of a connection, if it is another than rank 0, and its run."""
+        """Return the run and the rank of a connection, if it is a rank other than 0."""
         of_all = ((run, member) for run in self._runs.values() for member in run.members.values())
         return next((found for found in of_all if found[1].identity == identity), None)
 
     def join(self, identity: bytes, hello: RunHello, pid: int) -> TrackedRun | None:
-        """A rank other than 0 connects. None while its rank 0 is not known here, which has the same nonce."""
+        """Add a rank other than 0. None while its rank 0, which has the same nonce, is unknown here."""
         run = next((r for r in self._runs.values() if r.nonce == hello.nonce and not r.exited), None)
         if run is not None:
             run.join(Member(hello.rank, identity, _claim(hello)), pid)
@@ -270,7 +268,7 @@ class Registry:
         self.version += 1
 
     def restore(self, run: TrackedRun) -> None:
-        """A run known from its recording; one that has said hello meanwhile is left alone."""
+        """Add a run from its recording, unless it has sent hello meanwhile."""
         if run.id not in self._runs:
             self._add(run)
             self.changed()
@@ -283,11 +281,10 @@ class Registry:
     def hello(
         self, identity: bytes, hello: RunHello, wall: float
     ) -> tuple[TrackedRun, Literal["same", "new", "epoch"]]:
-        """A run connects. "same": this very process is known; "epoch": a restart of a known run; "new":
-        unheard of.
+        """Connect a run. "same": this process is known; "epoch": a restart of a known run; "new": unknown.
 
-        A run may restart within its process, which `os.execv` replaces: it has said so before, or nobody here
-        has heard it.
+        A run may restart within its process, which `os.execv` replaces. It has announced that, or this daemon
+        has not heard it.
 
         Raises:
             DuplicateRunError: another process of this run still lives.
@@ -333,7 +330,7 @@ class Registry:
 
 
 class DuplicateRunError(Exception):
-    """Two live processes claim one run id; the text is one sentence."""
+    """Two live processes claim one run id. The text is one sentence."""
 
 
 def _state(hello: RunHello, epoch: int, wall: float) -> RunState:

@@ -11,10 +11,10 @@ from hoptui.domain.columns import NAN, Columns, concatenate, pack
 MAX_ROWS = 8192
 MAX_BYTES = 8 << 20
 JOINED = 64
-"""Parts of one row each are joined to parts of so many: a tenth of the memory, and quick to go through."""
+"""Parts of one row each are joined to parts of this many rows: a tenth of the memory, and fast to scan."""
 
 RECENT_NS, RECENT_ROWS = 750_000_000, 8
-"""A GPU's row has everything at least every half second; two rows a second apart are never mixed."""
+"""A GPU's row is complete at least every half second. Rows one second apart are never mixed."""
 
 
 class Ring:
@@ -26,10 +26,10 @@ class Ring:
         self._parts: deque[Columns] = deque()
         self._rows = 0
         self._bytes = 0
-        self._single = 0  # so many parts at the end are waiting to be joined
+        self._single = 0  # number of parts at the end that wait to be joined
 
     def append(self, columns: Columns) -> Columns:
-        """Keep what is newer than everything here, and return it."""
+        """Add rows that are newer than everything here, and return them."""
         new = columns.after(self.last_t)
         if len(new):
             self._parts.append(new)
@@ -113,7 +113,7 @@ class Rings:
         return self._rings.get(source)
 
     def append(self, columns: Columns) -> Columns:
-        """Keep new rows; returns those that were new."""
+        """Add new rows, and return those that were new."""
         ring = self._rings.get(columns.source)
         if ring is None:
             ring = self._rings[columns.source] = Ring(columns.source)
@@ -124,12 +124,12 @@ class Rings:
 
 
 def one_row(source: str, t: int, step: int, values: dict[str, float]) -> Columns:
-    """A single row, for answers that hold newest values."""
+    """Return a single row, for answers with newest values."""
     return pack(source, [(t, step, values)])
 
 
 def _excerpt(source: str, parts: Sequence[Columns], names: Iterable[str]) -> Columns:
-    """These columns of the parts in one; a name that no part has is left out."""
+    """Return these columns of the parts as one. A name that no part has is left out."""
     places = {
         layout: dict(zip(layout, range(len(layout)), strict=True)) for layout in {p.names for p in parts}
     }
