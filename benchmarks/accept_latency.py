@@ -46,20 +46,19 @@ for i in run.iterations():
 
 
 class Stamped:
-    """Makes the dashboard's client; `at` is when (`perf_counter` seconds) its thread told that so many
-    commands were answered."""
+    """Creates the dashboard's client. `at` maps a number of answered commands to `perf_counter` seconds."""
 
     def __init__(self) -> None:
         self.at: dict[int, float] = {}
 
     def connect(self, on_change: Callable[[Change], None]) -> Client:
-        def told(change: Change) -> None:
+        def changed(change: Change) -> None:
             count = len(client.store.commands)
             if _answered(client.store, count):
                 self.at.setdefault(count, time.perf_counter())
             on_change(change)
 
-        client = Client(client="bench", on_change=told)
+        client = Client(client="bench", on_change=changed)
         return client
 
 

@@ -1,5 +1,5 @@
-"""A PPO of a hundred lines that does the same work, in a process of its own: what `hoptui train ppo` is held
-against.
+"""A PPO of a hundred lines that does the same work, in a separate process. It is the
+reference for `hoptui train ppo`.
 
 The script takes a file for its results (a line of JSON each) and the part of its time to measure for; NS
 (environments), MB (minibatch), VARS (variants), LEARN (whether it also learns until an evaluation returns

@@ -3,7 +3,7 @@ the chart screen in a terminal of 120×40: from a key to the last byte of its fr
 takes, and bytes while it plays.
 
 A redraw is all that a chart does: its window of the series, the lines, and their layout; it only computes
-(but for the first look into a recording), so its CPU time is told, which other work on the machine does not
+(but for the first look into a recording), so its CPU time is given, which other work on the machine does not
 change. What has been imported and made before is kept out of the search for garbage, as the dashboard does
 it. Milliseconds, kB/s.
 """

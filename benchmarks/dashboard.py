@@ -1,8 +1,8 @@
 """The dashboard at 120×40: CPU of its process, bytes to the terminal, and how old what it shows is.
 
 In full swing: eight invented GPUs behind the real daemon, a run of 40 metrics and 30 iterations a second on
-all of them, three knobs a minute; then before a terminal that takes 30 KB a second, and one that takes
-nothing at all, as one that nobody looks at. And where nothing changes: a run that is over, and a node where
+all of them, three knobs a minute; then before a terminal that accepts 30 KB/s, and one that accepts
+nothing, like a detached one. And where nothing changes: a run that is over, and a node where
 nothing runs.
 """
 
@@ -64,7 +64,7 @@ def costs(terminal: Terminal, slices: int, rate: float | None = None) -> dict[st
 
 
 def unread(terminal: Terminal) -> dict[str, Any]:
-    """What it costs while nobody takes what it writes."""
+    """Return the cost while the terminal reads nothing."""
     cpu = []
     for skipped in (SETTLE_S, *[SLICE_S] * QUIET_SLICES):
         before, at = terminal.cpu_s(), terminal.clock()

@@ -107,8 +107,8 @@ class DayNode:
                 parts.append(pack("host", [(self._clock.now, -1, host)]))
             self._samplers.receive(Sample(parts=tuple(parts)))
             self._carry_out()
-            told = _stamped(f"run/{RUN}", self._metrics[at], self._clock.now, self._step)
-            self._runs.receive(RUNNER, None, messages.Rows(parts=(told,)))
+            rows = _stamped(f"run/{RUN}", self._metrics[at], self._clock.now, self._step)
+            self._runs.receive(RUNNER, None, messages.Rows(parts=(rows,)))
             self._runs.receive(RUNNER, None, messages.Pulse(step=self._step))
             self._tuners.tend()
             self._diagnosing.tend()
@@ -200,7 +200,7 @@ class DayClient:
         self.link = Link("connecting", 0.0)
         self.read_only = False
         self._conversation = Conversation(self.store, self._outbox, client="day", viewer="day")
-        self._told: tuple[int, ...] = ()
+        self._versions: tuple[int, ...] = ()
 
     def connect(self, on_change: Callable[[Change], None]) -> DayClient:
         """For the app that this is the client of."""
@@ -223,9 +223,9 @@ class DayClient:
             talk.receive(codec.to_viewer([frame]), now / SECOND, len(frame))
         if talk.greeted and self.link.state != "live":
             self.link = Link("live", now / SECOND)
-        told = (self.store.node_version, self.store.events_version, self.store.commands_version)
-        if told != self._told:
-            self._told = told
+        versions = (self.store.node_version, self.store.events_version, self.store.commands_version)
+        if versions != self._versions:
+            self._versions = versions
             self._on_change("node")
 
     def set_next(self) -> None:

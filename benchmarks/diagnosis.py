@@ -1,8 +1,7 @@
-"""Verdicts against loads whose nature is known, all through the real daemon: a confusion table, and how long
-a verdict takes.
+"""Verdicts for loads of known limits, through the real daemon: a confusion table, and the time to a verdict.
 
-`python -m benchmarks.diagnosis [--only NAME…] [--quick]`. A load is right if the verdict that stands at its
-end is one of those that its nature allows, and confidently wrong if another one was told with at least 70 %.
+`python -m benchmarks.diagnosis [--only NAME…] [--quick]`. A load is right if its last verdict
+is one of its allowed verdicts, and confidently wrong if another verdict had a confidence of at least 70 %.
 `--quick` tries a few on the CPU.
 """
 
@@ -27,9 +26,9 @@ from hoptui.presentation.diagnosis import SURE, advice_text, evidence
 from hoptui.protocol.messages import NodeState, RunState
 
 STEADY_S = 18.0
-"""A verdict is watched for so long after it is told first: until its window is full."""
+"""How long a verdict is watched after it appears: until its window is full."""
 LONGEST_S = 150.0
-"""Compilation included, a load has told something by then."""
+"""The longest time until a load has a verdict, compilation included."""
 WRONG = "confidently wrong"
 RIGHT = 0.95
 """The share of loads that are to be right."""
@@ -114,8 +113,7 @@ QUICK: tuple[Load, ...] = (
 
 
 class Seen(NamedTuple):
-    """What was told of a load: the verdict at the end, all verdicts with their greatest confidence, seconds
-    to the first."""
+    """The verdicts on a load: the last one, all with their greatest confidence, seconds to the first."""
 
     last: Diagnosis | None
     verdicts: dict[str, float]
@@ -176,7 +174,7 @@ def _started(node: Bench, load: Load, given: Options, folder: Path) -> Iterator[
 
 
 def measure(node: Bench, session: Session, load: Load, given: Options, folder: Path) -> dict[str, Any]:
-    """One load: what was told of it, and whether that is so."""
+    """Run one load, and compare its verdicts with the allowed ones."""
     with _started(node, load, given, folder) as child:
         with suppress(TimeoutError):
             until(lambda: child.poll() is not None or _trains(session, load.name), LONGEST_S, load.name)
@@ -228,11 +226,11 @@ def pictures(folder: Path, count: int = 256, side: int = 512) -> Path:
 
 
 def table(cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """How often each verdict was told, by the first one that was allowed."""
+    """Count the verdicts by the first allowed verdict."""
     found: dict[str, Counter[str]] = {}
     for case in cases.values():
         found.setdefault(case["allowed"][0], Counter())[case["verdict"]] += 1
-    return {label: dict(told) for label, told in found.items()}
+    return {label: dict(counts) for label, counts in found.items()}
 
 
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:

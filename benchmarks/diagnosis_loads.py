@@ -1,8 +1,8 @@
-"""Runs of known nature: `python -m benchmarks.diagnosis_loads DEVICE SECONDS NAME…`, one after the other in
+"""Runs with known limits: `python -m benchmarks.diagnosis_loads DEVICE SECONDS NAME…`, one after the other in
 one process.
 
-Each is a loop under `hoptui.connect`, whose phases are named as people name them. What holds it back is there
-by construction.
+Each is a loop under `hoptui.connect`, whose phases have the usual names. Its limit is known by
+construction.
 """
 
 from __future__ import annotations

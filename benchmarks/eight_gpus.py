@@ -62,7 +62,7 @@ def tick(t: int) -> Sample:
 
 @contextmanager
 def eight_gpus() -> Iterator[Bench]:
-    """A node of its own with them, whose daemon serves already."""
+    """Yield a separate node with eight GPUs, whose daemon is running."""
     with bench() as node:
         node.python(SERVE, PYTHONPATH=str(ROOT))
         until(lambda: processes.daemon_lives(addresses()) and addresses().viewers.exists(), what="the daemon")

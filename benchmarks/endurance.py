@@ -116,7 +116,7 @@ def _ask(pipe: Pipe, now: int, frames: list[bytes]) -> list[bytes]:
 
 
 def _work(results: Pipe, pipe: Pipe, side: Callable[..., Results], given: Any) -> None:
-    """A process of its own for one side."""
+    """Run one side in a separate process."""
     results.send(side(pipe, given))
 
 

@@ -1,5 +1,4 @@
-"""Hopper's counters against loads whose nature is known: what hoptui shows of each, through daemon and
-viewer."""
+"""Hopper's counters under known loads, as hoptui shows them through daemon and viewer."""
 
 from __future__ import annotations
 

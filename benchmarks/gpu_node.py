@@ -138,8 +138,8 @@ def hoptui_processes(node: Bench) -> list[psutil.Process]:
 
 def cpu_s(processes: Sequence[psutil.Process]) -> float:
     """CPU seconds that processes have used: user and system, of all their threads, those that have ended too.
-    By the kernel's own count in nanoseconds (clock_getcpuclockid(3)): what /proc and psutil tell comes in
-    ticks of 10 ms.
+    By the kernel's own count in nanoseconds (clock_getcpuclockid(3)): /proc and psutil have ticks of
+    10 ms.
 
     Raises:
         OSError: one of them is gone.

@@ -35,7 +35,7 @@ PAIRS: dict[str, Pair] = {
         (*VISION, "--iterations", "60"),
     ),
 }
-"""The unit, the command of before, the command of after."""
+"""The unit, the command before, the command after."""
 QUICK: dict[str, Pair] = {
     "vision: batch 2 → 64": (
         "samples",

@@ -75,12 +75,11 @@ class Live:
             if rates and (enough or (len(rates) >= FEW and max(rates) < HOPELESS * best)):
                 return level(rates)
             if took > SET_S:
-                raise RuntimeError("the run stands still")
+                raise RuntimeError("the run makes no progress")
             time.sleep(0.05)
 
     def tuned(self, limits: Limits, within_s: float) -> TunerState:
-        """Let the tuner work until it has nothing more to try, or for so long; a trial that is under way then
-        is taken back."""
+        """Run the tuner until it has nothing to try, at most `within_s`. A pending trial is reverted."""
         state = self.state()
         run = state.run
         for knob in state.knobs:  # the tuner leaves alone what was set by hand
@@ -95,7 +94,7 @@ class Live:
             found = self.state().tuner or found
             held = min(held, now) if found.stand == "holding" else math.inf
         stopped = self._session.tune(run, "stop").state
-        until(lambda: not self._pending(run), SET_S, "a trial to be taken back")
+        until(lambda: not self._pending(run), SET_S, "a trial to be reverted")
         return structs.replace(stopped, stand=found.stand, facts=found.facts)
 
     def out_of_memory(self, since: int) -> list[str]:

@@ -28,7 +28,7 @@ MFU = {"350m": (0.42, 0.46), "760m": (0.45, 0.50)}
 
 
 def plain(node: Bench, variant: str, *, quick: bool) -> dict[str, Any]:
-    """The plain loop, in a process of its own."""
+    """Run the plain loop in a separate process."""
     command = [sys.executable, "-m", "benchmarks.plain_lm", variant, *(("--quick",) if quick else ())]
     found: dict[str, Any] = json.loads(last_line(spawn(node, command), f"the plain loop, {variant}"))
     return {"rate": spread(found.pop("rates"), 1), **found}

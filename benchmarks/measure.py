@@ -1,5 +1,4 @@
-"""Figures and the places to take them: quantiles, the machine, a node of its own, a terminal that stamps
-every byte."""
+"""Tools for benchmarks: quantiles, the machine, a separate node, a terminal that stamps every byte."""
 
 from __future__ import annotations
 
@@ -108,7 +107,7 @@ def until(check: Callable[[], Any], seconds: float = 30.0, what: str = "") -> An
 
 @dataclass
 class Bench:
-    """A node of its own: directories, processes that are reaped, runs."""
+    """A separate node: directories, processes that are reaped, runs."""
 
     base: Path
     children: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -174,7 +173,7 @@ class Bench:
 
 @contextmanager
 def bench() -> Iterator[Bench]:
-    """A node of its own, which this process sees as its own too; nothing is left of it."""
+    """Yield a separate node, which this process uses too. It is removed afterwards."""
     before = {name: os.environ.get(name) for name in ("HOPTUI_DIR", "HOPTUI_STATE_DIR", "HOPTUI")}
     made = Bench(Path(tempfile.mkdtemp(prefix="hoptui-bench-")))
     os.environ |= {n: v for n, v in made.environment.items() if n.startswith("HOPTUI")}
@@ -191,7 +190,7 @@ def bench() -> Iterator[Bench]:
 
 
 class Terminal:
-    """A terminal program in a pty of its own: what it writes is kept with the time of each write."""
+    """A terminal program in a separate pty. Its output is stored with the time of each write."""
 
     def __init__(
         self, command: Sequence[str], environment: dict[str, str], columns: int = 120, rows: int = 40

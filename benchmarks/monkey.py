@@ -250,7 +250,7 @@ class Watch:
 
 
 class UnmeantError(Exception):
-    """Something left the dashboard that nobody had meant."""
+    """The dashboard sent something unintended."""
 
 
 async def play(

@@ -116,7 +116,7 @@ def another(knob: KnobState, chosen: random.Random) -> KnobValue:
 
 
 async def sit(watch: monkey.Watch, hand: Iterator[monkey.Gesture], chosen: random.Random, end: float) -> int:
-    """One sitting at a dashboard of its own; how many gestures it were."""
+    """Use one dashboard until `end`. Returns the number of gestures."""
 
     def connect(on_change: Callable[[Change], None]) -> Client:
         client: Client = watch.over(Client(on_change=on_change, client=CLIENT))

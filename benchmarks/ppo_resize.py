@@ -1,9 +1,8 @@
-"""R2b: what a live change of `num_envs` costs: how long the run stands still, and how long until it is at
-full speed.
+"""R2b: the cost of a live change of `num_envs`: the pause of the run, and the time to full speed.
 
-The change is asked for as a person does it. It stands still for the longest time between two boundaries after
-that, less what a steady iteration takes; it is at full speed after the last quarter of a second whose median
-iteration takes a fifth longer than a steady one.
+The change is sent like a user's. The pause is the longest time between two later boundaries, less a steady
+iteration. The run is at full speed after the last quarter of a second whose median iteration takes a fifth
+longer than a steady one.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _told(session: Session, node: Bench, name: str, value: int) -> dict[str, Any
 
 
 def _cost(later: Sequence[Iteration], asked: float) -> dict[str, float]:
-    """Seconds that the run stood still at most, and until it was at full speed."""
+    """Return the seconds of the longest pause, and until full speed."""
     steady = statistics.median(i.seconds for i in _last(later))
     slices: dict[int, list[Iteration]] = {}
     for iteration in later:

@@ -6,7 +6,7 @@ daemon's own path, with stamps that were never waited for), and a week at 1 Hz o
 from a folder of 10 Hz traces (`HOPTUI_TRACES`, JSON lines), each phase tiled with its own noise, or, without
 one, from noise around typical values; `readings_from` says which. `HOPTUI_BENCH_GPUS=8` writes all eight GPUs
 (a minute and a half); otherwise two are written and the day of eight is computed from them, as each source
-has blocks of its own.
+has its own blocks.
 """
 
 from __future__ import annotations

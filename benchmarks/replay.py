@@ -136,7 +136,7 @@ def opening(command: list[str], environment: dict[str, str]) -> float:
     """Seconds from the start of the program to its first full frame."""
     terminal = Terminal(command, environment)
     terminal.read(2.5)
-    terminal.type(b" ")  # stands still, so that the frame that it ends with is the one to compare with
+    terminal.type(b" ")  # pause, so that its last frame is the one to compare with
     terminal.read(0.7)
     first = terminal.first_full_frame_s(share=0.7)
     terminal.close()

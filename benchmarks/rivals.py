@@ -2,9 +2,9 @@
 the terminal, memory, and what is on the screen.
 
 Each draws to a terminal of 120×40 at its own default rate, one after another, on a GPU node beside the same
-load. hoptui's dashboard is a process of its own beside a daemon and samplers that also record: their cost is
-told apart, and they are there whether anybody looks or not. What cannot be had here, or ends by itself, is
-told as such, with what it said last.
+load. hoptui's dashboard is a separate process beside a daemon and samplers that also record. Their cost is
+listed separately, because they run with or without a dashboard. A tool that is not available or exits early
+is listed as such, with its last output.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WHY_NOT = {
 """Why a tool that is not on the PATH is hard to have, where that is more than not being installed."""
 SIGNS = {
     "GPU busy": r"busy ?%|gpu[- ]?util|gpu ?%|\butl\b|\bgpu \d+ +[█░]+ +\d",
-    "SM active": r"(?<!%)\bsm ?%|sm active",  # `%SM` is a process's share of the time that NVML tells
+    "SM active": r"(?<!%)\bsm ?%|sm active",  # `%SM` is a process's share of the time, from NVML
     "tensor cores": r"tensor",
     "DRAM": r"\bdram\b",
     "power": r"\d ?w\b|\bpower\b",
@@ -99,7 +99,7 @@ def measure(node: Bench, name: str) -> dict[str, Any]:
 
 
 def background(node: Bench) -> dict[str, Any]:
-    """The daemon and its samplers while nobody looks."""
+    """Return the cost of the daemon and its samplers without a viewer."""
     processes = hoptui_processes(node)
     cpu = []
     for _ in range(SLICES):
@@ -128,8 +128,7 @@ def _ended(terminal: Terminal) -> bool:
 
 
 def _drew(terminal: Terminal) -> bool:
-    """Whether it has written more than control sequences: quickly told, because meanwhile nobody takes what
-    it writes."""
+    """Return whether it has written more than control sequences. Must be fast: its output is not read."""
     return any(CONTROL.sub(b"", data).strip() for _, data in terminal.written)
 
 

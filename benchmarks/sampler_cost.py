@@ -2,7 +2,7 @@
 after another under the same load.
 
 hoptui does more meanwhile: a live run logs 40 metrics twice a second, a viewer follows, everything is
-recorded. The tools draw to a terminal of 120×40; hoptui's dashboard, which draws too, is a figure of its own.
+recorded. The tools draw to a terminal of 120×40; hoptui's dashboard, which draws too, has its own figure.
 A slice is as long as the slowest of what is done again and again (the energy counter, every 10 s), so that
 each has all of it.
 """

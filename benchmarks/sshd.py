@@ -1,5 +1,4 @@
-"""A real sshd on loopback as this user, with keys of its own, and a line to it that can be made thin or
-cut."""
+"""A real sshd on loopback as this user, with separate keys, and a link to it that can be slow or cut."""
 
 from __future__ import annotations
 

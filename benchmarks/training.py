@@ -210,8 +210,7 @@ def _columns(recording: Recording, source: str) -> Columns:
 
 
 class Options(NamedTuple):
-    """What a benchmark of the trainer is told: whether only its mechanics are tried, on a CPU, and where the
-    anchor is."""
+    """Options of a trainer's benchmark: `quick` only tries the mechanics on a CPU, `anchor` is its script."""
 
     quick: bool
     anchor: str | None

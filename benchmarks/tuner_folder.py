@@ -48,7 +48,7 @@ SWAYS_S = 6.0
 WINDOW_S = WINDOW_NS / SECOND
 CORES = 16
 STEADY, STARTS = 400, 5
-"""Iterations that a rate is told from, and of how many runs."""
+"""Iterations per rate, and number of runs."""
 BEST = (512, 8)
 """A batch and readers that leave nothing to gain."""
 
@@ -250,7 +250,7 @@ def tuned(host: Host, seed: int) -> tuple[FolderRun, Tuner]:
     over."""
     case = CASES["vision"]
     run = FolderRun(host, seed, int(case.slow["batch_size"]), int(case.slow["num_workers"]))
-    tuner = Tuner(Limits(learning=case.learning, budget=1.0), 0, "nobody")
+    tuner = Tuner(Limits(learning=case.learning, budget=1.0), 0, "bench")
     run.tuned_by(tuner, since=WINDOW_S, until=WINDOW_S + TUNE_S, held_s=HELD_S)
     back = tuner.stop(round(run.t * SECOND))
     for name, value in back.targets.items() if back else ():
@@ -259,7 +259,7 @@ def tuned(host: Host, seed: int) -> tuple[FolderRun, Tuner]:
 
 
 def against(host: Host, seeds: Sequence[int]) -> dict[str, Any]:
-    """What the tuner comes to on such a host, as a share of the best of the grid."""
+    """Return the tuner's result on a host, as a share of the best of the grid."""
     best = max(rate(host, int(p["batch_size"]), int(p["num_workers"])) for p in CASES["vision"].points())
     shares, trials, found = [], [], []
     for seed in seeds:
@@ -283,7 +283,7 @@ def steady(host: Host, seeds: Sequence[int], learning: Sequence[str]) -> dict[st
     that trials took."""
     changes, spent = [], []
     for seed in seeds:
-        run, tuner = FolderRun(host, seed, *BEST), Tuner(Limits(learning=tuple(learning)), 0, "nobody")
+        run, tuner = FolderRun(host, seed, *BEST), Tuner(Limits(learning=tuple(learning)), 0, "bench")
         run.tuned_by(tuner, since=WINDOW_S, until=WINDOW_S + HOUR)
         changes.append(run.changes)
         spent.append(tuner.state.spent)

@@ -4,7 +4,7 @@ Everything happens on live runs. On every seed's run the tuner starts from the s
 of them every combination is then set and measured. At the end the tuner's values and the best of the grid are
 measured in turns, so that the ratio is of one machine at one time.
 
-No combination has a run of its own, and each is as fast as it would be in a fresh one: a size is compiled for
+All combinations share one run, and each is as fast as in a new one: a size is compiled for
 itself and captured for itself, never for many sizes and never eager
 (`trainer/hoptui_trainer/common/compilation.py`), workers are started anew, and an iteration counts only once
 all that is over. What a process keeps of other sizes is memory, which the tuner would see: so it is there
@@ -14,9 +14,9 @@ stays so for all of them.
     python -m benchmarks.tuner_grid [--only ppo lm vision] [--seeds 0 1 2] [--quick]
     python -m benchmarks.tuner_grid --only vision --seeds 1 2 --best '{"batch_size": 128, "num_workers": 8}'
 
-A case and a seed are one process's work: on a node of several GPUs start one for each, with a
-CUDA_VISIBLE_DEVICES of its own. With the best point of a grid that another process has measured on such a
-machine, the grid is not measured again. Each finished point is said on stderr. A case and a seed took, in
+A case and a seed are one process's work: on a node of several GPUs start one for each, with
+its own CUDA_VISIBLE_DEVICES. With the best point of a grid from another process on the same kind of machine,
+the grid is not measured again. Each finished point is reported on stderr. A case and a seed took, in
 seconds on an H100 (start + tuner's trials + points of the grid + turns):
 
     ppo     47 + 116 + 24 + 14 = 201
@@ -63,7 +63,7 @@ IMAGES, SIDE = 2_048, 256
 
 
 def anything(_: Point) -> bool:
-    """Of most grids every combination is one of its own."""
+    """Accept every combination: in most grids they all differ."""
     return True
 
 
@@ -234,30 +234,30 @@ def against(run: Live, case: Case, mine: Point, best: Point) -> dict[str, Any]:
 def measured(
     case: Case, device: Sequence[str], seeds: Sequence[int], images: Path | None, best: Point | None
 ) -> dict[str, Any]:
-    """A case: the tuner on every seed, the grid on the first of them unless its `best` is known. A run that
-    is lost is told as such.
+    """A case: the tuner on every seed, the grid on the first of them unless its `best` is known. A lost
+    run is reported as such.
 
-    Every seed has a daemon of its own, which knows nothing of what served the seeds before best.
+    Every seed has its own daemon, which does not know the results of earlier seeds.
     """
     points: list[dict[str, Any]] = []
     runs = []
     for seed in seeds:
-        told = f"{case.name}, seed {seed}"
+        label = f"{case.name}, seed {seed}"
         found: dict[str, Any] = {"seed": seed}
         runs.append(found)
         with bench() as node, node.session() as session:
             try:
                 run = live(node, session, case, device, images, seed)
-                found |= tell(told, tuned(run, case))
+                found |= tell(label, tuned(run, case))
                 if best is None:
                     points = grid(run, case)
                     best = fastest(points, case)
                 turns = against(run, case, found["found"], best)
                 found["out_of_memory"] += turns.pop("later_short")
                 turns["speed_up"] = round(turns["rate"]["median"] / found["slow"], 2)
-                found |= tell(told, turns | {"end": run.end()["ending"]})
+                found |= tell(label, turns | {"end": run.end()["ending"]})
             except RuntimeError as error:
-                found |= tell(told, {"end": str(error)})
+                found |= tell(label, {"end": str(error)})
     return {"grid": points, "best": best, "runs": runs}
 
 
@@ -283,7 +283,7 @@ def met(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
 
 
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """Measure and report: a part of it as a result of its own, so that several may be made side by side."""
+    """Measure and report. A part is a separate result, so that several can run in parallel."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuner_grid")
     parser.add_argument("--quick", action="store_true", help="try the mechanics on a CPU; keeps no result")
     parser.add_argument("--only", nargs="+", choices=CASES, default=[*CASES], help="these cases alone")

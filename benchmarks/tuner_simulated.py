@@ -184,7 +184,7 @@ class Steered:
         raise NotImplementedError
 
     def carry_out(self, knob: KnobState) -> float:
-        """What follows from a knob's new value; how long the run stands still for it, seconds."""
+        """Apply a knob's new value. Returns the seconds that the run pauses for it."""
         raise NotImplementedError
 
     def _obey(self) -> None:
@@ -275,8 +275,7 @@ class SimulatedRun(Steered):
         return 3.0 if knob.spec.cost == "rebuild" else 0.5
 
     def _run_out(self, micro: int) -> None:
-        """Memory ran out: half is computed at once from here on, and the command that asked for more is
-        told."""
+        """Run out of memory: halve the micro batch from here on, and report it on the command."""
         self.ooms += 1
         self.t += OOM_S
         self._slow = 5

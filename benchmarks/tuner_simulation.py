@@ -53,7 +53,7 @@ COLUMNS = {
 
 def drive(load: Load, seed: int, limits: Limits | None = None) -> tuple[SimulatedRun, Tuner]:
     """A whole run with the tuner on it."""
-    run, tuner = SimulatedRun(load, seed), Tuner(limits or Limits(), 0, "nobody")
+    run, tuner = SimulatedRun(load, seed), Tuner(limits or Limits(), 0, "bench")
     run.tuned_by(tuner, until=load.seconds)
     return run, tuner
 
@@ -110,7 +110,7 @@ def _sizes(load: Load) -> list[int]:
 
 
 def _noisy(load: Load, micro: int, t: float) -> float:
-    """Samples/s with the noise and spikes that nobody can avoid."""
+    """Return samples/s with the unavoidable noise and spikes."""
     seconds, samples = load.iteration(micro, 64, t)
     return samples / (seconds * SPIKES * math.exp(load.noise**2 / 2))
 

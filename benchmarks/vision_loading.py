@@ -42,8 +42,7 @@ Take = Callable[[], object]
 
 
 class Plain(Dataset[tuple[Tensor, int]]):
-    """The same images as people read them: each scaled in floating point, put together and sent by
-    `DataLoader`."""
+    """The same images, read as usual: each scaled in floating point, collated and sent by `DataLoader`."""
 
     def __init__(self, root: Path) -> None:
         self._paths = sorted(root.rglob("*.npy"))
