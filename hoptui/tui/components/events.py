@@ -47,12 +47,12 @@ def course(record: CommandRecord, width: int) -> Line:
     """
     shown = stages(record)
     effects = filter(None, (effect(record), effect(record, brief=True)))
-    both = [(one, Span("  "), *told) for told in effects for one in shown]
+    both = [(one, Span("  "), *each) for each in effects for one in shown]
     return first_fitting([*both, *((one,) for one in shown)], width)
 
 
 def effect(record: CommandRecord | None, *, shared: bool = True, brief: bool = False) -> Line:
-    """What a command did, as `measured_effect` tells it; nothing where it is not measured."""
+    """Return the effect of a command, as `measured_effect` shows it; empty if it is not measured."""
     return measured_effect(record.measured if record is not None else None, shared=shared, brief=brief)
 
 
@@ -61,13 +61,13 @@ def measured_effect(measured: Measured | None, *, shared: bool = True, brief: bo
 
     `brief` leaves the interval out.
     """
-    told = vocabulary.effect_text(measured, shared=shared, brief=brief)
-    if measured is None or not told:
+    text = vocabulary.effect_text(measured, shared=shared, brief=brief)
+    if measured is None or not text:
         return ()
     gain = measured.gain or 0.0
     if not measured.detectable:
-        return (Span(told, "dim"),)
-    return (Span(f"▲ {told}", "good"),) if gain > 0 else (Span(f"▼ {told}", "warn"),)
+        return (Span(text, "dim"),)
+    return (Span(f"▲ {text}", "good"),) if gain > 0 else (Span(f"▼ {text}", "warn"),)
 
 
 def last_change(view: View, width: int) -> Line:
@@ -76,36 +76,36 @@ def last_change(view: View, width: int) -> Line:
     """
     record = view.last_change()
     most = effect(record, shared=False)
-    # The last one is cut: nothing at all would be as if there were no effect.
-    told = first_fitting((most, effect(record, brief=True) or most, most), width)
+    # The last one is cut: an empty line would look like no effect.
+    fitting = first_fitting((most, effect(record, brief=True) or most, most), width)
     if record is None:
         return ()
-    if record.measured is None or not told:
-        # It is from the next iteration on, as far as the run logs a throughput.
+    if record.measured is None or not fitting:
+        # It is measured from the next iteration on, if the run logs a throughput.
         yet = "" if view.exited else " yet"
         return (Span(f"{vocabulary.change(record)}: effect not measured{yet}", "dim"),)
-    room = width - width_of(told)
+    room = width - width_of(fitting)
     whole, short = f" since {vocabulary.change(record)}", f" since {numbers.clean(record.knob)}"
     least = " since the last change"
     if record.measured.gain is not None and (
         with_it := sentences.remarks(record.measured)
-    ):  # never as if it had been this one alone
+    ):  # never attribute it to this change alone
         whole, short = f"{whole}, {with_it}", f"{short} and others"
         least = f"{least}s"
-    return (*told, Span(next((which for which in (whole, short, least) if len(which) <= room), ""), "dim"))
+    return (*fitting, Span(next((which for which in (whole, short, least) if len(which) <= room), ""), "dim"))
 
 
 def unmeasured(view: View, what: str) -> Line:
-    """`no change is measured yet`, and of a run that is over that none was; nothing where there is no run."""
-    told = f"{what} was measured" if view.exited else f"{what} is measured yet"
-    return (Span(told if view.run else "", "faint"),)
+    """Return `no change is measured yet`, or that none was if the run has ended; empty without a run."""
+    text = f"{what} was measured" if view.exited else f"{what} is measured yet"
+    return (Span(text if view.run else "", "faint"),)
 
 
 LEVEL_INKS = {"info": "", "warning": "warn", "alarm": "bad"}
 LEVEL_SYMBOLS = {"info": "·", "warning": "⚠", "alarm": "✕"}
-ROOMY = 6  # lines from which on an event is told to its end, in several if need be
+ROOMY = 6  # with at least this many lines, an event is wrapped instead of cut
 IN_NUMBERS, NO_BREAK = re.compile(r"(?<=\d) (?=\d{3}(?!\d))"), "\u00a0"
-LEAST_TEXT = 20  # cells that an event is wrapped to
+LEAST_TEXT = 20  # least cells for the text of an event
 
 
 def lines(view: View, most: int, width: int) -> list[Line]:
@@ -118,12 +118,12 @@ def lines(view: View, most: int, width: int) -> list[Line]:
     found = [(e.wall, _event(view, e, width, whole=most >= ROOMY)) for e in events[-most:]]
     found += [(c.wall, _command(view, c, width, whole=most >= ROOMY)) for c in view.commands()[-most:]]
     found.sort(key=lambda item: item[0], reverse=True)
-    told = [line for _, each in found for line in each]
-    return told[:most] or [figures.missing_line(view, "nothing has happened yet")]
+    listed = [line for _, each in found for line in each]
+    return listed[:most] or [figures.missing_line(view, "nothing has happened yet")]
 
 
 def concerns(view: View, event: Event) -> bool:
-    """Whether a view of a run is to show it: other runs and their GPUs are none of its business."""
+    """Return whether a view of a run shows an event. It omits other runs and their GPUs."""
     run = view.run
     if run is None:
         return True
@@ -132,7 +132,7 @@ def concerns(view: View, event: Event) -> bool:
 
 
 def _event(view: View, event: Event, width: int, *, whole: bool) -> list[Line]:
-    """One line, or as many as it takes to tell the `whole`."""
+    """Return an event as one line, or wrapped if `whole`."""
     ink = LEVEL_INKS[event.level]
     start: Line = (
         _when(event.wall),
@@ -140,14 +140,14 @@ def _event(view: View, event: Event, width: int, *, whole: bool) -> list[Line]:
         *_where(view, event.run),
         *_device(view, event),
     )
-    told = vocabulary.happened(event)
+    text = vocabulary.happened(event)
     at = (Span(f"  iteration {numbers.grouped(event.step)}", "dim"),) if event.step is not None else ()
-    found = first_fitting([(*start, Span(told, ink), *at), (*start, Span(told, ink))], width)
-    return _wrapped(start, Span(told, ink), width) if whole and width_of(found) > width else [found]
+    found = first_fitting([(*start, Span(text, ink), *at), (*start, Span(text, ink))], width)
+    return _wrapped(start, Span(text, ink), width) if whole and width_of(found) > width else [found]
 
 
 def _command(view: View, record: CommandRecord, width: int, *, whole: bool) -> list[Line]:
-    """One line, or as many as it takes to tell the `whole` of what became of it."""
+    """Return a command with its outcome as one line, or wrapped if `whole`."""
     ink = STAGE_INKS[record.stage]
     start: Line = (
         _when(record.wall),
@@ -172,19 +172,19 @@ def _command(view: View, record: CommandRecord, width: int, *, whole: bool) -> l
     return [(*found, Span(why, "dim")) if found == shown[0] else found]
 
 
-def _wrapped(start: Line, told: Span, width: int) -> list[Line]:
+def _wrapped(start: Line, text: Span, width: int) -> list[Line]:
     """`start` and a text in as many lines as it needs, indented so that the subject stays visible."""
     indent = width_of(start[:2])
     room = width - indent
     ahead = width_of(start) - indent
     if room - ahead < LEAST_TEXT:
-        return [(*start, told)]
-    whole_numbers = IN_NUMBERS.sub(NO_BREAK, told.text)
+        return [(*start, text)]
+    whole_numbers = IN_NUMBERS.sub(NO_BREAK, text.text)
     found = textwrap.wrap(whole_numbers, room, initial_indent=" " * ahead, break_on_hyphens=False)
     first, *more = (line.replace(NO_BREAK, " ") for line in found)
     return [
-        (*start, told._replace(text=first[ahead:])),
-        *((Span("", "", indent), told._replace(text=line)) for line in more),
+        (*start, text._replace(text=first[ahead:])),
+        *((Span("", "", indent), text._replace(text=line)) for line in more),
     ]
 
 
@@ -200,7 +200,7 @@ def _device(view: View, event: Event) -> Line:
 
 
 def _where(view: View, run: str) -> Line:
-    """The run's name where the view is of all runs."""
+    """Return the run's name if the view is of all runs."""
     if view.run is not None or not run:
         return ()
     found = view.store.run(run)

@@ -15,8 +15,8 @@ from hoptui.tui.snapshot import OLD_S, SECOND, View
 from hoptui.tui.styled_text import GAP, Line, Span, bar
 
 LEAST_BAR = 4  # cells
-POINTS, MOST_ROWS = 16, 512  # what a mean is taken of
-VALUE = 7  # cells of a figure: what stands after it does not move
+POINTS, MOST_ROWS = 16, 512  # limits for a mean
+VALUE = 7  # cells of a figure: the text after it does not move
 
 
 class Headline(NamedTuple):
@@ -37,7 +37,7 @@ class Gauge(NamedTuple):
 
 
 def current(view: View, source: str) -> dict[str, float]:
-    """The newest values of the host, a GPU or what is derived of a run: none at all where they are old."""
+    """Return the newest values of the host, a GPU or a run's derived rows: none if they are old."""
     age = view.age_s(source)
     old = age is None or (age > OLD_S and not view.node_stale)
     return {} if old else view.store.latest(source)
@@ -53,13 +53,13 @@ def recent(view: View, source: str, name: str, within_s: float) -> float | None:
     if series is None or math.isnan(series.last):
         return None
     rate = name.endswith("_per_s")
-    # Each iteration of a rate counts: many that wait for nothing may lie between two that wait for data.
+    # Each iteration of a rate counts: only one in many may wait for data.
     since = series.last_t - int(within_s * SECOND) + 1
     found = series.window(since, series.last_t, MOST_ROWS if rate else POINTS)
     values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
     if not values:
         return series.last
-    if rate and len(usable(values)) == len(values):  # one that did nothing has no time for a unit
+    if rate and len(usable(values)) == len(values):  # an iteration without work has no time per unit
         return level(values)
     return sum(values) / len(values)
 
@@ -79,7 +79,7 @@ def headline(view: View) -> Headline:
 
 
 def label_of(name: str) -> str:
-    """A metric's name for people: control characters gone, underscores as spaces."""
+    """Return a metric's name for display: no control characters, spaces for underscores."""
     return numbers.clean(name, 40).replace("_", " ")
 
 
@@ -184,12 +184,12 @@ def missing_lines(view: View, width: int, otherwise: str = "") -> list[Line]:
 
 
 def missing_note(view: View) -> str:
-    """The same beside a place that tells the reason."""
+    """Return the same for a place beside the reason."""
     if view.node is None and view.link.state == "failed":
         return "unknown: the daemon cannot be reached"
     return missing_reason(view)
 
 
 def missing_line(view: View, otherwise: str) -> Line:
-    """Why there is nothing yet, else `otherwise`."""
+    """Return why there is no data yet, else `otherwise`."""
     return (Span(missing_note(view) or otherwise, "dim"),)

@@ -27,7 +27,7 @@ FIGURES = (
 )
 CHARTED = 4  # GPUs in one chart, a curve each: there are four inks
 INKS = "1234"
-_HIGH, _LOW = 90.0, 60.0  # busy at least, SM active at most: there is something to tell
+_HIGH, _LOW = 90.0, 60.0  # least busy and most SM active for a remark
 _SIGNS = {"alarm": ("✕ ", "bad"), "warning": ("⚠ ", "warn"), "info": ("", "")}
 
 
@@ -86,7 +86,7 @@ def detail(view: View, gpu: GpuInfo, width: int, most_facts: int = 1) -> list[Li
 
 def _facts(view: View, now: dict[str, float]) -> list[Line]:
     """What limits the clocks, the temperatures, and the totals of the run's GPUs: most important first."""
-    found: list[Line] = [held(reason) for reason in _told(now)]
+    found: list[Line] = [held(reason) for reason in _limits(now)]
     hidden = contrast(now)
     found += [(Span(f"▸ {hidden}", "warn"),)] if hidden else []
     if "temperature_c" in now:
@@ -99,9 +99,9 @@ def _facts(view: View, now: dict[str, float]) -> list[Line]:
 def together(view: View) -> list[Line]:
     """Memory headroom and idle power of the run's GPUs, where they are known."""
     found = current(view, f"derived/{view.run.run}") if view.run else {}
-    told = (("memory_headroom_bytes", "headroom", 9), ("idle_power_w", "idle", 7))
+    shown = (("memory_headroom_bytes", "headroom", 9), ("idle_power_w", "idle", 7))
     return [
-        fact(label, value_text(DERIVED[n].unit, found[n]), width) for n, label, width in told if n in found
+        fact(label, value_text(DERIVED[n].unit, found[n]), width) for n, label, width in shown if n in found
     ]
 
 
@@ -186,7 +186,7 @@ def short(view: View, gpu: GpuInfo, width: int) -> Line:
     chunks.append((Span(watts(now, gpu)),))
     chunks.append((Span(memory(now, gpu)),))
     chunks.append((Span(value_text("°C", now.get("temperature_c"))),))
-    worst = _told(now)[:1]
+    worst = _limits(now)[:1]
     last = [span for reason in worst for span in (held(reason) if width >= 90 else (sign(reason),))]
     room = width - len(name) - 1 - 2  # for the sign
     return (Span(f"{name} ", "dim"), *next(iter(pack(chunks, room, "  ")), ()), GAP, *last)
@@ -211,13 +211,13 @@ def short_of_many(view: View, gpus: tuple[GpuInfo, ...], width: int) -> Line:
         chunks.append((Span(of(f"{drawn:.0f}", f"{limit:.0f}", "W")),))
     fullest = max(read, key=lambda one: ratio(one[0].get("memory_used_bytes"), total(*one)) or 0.0)
     chunks.append((Span(memory(*fullest)),))
-    worst = [sign(reason) for now, _ in read for reason in _told(now) if reason.level == "alarm"][:1]
+    worst = [sign(reason) for now, _ in read for reason in _limits(now) if reason.level == "alarm"][:1]
     room = width - len(name) - 1 - 2  # for the sign
     return Span(f"{name} ", "dim"), *next(iter(pack(chunks, room, "  ")), ()), GAP, *worst
 
 
 def part(gpu: GpuInfo) -> str:
-    """What tells a MIG instance from its like: the beginning of its UUID; empty for a whole GPU."""
+    """Return the first characters of a MIG instance's UUID, "" for a whole GPU."""
     return numbers.clean(gpu.uuid.removeprefix("MIG-")[:4]) if gpu.parent else ""
 
 
@@ -238,7 +238,7 @@ def none(view: View) -> str:
 
 
 def alarm(view: View) -> str:
-    """What is wrong with one of the GPUs now, in one sentence; empty: nothing is."""
+    """Return the problem of one of the GPUs in one sentence, "" for none."""
     for gpu in view.gpus():
         if gpu.problem:
             return f"GPU {gpu.index} cannot be read: {sentences.sentence(gpu.problem)}"
@@ -248,7 +248,7 @@ def alarm(view: View) -> str:
 
 
 def users(view: View, gpu: GpuInfo) -> str:
-    """Whose GPU it is: the runs that live on it, else the people whose processes hold memory of it."""
+    """Return the runs that live on a GPU, else the users whose processes hold memory on it."""
     node = view.node
     names = [run.name for run in node.runs if gpu.uuid in run.gpus and not run.exit_reason] if node else []
     names = names or [p.user or f"pid {p.pid}" for p in view.store.processes if p.gpu == gpu.uuid]
@@ -256,7 +256,7 @@ def users(view: View, gpu: GpuInfo) -> str:
 
 
 def held(reason: Reason) -> Line:
-    """`✕ too hot`, `power cap`: an alarm has a sign and an ink of its own."""
+    """Return `✕ too hot`, `power cap`: an alarm has its own sign and ink."""
     sign, ink = _SIGNS[reason.level]
     return (Span(f"{sign}{reason.word}", ink),)
 
@@ -282,8 +282,8 @@ def ink_of(name: str) -> str:
     return next((ink for n, _, ink in WORK if n == name), "1")
 
 
-def _told(now: dict[str, float]) -> list[Reason]:
-    """What holds the clocks back, without idleness, which the other figures show."""
+def _limits(now: dict[str, float]) -> list[Reason]:
+    """Return what limits the clocks, without idleness, which the other figures show."""
     return [reason for reason in reasons(now.get("throttle")) if reason.bit != IDLE]
 
 
@@ -344,7 +344,7 @@ class _Columns(NamedTuple):
 
 
 def table_head(gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False) -> Line:
-    """What stands over `rows`, with the units."""
+    """Return the head of the table, with the units."""
     c = _Columns.of(gpus, width, users=users)
     spans = [Span("", width=5), *([Span("GPU", "dim", c.name)] if c.name else [])]
     for i, (_, label, cells) in enumerate(FIGURES):
@@ -395,7 +395,7 @@ def _table_row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
 
 
 def _held_cell(now: dict[str, float], cells: int) -> list[Span]:
-    """The first thing that holds the clocks back; the sign alone where there is no room to tell which."""
+    """Return the first reason that limits the clocks; only the sign if there is no room."""
     found = reasons(now.get("throttle"))[:1]
     if not cells or not found:
         return [Span("", width=cells)] if cells else []

@@ -20,13 +20,13 @@ INKS: dict[State, str] = {
     "exited": "stale",
 }
 AGED_S = 3.0
-"""An answer is due every second: what is older than this did not come in time."""
+"""An answer is due every second. An older one is late."""
 RESTART_SHOWN_S = 30.0
 USUAL_HZ = 2.0
 
 
 class Banner(NamedTuple):
-    """What a person must know at once, in one sentence, and the same in few words where it is long."""
+    """An urgent message in one sentence, and a short form if it is long."""
 
     symbol: str
     text: str
@@ -40,7 +40,7 @@ class Banner(NamedTuple):
 
 def identity(view: View, name: str, width: int, *, frozen: bool = False) -> Line:
     """`hoptui  ppo-cartpole · gpu07 · restart 1 … ● live  iteration 1 204 / 5 000  2 h 14 m  ETA 3 h 2 m`."""
-    for shown in (("host", "eta"), ("eta",), ()):  # what is left out where there is no room for all of it
+    for shown in (("host", "eta"), ("eta",), ()):  # the optional parts that fit
         line = _identity(view, name, width >= 110, frozen, shown)
         if width_of(line) <= width:
             break
@@ -80,9 +80,9 @@ def of_run(view: View, asked: str, page: str) -> Line:
 
 def corner(view: View) -> Line:
     """Its right part: the state of the run, or of an unusual link to the node, and the clock."""
-    told = view.run is not None or view.replay is not None or view.link.state != "live"  # a node has no state
+    stated = view.run is not None or view.replay is not None or view.link.state != "live"  # else no state
     clock = Span(f"   {numbers.clock(view.wall)} ", "dim")
-    return *(state(view) if told else ()), *rate(view), clock
+    return *(state(view) if stated else ()), *rate(view), clock
 
 
 def state(view: View) -> Line:
@@ -105,7 +105,7 @@ def rate(view: View) -> Line:
 
 
 def restraint(view: View) -> Line:
-    """`read-only` where nothing can be sent; nothing in a replay, where nobody would expect it."""
+    """Return `read-only` if nothing can be sent; empty in a replay, where that is obvious."""
     return (Span("   read-only", "mark"),) if view.read_only and view.replay is None else ()
 
 
@@ -141,7 +141,7 @@ def progress(view: View, width: int) -> Line:
 
 
 def banner(view: View) -> Banner | None:
-    """What is wrong or unusual, the most important first; None: all is well."""
+    """Return the most important problem or unusual state, None without one."""
     to = view.link
     match to.state:
         case "failed":
@@ -183,7 +183,7 @@ def banner(view: View) -> Banner | None:
 
 
 def _explained(view: View) -> tuple[str, str]:
-    """Why the run does not go on and what helps, and the same where there is less room."""
+    """Return why the run does not continue and what helps, and a short form."""
     run, vital = view.run, view.vital
     if run is None or vital is None:
         return "", ""

@@ -67,8 +67,8 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("+6.1 % ± 1.2", "What the last change of a knob did to the throughput, from the iterations before "
          "and after it; the ± is wide enough to be right 95 times in 100. Good: the gain is larger than its "
          "±."),
-        ("no detectable", "The change did less than its ± can tell apart from noise. It may be nothing, or "
-         "little."),
+        ("no detectable", "The change is smaller than its ± and cannot be separated from noise. It "
+         "may be nothing, or little."),
         ("ETA", "Iterations that are left, times the seconds of one now. A change of a knob changes it."),
         ("phases", "Where the time of an iteration goes, by the marks that the run sets (run.phase). Good: "
          "the phase that does the learning takes most of it."),
@@ -76,7 +76,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
          "of the time that is named."),
         ("over time", "With room for it the shares of the phases are stacked over time, each a mean over as "
          "long as the title says. Blank: no iteration is known there, or a knob was changed (┆)."),
-        ("T", "On a mark in a chart (┆): the tuner made that change, and not a person."),
+        ("T", "On a mark in a chart (┆): the tuner made that change, not a user."),
         ("◷ 4 → 8", "A change on its way. The value in effect is the old one until the run has read the new "
          "one back."),
         ("learning", "What the run logs, by its own names: what they mean and what is good, only the run's "
@@ -85,10 +85,10 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
     "overview": (
         _UNKNOWN,
         _FADED,
-        ("SM of a process", "The SM time that the driver books on it: coarse, but it tells neighbours apart "
+        ("SM of a process", "The SM time that the driver books on it: coarse, but it separates neighbours "
          "(nvmlDeviceGetProcessUtilization)."),
         ("pid", "As the driver counts. In a container that is the machine's count, not the container's; then "
-         "nobody here knows the user and the command."),
+         "the user and the command are unknown here."),
     ),
     "gpus": (_UNKNOWN, _FADED),
     "chart": (
@@ -106,7 +106,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("mouse", "The wheel zooms, dragging moves, a click sets the crosshair."),
     ),
     "editor": (
-        ("speed only", "The mathematics of the training stay the same: only how fast it is may change."),
+        ("speed only", "Only the speed may change. What is learned stays the same."),
         ("changes what is learned", "From there on the run learns something else than without the change."),
         *((name, f"{sentence}.") for name, sentence in vocabulary.COSTS.items()),
         ("keeps", "What the run declared to stay as it is, and what another knob becomes by it. The run has "
@@ -123,13 +123,13 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
     "tuner": (
         ("speed knobs", "The tuner turns what changes only the speed; what changes what is learned only with "
          "leave, and never what costs a restart."),
-        ("trial", "A change that is kept if it makes the run faster beyond doubt, and else set back."),
+        ("trial", "A change that is kept if the run is clearly faster, and else reverted."),
         ("+6.1 % ± 1.2", "What a trial did to the throughput; the ± is wide enough to be right 95 times in "
          "100."),
         ("frozen", "A knob that the tuner leaves alone: somebody asked for it here, or has set it by hand."),
         ("spent", "What trials have cost of their budget: a share of the time in which the run trains, of an "
          "hour while that is less."),
-        ("interrupted", "Somebody or something came between: what the trial would have shown nobody knows."),
+        ("interrupted", "Another change or event ended the trial early, so its effect is unknown."),
         ("unfinished", "The run or the daemon ended in the middle of it."),
         *((f"{word.symbol} {word.text}", f"{tuner.STANDS_FOR[stand].capitalize()}.")
           for stand, word in tuner.STANDS.items()),
@@ -137,9 +137,9 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
     "history": (
         ("throughput", "The medians before and after a change, in the run's own unit."),
         ("+6.1 % ± 1.2", "What the change did to it; the ± is wide enough to be right 95 times in 100."),
-        ("no detectable", "The change did less than its ± can tell apart from noise. It may be nothing, or "
-         "little."),
-        ("together with", "Changes of one boundary have one effect: what each did alone nobody can tell."),
+        ("no detectable", "The change is smaller than its ± and cannot be separated from noise. It "
+         "may be nothing, or little."),
+        ("together with", "Changes of one boundary have one effect. The share of each is unknown."),
         ("older", "The newest 2 000 are listed; where there may be more, the end of the list reads those "
          "before from the recordings."),
         ("copy", "The terminal is asked to copy (OSC 52); some refuse, so the line is shown as well."),
@@ -247,12 +247,12 @@ def _wrapped(
 ) -> list[Line]:
     """A term and its sentence beside it, or below where there is no room beside."""
     indent = _indent(width, column)
-    told: list[Line] = [
+    folded: list[Line] = [
         (Span("", width=indent), Span(line, ink)) for line in _folded(sentence, width - indent)
     ]
     if len(term) < indent:
-        return [(Span(term, of_term, indent), *line[1:]) for line in told[:1]] + told[1:]
-    return [(Span(term, of_term),), *told]
+        return [(Span(term, of_term, indent), *line[1:]) for line in folded[:1]] + folded[1:]
+    return [(Span(term, of_term),), *folded]
 
 
 def _indent(width: int, column: int) -> int:

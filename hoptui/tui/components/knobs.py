@@ -40,11 +40,11 @@ def declared(view: View, knob: KnobState, wanted: KnobValue | None, width: int) 
 
 def _invariant(view: View, knob: KnobState, kept: Relation, number: float, width: int) -> str:
     """`64 = grad_accum × micro_batch: grad_accum 4 → 8`; only the words without known numbers."""
-    own, told = knob.spec.name, numbers.clean(kept.text, 60)
+    own, formula = knob.spec.name, numbers.clean(kept.text, 60)
     product = _result(view, kept)
     if not product:
-        return told
-    whole = told if told == own else f"{_shown(product)} = {told}"
+        return formula
+    whole = formula if formula == own else f"{_shown(product)} = {formula}"
     follower = "" if kept.under else _follower(view, knob, kept.over)
     if own not in kept.over or not follower or not number:
         return whole
@@ -185,7 +185,7 @@ def _shown(number: float) -> str:
 RECENT_S = 30.0  # how long the outcome of a change stays beside its knob
 NUMBERS = ("int", "float")  # the kinds of knobs whose values are never cut
 LABEL = 9
-DETAIL = 8  # lines that there are for what is told of the chosen knob
+DETAIL = 8  # lines for the details of the chosen knob
 SHORT_COSTS = {"free": "", "shape": "new shape", "rebuild": "rebuild", "restart": "restart"}
 
 
@@ -231,13 +231,13 @@ def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None
         asked = vocabulary.change(last).removeprefix(spec.name).strip()
         whole, brief, how = effect(last), effect(last, brief=True), f"  {vocabulary.stage_text(last)}"
         parts = [(how, whole), ("", whole), ("", brief)] if whole else [(how, whole)]
-        shown = [_labelled("last", Span(f"{asked}{stage}  "), *told) for stage, told in parts]
+        shown = [_labelled("last", Span(f"{asked}{stage}  "), *rest) for stage, rest in parts]
         found.append(first_fitting(shown, width))
     implied = declared(view, knob, None, width - LABEL)[: DETAIL - 2 - len(found)]
-    found[3:3] = [_labelled(label, Span(told)) for label, told in implied]
+    found[3:3] = [_labelled(label, Span(text)) for label, text in implied]
     lines = 2 if len(found) + 3 <= DETAIL else 1
-    told = textwrap.wrap(about, max(8, width), max_lines=lines, placeholder=" …")
-    return [(Span(TRACK * width, "track"),), *((Span(line),) for line in told), *found]
+    description = textwrap.wrap(about, max(8, width), max_lines=lines, placeholder=" …")
+    return [(Span(TRACK * width, "track"),), *((Span(line),) for line in description), *found]
 
 
 def bounds(spec: KnobSpec, *, scale: bool = True) -> str:
@@ -268,8 +268,8 @@ def _beside(view: View, knob: KnobState, width: int, unsent: Staged | None) -> L
     pending = view.pending(knob.spec.name)
     if pending is not None:
         wanted = Span(f"→ {numbers.value(pending.wanted, knob.spec)}  ", "2")
-        *told, mark = stages(pending)
-        return first_fitting([*((wanted, stage) for stage in told), (wanted, mark), (mark,)], width)
+        *worded, mark = stages(pending)
+        return first_fitting([*((wanted, stage) for stage in worded), (wanted, mark), (mark,)], width)
     if not knob.in_effect:
         return first_fitting(
             [(Span(f"⚠ not in effect{how}", "warn"),) for how in (" as it was set", "")], width
@@ -280,7 +280,7 @@ def _beside(view: View, knob: KnobState, width: int, unsent: Staged | None) -> L
     outcome = _recent_outcome(view, knob.spec.name)
     remark = tuner.remark(view, knob)
     if outcome is not None:
-        became = course(outcome, width)  # the events tell why
+        became = course(outcome, width)  # the reason is in the events
         return first_fitting([(*became, Span(f"  {remark}", "dim")), became], width) if remark else became
     spec = knob.spec
     start = (Span(spec.effect, "dim", 9), Span(SHORT_COSTS[spec.cost], "dim", 10))

@@ -43,7 +43,7 @@ def beside(listed: Sequence[T], here: T | None, step: int) -> T | None:
 
 _AGE, _BAR = 11, 14
 _SPEED, _UNIT = 10, 15
-_WHY = 45  # cells in which almost every end is told whole
+_WHY = 45  # cells that almost every ending fits into
 
 
 class _Columns(NamedTuple):
@@ -80,7 +80,7 @@ def rows(view: View, width: int, cursor: int) -> list[Line]:
 
 
 def head(view: View, width: int) -> Line:
-    """What stands over `rows`."""
+    """Return the head of the list."""
     c = _Columns.of(view, ordered(view), width)
     spans = [Span("    state", "dim", 4 + c.state), Span("run", "dim", c.name)]
     spans.append(Span("iteration", "dim", c.iteration, right=True))
@@ -126,7 +126,7 @@ def word_of(view: View) -> vocabulary.Word:
 
 
 def as_usual(view: View) -> bool:
-    """Whether there is nothing to tell of its state but how fast it is."""
+    """Return whether the state needs no remark besides the throughput."""
     return state_of(view) in (None, "live")
 
 
@@ -163,7 +163,7 @@ def _none(view: View, width: int) -> list[Line]:
 
 
 TUNER = "T"
-"""The tuner's sign at the top of a mark. It tells trials from commands of users also without colours."""
+"""The tuner's sign at the top of a mark. It separates trials from users' commands without colours."""
 
 
 def throughput_lines(view: View, width: int) -> list[Line]:
@@ -275,14 +275,14 @@ def _of(found: Diagnosis, view: View) -> Iterator[Line]:
         (Span(f" · as of {numbers.duration(age_s)} ago", "dim"),) if view.metrics_stale and age_s >= 1 else ()
     )
     figures = diagnosis.evidence(found)
-    told: list[Line] = [
+    shapes: list[Line] = [
         (Span(f": {' · '.join(figures[:count])}"),) if count else () for count in range(len(figures), -1, -1)
     ]
     tries = _tries(found, view)
     for longer in tries:
-        for evidence in told[:-1] or told:
+        for evidence in shapes[:-1] or shapes:
             yield (*head, *evidence, *old, *longer)
-    for evidence in told:
+    for evidence in shapes:
         yield (*head, *evidence, *old)
     yield head
 
@@ -313,11 +313,11 @@ def _phase(view: View, split: Split, width: int) -> Line:
     if whole is None:
         return SIGN, Span(f"{UNKNOWN}: no iteration has ended yet", "dim")
     if not found:
-        told = f"{UNKNOWN}: this run names no phases"
+        reason = f"{UNKNOWN}: this run names no phases"
         return first_fitting(
             [
-                (SIGN, Span(told, "dim"), Span(', as run.phase("rollout") does', "faint")),
-                (SIGN, Span(told, "dim")),
+                (SIGN, Span(reason, "dim"), Span(', as run.phase("rollout") does', "faint")),
+                (SIGN, Span(reason, "dim")),
             ],
             width,
         )

@@ -50,7 +50,7 @@ def at_work(state: TunerState | None) -> bool:
 
 
 def to_be_seen(view: View) -> bool:
-    """Whether the run screen has something to tell of it: it is at work, or has been."""
+    """Return whether the run screen shows the tuner: it is at work, or has been."""
     state = state_of(view)
     return state is not None and (at_work(state) or bool(state.tried))
 
@@ -82,8 +82,8 @@ def short(view: View, width: int) -> list[Line]:
     """
     state = state_of(view)
     if state is None:
-        lead, told = _without(view, view.hint("view.tuner", "leads to its start"))
-        return [(*lead, Span(told, "dim"))]
+        lead, text = _without(view, view.hint("view.tuner", "leads to its start"))
+        return [(*lead, Span(text, "dim"))]
     lines = _standing(state, width)
     if at_work(state) and len(lines) == 1:
         lines.append(_under_way(state, width))
@@ -107,19 +107,19 @@ def facts(view: View, width: int) -> list[Line]:
     """The state of the tuner: trial, next step, limits, cost, and what limits the run."""
     state = state_of(view)
     if state is None:
-        lead, told = _without(view, view.hint("tuner.start", "starts it"))
-        return [*_labelled("tuner", told, width, lead=lead), *_limit(view, width)]
-    told = sentences.standing(state) or tuner.STANDS_FOR[state.stand]
-    lines = _labelled("tuner", told, width, lead=(stand(state), Span("  ")))
+        lead, text = _without(view, view.hint("tuner.start", "starts it"))
+        return [*_labelled("tuner", text, width, lead=lead), *_limit(view, width)]
+    text = sentences.standing(state) or tuner.STANDS_FOR[state.stand]
+    lines = _labelled("tuner", text, width, lead=(stand(state), Span("  ")))
     if state.trial is not None:
-        lines.append(_told("trial", trial_line(state.trial, width - LABEL)))
+        lines.append(_with_label("trial", trial_line(state.trial, width - LABEL)))
         why = sentences.why(state.trial)
-        lines += _labelled("why", why, width) if why and why != told else []
+        lines += _labelled("why", why, width) if why and why != text else []
     if at_work(state):
         lines += _labelled("next", tuner.changes(state.next) or "nothing is planned", width)
     if at_work(state) or state.tried:
         lines += _labelled("limits", tuner.limits(state.limits), width)
-        lines.append(_told("spent", _spent(view, state, width - LABEL)))
+        lines.append(_with_label("spent", _spent(view, state, width - LABEL)))
     return [*lines, *_limit(view, width)]
 
 
@@ -174,11 +174,11 @@ def turns(state: TunerState | None, knob: KnobState) -> bool:
 def _standing(state: TunerState, width: int) -> list[Line]:
     """`‖ waiting  the run is paused`, in two lines where it needs them and no trial needs the second."""
     sign = stand(state)
-    told = sentences.standing(state) or tuner.STANDS_FOR[state.stand]
+    text = sentences.standing(state) or tuner.STANDS_FOR[state.stand]
     ink = "" if at_work(state) else "dim"
     indent = width_of((sign,)) + 2
     room = max(16, width - indent)
-    folded = textwrap.wrap(told, room, max_lines=2, placeholder="…") if state.trial is None else [told]
+    folded = textwrap.wrap(text, room, max_lines=2, placeholder="…") if state.trial is None else [text]
     first: Line = (sign, Span(f"  {folded[0]}", ink))
     return [first, *((Span("", width=indent), Span(line, ink)) for line in folded[1:])]
 
@@ -190,8 +190,8 @@ def _under_way(state: TunerState, width: int) -> Line:
     if state.next:
         return Span("next ", "dim"), Span(tuner.changes(state.next))
     ends = Counter(trial.result for trial in state.tried)
-    told = ", ".join(f"{count} {tuner.RESULTS[end].text}" for end, count in ends.items())
-    return (Span(told, "dim"),) if told else (Span("nothing is planned", "dim"),)
+    counts = ", ".join(f"{count} {tuner.RESULTS[end].text}" for end, count in ends.items())
+    return (Span(counts, "dim"),) if counts else (Span("nothing is planned", "dim"),)
 
 
 def _without(view: View, key: str) -> tuple[Line, str]:
@@ -232,7 +232,7 @@ def _limit(view: View, width: int) -> list[Line]:
         return []
     found = view.run.diagnosis
     if found is None or found.verdict == "unknown":
-        return [_told("limit", runs.diagnosis_line(view, phases.measured(view), width - LABEL))]
+        return [_with_label("limit", runs.diagnosis_line(view, phases.measured(view), width - LABEL))]
     lines = _labelled("limit", diagnosis.sentence(found), width)
     if found.facts:
         lines += _labelled("", numbers.clean(" · ".join(diagnosis.evidence(found)), 300), width)
@@ -250,7 +250,7 @@ def when(view: View, t: int) -> float:
     return view.wall - (view.now - t) / SECOND
 
 
-def _told(label: str, line: Line) -> Line:
+def _with_label(label: str, line: Line) -> Line:
     return Span(label, "dim", LABEL), *line
 
 
@@ -384,7 +384,7 @@ def trial_row(view: View, one: TrialRow, cells: TrialColumns, width: int, *, cho
     spans += [Span(_length(one), "dim", cells.length)] if cells.length else []
     spans += [Span(_speeds(view, one), "", cells.speed)] if cells.speed else []
     whole, brief = measured_effect(one.measured), measured_effect(one.measured, brief=True)
-    shown = [told for told in (whole, brief) if told] or [(Span("not measured", "faint"),)]
+    shown = [each for each in (whole, brief) if each] or [(Span("not measured", "faint"),)]
     return (*spans, *first_fitting(shown, width - width_of(spans)))
 
 
