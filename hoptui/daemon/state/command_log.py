@@ -1,8 +1,8 @@
-"""The life of every command, without I/O: who may, in which order, its outcome and its effect.
+"""The life of every command, without I/O: permission, order, outcome and effect.
 
-Bounds, types, versions and what is already pending are checked in the run, where the knob lives. The daemon
-decides one conflict: the tuner does not set a knob that a user set. The order of arrival here is the order
-for everybody. An effect is measured: which iterations count, and which trial measured it.
+The run checks bounds, types, versions and pending commands, because the knob lives there. The daemon decides
+one conflict: the tuner does not set a knob that a user set. The order of arrival here is the order for all
+viewers. The effect of a change is measured over iterations, or taken from the trial that measured it.
 """
 
 from __future__ import annotations
