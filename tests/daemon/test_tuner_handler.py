@@ -218,9 +218,9 @@ def test_an_event_has_the_evidence(detectable: bool) -> None:
     measured = Measured(gain=0.061, interval=0.012, detectable=detectable)
     trial = Trial(t=7, changes=(UP,), result="kept", measured=measured, why=(PURPOSE,))
     found = trial_ended(trial).fields
-    assert (found["t"], found["result"], found["changes"]) == (7, "kept", msgspec.to_builtins((UP,)))
+    assert (found["t"], found["result"], found["changes"]) == (7, "kept", [msgspec.to_builtins(UP)])
     assert (found["gain"], found["interval"], found["detectable"]) == (0.061, 0.012, detectable)
-    assert found["why"] == msgspec.to_builtins((PURPOSE,))
+    assert found["why"] == [msgspec.to_builtins(PURPOSE)]
 
 
 def test_each_ended_trial_is_one_event(trying: QuietNode) -> None:

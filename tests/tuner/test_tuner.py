@@ -285,7 +285,7 @@ def test_dry_says_what_it_would_try_and_tries_nothing() -> None:
     assert [(c.knob, c.value) for c in course.tuner.state.next] == [("micro_batch", 16), ("grad_accum", 32)]
     (would,) = course.tuner.state.facts
     assert would.code == "tuner.would_set"
-    assert would.fields["changes"] == msgspec.to_builtins(course.tuner.state.next)
+    assert would.fields["changes"] == [msgspec.to_builtins(one) for one in course.tuner.state.next]
 
 
 def test_it_does_not_say_what_a_size_takes_before_it_has_seen_one() -> None:
