@@ -1,12 +1,11 @@
-"""Changes of the throughput that nobody asked for: a neighbour, heat, other data.
+"""Changes of the throughput without a command: a neighbour, heat, other data.
 
-Two-sided CUSUM (Page, Biometrika 41, 1954) on medians of five iterations, which spikes do not move. Its slack
-is wider than the slow drift of any run: with the usual one, made for the noise alone, a drift of ±3 % raises
-alarms all day. Of iterations so short that more than five come from one look to the next, all of these are
-one block: what is over after a second is no change.
+The method is a two-sided CUSUM (Page, Biometrika 41, 1954) on medians of five iterations, which spikes do not
+move. Its slack is wider than the slow drift of any run. The usual slack covers only the noise: a drift of ±3
+% would raise alarms all day. If more than five short iterations arrive between two looks, they form one
+block: an effect that ends within a second is not a change.
 
-Medians do not see how long a run waits for data in one iteration of eight, nor that it has begun to:
-`waits.py` does.
+Medians do not show waits for data that occur in one iteration of eight. `Waits` detects these.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from hoptui.tuner.observation import ChangePoint, MemoryReading, Observation
 from hoptui.tuner.search.memory_model import NOTICED
 
 STRETCH = 90
-"""Iterations that are compared where waits count: several of all workers."""
+"""Iterations of a stretch, for runs in which waits count. Each worker delivers several times in it."""
 NEWEST = 25
-"""The newest of them, in which a change that medians tell of must be seen."""
+"""The newest iterations of a stretch. A change of the medians must show in their time as well."""
 APART = 0.2
-"""By so much, in logarithms, a stretch with waits differs from the one before; drifts and what is left of
-noise are less."""
+"""Two stretches with waits differ if their rates differ by more than this, in logarithms. Drift and residual
+noise are smaller."""
 STARVES = 0.25
-"""And by so much, in logarithms, a median is wrong of iterations that wait."""
+"""Waits count if they put the median off by more than this, in logarithms."""
 FOLLOW = 1 / 16
-"""How fast the level follows a run in which nothing stands out: a drift is no change."""
+"""How fast the level follows a run without outliers: a drift is not a change."""
 
 
 class LevelChange(NamedTuple):
-    """How fast the run was and is, since which iteration, and what was seen just before."""
+    """The speed before and after, the first iteration of the change, and the observation just before it."""
 
     step: int
     before: float
@@ -48,7 +47,7 @@ class LevelChange(NamedTuple):
 
 
 class Waits:
-    """Compares stretches where waits count before or after: two in a row that are off are a change."""
+    """Compares stretches where waits count before or after. Two deviating stretches in a row are a change."""
 
     def __init__(self) -> None:
         self._newest: deque[tuple[int, float]] = deque(maxlen=STRETCH)
@@ -60,13 +59,15 @@ class Waits:
         self._off: int | None = None  # the first iteration of a stretch that was off
 
     def take(self, step: int, value: float) -> None:
-        """An iteration."""
+        """Add an iteration."""
         self._newest.append((step, value))
         self._fresh += 1
 
     def confirm(self, before: float, after: float) -> bool:
-        """Whether the time that the newest iterations took agrees with what medians tell, at least by
-        half."""
+        """Whether the time of the newest iterations confirms at least half of the change of the medians.
+
+        False where waits count.
+        """
         if self._usual is None:
             return True
         rates = [value for _, value in self._newest]
@@ -77,7 +78,7 @@ class Waits:
         return seen / math.log(after / before) >= 0.5
 
     def look(self, observation: Observation) -> LevelChange | None:
-        """What the newest stretch tells, once it is whole."""
+        """Compare the newest stretch once it is complete. Return the change, if there is one."""
         if self._fresh < STRETCH:
             return None
         first, rates = self._newest[0][0], [value for _, value in self._newest]
@@ -98,35 +99,37 @@ class Waits:
 
 
 def _starves(rates: Sequence[float]) -> bool:
-    """Whether waits count so much that no few spikes can be meant."""
+    """Whether waits count too much to be a few spikes."""
     return uneven(rates) and abs(math.log(median(rates) / level(rates))) > STARVES
 
 
 LEARNED = 8
-"""Blocks that the level is learned from."""
+"""Blocks from which the level is learned."""
 SLACK, SLACK_SIGMAS = 0.08, 2.0
-"""What a block may differ by without counting, in logarithms, and in its standard deviation."""
+"""The deviation of a block that does not count: in logarithms, and in standard deviations."""
 ALARM, ALARM_SIGMAS = 0.4, 6.0
-"""The sum of what is beyond it that is an alarm: a drop by 15 % after 5 blocks, by half after 3."""
+"""The sum of deviations beyond the slack that raises an alarm: a drop by 15 % after 5 blocks, by half after
+3."""
 MOST = 0.15
-"""What a block adds at most: of hundreds of thousands some are all spikes."""
-"""How fast the level follows a run in which nothing stands out: a drift is no alarm."""
+"""The most that one block adds to the sum. Of hundreds of thousands of blocks, some consist of spikes
+only."""
 CALM = 0.75
 """The part of the slack in which the level follows."""
 LEAST_SIGMA = 0.01
 OUTLIER = 3.0
-"""A block farther from the one before than so many standard deviations counts for so many."""
+"""The largest jump between two blocks that counts for the variance, in standard deviations."""
 BUSIER = 0.2
 """A share of the host's CPUs that makes a difference."""
 FULL, SCARCE = 0.9, 0.05
-"""CPUs that are at work for more than that have nothing to spare: what others take more of them, from so much
-on, the run has less."""
+"""CPUs with a load above `FULL` have no reserve. From `SCARCE` on, a larger share for other processes then
+slows the run."""
 BACK = 3
-"""What was before is looked up so many looks ago: what has just come may be the cause already."""
+"""The state before a change is read this many calm blocks back. The newest block may already show the
+cause."""
 
 
 class ChangePointDetector:
-    """Looks at one run for as long as it lives, tuned or not; each change of a knob is a new beginning."""
+    """Watches one run for its whole lifetime, with or without a tuner. It starts over at each knob change."""
 
     def __init__(self) -> None:
         self._begin: tuple[int, dict[str, KnobValue]] | None = None
@@ -134,7 +137,7 @@ class ChangePointDetector:
         self._forget(0)
 
     def look(self, observation: Observation) -> ChangePoint | None:
-        """The shift that the newest iterations tell of, at the look that finds it."""
+        """Return the change that the newest iterations show, at the look that finds it."""
         begin = observation.epoch, observation.settings()
         backwards = bool(observation.points) and observation.points[-1][0] < self._newest
         if begin != self._begin or backwards:
@@ -168,7 +171,7 @@ class ChangePointDetector:
         self._up = self._down = 0.0
         self._recent: deque[tuple[int, float]] = deque(
             maxlen=LEARNED
-        )  # blocks that stand out, by their first iteration
+        )  # blocks that deviate, by their first iteration
         self._calm: deque[Observation] = deque(maxlen=BACK)
         self._waits: Waits = Waits()
 
@@ -183,8 +186,8 @@ class ChangePointDetector:
                 self._variance = fmean((b - a) ** 2 / 2 for a, b in pairwise(self._learning))
                 self._last = y
             return None
-        # From one block to the next: a shift moves that once, where the distance from the level would grow
-        # with it.
+        # The variance comes from jumps between neighbouring blocks. A shift is in one jump only, but in every
+        # later distance from the level.
         jump, self._last = (y - self._last) ** 2 / 2, y
         self._variance += FOLLOW * (min(jump, OUTLIER**2 * self._variance) - self._variance)
         off = y - self._level
@@ -196,7 +199,7 @@ class ChangePointDetector:
             self._recent.clear()
             if (
                 abs(off) < CALM * slack
-            ):  # what is more may be the beginning of a change, which must not be followed
+            ):  # a larger deviation may be the start of a change, which the level must not follow
                 self._level += FOLLOW * off
                 self._calm.append(observation)
             return None
@@ -216,7 +219,7 @@ class ChangePointDetector:
 
 
 def likely(then: Observation, now: Observation, *, slower: bool) -> Fact | None:
-    """What else has changed that would make a run slower, or faster; None for nothing."""
+    """Another change that explains a slower or faster run. None if there is none."""
     worse, better = (now, then) if slower else (then, now)
     if worse.throttled and not better.throttled:
         return fact("shift.throttled", reason=now.throttled) if slower else fact("shift.not_throttled")
@@ -232,14 +235,14 @@ def likely(then: Observation, now: Observation, *, slower: bool) -> Fact | None:
 
 
 def _none_seen(now: Observation) -> Fact:
-    """That there is no cause to name, and what would hide one."""
+    """The fact that no cause was found, and what may hide one."""
     if now.host_busy is None or now.host_busy < FULL:
         return fact("shift.no_cause")
     return fact("shift.no_cause_busy", share=now.host_busy)
 
 
 def _busier(then: float | None, now: float | None, least: float, *, slower: bool) -> dict[str, float]:
-    """The two shares, where they differ by more than `least` in the way asked for; else nothing."""
+    """The two shares, if they differ by more than `least` in the expected direction. Empty otherwise."""
     if then is None or now is None or (now - then if slower else then - now) <= least:
         return {}
     return {"before": then, "share": now}

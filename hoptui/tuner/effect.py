@@ -17,27 +17,28 @@ BLOCK = 5
 MIN_BLOCKS = 3
 LOOKS = (15, 30, 45, 60, 90)
 PATIENT = (90, 180)
-"""The looks at a change of what reads data. What the old readers had begun comes first, and then at once what
-the new ones have read meanwhile. Only many iterations together show the effect."""
+"""The looks at a change of data readers. First come the batches that the old readers had begun, then at once
+those that the new readers have meanwhile read. Only many iterations together show the effect."""
 WORTH = 0.02
-"""What a trial must gain: a larger setting costs memory, and the next change of the load hits it first."""
+"""What a trial must gain. A larger setting costs memory, and a later change of the load can exceed it."""
 CLEAR = 0.10
-"""A trial's gain that is surely more than this is known after one block of iterations."""
+"""A trial that surely gains more than this ends after one block of iterations."""
 WARM_UP = 5
-"""Iterations after a change that tell nothing yet: caches, recompilation, workers that start."""
+"""Iterations after a change that are ignored: caches, recompilation and workers that start distort them."""
 FINE_ENOUGH = 0.02
 SEVERAL = 45
-"""Of a run that waits for data, iterations before anything is settled: workers deliver in turns, and then all
-are waited for."""
+"""Iterations that a run which waits for data needs before a result is final. Workers deliver in turns, and
+the next wait is for all of them."""
 OUTERMOST, ENOUGH = 4.0, 10
-"""Standard deviations from the median within which blocks lie, and how many blocks it takes to tell."""
+"""Blocks lie within this many standard deviations of the median. Fewer blocks than `ENOUGH` are not
+judged."""
 QUARTILE = 0.6745
-"""Of a normal distribution, in standard deviations."""
+"""The quartile of a normal distribution, in standard deviations."""
 
 # Student's t, two-sided 98 % (t of 0.99) for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook, section
 # 1.3.6.7.2. Five looks at 98 % each are right 95 times in 100 together, in simulations with noise as
-# correlated as iterations are (AR(1) of 0.5). With 95 % at each look, 1 in 10 changes that did nothing would
-# be told as an effect.
+# correlated as iterations are (AR(1) of 0.5). With 95 % at each look, 1 in 10 changes without an effect would
+# be reported as an effect.
 _T = (
     31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764,
     2.718, 2.681, 2.650, 2.624, 2.602, 2.583, 2.567, 2.552, 2.539, 2.528,
@@ -143,8 +144,8 @@ def _figure(metric: str, old: list[float], new: list[float], *, worth: float | N
 
 
 def log_blocks(values: Iterable[float]) -> list[float]:
-    """Logarithms of how fast blocks of iterations were, of those that can be measured; what is left over at
-    the end is dropped.
+    """Logarithms of the speed of blocks of iterations. Values that cannot be measured and an incomplete last
+    block are dropped.
     """
     found = usable(values)
     return _times(found) if found and uneven(found) else _medians(found)
@@ -155,14 +156,14 @@ def _medians(values: Sequence[float]) -> list[float]:
 
 
 def _times(values: Sequence[float]) -> list[float]:
-    """Of each cycle, or of five iterations each, whichever says more."""
+    """Blocks of whole cycles, or of five iterations each, whichever is more certain."""
     fives = [_Cycle(len(block), sum(1 / v for v in block)) for block in _fives(values)]
     return min(map(_linear, (fives, _cycles(values))), key=uncertainty)
 
 
 def _linear(blocks: Sequence[_Cycle]) -> list[float]:
-    """Logarithms to first order, so that their mean is that of all work over all time: of bursts and waits in
-    turn logarithms would favour the bursts.
+    """Logarithms to first order. Their mean is that of all work over all time. If bursts and waits alternate,
+    plain logarithms would favour the bursts.
     """
     if not blocks:
         return []
@@ -172,16 +173,16 @@ def _linear(blocks: Sequence[_Cycle]) -> list[float]:
 
 
 class _Cycle(NamedTuple):
-    """Iterations from after one wait up to another, and what they cost: the sum of what a unit took in
-    each."""
+    """The iterations after one wait up to and including another, and their cost: the sum of the time per
+    unit of each."""
 
     iterations: int
     cost: float
 
 
 def _cycles(values: Sequence[float]) -> list[_Cycle]:
-    """Of at least five iterations each; what comes before the first wait and after the last belongs to
-    others.
+    """Cycles of at least five iterations each. Iterations before the first wait and after the last belong to
+    incomplete cycles and are left out.
     """
     costs = [1 / v for v in values]
     mean = fmean(costs)
@@ -207,11 +208,11 @@ def uncertainty(blocks: Sequence[float]) -> float:
 
 
 def _tamed(a: list[float], b: list[float]) -> tuple[list[float], list[float]]:
-    """Both sides, without blocks that lie beyond all scatter: three spikes among five iterations are rare,
-    but count for everything.
+    """Both sides, with extreme blocks limited. Three spikes among five iterations are rare, but would
+    outweigh everything else.
 
-    Such a block is moved to where the outermost may lie (winsorised), at `OUTERMOST` standard deviations as
-    the median distance from each side's median tells them. Too few blocks tell nothing of what is usual.
+    An extreme block is moved to the limit (winsorised), at `OUTERMOST` standard deviations. The standard
+    deviation comes from the median distance from each side's median. Too few blocks are left unchanged.
     """
     if len(a) + len(b) < ENOUGH:
         return a, b
@@ -225,10 +226,10 @@ def _tamed(a: list[float], b: list[float]) -> tuple[list[float], list[float]]:
 
 
 def _half_width(a: list[float], b: list[float]) -> float:
-    """Half of Welch's interval for the difference of two means; 0 where neither side varies at all.
+    """Half of Welch's interval for the difference of two means. 0 if neither side varies at all.
 
-    Three blocks are often alike by chance: no side is believed to vary less than both do together. A single
-    one (of `b`) is believed to vary as those of `a` do.
+    Three blocks are often alike by chance, so a side is assumed to vary at least as much as both do together.
+    A single block (of `b`) is assumed to vary as those of `a` do.
     """
     fa, fb = len(a) - 1, len(b) - 1
     own_a, own_b = variance(a), variance(b) if fb else 0.0
@@ -236,7 +237,7 @@ def _half_width(a: list[float], b: list[float]) -> float:
     va, vb = max(own_a, pooled) / len(a), max(own_b, pooled) / len(b)
     if not va + vb:
         return 0.0
-    # What both sides say together has the degrees of freedom of both.
+    # A pooled variance has the degrees of freedom of both sides.
     fa, fb = (fa if own_a > pooled else fa + fb), (fb if own_b > pooled else fa + fb)
     freedom = max(
         int((va + vb) ** 2 / (va**2 / fa + vb**2 / fb)), min(fa, fb)

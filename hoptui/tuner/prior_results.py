@@ -1,9 +1,9 @@
-"""What tuners settled on before, kept for the next run of the same kind: which runs those are, and what is
-kept of them. Pure.
+"""Results of earlier tuners, kept for the next run of the same kind: how kinds are identified, and what is
+kept. Pure.
 
-A result is where the next tuner begins to try, never a value taken on trust: one that does not fit is
-measured and taken back like any other. So a key that is too wide costs a trial, and one that is too narrow
-nothing but what was known.
+The next tuner starts its search at a result, but does not trust it. A result that does not fit is measured
+and reverted like any other trial. So a key that is too wide costs one trial. A key that is too narrow only
+loses what was known.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hoptui.domain.tuning import Objective
 from hoptui.protocol.messages import CommandRecord, RunState
 
 MOST = 500
-"""Results kept, the newest: a kind of run has one for each objective and each set of knobs that a tuner might
-turn."""
+"""The newest results that are kept. A kind of run has one for each objective and each set of knobs that a
+tuner may turn."""
 ASIDE = frozenset(
     (
         *("seed", "iterations", "steps", "total", "hours", "minutes", "name", "run-name", "json", "quiet",
@@ -30,16 +30,16 @@ ASIDE = frozenset(
           "log-dir"),
     )
 )  # fmt: skip
-"""Options of a command line that say nothing of the work of an iteration."""
+"""Options of a command line that do not affect the work of an iteration."""
 FILES = (".pt", ".ckpt", ".json", ".jsonl", ".txt", ".toml", ".yaml")
 
 
 class TunerResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tuner settled on: `values` by knob, and the most `peak` bytes that the run held with them (None:
-    unknown).
+    """The final result of a tuner: `values` by knob, and the most bytes that the run held with them (`peak`,
+    None: unknown).
 
-    `turned` are the knobs that it might turn, empty for those of `values`. `key` says in which kind of run,
-    `run` and `name` in which one, `wall` when, in seconds since 1970.
+    `turned` are the knobs that the tuner was allowed to turn; empty means those of `values`. `key` identifies
+    the kind of run, `run` and `name` the run. `wall` is the time, in seconds since 1970.
     """
 
     key: str
@@ -53,17 +53,16 @@ class TunerResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def key(run: RunState, gpus: Iterable[str], records: Sequence[CommandRecord] = ()) -> str:
-    """The kind of a run, 16 hexadecimal digits: its work, the hardware under it (`gpus`: their names), its
-    torch.
+    """The kind of a run, 16 hexadecimal digits: its work, the names of its GPUs (`gpus`), its torch.
 
-    The work is its command line without paths, seeds and knobs, what a unit of its throughput costs, and the
-    values with which those knobs were declared that shape it: of cost `rebuild` and `restart` (the model,
-    precision, compile mode), and the sizes among those of effect `learning`. As declared: what anybody has
-    turned since does not make it another kind.
+    The work consists of these parts:
+    the command line without paths, seeds and knobs; the cost of a unit of throughput; and the declared values
+    of knobs that shape the work. These are knobs of cost `rebuild` and `restart` (the model, precision,
+    compile mode), and integer knobs of effect `learning`. Later changes of a knob do not change the kind.
 
-    A process that goes on after a restart declares the values that were left to it. What these were before
-    they were turned is told by the run's commands, `records`, oldest first; what the run itself has turned in
-    an earlier process is not told.
+    After a restart, a process declares the values that the earlier process left. The run's commands
+    (`records`, oldest first) show the values from before they were turned. Changes that the run itself made
+    in an earlier process are unknown.
     """
     shape = {
         knob.spec.name: _begun(knob.spec, run.epoch, records) for knob in run.knobs if _shapes(knob.spec)
@@ -87,11 +86,11 @@ def best(
     objective: Objective,
     held: Mapping[str, KnobValue] | None = None,
 ) -> TunerResult | None:
-    """What a tuner of a run of this kind settled on, with the same objective, that another one can bring
-    about.
+    """The best earlier result for a run of this kind and objective that this tuner can bring about.
 
-    `held` are the values in effect of the knobs that it may not turn: what goes with other values of these is
-    no result for it. Of those that are, the one that says most of what it may turn, and of these the newest.
+    `held` are the values in effect of the knobs that the tuner may not turn. A result with other values of
+    these does not apply. Of the others, the one whose tuner was allowed to turn most of the free knobs wins,
+    then the newest.
     """
     kept = held or {}
     same = [
@@ -105,11 +104,10 @@ def best(
 
 
 def with_newer(results: Sequence[TunerResult], newer: TunerResult) -> tuple[TunerResult, ...]:
-    """These and a newer one, which takes the place of the one before it of the same kind, objective and
-    `turned`; the newest `MOST`.
+    """Add a newer result. It replaces the earlier one of the same kind, objective and `turned`. The newest
+    `MOST` are kept.
 
-    A tuner that might turn other knobs has compared other values: neither of the two says that the other is
-    wrong.
+    A tuner that may turn other knobs has compared other values. So neither result disproves the other.
     """
     if not newer.turned:
         newer = structs.replace(newer, turned=tuple(sorted(newer.values)))
@@ -126,8 +124,8 @@ def _shapes(spec: KnobSpec) -> bool:
 
 
 def _begun(spec: KnobSpec, epoch: int, records: Iterable[CommandRecord]) -> KnobValue:
-    """The value with which the first process declared a knob, of those of which each declared what the one
-    before had left."""
+    """The value that the first process declared for a knob. Each later process declares what the earlier one
+    left."""
     begun = left = None
     for before, value in (move for r in records if r.epoch < epoch for move in _moves(r, spec.name)):
         begun, left = (begun if before == left else before), value
@@ -135,15 +133,14 @@ def _begun(spec: KnobSpec, epoch: int, records: Iterable[CommandRecord]) -> Knob
 
 
 def _moves(record: CommandRecord, knob: str) -> Iterator[tuple[KnobValue | None, KnobValue]]:
-    """From what to what a command has turned a knob."""
+    """The values before and after each change of a knob by a command."""
     yield from ((change.before, change.value) for change in record.followed if change.knob == knob)
     if record.knob == knob and record.effective is not None:
         yield record.before, record.effective
 
 
 def _command(argv: str, knobs: set[str]) -> list[str]:
-    """The words of a command line that say which work it is, in an order that does not depend on how it was
-    typed."""
+    """The words of a command line that identify the work, sorted, so that their order does not matter."""
     aside = ASIDE | {name.replace("_", "-") for name in knobs}
     words = argv.split()
     kept: list[str] = []
@@ -162,5 +159,5 @@ def _command(argv: str, knobs: set[str]) -> list[str]:
 
 
 def _plain(word: str) -> str:
-    """A word of a command line; "" for a path, because where things are does not change the work."""
+    """A word of a command line. "" for a path, because file locations do not change the work."""
     return "" if "/" in word or PurePath(word).suffix in FILES else word

@@ -1,7 +1,7 @@
 """What the run achieved, iteration by iteration, in the unit of the objective.
 
-The incumbent is the values in effect, which every trial is compared with: since when they are in effect, and
-how fast the run is with them.
+The incumbent is the set of values in effect. Every trial is compared with it. It includes since when the
+values are in effect, and how fast the run is with them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from hoptui.tuner.effect import BLOCK, CLEAR, MIN_BLOCKS, WARM_UP, log_blocks, u
 from hoptui.tuner.observation import Observation
 
 BASELINE = 30
-"""Iterations that the values in effect are measured over before anything is tried."""
+"""Iterations over which the values in effect are measured before the first trial."""
 LEAST, LONG_S = BLOCK * MIN_BLOCKS, 60.0
-"""Where so few of them take so long, they must do: the best settings are worth most to a run that is slow."""
+"""If this few iterations take this long, they suffice. Good settings are worth most to a slow run."""
 BEFORE = 90
-"""So many are compared with, the newest; also what a run needs whose iterations scatter."""
+"""The newest iterations that are compared with. A run whose iterations scatter needs as many as a
+baseline."""
 SCATTER = 0.015
-"""The standard error of a baseline's level up to which it is taken for known."""
+"""The largest standard error of a baseline's level that is precise enough."""
 SEEN = 3.0
-"""So many times the uncertainty of its baseline, a gain can be told from little."""
+"""A gain of more than this many times the uncertainty of its baseline needs no longer baseline."""
 KEPT = 400
 LOOKS_KEPT = 30
 
@@ -34,9 +35,9 @@ LOOKS_KEPT = 30
 class ObjectiveSeries:
     """Values of the newest iterations: throughput, or with the objective `energy` units for each joule.
 
-    `backwards` counts how often the run has gone back to an earlier iteration: iterations from before that
-    have other numbers. A row says nothing about power; what the run's GPUs drew together at the look that
-    first saw an iteration stands for it. Energy tells nothing while that is unknown.
+    `backwards` counts how often the run has gone back to an earlier iteration, which changes the numbering.
+    Rows contain no power. The power of all the run's GPUs at the look that first saw an iteration is used
+    instead. While it is unknown, energy is unknown.
     """
 
     def __init__(self, objective: Objective) -> None:
@@ -46,15 +47,16 @@ class ObjectiveSeries:
         self._values: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self._clock: deque[tuple[int, int]] = deque(maxlen=LOOKS_KEPT)
         self._newest: int | None = None
-        self._start = 0  # those of a process that has just begun do not count
+        self._start = 0  # the first iterations of a new process do not count
 
     @property
     def newest(self) -> int:
-        """The newest iteration seen, −1 before there is one."""
+        """The newest iteration seen, −1 before the first."""
         return -1 if self._newest is None else self._newest
 
     def take(self, observation: Observation) -> None:
-        """What is new in `observation`. A run that has gone back to an earlier iteration begins anew."""
+        """Add the new values of `observation`. Start over if the run has gone back to an earlier
+        iteration."""
         points = observation.points
         self.metric = WORK_PER_JOULE if self._energy else observation.metric
         if not points:
@@ -73,7 +75,7 @@ class ObjectiveSeries:
             self._clock.append((observation.t, self.newest))
 
     def cut(self) -> None:
-        """What comes next cannot be compared with what was."""
+        """Drop all values: later ones are not comparable with them."""
         self._values.clear()
         self._clock.clear()
         self._start = self.newest + 1 + WARM_UP
@@ -85,19 +87,18 @@ class ObjectiveSeries:
         return [v for _, v in islice(self._values, skip, None)]
 
     def values(self, step: int) -> list[float]:
-        """The newest of those that tell something, to compare with."""
+        """The newest usable values since `step`, to compare with."""
         return usable(self.since(step))[-BEFORE:]
 
     def count(self, step: int) -> int:
-        """How many of them tell something."""
+        """The number of usable values since `step`."""
         return len(usable(self.since(step)))
 
     def missing(self, step: int, gain: float | None = None) -> int:
-        """How many more of them a baseline needs, about: more where they scatter, fewer where each takes
-        long.
+        """About how many more values a baseline needs: more if they scatter, fewer if each takes long.
 
-        What is compared with it next is expected to bring `gain`: little is needed to see much. Where that is
-        unknown (None), not much is needed either, because what cannot be told is tried once more.
+        `gain` is the expected gain of the next trial. A large gain needs few values. An unknown gain (None)
+        needs few as well, because an unclear result is tried once more.
         """
         have = self.count(step)
         if have < LEAST:
@@ -109,13 +110,13 @@ class ObjectiveSeries:
         return max(0, (BASELINE if steady else BEFORE) - have)
 
     def level(self, step: int) -> float | None:
-        """How fast it was, None where there are too few."""
+        """The speed since `step`. None if there are too few values."""
         found = self.values(step)
         return level(found) if len(found) >= WARM_UP else None
 
     @property
     def seconds(self) -> float:
-        """How long an iteration takes lately, by the clock; 0 before that is known."""
+        """The recent duration of an iteration, in seconds by the clock. 0 while it is unknown."""
         if len(self._clock) < 2:
             return 0.0
         (t0, first), (t1, last) = self._clock[0], self._clock[-1]
@@ -128,53 +129,53 @@ class ObjectiveSeries:
 
 
 DIFFERENT = 0.10
-"""A speed that differs by so much after somebody else's change means that the search starts anew."""
+"""If the speed differs by this share after a change by someone else, the search starts over."""
 
 
 class Incumbent:
-    """`values` by knob; `series` is all that was measured of the run, of which only what came `since` is of
-    these values.
+    """`values` by knob. `series` holds all measurements of the run; only those since `rest` belong to these
+    values.
 
-    Where the run has gone back to an earlier iteration since, all that is left is of them.
+    After the run has gone back to an earlier iteration, all remaining measurements belong to them.
     """
 
     def __init__(self, series: ObjectiveSeries) -> None:
         self.series = series
         self.values: dict[str, KnobValue] = {}
         self._step = self._backwards = 0
-        self._level: float | None = None  # the speed before somebody else's change
+        self._level: float | None = None  # the speed before a change by someone else
 
     def rest(self, observation: Observation, since: int) -> None:
-        """What is in effect now is to be compared with, measured from the iteration `since` on."""
+        """Make the values in effect the incumbent, measured from the iteration `since` on."""
         self.values = observation.values()
         self._step, self._backwards = since, self.series.backwards
 
     def rest_anew(self, observation: Observation) -> None:
-        """The same, where it has just changed: from the next iterations on that tell something."""
+        """The same right after a change: measured after the warm-up."""
         self.rest(observation, self.series.newest + 1 + WARM_UP)
 
     def differs(self, observation: Observation) -> bool:
-        """Whether somebody else, or the run itself, has changed a knob."""
+        """Whether a user or the run itself has changed a knob."""
         settings = observation.settings()
         return {name: self.values.get(name) for name in settings} != settings
 
     @property
     def seen(self) -> bool:
-        """Whether an iteration with these values has been."""
+        """Whether at least one iteration ran with these values."""
         return bool(self.series.since(self._since))
 
     @property
     def level(self) -> float | None:
-        """How fast the run is with these values lately, None where too little is known."""
+        """The recent speed with these values. None if too little is known."""
         return self.series.level(self._since)
 
     @property
     def baseline(self) -> list[float]:
-        """What a trial is compared with."""
+        """The values that a trial is compared with."""
         return self.series.values(self._since)
 
     def missing(self, gain: float | None) -> int:
-        """How many iterations it still needs, where what is tried next is expected to bring `gain` (None:
+        """How many iterations the baseline still needs. `gain` is the expected gain of the next trial (None:
         unknown)."""
         return self.series.missing(self._since, gain)
 
@@ -183,17 +184,15 @@ class Incumbent:
         return self._step if self._backwards == self.series.backwards else 0
 
     def left(self) -> None:
-        """These values are not in effect any more, and nobody tried others: how fast the run was with
-        them."""
+        """Record the speed with these values, which are no longer in effect. The change was not a trial."""
         self._level = self._level or self.series.level(self._since)
 
     def explained(self) -> None:
-        """Why the run is as fast as it is now is known."""
+        """Forget the earlier speed: the reason for the present speed is known."""
         self._level = None
 
     def another(self) -> bool:
-        """Whether the run is another one since `left`, by its speed; asked once, when enough has been
-        measured."""
+        """Whether the speed has changed since `left`. The answer is given once, after enough measurements."""
         before, self._level = self._level, None
         now = self.series.level(self._since)
         return before is not None and now is not None and abs(now / before - 1) >= DIFFERENT
