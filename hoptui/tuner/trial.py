@@ -1,4 +1,4 @@
-"""One change on its way: what became of its commands, and whether it is worth keeping. And the budget of the
+"""One change on its way: the state of its commands, and whether it is worth keeping. Also the budget of the
 search, in seconds of the run's time.
 """
 
@@ -22,17 +22,17 @@ from hoptui.tuner.observation import Observation
 from hoptui.tuner.search.space import Candidate, Lever
 
 BORNE = 0.04
-"""What a smaller setting, which leaves room, may lose at worst where it is more likely to lose nothing."""
+"""The most that a smaller setting, which leaves memory free, may lose, if it probably loses nothing."""
 PATIENCE = 4
-"""One that takes so many times as long as it should, without an iteration to show for it, is ended."""
+"""A trial is ended after this many times its expected duration without a measured iteration."""
 ABOVE = 0.03
-"""What a trial may take of all memory beyond the limit, which what is expected of it keeps within: else it is
-ended."""
+"""The share of all memory that a trial may use beyond the limit. Its prediction stays within the limit. A
+trial that uses more is ended."""
 HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
 FEW = 2
-"""So many iterations after the first show that where the budget is overdrawn: each may cost what all of it
-was meant to."""
+"""If the budget is overdrawn, this many iterations after the first suffice to show harm. Each may cost as
+much as the whole budget."""
 NOT_ITS_FAULT = (
     "held_by_person",
     "stale_epoch",
@@ -41,15 +41,16 @@ NOT_ITS_FAULT = (
     "version_conflict",
     "pending_conflict",
 )
-"""Codes of refusals that say nothing of the value."""
+"""Codes of refusals that do not depend on the value."""
 
 Decision = Literal["keep", "drop", "more"]
 
 
 class Ending(NamedTuple):
-    """How a trial ends: kept or reverted, and `why`. With `figure` this is the effect that the trial has.
+    """How a trial ends: kept or reverted, and `why`. With `figure`, the reason is the trial's measured
+    effect.
 
-    `found` is what is to be learned of its speed, None where it asked too much of the run, however fast it
+    `found` is what the search learns about its speed. None if the trial exceeded a limit, however fast it
     was.
     """
 
@@ -61,7 +62,7 @@ class Ending(NamedTuple):
 
 @dataclass
 class ChangeSet:
-    """Knobs set together: the commands made of it, and what the run says of them."""
+    """Knobs set together: the commands made of them, and the run's reports about these."""
 
     changes: tuple[Change, ...]
     why: tuple[Fact, ...]
@@ -69,40 +70,40 @@ class ChangeSet:
     _heard: dict[str, CommandRecord] = field(default_factory=dict)
 
     def own(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:
-        """Its commands, as they were last heard of: `records` are a run's newest, and others may have come
-        since.
+        """The latest known state of its commands. `records` are only the newest of the run, so earlier ones
+        are kept here.
         """
         mine = set(self.ids.values())
         self._heard |= {r.id: r for r in records if r.id in mine}
         return list(self._heard.values())
 
     def trouble(self, records: Sequence[CommandRecord]) -> CommandRecord | None:
-        """The first of its commands that came to nothing, or was undone."""
+        """The first of its commands that failed or was undone."""
         return next((r for r in self.own(records) if r.stage in FINAL and r.stage != "applied"), None)
 
     def applied(self, records: Sequence[CommandRecord]) -> int | None:
-        """The first iteration with all of it in effect, None while some of it is not."""
+        """The first iteration with all knobs in effect. None while some are not."""
         steps = [r.step for r in self.own(records) if r.stage == "applied" and r.step is not None]
         return max(steps) if self.ids and len(steps) == len(self.ids) else None
 
     def settled(self, records: Sequence[CommandRecord]) -> bool:
-        """Whether nothing of it is pending any more."""
+        """Whether all of its known commands are final."""
         return all(r.stage in FINAL for r in self.own(records))
 
     def effective(self, records: Sequence[CommandRecord]) -> dict[str, KnobValue]:
-        """What was read back, by knob, of what is in effect."""
+        """The values in effect that were read back, by knob."""
         return {
             r.knob: r.effective for r in self.own(records) if r.stage == "applied" and r.effective is not None
         }
 
     def standstill(self, records: Sequence[CommandRecord]) -> float:
-        """Seconds that the run stood still for it."""
+        """Seconds that the run paused for it."""
         return sum(r.took_s or 0.0 for r in self.own(records))
 
 
 @dataclass
 class RunningTrial:
-    """A trial under way: what it is, against what it is measured, how long it has taken."""
+    """A trial under way: its changes, its baseline and its duration so far."""
 
     move: ChangeSet
     tried: Candidate
@@ -121,7 +122,7 @@ class RunningTrial:
         *,
         overdrawn: bool,
     ) -> Ending | None:
-        """How it ends, given all values since it took effect and what they come to; None while it goes on."""
+        """How it ends, given all values since it took effect and their result. None while it continues."""
         if (too_much := self.too_much(observation, limits, len(after))) is not None:
             return Ending(False, None, too_much)
         if harmful(self.before, after, overdrawn=overdrawn):
@@ -138,7 +139,7 @@ class RunningTrial:
                 return None
 
     def too_much(self, observation: Observation, limits: Limits, iterations: int) -> Fact | None:
-        """What a trial must not do, however fast it is, after so many iterations; None for nothing."""
+        """The limit that the trial exceeds after this many iterations, however fast it is. None if none."""
         if (
             self.retries is not None
             and observation.alloc_retries is not None
@@ -157,7 +158,7 @@ class RunningTrial:
 
 
 def again(trial: Trial, levers: Sequence[Lever]) -> Candidate | None:
-    """What an ended trial has tried, as something to try; None where none of the levers has its knob."""
+    """The ended trial as a candidate. None if no lever has its knob."""
     lead = trial.changes[0]
     for lever in levers:
         if lever.name == lead.knob:
@@ -168,19 +169,19 @@ def again(trial: Trial, levers: Sequence[Lever]) -> Candidate | None:
 
 
 def figured(trial: Trial) -> Measured | None:
-    """The last figure of a trial that has ended, None where it measured too little for one."""
+    """The last result of an ended trial. None if it measured too little."""
     if trial.measured is None or trial.measured.gain is None:
         return None
     return structs.replace(trial.measured, settled=True)
 
 
 def length(changes: Iterable[Change]) -> int:
-    """Iterations that a trial of these changes takes as a rule."""
+    """Iterations that a trial of these changes usually takes."""
     return WARM_UP + (PATIENT[0] if any(reads(change.knob) for change in changes) else LOOKS[1])
 
 
 def blames(trouble: CommandRecord) -> bool:
-    """Whether a command that came to nothing, or was undone, says that the run cannot have the value."""
+    """Whether a command that failed or was undone shows that the run cannot have the value."""
     return trouble.stage not in ("superseded", "expired", "voided") and trouble.code not in NOT_ITS_FAULT
 
 
@@ -196,10 +197,10 @@ def obstacle(observation: Observation, limits: Limits) -> Fact | None:
 
 
 def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Decision:
-    """Keep what surely gains more than 2 %; what very likely does once there is no later look; else the
-    smaller setting.
+    """Keep a change that surely gains more than 2 %. Without a later look, keep one that very likely does,
+    else the smaller setting.
 
-    `out_of_time` asks for an answer from what there is.
+    `out_of_time` asks for a decision from the present data.
     """
     if found.gain is None or found.interval is None:
         return "drop" if out_of_time or found.settled else "more"
@@ -212,9 +213,9 @@ def decide(found: Measured, *, smaller: bool, out_of_time: bool = False) -> Deci
 
 
 def doubt(found: Measured) -> Fact | None:
-    """Why something is kept that is not sure to gain enough, None where it is.
+    """Why a change is kept although its gain is not certain to suffice. None if it is certain.
 
-    It has the figure where the trial's effect shows none, because it is not detectable.
+    The fact includes the figure if the trial's effect shows none because it is not detectable.
     """
     if found.gain is None or found.interval is None or found.gain - WORTH > found.interval:
         return None
@@ -224,20 +225,20 @@ def doubt(found: Measured) -> Fact | None:
 
 
 def harmful(before: Sequence[float], after: Sequence[float], *, overdrawn: bool = False) -> bool:
-    """Whether a block of iterations after the warm-up says already that the run is far slower than it was; a
-    `FEW` where the budget is `overdrawn`.
+    """Whether a block of iterations after the warm-up already shows that the run is far slower than before.
+    With an `overdrawn` budget, `FEW` iterations suffice.
     """
     then, now, enough = usable(before), usable(after[WARM_UP:]), BLOCK
     if overdrawn and len(now) < BLOCK:
         now, enough = usable(after[1:]), FEW
     if len(now) < enough or not then:
         return False
-    # The faster of the two: neither a spike nor a wait in every second iteration is to look like harm.
+    # The faster of the two: neither a spike nor a wait in every second iteration may look like harm.
     return max(median(now), level(now)) < HARMFUL * level(then)
 
 
 def figure(found: Measured) -> Fact:
-    """The effect of a trial, or that there is none yet."""
+    """The effect of a trial, or the fact that there is none yet."""
     if found.gain is None or found.interval is None:
         return fact("trial.too_few")
     return fact("trial.effect", gain=found.gain, interval=found.interval)
@@ -246,9 +247,9 @@ def figure(found: Measured) -> Fact:
 class Budget:
     """The share of a run's time that goes into trials.
 
-    What counts is what a trial costs: how long the run stood still for it and, unless it is kept, the
-    iterations in it. Those of a change that is kept were faster than they would have been. Time in which the
-    run does not train is no time here.
+    A trial costs the time for which the run paused for it. Unless it is kept, it also costs its iterations:
+    those of a kept change were faster than they would have been. Time in which the run does not train does
+    not count.
     """
 
     def __init__(self, share: float, now: int) -> None:
@@ -256,19 +257,19 @@ class Budget:
         self.lived = 0.0
         self.spent = 0.0
         self.fruitless = False
-        """Whether a trial was taken back before."""
+        """Whether a trial was reverted before."""
         self._t = now
 
     def take_over(self, lived: float, share: float, *, fruitless: bool) -> None:
-        """Go on from what another tuner of the run has left: seconds of its time, and the share of them that
-        trials have cost."""
+        """Continue the account of an earlier tuner of the run: `lived` seconds, and the `share` of them that
+        its trials cost."""
         self.lived += lived
         self.spent += share * lived
         self.fruitless |= fruitless
 
     def tick(self, t: int, *, training: bool, trying: bool) -> float:
-        """The clock is at `t` (monotonic ns); what was the run doing since the last tick? Seconds that count
-        as its time."""
+        """Advance the clock to `t` (monotonic ns). `training` and `trying` describe the time since the last
+        tick. Return the seconds that count as the run's time."""
         passed = max(0, t - self._t) / 1e9 if training else 0.0
         self._t = max(t, self._t)
         self.lived += passed
@@ -283,17 +284,17 @@ class Budget:
 
     @property
     def share_spent(self) -> float:
-        """Of the run's time so far."""
+        """The share of the run's time so far that was spent."""
         return self.spent / self.lived if self.lived else 0.0
 
     def affords(self, standstill: float, iterations: float) -> bool:
-        """Whether a trial can be paid for: seconds of standing still, and of iterations.
+        """Whether the budget covers a trial: seconds of pausing, and of iterations.
 
-        Until one was taken back, iterations may take as long as they do: where one takes minutes, nothing
-        could ever be tried.
+        Until the first trial is reverted, iterations do not count. Otherwise a run with iterations of minutes
+        could never try anything.
         """
         return standstill + (iterations if self.fruitless else 0.0) <= self.left
 
     def refund(self, seconds: float) -> None:
-        """A trial was kept: so much of it cost nothing."""
+        """Give back the seconds of a kept trial that cost nothing."""
         self.spent = max(0.0, self.spent - seconds)

@@ -1,4 +1,4 @@
-"""The tuner of one run: looks at it, changes one thing, measures, keeps or takes back. No clock, no I/O, no
+"""The tuner of one run: it observes, changes one thing, measures, and keeps or reverts. No clock, no I/O, no
 thread."""
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from hoptui.tuner.throughput_series import Incumbent, ObjectiveSeries
 from hoptui.tuner.trial import Budget, ChangeSet, RunningTrial, again, blames, figured, length, obstacle
 
 TOLD = 50
-"""So many ended trials are told."""
+"""The number of ended trials that are reported."""
 
 
 class Tuner:
-    """Turns the knobs of one run, one thing at a time.
+    """Turns the knobs of one run, one change at a time.
 
-    Call `look` about once a second and at new iterations; make commands of what it returns and say their ids
-    with `sent`. What became of them is read from the next observation's records. Times are monotonic
-    nanoseconds. `incumbent` are the values that it would go back to now. `overrides` are the knobs that it
-    leaves alone.
+    Call `look` about once a second and at new iterations. Make commands of what it returns, and pass their
+    ids to `sent`. Their outcome is read from the records of the next observation. Times are monotonic
+    nanoseconds. `incumbent` holds the values that the tuner would now return to. `overrides` are the knobs
+    that it leaves alone.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class Tuner:
         self._attempt: RunningTrial | None = None
         self._rollback: Rollback | None = None
         self._offered: ChangeSet | None = None
-        self._failed: tuple[Trial, ...] = ()  # of a tuner before this one
+        self._failed: tuple[Trial, ...] = ()  # of an earlier tuner
         self._rested = False
         self._stand: Stand = "baseline"
         self._facts: tuple[Fact, ...] = ()
 
     @property
     def state(self) -> TunerState:
-        """How it stands."""
+        """The state that is reported."""
         return structs.replace(self._state, frozen=self.overrides.names)
 
     def found(self) -> PriorResult | None:
-        """What to remember of this run, None until something was measured and nothing better was left to try
-        or could be paid for.
+        """The result to remember of this run. None until something was measured, and either nothing better is
+        left to try or the rest is too expensive.
 
-        Nothing is remembered of a run in which people hold a knob that would have been turned: what they
-        chose need not serve best. Nor is it while what served another run could not be afforded: that may
-        serve better.
+        A run gives no result while users hold a knob that would otherwise be turned: their value need not be
+        the best. It also gives none while the prior result of another run could not be afforded: that one may
+        be better.
         """
         told = any(trial.result in ("kept", "reverted") for trial in self._state.tried)
         if not told or not self._rested or self._search.owed or self._observation is None:
@@ -85,14 +85,14 @@ class Tuner:
         return PriorResult(values, self._room.peak or None)
 
     def take_over(self, left: TunerState) -> None:
-        """Go on for a tuner of this run that was cut off: with what it has spent, left alone, and found to be
-        too much."""
+        """Continue for an earlier tuner of this run that was cut off: with its expenses, its overrides and
+        its failed trials."""
         self.overrides.freeze(left.frozen)
         self.charge(left)
         self._failed = tuple(trial for trial in left.tried if trial.result == "failed")
 
     def charge(self, left: TunerState) -> None:
-        """Go on with the account of the run: what a tuner of it before this one has spent is spent."""
+        """Continue the account of the run: the expenses of an earlier tuner count."""
         fruitless = any(trial.result != "kept" for trial in left.tried)
         self._budget.take_over(left.lived_s, left.spent, fruitless=fruitless)
         self._state = structs.replace(
@@ -100,7 +100,7 @@ class Tuner:
         )
 
     def stop(self, now: int) -> Rollback | None:
-        """End for good. The rollback of an unfinished trial, None where there is none."""
+        """End for good. Return the rollback of an unfinished trial, None if there is none."""
         self._budget.tick(now, training=True, trying=False)
         stopped = fact("trial.tuner_stopped")
         rollback = self._cut_off("interrupted", stopped)
@@ -113,8 +113,8 @@ class Tuner:
         return rollback
 
     def sent(self, ids: Mapping[str, str]) -> None:
-        """The ids, by knob, of the commands that the newest proposal was made of. Without it that proposal
-        was never made."""
+        """Take the command ids, by knob, of the newest proposal. Without this call, the proposal counts as
+        never made."""
         if self._offered is None:
             return
         self._offered.ids = dict(ids)
@@ -147,7 +147,7 @@ class Tuner:
     # what has happened --------------------------------------------------------------------------------------
 
     def _withdraw(self) -> None:
-        """A proposal that no commands were made of was never made."""
+        """Drop a proposal for which no commands were sent."""
         if self._attempt is not None and self._attempt.move is self._offered:
             self._attempt = None
         self._offered = None
@@ -160,7 +160,7 @@ class Tuner:
         if self._attempt is not None:
             self._attempt.seconds += passed
         if self._observation is None:
-            # What it did before may have been with other values.
+            # Earlier iterations may have run with other values.
             self.incumbent.rest(observation, observation.points[-1][0] + 1 if observation.points else 0)
             levers = self._tracks.levers(observation, set())
             for trial in self._failed:
@@ -182,8 +182,8 @@ class Tuner:
             self.incumbent.rest(observation, self.incumbent.series.newest + 1)
 
     def _restarted(self, observation: Observation) -> None:
-        """Another process: nothing of the one before is comparable, and a trial that it ended is not known to
-        be good."""
+        """Handle a new process: nothing of the old one is comparable, and a trial that was cut off is not
+        known to be good."""
         self._rollback = self._cut_off("unfinished", fact("trial.run_restarted"))
         self.incumbent.left()
         self.incumbent.series.cut()
@@ -191,7 +191,7 @@ class Tuner:
         self.incumbent.rest(observation, 0)
 
     def _listen(self, observation: Observation) -> None:
-        """What a user sets ends a trial, and stays."""
+        """End the trial if a user sets a knob. The user's value stays."""
         commands = [record for record in observation.records if asks(record)]
         fresh = [record for record in commands if record.id not in self._seen_choices]
         self._seen_choices = {record.id for record in commands}
@@ -210,7 +210,7 @@ class Tuner:
 
     @property
     def _underway(self) -> set[str]:
-        """The knobs of the trial, or of the way back from one."""
+        """The knobs of the trial or of its rollback."""
         if self._attempt is not None:
             return {c.knob for c in self._attempt.move.changes}
         return set(self._rollback.targets) if self._rollback is not None else set()
@@ -235,7 +235,7 @@ class Tuner:
         if room := self._make_room(observation):
             return room, ()
         waits = obstacle(observation, self._limits)
-        if not self.incumbent.seen:  # nor what memory they take: nothing can be said of others
+        if not self.incumbent.seen:  # their memory is unknown too, so nothing is known of other values
             if waits is not None:
                 self._say("waiting", waits)
             else:
@@ -268,7 +268,7 @@ class Tuner:
         return None, candidate.changes
 
     def _untried(self, why: Fact, observation: Observation) -> tuple[Fact, ...]:
-        """Why nothing is tried, and which knobs that it may turn are left alone."""
+        """Why nothing is tried, and which knobs are left alone that it could otherwise turn."""
         free: Sequence[Lever] = self._tracks.levers(observation, self.overrides.all)
         names = {lever.name for lever in free}
         out = {
@@ -284,12 +284,12 @@ class Tuner:
         return fact("tuner.nothing_tried", why=why), fact("tuner.knobs_left_alone", knobs=aside)
 
     def _affords(self, tried: Candidate) -> bool:
-        """Whether the budget has left what a trial of it may cost."""
+        """Whether the remaining budget covers a trial of it."""
         iterations = length(tried.changes) * self.incumbent.series.seconds
         return self._budget.affords(tried.standstill + tried.way_back, iterations)
 
     def _otherwise(self, t: int) -> bool:
-        """Whether something that was refused may be tried again, because the run is another by its speed."""
+        """Whether refused values may be tried again, because the speed of the run has changed."""
         if self.incumbent.another():
             self._tracks.reopen()
             return True
@@ -297,7 +297,7 @@ class Tuner:
         return level is not None and self._tracks.sway(self.incumbent.values, level, t)
 
     def _read_otherwise(self, observation: Observation) -> None:
-        """Somebody else, or the run itself, has changed a knob: its value is taken as it is."""
+        """Accept a knob value that a user or the run itself has changed."""
         self.incumbent.left()
         if self._room.gave_way(observation, self.incumbent.values, self.overrides.chosen):
             self.incumbent.explained()
@@ -356,7 +356,7 @@ class Tuner:
     def _fail(
         self, attempt: RunningTrial, trouble: CommandRecord, observation: Observation
     ) -> Proposal | None:
-        """A command of the trial came to nothing, or was undone."""
+        """Handle a command of the trial that failed or was undone."""
         why = fact("trial.command_ended", stage=trouble.stage, reason=trouble.reason)
         if trouble.code and not trouble.reason:
             why = Fact(trouble.code, trouble.fields)
@@ -374,7 +374,7 @@ class Tuner:
         return self._roll_back(self._rollback, observation) if self._rollback else None
 
     def _abandon(self, result: Result, why: Fact | None, *, told: bool = False) -> None:
-        """End the trial, and go back; `told` where its figure says why."""
+        """End the trial and start its rollback. With `told`, the measured figure is the reason."""
         if self._attempt is not None:
             self._budget.fruitless = True
             self._end(result, None if told else why)
@@ -398,7 +398,7 @@ class Tuner:
         return Proposal(changes, rollback.why)
 
     def _make_room(self, observation: Observation) -> Proposal | None:
-        """A smaller size before memory runs out."""
+        """Reduce a size before memory runs out."""
         if self._limits.dry or obstacle(observation, self._limits) is not None:
             return None
         found = self._room.made(observation, self.overrides.all, seen=self.incumbent.seen)
@@ -409,7 +409,7 @@ class Tuner:
         return self._roll_back(self._rollback, observation)
 
     def _cut_off(self, result: Result, how: Fact) -> Rollback | None:
-        """End what is under way, and leave the values as they are. What is left to do: its rollback."""
+        """End what is under way, and leave the values as they are. Return the rollback that is left to do."""
         self._withdraw()
         attempt, rollback = self._attempt, self._rollback
         if attempt is not None:
