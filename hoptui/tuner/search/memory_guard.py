@@ -1,5 +1,5 @@
-"""What memory a run holds, and when that asks for a smaller size although nothing is tried: others have taken
-some, or rare peaks come near the limit."""
+"""The memory that a run holds, and when it asks for a smaller size outside of a trial: other processes have
+taken memory, or rare peaks come near the limit."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hoptui.tuner.search.space import Candidate
 FULL = 0.95
 """Memory that is fuller than this is about to run out."""
 READING_NS = 900_000_000
-"""Memory is read about once a second: more often, the same peak would be seen again."""
+"""Memory is read about once a second. Faster readings would see the same peak again."""
 
 
 class MemoryGuard:
-    """Watches the memory of a run; `tracks` learn what its sizes take. `peak` is the most bytes held outside
-    of trials."""
+    """Watches the memory of a run. `tracks` learn how much its sizes need. `peak` is the most bytes held
+    outside of trials."""
 
     def __init__(self, tracks: ParameterHistories) -> None:
         self.peak = 0
@@ -29,17 +29,17 @@ class MemoryGuard:
         self._due = 0
 
     def watch(self, observation: Observation) -> None:
-        """Take note of what others hold on each GPU: where they have given some back, what was too much may
-        be tried again."""
+        """Record what other processes hold on each GPU. If they have freed memory, sizes that were too large
+        may be tried again."""
         freed = [self._beside(memory).freed(memory) for memory in observation.memories]
         if any(freed):
             self._tracks.freed()
 
     def learn(self, observation: Observation, tried: Collection[str] | None = None, *, seen: bool) -> None:
-        """Take note of what the run holds, in a trial of the levers `tried` if there is one.
+        """Record what the run holds, in a trial of the levers `tried` if there is one.
 
-        `seen` says that iterations with the values in effect have been: before, it may be on its way to them
-        still.
+        `seen`: iterations with the values in effect have completed. Before that, memory may still be
+        changing.
         """
         if observation.memory is None:
             return
@@ -52,10 +52,10 @@ class MemoryGuard:
     def made(
         self, observation: Observation, frozen: Collection[str], *, seen: bool
     ) -> tuple[Candidate, Fact] | None:
-        """A smaller size and why it is taken, before memory runs out; None where there is no need, or none is
-        known.
+        """Return a smaller size and its reason, before memory runs out. None if there is no need, or if no
+        such size is known.
 
-        `seen` says that iterations with the values in effect have been.
+        `seen`: iterations with the values in effect have completed.
         """
         memory = observation.memory
         if memory is None:
@@ -80,10 +80,10 @@ class MemoryGuard:
     def gave_way(
         self, observation: Observation, before: Mapping[str, KnobValue], theirs: Collection[str]
     ) -> bool:
-        """Whether the run has made a batch smaller than it was `before`, because it could not hold it: then
-        that is its ceiling.
+        """Whether the run has reduced a batch from its size in `before`, because it did not fit. That size
+        becomes the ceiling.
 
-        A knob of `theirs` has the value that a user wants.
+        Knobs in `theirs` have a value that a user set, and are ignored.
         """
         gave = False
         for lever in self._tracks.levers(observation, theirs):
@@ -94,8 +94,8 @@ class MemoryGuard:
         return gave
 
     def _smaller(self, observation: Observation, frozen: Collection[str]) -> Candidate | None:
-        """What makes room for other processes: the first batch that memory is known of, cut so that it fits
-        again, if it can be to a size that is compiled already."""
+        """A size that makes room for other processes. The first batch with a known memory model is reduced
+        until it fits again, if possible to a size that is compiled already."""
         for lever in self._tracks.batches(observation, frozen):
             shapes = self._tracks.of(lever).shapes
             below = [v for v in lever.finer() if lever.size_of(v) < lever.size]
@@ -111,15 +111,15 @@ class MemoryGuard:
         return None
 
     def _tight(self, observation: Observation) -> bool:
-        """Whether what a batch takes now and then does not fit any more."""
+        """Whether the usual peaks of a batch do not fit any more."""
         return observation.memory is not None and any(
             not self._tracks.of(lever).memory.expects(lever.size, observation.memory)
             for lever in self._tracks.batches(observation, set())
         )
 
     def _safer(self, observation: Observation, frozen: Collection[str]) -> Candidate | None:
-        """What takes a batch out of the reach of its rare peaks, where that costs little speed or they are
-        not that rare."""
+        """A batch size whose rare peaks fit. It is taken if it costs little speed, or if such peaks are not
+        that rare."""
         assert observation.memory is not None
         for lever in self._tracks.batches(observation, frozen):
             track = self._tracks.of(lever)
@@ -136,5 +136,5 @@ class MemoryGuard:
         return None
 
     def _beside(self, memory: MemoryReading) -> Neighbours:
-        """Who else is on that GPU."""
+        """The other processes on that GPU."""
         return self._neighbours.setdefault(memory.gpu, Neighbours())

@@ -1,4 +1,4 @@
-"""How much memory a size would take, from what the sizes before it took. No OOM is used as a probe."""
+"""Predicts how much memory a size would need, from readings of earlier sizes. It never probes by an OOM."""
 
 from __future__ import annotations
 
@@ -9,37 +9,35 @@ from statistics import linear_regression
 from hoptui.tuner.observation import MemoryReading
 
 NOTICED = 0.02
-"""A share of all memory: what others take or give back counts from here on."""
+"""The share of all memory from which a change by other processes counts."""
 STILL = 0.002
-"""By so much of it they may change from one look to the next while they stand still."""
+"""The share of all memory by which other processes may grow between two looks and still count as steady."""
 LOOKS_STILL = 10
-"""What they have held for so many looks is reckoned with."""
+"""After this many steady looks, the memory that others hold becomes the new reference."""
 NEWS = 3
-"""For so many looks it is told that they gave some back: what the run says of itself at that moment may come
-a little later."""
+"""Freed memory is reported for this many looks, because the run's own reading may follow a little later."""
 RECENT = 120
-"""Readings of one size that say what it takes as a rule, the newest."""
+"""The newest readings of one size, which show what it usually needs."""
 LARGEST = 64
-"""Of the largest readings, which say how rare larger ones are, at most so many are kept."""
+"""The number of largest readings kept. They show how rare still larger ones are."""
 TAIL = 4
-"""Twice as far out, peaks are taken to be 2⁴ times as rare: heavier tails than most loads have, so that few
-readings mislead little."""
+"""Peaks twice as high are assumed to be 2⁴ times as rare. Most loads have lighter tails, so a few readings
+mislead little."""
 RARE = 100
-"""One in so many readings may lie above what is expected of a size."""
+"""One in this many readings may exceed the prediction for a size."""
 BORNE = 0.6
-"""So many times an hour a peak may be expected that is above all there is: 0.3 times in a run of half an
-hour."""
+"""The accepted number of peaks per hour that exceed all memory: 0.3 in a run of half an hour."""
 UNCOUNTED = 2
-"""The newest readings are not taken for peaks yet: that others have taken memory is told up to two seconds
-after it is held."""
+"""The newest readings do not count as peaks yet. Memory that others have taken is reported up to two seconds
+later."""
 
 
 class Tail:
-    """How far rare readings lie above the lowest, as a share of that, from the largest of them.
+    """How far rare readings exceed the lowest one, as a share of it, estimated from the largest readings.
 
-    Where the number of peaks beyond x falls with x⁻⁴, the j-th largest of n lies at about c·(n/j)^¼; c is the
-    mean over the √n largest (the estimator of Weissman, J. Am. Stat. Assoc. 73, 1978, with a known exponent):
-    more of them scatter less, but say less of what is rare.
+    If the number of peaks beyond x falls with x⁻⁴, the j-th largest of n lies at about c·(n/j)^¼. c is the
+    mean over the √n largest (the estimator of Weissman, J. Am. Stat. Assoc. 73, 1978, with a known exponent).
+    More readings scatter less, but contain less information about rare ones.
     """
 
     def __init__(self) -> None:
@@ -47,18 +45,18 @@ class Tail:
         self._count = 0
 
     def add(self, above: float) -> None:
-        """A reading lay so far above the lowest; one that does not counts as well."""
+        """Add a reading by its share above the lowest. Readings without an excess count as well."""
         self._count += 1
         if above > 0:
             self._largest = sorted((*self._largest, above), reverse=True)[:LARGEST]
 
     @property
     def seen(self) -> float:
-        """The largest."""
+        """The largest share seen."""
         return self._largest[0] if self._largest else 0.0
 
     def beyond(self, readings: float) -> float:
-        """What one in so many readings lies above, as a share of the lowest, as far as those so far tell."""
+        """The share above the lowest that one in `readings` readings exceeds, estimated from those so far."""
         if not self._count:
             return 0.0
         top = min(LARGEST, max(1, round(math.sqrt(self._count))))
@@ -67,11 +65,10 @@ class Tail:
 
 
 class MemoryModel:
-    """Peak bytes over size: a straight line through what is held as a rule, and how far rare peaks lie above
-    it.
+    """Peak bytes over size: a straight line through the usual need, and the excess of rare peaks.
 
-    The line goes through the lowest tenth of readings and not through the largest, because one rare peak
-    would tilt it. How far readings lie above it is taken as a share of it, the same for all sizes.
+    The line goes through the lowest tenth of readings. One rare peak would tilt a line through the largest.
+    The excess is a share of the line, the same for all sizes.
     """
 
     def __init__(self) -> None:
@@ -82,10 +79,9 @@ class MemoryModel:
         self._uncounted: deque[float] = deque()  # how far the newest readings lie above the lowest
 
     def saw(self, size: float, used: int) -> None:
-        """The run held `used` bytes with `size`, in the last second or so; 0 is no reading.
+        """Record that the run held `used` bytes with `size`, in the last second or so. 0 is no reading.
 
-        Only the largest size so far says what is usual: an allocator gives nothing back when pieces become
-        smaller.
+        Only the largest size so far updates the line: an allocator frees nothing when pieces become smaller.
         """
         if used <= 0:
             return
@@ -96,20 +92,19 @@ class MemoryModel:
         self._recent.append(used)
         if size >= self.largest:
             self._usual[size] = sorted(self._recent)[len(self._recent) // 10]
-        # A reading that has not changed is no other peak. Peaks begin at the lowest reading: a reading is the
-        # most of a few seconds, so that what is usual is a peak of most iterations already, above which rare
-        # ones would seem too near.
+        # An unchanged reading is not another peak. Peaks are measured from the lowest reading. A reading is
+        # the maximum of a few seconds, so the usual reading is already a peak of most iterations. Measured
+        # from there, rare peaks would seem too near.
         self._uncounted.append(0.0 if same else used / min(self._recent) - 1)
         if len(self._uncounted) > UNCOUNTED:
             self._tail.add(self._uncounted.popleft())
 
     def doubt(self) -> None:
-        """The newest readings may be of memory that others have taken or given back: they are no peaks of the
-        run's own."""
+        """Discard the newest readings: they may include memory that others have taken or freed."""
         self._uncounted.clear()
 
     def clear(self) -> None:
-        """Something else has changed: what was seen holds no more."""
+        """Forget all readings, because another setting has changed."""
         self._usual.clear()
         self._recent.clear()
         self._uncounted.clear()
@@ -126,29 +121,29 @@ class MemoryModel:
         return max(self._usual, default=0.0)
 
     def predicted(self, size: float) -> float | None:
-        """Peak bytes with `size`, which few readings are above; None before anything was seen."""
+        """The peak bytes with `size`, which few readings exceed. None before the first reading."""
         usual = self._line(size)
         return None if usual is None else usual * (1 + self._tail.beyond(RARE))
 
     def expects(self, size: float, memory: MemoryReading, share: float = 1.0) -> bool:
-        """Whether `size` is expected to stay within `share` of all memory, with what others hold now.
-        Unknown: no."""
+        """Whether `size` is expected to stay within `share` of all memory, given what others hold now. False
+        if unknown."""
         peak = self.predicted(size)
         return peak is not None and peak <= share * memory.total - memory.others
 
     def holds(self, size: float, memory: MemoryReading, *, often: float = 1.0) -> bool:
-        """Whether the rarest peaks with `size` fit as well, as far as readings (one a second) tell; `often`
-        times as many may not. Unknown: yes.
+        """Whether the rarest peaks with `size` fit as well, judged from readings once a second. `often` times
+        as many peaks may exceed the memory. True if unknown.
         """
         usual, rarest = self._line(size), self._tail.beyond(3600 / (BORNE * often))
-        if often <= 1:  # where no more than usual is risked, what was seen once is to fit
+        if often <= 1:  # without a higher risk, the largest excess so far must fit too
             rarest = max(rarest, self._tail.seen)
         return usual is None or usual * (1 + rarest) <= memory.total - memory.others
 
     def _line(self, size: float) -> float | None:
-        """What is held with `size` as a rule: between two sizes that were seen on the line between them.
+        """The usual need of `size`. Between two known sizes it lies on the line between them.
 
-        With one size known all memory is assumed to grow with a larger one, and none of it to shrink with a
+        With one known size, all memory is assumed to grow with a larger size, and none to shrink with a
         smaller one.
         """
         if not self._usual:
@@ -169,14 +164,14 @@ class MemoryModel:
 
 
 class Neighbours:
-    """What other processes take of the memory, and give back."""
+    """The memory that other processes take and free."""
 
     def __init__(self) -> None:
         self._least: int | None = None
         self._most = self._last = self._still = self._news = 0
 
     def freed(self, memory: MemoryReading) -> bool:
-        """Take note of it; whether they have given some back, at this look or just before."""
+        """Record a reading. Return whether others have freed memory, at this look or just before."""
         others = memory.others
         self._least = others if self._least is None else min(self._least, others)
         back = others < self._most - NOTICED * memory.total
@@ -190,15 +185,15 @@ class Neighbours:
 
     @property
     def growing(self) -> bool:
-        """Whether they have just taken more, and may take more still."""
+        """Whether they have just taken more, and may take still more."""
         return not self._still
 
     def taken(self, memory: MemoryReading) -> int:
-        """Bytes that they have taken since `settle`, or since they had least; 0 where it is not worth a
-        word."""
+        """Bytes that they have taken since the reference, which is their least so far or the last `settle`. 0
+        if the amount is not significant."""
         taken = memory.others - (memory.others if self._least is None else self._least)
         return taken if taken > NOTICED * memory.total else 0
 
     def settle(self, memory: MemoryReading) -> None:
-        """What they hold now was reckoned with."""
+        """Make what they hold now the reference."""
         self._least = memory.others

@@ -1,5 +1,4 @@
-"""What is known of one lever: how fast and how large it was with which values, and which of them are out of
-the question."""
+"""The knowledge about each lever: its speed and memory by value, and which values are ruled out."""
 
 from __future__ import annotations
 
@@ -18,44 +17,44 @@ from hoptui.tuner.search.memory_model import NOTICED, MemoryModel
 from hoptui.tuner.search.space import READERS, Candidate, Lever, levers
 
 CEILING_S = 1800.0
-"""What failed is not tried again for so long; the second time for twice as long, and so on."""
+"""A failed value is not tried again for this long. Each further failure doubles the time."""
 FARTHEST = 2.0
-"""No step is larger than this factor: memory is not extrapolated farther."""
+"""No step is larger than this factor, because memory is not extrapolated farther."""
 SHAPES = 8
-"""Sizes of one process: torch.compile makes so many variants of a function, and then computes it eagerly for
-good."""
+"""The number of sizes in one process. torch.compile makes this many variants of a function, and then runs it
+eagerly for good."""
 LEFT_S = 600.0
-"""The same for what had gone well and was left before memory ran out."""
+"""The same for a size that had worked and was left before memory ran out."""
 GAVE_WAY_S = 150.0
-"""And where it did run out, in a rare step: half of a size is slow, and to run out again costs less than to
-stay there for long."""
+"""The same for a size that ran out of memory in a rare step. Half of a size is slow: another failure costs
+less than a long time at that size."""
 SWAYS, SWAYS_S, BELIEVED = 0.15, 3.0, 2
-"""By so much must the speed with the same values differ, for so many seconds, before what was refused is
-tried again; so often it is."""
+"""Refused values are tried again if the speed with the same values differs by this share, for this many
+seconds. It happens at most this many times."""
 WIDE = 0.15
-"""An interval that tells too little of a gain."""
+"""An interval wider than this leaves the gain unclear."""
 DEAR = 0.12
-"""What a size may cost of the speed that is taken only because of the rarest peaks."""
+"""The largest share of the speed that protection against the rarest peaks may cost."""
 OFTEN = 3.0
-"""Where more of the speed is at stake, so many times as many peaks are risked."""
+"""If more speed is at stake, this many times as many peaks are accepted."""
 
 
 @dataclass
 class SpeedDrift:
-    """Whether the run is still as fast as it was when something was refused: on shared cores it is not for
-    long."""
+    """Whether the run is still as fast as when a value was refused. On shared cores the speed does not stay
+    the same for long."""
 
     judged: float | None = None  # the speed then; None while nothing was refused with the values in effect
-    apart: int | None = None  # since when it is another one (monotonic ns)
+    apart: int | None = None  # since when the speed differs (monotonic ns)
     believed: int = 0
 
     def refused(self, level: float | None) -> None:
-        """Something was, at this speed."""
+        """Record that a value was refused at this speed."""
         self.judged, self.apart = level, None
 
     def outdated(self, level: float, t: int) -> Fact | None:
-        """Why what was refused need not be so at `t` (monotonic ns), where the same values bring `level`;
-        None where it is."""
+        """Why earlier refusals are out of date at `t` (monotonic ns), if the same values now bring `level`.
+        None if they still hold."""
         if self.judged is None or self.believed >= BELIEVED:
             return None
         change = level / self.judged - 1
@@ -79,30 +78,31 @@ class ParameterHistory:
     doubted: set[KnobValue] = field(default_factory=set)
     shapes: set[float] = field(default_factory=set)
     closed: set[int] = field(default_factory=set)
-    slower: bool = False  # a larger size surely was
-    outdated: Fact | None = None  # why what was refused need not be so any more
-    again: dict[KnobValue, Fact] = field(default_factory=dict)  # what may be tried again, and why
+    slower: bool = False  # a larger size was surely slower
+    outdated: Fact | None = None  # why earlier refusals may no longer hold
+    again: dict[KnobValue, Fact] = field(default_factory=dict)  # values that may be tried again, and why
     sway: SpeedDrift = field(default_factory=SpeedDrift)
     stride: int = 2
-    bounds: dict[float, int] = field(default_factory=dict)  # what was too much, and until when (monotonic ns)
-    waits: dict[float, float] = field(default_factory=dict)  # for how many seconds the next time
-    lifted: set[float] = field(default_factory=set)  # of those, which are tried before their time is over
-    firm: set[float] = field(default_factory=set)  # and which are not: that was in vain
+    bounds: dict[float, int] = field(default_factory=dict)  # sizes too large, and until when (monotonic ns)
+    waits: dict[float, float] = field(default_factory=dict)  # their next waiting time, in seconds
+    lifted: set[float] = field(default_factory=set)  # those that may be tried before their time is over
+    firm: set[float] = field(default_factory=set)  # those that may not: an early trial has failed
 
     @property
     def ceiling(self) -> float:
-        """The smallest size that is too much now, ∞ where none is."""
+        """The smallest size that is too large now, ∞ if none is."""
         return min(self.bounds.keys() - self.lifted, default=math.inf)
 
     def compiled(self, size: float) -> bool:
-        """Whether a size costs no variant more than there may be."""
+        """Whether a size is compiled already, or another variant is allowed."""
         return size in self.shapes or len(self.shapes) < SHAPES
 
     def gain(self, here: float, there: float, *, falling: bool) -> float | None:
-        """The gain that a step is expected to bring, from what was measured; None while only one size was.
+        """The expected gain of a step, from earlier measurements. None while fewer than two sizes were
+        measured.
 
-        A sample costs what it costs, and a share of what each piece costs: 1/rate = c + a/size. With
-        `falling` the larger may also be the slower.
+        The cost of a sample is a constant plus its share of the cost per piece: 1/rate = c + a/size. With
+        `falling`, a larger size may be slower.
         """
         near = sorted(self.rates, key=lambda s: max(s / here, here / s))[:3]
         if len(near) < 2:
@@ -115,8 +115,8 @@ class ParameterHistory:
         return now / then - 1 if now > 0 and then > 0 else 0.0
 
     def fits(self, here: float, there: float, memory: MemoryReading, share: float) -> bool:
-        """Whether a step of size may be tried: with `share` of all memory as a rule, and with all of it at
-        the rarest peaks."""
+        """Whether a step of size may be tried: `share` of all memory must hold its usual peaks, and all
+        memory its rarest ones."""
         if not self.memory.expects(there, memory, share):
             return False
         gain = self.gain(here, there, falling=False)
@@ -124,10 +124,10 @@ class ParameterHistory:
         return self.memory.holds(there, memory, often=OFTEN if dear else 1.0)
 
     def dropped(self, value: KnobValue, way: int, expected: float | None, found: Measured) -> None:
-        """A trial of `value`, which went that `way` of size, was taken back. What told too little is tried
-        once more.
+        """Record that a trial of `value`, in direction `way` of size, was reverted. An unclear result is
+        tried once more.
 
-        That is a gain of which nothing can be told, or not that it is less than what other sizes let expect.
+        A result is unclear if its interval is wide, or if the gain may be as large as other sizes predict.
         """
         highest = -1.0 if found.gain is None else found.gain + (found.interval or 0.0)
         lost = found.interval is None or highest < 0
@@ -145,7 +145,7 @@ class ParameterHistory:
             self.closed.add(way)
 
     def sways(self, level: float, t: int) -> bool:
-        """Whether what was refused is outdated from now on, because the values in effect bring `level` at `t`
+        """Whether earlier refusals become out of date now, because the values in effect bring `level` at `t`
         (monotonic ns)."""
         if self.outdated is not None:
             return False
@@ -153,11 +153,11 @@ class ParameterHistory:
         return self.outdated is not None
 
     def bound(self, size: float, t: int, seconds: float = CEILING_S) -> None:
-        """`size` was too much at `t` (monotonic ns), which holds for so many seconds, and for twice as long
-        the next time.
+        """Record that `size` was too large at `t` (monotonic ns). It is excluded for `seconds`, and for twice
+        as long the next time.
 
-        Where it was tried before its time was over, and in vain, it is too much for long: memory is given
-        back and taken again.
+        A size that failed again in an early trial is excluded for long, because others free memory and take
+        it again.
         """
         vain = size in self.lifted or size in self.firm
         first = CEILING_S if vain else seconds
@@ -169,7 +169,7 @@ class ParameterHistory:
             self.firm.add(size)
 
     def expire(self, t: int) -> None:
-        """What was too much until `t` is so no more."""
+        """End the exclusion of sizes whose time is over at `t`."""
         over = {size for size, until in self.bounds.items() if until <= t}
         for size in over:
             del self.bounds[size]
@@ -179,25 +179,25 @@ class ParameterHistory:
         self.lifted -= over
 
     def lift(self) -> None:
-        """Nothing is too much any more, until it is tried, but for what others gave back and took again."""
+        """Allow all excluded sizes to be tried, except those that failed in an early trial."""
         self.lifted = self.bounds.keys() - self.firm
         self._again()
 
     def _again(self) -> None:
-        """More may fit than was known: what was refused may be tried once more."""
+        """Allow refused values once more: more may fit than was known."""
         self.refused.clear()
         self.closed.discard(1)
 
     def once_more(self) -> None:
-        """What was refused is `outdated`: more may be better now, and it may be possible. Less is no better
-        for that."""
+        """Allow `outdated` refusals again. A larger value may be better now, and it may fit. The reason does
+        not apply to smaller values."""
         less, believed = self.closed & {-1}, self.sway.believed
         again = dict.fromkeys(self.refused, self.outdated) if self.outdated is not None else {}
         self.reopen()
         self.closed, self.again, self.sway = less, again, SpeedDrift(believed=believed)
 
     def reopen(self) -> None:
-        """The run is not what it was: everything may be tried again."""
+        """Forget all results, because the run has changed: everything may be tried again."""
         self.rates.clear()
         self.refused.clear()
         self.doubted.clear()
@@ -208,21 +208,21 @@ class ParameterHistory:
 
 
 MIXED = 5
-"""So many readings, one a second, what others held is looked back at: longer than peaks of memory are."""
+"""Memory of others is compared over this many readings, one a second. Peaks of memory are shorter."""
 
 
 Settings = Sequence[tuple[Lever, KnobValue]]
 
 
 class ParameterHistories:
-    """A track for each lever, by its name."""
+    """The history of each lever, by its name."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._tracks: dict[str, ParameterHistory] = {}
         self._others: deque[int] = deque(maxlen=MIXED)
         self._in_vain: set[frozenset[tuple[str, KnobValue]]] = set()
-        self._beside: dict[str, KnobValue] = {}  # the values that `sway` was last told of
+        self._beside: dict[str, KnobValue] = {}  # the values of the last call of `sway`
 
     def of(self, lever: Lever) -> ParameterHistory:
         return self._tracks.setdefault(lever.name, ParameterHistory())
@@ -231,29 +231,29 @@ class ParameterHistories:
         return levers(observation.knobs, self.limits, frozen)
 
     def batches(self, observation: Observation, frozen: Collection[str]) -> Iterator[Lever]:
-        """The levers that memory grows with, where it is known how."""
+        """The levers with a known effect on memory."""
         for lever in self.levers(observation, frozen):
             if lever.family == "batch" and self.of(lever).memory.fitted:
                 yield lever
 
     def in_vain(self, settings: Settings) -> bool:
-        """Whether these values were tried together, and taken back."""
+        """Whether these values were tried together without success."""
         return _named(settings) in self._in_vain
 
     def fits(self, lever: Lever, value: KnobValue, observation: Observation) -> bool:
-        """Whether a value may be tried; nothing larger while more than the limit is taken already, whatever
-        was seen before."""
+        """Whether a value may be tried. Nothing larger is allowed while memory use exceeds the limit already,
+        whatever the history shows."""
         size, memory, most = lever.size_of(value), observation.memory, self.limits.memory
         if memory is None or (size > lever.size and observation.taken > most):
             return False
         return self.of(lever).fits(lever.size, size, memory, most)
 
     def saw(self, observation: Observation, used: int, names: Collection[str] | None = None) -> None:
-        """The run held `used` bytes with the values that it has; a change of the levers `names` alone is what
-        it was for.
+        """Record that the run held `used` bytes with its present values. With `names`, only the histories of
+        these levers learn it.
 
-        While others take or give back memory nobody knows whose it is: what processes hold is read at other
-        moments than all that is held, of which the most in a few seconds counts.
+        While others take or free memory, the reading cannot be assigned to the run. Memory per process is
+        read at other moments than total memory, and the total is a maximum over a few seconds.
         """
         apart = self._others_stand_still(observation)
         for lever in self.levers(observation, set()):
@@ -266,8 +266,8 @@ class ParameterHistories:
                     track.memory.doubt()
 
     def sway(self, values: Mapping[str, KnobValue], level: float, t: int) -> bool:
-        """`values` bring `level` at `t` (monotonic ns); whether something was refused when the same ones
-        brought another speed."""
+        """Whether a value was refused at another speed, although `values` are unchanged. They bring `level`
+        at `t` (monotonic ns)."""
         if self._beside != values:
             self._beside = dict(values)
             for track in self._tracks.values():
@@ -275,10 +275,10 @@ class ParameterHistories:
         swayed = [track for track in self._tracks.values() if track.sways(level, t)]
         return bool(swayed)
 
-    # what became of what was tried --------------------------------------------------------------------------
+    # outcomes of trials -------------------------------------------------------------------------------------
 
     def kept(self, tried: Candidate, found: Measured) -> None:
-        """It is in effect. What memory does with the other levers has to be seen anew."""
+        """Record a trial that was kept. The memory models of the other levers start over."""
         names = {lever.name for lever, _ in tried.settings}
         for name, track in self._tracks.items():
             if name not in names:
@@ -293,7 +293,7 @@ class ParameterHistories:
                 self.of(lever).slower = tried.way < 0
 
     def dropped(self, tried: Candidate, found: Measured) -> None:
-        """It was taken back. Of several levers nobody knows which of them it was."""
+        """Record a reverted trial. With several levers, it is unknown which of them caused the result."""
         self._rated(tried, found)
         if len(tried.settings) > 1:
             self._in_vain.add(_named(tried.settings))
@@ -302,9 +302,9 @@ class ParameterHistories:
             self.of(lever).dropped(value, tried.way, tried.gain, found)
 
     def failed(self, tried: Candidate, t: int, knob: str = "") -> None:
-        """The run could not hold it, or refused it: a ceiling, for a time that doubles.
+        """Record a value that the run could not hold or refused: a ceiling, for a time that doubles.
 
-        Of several levers it is that of `knob`, which the run named, or else those that take memory.
+        With several levers, it is that of `knob`, which the run named, or else those that take memory.
         """
         settings = tried.settings
         if len(settings) > 1:
@@ -321,50 +321,50 @@ class ParameterHistories:
                 track.closed.add(tried.way)
 
     def ignored(self, tried: Candidate) -> None:
-        """The run reads back what was in effect before: beside its other knobs, that is all it can do."""
+        """Record that the run read back the old value: with its other knobs, no other value is possible."""
         for lever, value in tried.settings:
             self.of(lever).refused.add(value)
             if tried.way:
                 self.of(lever).closed.add(tried.way)
 
     def ceiling(self, lever: Lever, size: float, t: int, *, held: bool = False) -> None:
-        """`size` was too much at `t` (monotonic ns); `held` says that it had gone well before: then it may
-        soon again, sooner still where the run has given way to less already."""
+        """Record that `size` was too large at `t` (monotonic ns). With `held` it had worked before, so it may
+        work again soon. It is retried sooner still if the run has already reduced the size."""
         seconds = CEILING_S if not held else GAVE_WAY_S if lever.size < size else LEFT_S
         self.of(lever).bound(size, t, seconds)
 
     def expire(self, t: int) -> None:
-        """Ceilings whose time is over are tried once more."""
+        """Retry ceilings whose time is over."""
         for track in self._tracks.values():
             track.expire(t)
 
     def freed(self) -> None:
-        """Others gave memory back: no ceiling holds any more."""
+        """Lift the ceilings, because others have freed memory."""
         for track in self._tracks.values():
             track.lift()
 
     def reopen(self) -> None:
-        """The run is not what it was: everything may be tried again."""
+        """Forget all results, because the run has changed: everything may be tried again."""
         self._in_vain.clear()
         for track in self._tracks.values():
             track.reopen()
 
     def forget_memory(self) -> None:
-        """Another process: what the one before held says nothing."""
+        """Forget the memory of an earlier process, which does not apply to a new one."""
         for track in self._tracks.values():
             track.memory.clear()
             track.shapes.clear()
 
     def _others_stand_still(self, observation: Observation) -> bool:
-        """Whether what others hold has hardly changed in the last readings."""
+        """Whether the memory of others has hardly changed in the last readings."""
         if observation.memory is None:
             return True
         self._others.append(observation.memory.others)
         return max(self._others) - min(self._others) <= NOTICED * observation.memory.total
 
     def _rated(self, tried: Candidate, found: Measured) -> None:
-        """What was measured of one lever. The gain, not the median of all iterations after: where these
-        scatter they do not agree."""
+        """Record the measured rates of one lever. The second rate comes from the gain. The median of all
+        iterations after the change may disagree with the gain if they scatter."""
         if len(tried.settings) == 1 and found.before is not None and found.gain is not None:
             (lever, value) = tried.settings[0]
             rates = {lever.knob.value: found.before, value: found.before * (1 + found.gain)}

@@ -1,5 +1,5 @@
-"""Which knobs the tuner may turn, what goes with them, and the few values it would try: rungs about √2
-apart."""
+"""The knobs that the tuner may turn, the knobs that follow them, and the few values it would try: rungs about
+√2 apart."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check
 from hoptui.domain.tuning import Change, Diagnosis, Limits, may_turn
 
 Family = Literal["batch", "input", "env", "mode", "other"]
-"""What a knob is about: how a batch is cut, how it is read, played or computed, or something only the run
-knows."""
+"""What a knob is about: how a batch is cut, how data are read, how environments are played, how a batch is
+computed, or something that only the run knows."""
 FAMILIES: dict[Role, Family] = {
     "workers": "input", "prefetch": "input", "pin": "input", "env_workers": "env", "compile": "mode",
     "graphs": "mode", "precision": "mode", "recompute": "mode",
 }  # fmt: skip
 
 READERS: tuple[Family, ...] = ("input", "env")
-"""Those about processes that deliver to the trainer: none of the GPU's memory is theirs."""
+"""Families of processes that deliver data to the trainer. They use no GPU memory."""
 
 SURE = 0.5
-"""A diagnosis that is less sure of itself decides nothing here."""
+"""A diagnosis with a lower confidence is ignored here."""
 WORTH_TRYING: Mapping[str, tuple[Family, ...]] = {
     "launch-bound": ("batch", "mode", "other"),
     "data-bound": ("input", "other"),
@@ -39,29 +39,30 @@ WORTH_TRYING: Mapping[str, tuple[Family, ...]] = {
     "communication-bound": ("batch", "other"),
     "memory-unused": ("batch", "mode", "other"),
 }
-"""What helps against what holds a run back, the likeliest first; a batch is never raised where the GPU waits
+"""The families that help against each limit, the likeliest first. A batch is never raised while the GPU waits
 for something else."""
 ANYTHING: tuple[Family, ...] = ("batch", "input", "env", "other", "mode")
 NEAR = 1.2
-"""Two values closer than this factor are one rung: each value costs a compilation, and a graph's memory."""
+"""Two values closer than this factor are one rung. Each value costs a compilation, and the memory of a
+graph."""
 FINEST = 8
-"""Tensor cores like whole multiples of it."""
+"""Tensor cores work best with multiples of this."""
 STANDSTILL_S = {"free": 0.0, "shape": 2.0, "rebuild": 40.0, "restart": float("inf")}
-"""What a change is taken to cost before the run has said it: a compilation is a rebuild, 5 to 32 s on a GPU
-(docs/internals/benchmark_log.md)."""
+"""The assumed cost of a change before the run has reported one. A compilation is a rebuild, 5 to 32 s on a
+GPU (docs/internals/benchmark_log.md)."""
 OFF_S = 5.0
-"""The same for turning off again what was off before: nothing is compiled for that."""
+"""The same for returning to off: nothing is compiled."""
 READERS_S = 5.0
-"""The same for a rebuild of what reads the data."""
+"""The same for a rebuild of the data readers."""
 _LARGEST = 1 << 40
 
 
 @dataclass(frozen=True)
 class Lever:
-    """A knob that may be turned, with the one that follows so that their product stays.
+    """A knob that may be turned, with the knob that follows so that their product stays constant.
 
-    `size` of a value is what memory grows with: for pieces of a batch (`grad_accum`) fewer are larger.
-    `learning` says that it changes what is learned.
+    `size` is the quantity that memory grows with. Fewer pieces of a batch (`grad_accum`) are a larger size.
+    `learning`: a change affects what is learned.
     """
 
     knob: KnobState
@@ -75,7 +76,7 @@ class Lever:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All the knobs that it turns."""
+        """All knobs that it turns."""
         return (self.name,) if self.partner is None else (self.name, self.partner.spec.name)
 
     @property
@@ -84,41 +85,41 @@ class Lever:
 
     @property
     def ordered(self) -> bool:
-        """Whether its values can be climbed, from the one in effect."""
+        """Whether its values have an order to climb, starting at the value in effect."""
         return self.sized(self.knob.value)
 
     @property
     def off(self) -> bool:
-        """Whether it is a way of computing that is not in use; 0 of a number is not that."""
+        """Whether it is a way of computing that is switched off. The number 0 does not count as off."""
         return not self.ordered and self.knob.value in OFF
 
     def size_of(self, value: KnobValue) -> float:
-        """How large `value` makes what is computed at once, in the knob's own unit; 0 for no number, and for
-        one below zero."""
+        """How much is computed at once with `value`, in the knob's own unit. 0 for a value that is not a
+        number, or is negative."""
         if isinstance(value, str | bool) or value < 0:
             return 0.0
         return 1.0 / max(value, 0.5) if _counts_pieces(self.name) else max(value, 0.5)
 
     def sized(self, value: KnobValue) -> bool:
-        """Whether `value` is a size: a choice is none, nor a number below zero, which stands for something
-        else (−1: automatic)."""
+        """Whether `value` is a size. A choice is not, and neither is a negative number, which has a special
+        meaning (−1: automatic)."""
         spec = self.knob.spec
         return spec.kind in ("int", "float") and not spec.choices and self.size_of(value) > 0
 
     def rungs(self) -> list[KnobValue]:
-        """The values to choose from, the one in effect among them, by rising size. Empty for a choice."""
+        """The values to choose from, including the one in effect, by increasing size. Empty for a choice."""
         return list(self._rungs)
 
     def finer(self) -> list[KnobValue]:
-        """The rungs and, between whole ones, quarters of the steps in multiples of eight, by rising size.
+        """The rungs and, between whole ones, quarters of the steps in multiples of eight, by increasing size.
 
-        For a size that memory is in the way of: each is one more shape to compile, so nothing is climbed by
-        them else. What is near the value in effect is among them, so that it can be returned to.
+        They serve sizes that are limited by memory. Each is one more shape to compile, so other searches do
+        not use them. Values near the one in effect are included, so that the search can return to them.
         """
         return list(self._finer)
 
     def changes(self, value: KnobValue) -> tuple[Change, ...]:
-        """What is set, at one boundary, so that the knob has `value` and all that it keeps is kept."""
+        """The changes, at one boundary, that give the knob `value` and preserve its product."""
         made = [Change(knob=self.name, before=self.knob.value, value=value)]
         if self.partner is not None:
             follows = _product(self.knob, self.partner) // _whole(value)
@@ -129,7 +130,7 @@ class Lever:
     def _rungs(self) -> tuple[KnobValue, ...]:
         found = list(self._here)
         for value in self._steps:
-            # The one in effect comes first: what is nearly the same would be another shape for nothing.
+            # The value in effect comes first: a nearly equal value would be another shape without a benefit.
             if all(_apart(value, known) for known in found):
                 found.append(value)
         return tuple(sorted(found, key=self.size_of))
@@ -147,7 +148,7 @@ class Lever:
 
     @property
     def _here(self) -> tuple[int | float, ...]:
-        """The value in effect, where it is a number to start from."""
+        """The value in effect, if it is a number to start from."""
         value = self.knob.value
         return () if not self.ordered or isinstance(value, bool | str) else (value,)
 
@@ -166,14 +167,14 @@ class Lever:
                 yield from (v for v in (here * 2 ** (k / 2), here / 2 ** (k / 2)) if _valid(spec, v))
 
     def _possible(self, value: int) -> bool:
-        """Whether it may be set, and the knob that follows can."""
+        """Whether it may be set, and the following knob has a valid value too."""
         if not _valid(self.knob.spec, value) or self.partner is None:
             return _valid(self.knob.spec, value)
         follows, rest = divmod(_product(self.knob, self.partner), value)
         return not rest and _valid(self.partner.spec, follows)
 
     def _divisors(self, product: int) -> Iterator[int]:
-        """Values that divide the product, each the nearest to a rung of the ladder."""
+        """Values that divide the product, each the nearest to a rung of the ladder, and the largest one."""
         spec = self.knob.spec
         low, high = (int(b) if b is not None else d for b, d in ((spec.min, 1), (spec.max, _LARGEST)))
         divisors = [v for v in _divisors_of(product) if low <= v <= high and self._possible(v)]
@@ -186,8 +187,8 @@ class Lever:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something to try: levers and their values, which way of size (1, −1; 0: neither), why, and the gain
-    expected (None: unknown; 0: in doubt)."""
+    """A trial to propose: levers and their values, the direction of size (1, −1; 0: neither), the reasons,
+    and the expected gain (None: unknown; 0: in doubt)."""
 
     settings: tuple[tuple[Lever, KnobValue], ...]
     way: int
@@ -200,18 +201,18 @@ class Candidate:
 
     @property
     def standstill(self) -> float:
-        """Seconds that the run is expected to stand still for it."""
+        """Seconds that the run is expected to pause for it."""
         return sum(standstill(lever) for lever, _ in self.settings)
 
     @property
     def way_back(self) -> float:
-        """The same if it is taken back."""
+        """Seconds that the run is expected to pause if it is reverted."""
         return sum(OFF_S if lever.off else standstill(lever) for lever, _ in self.settings)
 
 
 def notches(spec: KnobSpec) -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16, 24 …: steps of about √2, multiples of 8 from 16 on; on a `pow2` scale powers
-    of two."""
+    """1, 2, 3, 4, 6, 8, 12, 16, 24 …: steps of about √2, multiples of 8 from 16 on. On a `pow2` scale only
+    powers of two."""
     highest = min(spec.max if spec.max is not None else _LARGEST, _LARGEST)
     power = 1
     while power <= highest:
@@ -223,15 +224,14 @@ def notches(spec: KnobSpec) -> Iterator[int]:
 
 
 def levers(knobs: Sequence[KnobState], limits: Limits, frozen: Collection[str]) -> list[Lever]:
-    """What may be turned of a run's knobs within `limits`, in the order in which they were declared.
+    """The knobs of a run that may be turned within `limits`, in the order of their declaration.
 
-    One that cannot be turned without breaking what it keeps is left out, and one that could not be set back
-    to what it is.
+    A knob is left out if turning it would break the product that it keeps, or if it could not be reverted.
     """
     known = {k.spec.name: k for k in knobs}
     found: list[Lever] = []
     taken: set[str] = set()
-    # Of two that keep a product, the one that is not a number of pieces leads.
+    # Of two knobs that keep a product, the one that does not count pieces leads.
     for knob in sorted(knobs, key=lambda k: _counts_pieces(k.spec.name)):
         spec = knob.spec
         partner, clear = _partner(knob, known)
@@ -253,8 +253,8 @@ def levers(knobs: Sequence[KnobState], limits: Limits, frozen: Collection[str]) 
 
 
 def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
-    """Those worth trying, in order: what the diagnosis names, then what helps against it; all of them where
-    it is unknown."""
+    """The levers worth trying, in order: those that the diagnosis names, then those that help against it. All
+    of them if it is unknown."""
     known = decisive(diagnosis)
     families = WORTH_TRYING.get(known.verdict, ANYTHING) if known else ANYTHING
     advised = [a.knob for a in known.advice if a.knob] if known else []
@@ -265,26 +265,25 @@ def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
 
 
 def advised(lever: Lever, diagnosis: Diagnosis | None) -> tuple[int, KnobValue | None]:
-    """Which way of size (1, −1; 0: nothing is said) a diagnosis would turn a lever, and to what value of its
-    first knob."""
+    """The direction of size (1, −1; 0: no advice) in which a diagnosis would turn a lever, and the value that
+    it advises for the first knob."""
     known = decisive(diagnosis)
     for advice in known.advice if known else ():
         if advice.knob == lever.name:
             way = {"up": 1, "down": -1}.get(advice.direction, 0)
             return (-way if _counts_pieces(lever.name) else way), advice.value
-        if advice.knob in lever.names:  # what follows goes the other way
+        if advice.knob in lever.names:  # the following knob moves in the other direction
             return {"up": -1, "down": 1}.get(advice.direction, 0), None
     return 0, None
 
 
 def decisive(diagnosis: Diagnosis | None) -> Diagnosis | None:
-    """The diagnosis, if it is sure enough of itself to decide anything here."""
+    """The diagnosis, if its confidence suffices for decisions here."""
     return diagnosis if diagnosis is not None and diagnosis.confidence >= SURE else None
 
 
 def standstill(lever: Lever) -> float:
-    """Seconds that a run stands still for a change of it: as it did last time, else by what it is said to
-    cost."""
+    """Seconds that a run pauses for a change of it: the last measured time, otherwise its declared cost."""
     known = [k.took_s for k in (lever.knob, lever.partner) if k is not None and k.took_s is not None]
     if known:
         return sum(known)
@@ -293,11 +292,11 @@ def standstill(lever: Lever) -> float:
 
 
 def _partner(knob: KnobState, known: dict[str, KnobState]) -> tuple[KnobState | None, bool]:
-    """The knob that follows (None: nothing does), and whether that is clear."""
+    """The knob that follows (None: none does), and whether that is unambiguous."""
     products = [r for r in relations(knob.spec.keeps) if not r.name and not r.under]
     factors = next((r.over for r in products if knob.spec.name in r.over), ())
     if not factors:
-        return None, True  # in words or for people: the run sees to it
+        return None, True  # free text or none: the run keeps it by itself
     others = [known[f] for f in factors if f in known and f != knob.spec.name]
     twins = [k for k in others if k.spec.keeps == knob.spec.keeps]
     found = twins or others
@@ -322,7 +321,7 @@ def _family(spec: KnobSpec) -> Family:
 
 
 def _counts_pieces(name: str) -> bool:
-    """Whether more of it means smaller pieces."""
+    """Whether a larger value means smaller pieces."""
     return "accum" in name.lower()
 
 
@@ -340,7 +339,7 @@ def _whole(value: KnobValue) -> int:
 
 
 def _product(knob: KnobState, partner: KnobState) -> int:
-    """What the two keep."""
+    """The product that the two knobs keep."""
     return _whole(knob.value) * _whole(partner.value)
 
 

@@ -1,4 +1,4 @@
-"""What to try next: a ladder climbed one lever after another, in the order that the diagnosis gives."""
+"""What to try next: the levers are climbed one after another, in the order that the diagnosis gives."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hoptui.tuner.search.parameter_history import FARTHEST, ParameterHistories, 
 from hoptui.tuner.search.space import READERS, Candidate, Lever, advised, decisive, ranked
 
 NOT_SMALLER: tuple[Verdict, ...] = ("launch-bound", "memory-unused", "power-limited")
-"""Against these, nothing smaller helps."""
+"""A smaller size does not help against these."""
 OTHER_WAY = 1.5
-"""How memory changes with another way of computing nobody knows: half as much again must fit."""
+"""The effect of another way of computing on memory is unknown, so 1.5 times the present use must fit."""
 
 
 class NoCandidate(NamedTuple):
-    """Why nothing is tried; `yet` where that may be another matter once it is seen what the run does with its
+    """Why nothing is tried. With `yet`, that may change once more is known about the run with its present
     values."""
 
     why: Fact
@@ -29,10 +29,10 @@ class NoCandidate(NamedTuple):
 
 
 class Search:
-    """Chooses among the levers of a run by what `tracks` know of them; `known` is what served a run of the
-    same kind best.
+    """Chooses among the levers of a run by their histories in `tracks`. `known` is the prior result of a run
+    of the same kind.
 
-    `owed` says that this is still to be tried, once it can be afforded, or is being tried.
+    `owed`: `known` is still to be tried, once the budget affords it, or is being tried.
     """
 
     def __init__(self, tracks: ParameterHistories, known: PriorResult | None) -> None:
@@ -48,8 +48,8 @@ class Search:
         frozen: Collection[str],
         affords: Callable[[Candidate], bool] = lambda _: True,
     ) -> Candidate | NoCandidate:
-        """What to try, or why nothing; what served another run best is passed over for as long as nobody
-        `affords` it."""
+        """The next candidate, or why there is none. The prior result is skipped while `affords` is false for
+        it."""
         found = self._tracks.levers(observation, frozen)
         if not found:
             return NoCandidate(fact("search.no_knob"))
@@ -60,7 +60,7 @@ class Search:
             return start
         order, verdict = ranked(found, observation.diagnosis), observation.diagnosis
         for lever in order:
-            # What the run waits for comes before what would only hide that it waits.
+            # The cause of a wait comes before a change that would only hide the wait.
             if lever.family in READERS and advised(lever, verdict)[0]:
                 self._reopen(lever)
         tried = self._first(order, observation)
@@ -81,14 +81,14 @@ class Search:
         )
 
     def made(self) -> None:
-        """Something is tried now."""
+        """Record that the newest candidate is being tried."""
         if not self._passed_over:
             self._known = None
 
     # the next step ------------------------------------------------------------------------------------------
 
     def _first(self, order: Sequence[Lever], observation: Observation) -> Candidate | Fact:
-        """The first of these that has something to try, or why none."""
+        """The first candidate of these levers, or why there is none."""
         reasons: list[Fact] = []
         for lever in order:
             tried = self._climb(lever, observation) if lever.ordered else self._choose(lever, observation)
@@ -101,11 +101,9 @@ class Search:
     def _both(
         self, order: Sequence[Lever], found: Sequence[Lever], observation: Observation
     ) -> Candidate | None:
-        """More samples at once and more readers: where the one holds back what the other would bring, neither
-        alone helps.
+        """Raise the samples at once and the readers together. Neither helps alone if each limits the other.
 
-        That readers are about to be too slow is not seen before there is more to read: so they need not be in
-        `order`.
+        A shortage of readers shows only after there is more to read. So readers need not be in `order`.
         """
         if self._over_power(observation):
             return None
@@ -128,8 +126,8 @@ class Search:
         return Candidate(both, 1, (fact("trial.both"),))
 
     def _reopen(self, lever: Lever) -> bool:
-        """Let a lever be climbed once more where another has been turned since, or the run's speed has
-        changed by itself: what was best then need not be now."""
+        """Let an outdated lever be climbed once more. Another lever was turned or the run's speed has
+        changed, so its best value may have changed."""
         track = self._tracks.of(lever)
         if lever.ordered and track.outdated:
             track.once_more()
@@ -137,7 +135,7 @@ class Search:
         return False
 
     def _unread(self, lever: Lever, observation: Observation) -> bool:
-        """Whether it is about to be known what a lever's size takes of the memory."""
+        """Whether the memory need of a lever's size will soon be known."""
         if (
             lever.family == "input"
             or not lever.ordered
@@ -175,12 +173,12 @@ class Search:
         return blocked
 
     def _above(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
-        """Those of `values` that may be tried next, but for memory."""
+        """Those of `values` that may be tried next, apart from memory."""
         refused = self._tracks.of(lever).refused
         return [v for v in self._within_reach(lever, values) if v not in refused]
 
     def _within_reach(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
-        """Those of `values` that are one step above, and not known to be too much."""
+        """Those of `values` that are one step above, and not known to be too large."""
         track, here = self._tracks.of(lever), lever.size
         return [
             v
@@ -191,8 +189,8 @@ class Search:
         ]
 
     def _values(self, lever: Lever, observation: Observation) -> list[KnobValue]:
-        """What to climb by: rungs and what is compiled already; what lies between them only where memory is
-        in the way."""
+        """The values to climb by: rungs and sizes that are compiled already. Values between them are added
+        only if memory is a limit."""
         rungs, track = lever.rungs(), self._tracks.of(lever)
         if lever.family != "batch":
             return rungs
@@ -200,8 +198,8 @@ class Search:
         return [v for v in lever.finer() if shy or v in rungs or lever.size_of(v) in track.shapes]
 
     def _shy(self, lever: Lever, observation: Observation) -> bool:
-        """Whether a rung that was held before, or that only rare peaks do not fit, cannot be tried next: what
-        lies below it may do."""
+        """Whether the next rung is blocked although it was held before, or only its rare peaks do not fit. A
+        smaller value may then work."""
         track, memory, here = self._tracks.of(lever), observation.memory, lever.size
         for value in lever.rungs():
             size = lever.size_of(value)
@@ -217,20 +215,20 @@ class Search:
         return False
 
     def _down(self, lever: Lever, track: ParameterHistory, diagnosis: Diagnosis | None) -> bool:
-        """Whether a smaller size is worth a trial: it was seen that larger is slower, or nothing larger could
-        be tried, and no diagnosis asks for more at once."""
+        """Whether a smaller size is worth a trial: a larger one was slower, or nothing larger could be tried
+        and the diagnosis does not ask for more at once."""
         if lever.family == "input" or lever.learning:
             return False
         here = lever.size
         gain = track.gain(here, here / 1.4, falling=True)
-        if gain is None:  # without readings of memory, nobody knows why nothing larger could be tried
+        if gain is None:  # without readings of memory, the reason for a lack of larger trials is unknown
             known = decisive(diagnosis)
             larger = known is not None and known.verdict in NOT_SMALLER
             return lever.family == "batch" and track.memory.largest > 0 and not larger
         return track.slower and gain >= WORTH
 
     def _choose(self, lever: Lever, observation: Observation) -> Candidate | Fact | None:
-        """A choice has no order to climb: only what the diagnosis names is tried."""
+        """Choose the value that the diagnosis names. A choice has no order to climb."""
         _, value = advised(lever, observation.diagnosis)
         if value is None or value == lever.knob.value or value in self._tracks.of(lever).refused:
             return None
@@ -246,7 +244,8 @@ class Search:
         return Candidate(((lever, value),), 0, self._why(lever, observation, value))
 
     def _start(self, observation: Observation, found: Sequence[Lever]) -> Candidate | None:
-        """What served a run of the same kind, as far as it is not in effect; None where it would not fit."""
+        """The parts of the prior result that are not in effect. None if there are none or they would not
+        fit."""
         known, memory = self._known, observation.memory
         if (
             known is None
@@ -264,7 +263,7 @@ class Search:
         return Candidate(tuple(settings), 1, (fact("trial.prior_result"),)) if settings else None
 
     def _exact(self, lever: Lever, value: KnobValue) -> tuple[KnobValue, ...]:
-        """The value itself, if it may be set: another run need not have stood on the same rungs."""
+        """The value itself, if it may be set. It need not be on the rungs of this run."""
         try:
             value = check_value(lever.knob.spec, value)
             if lever.partner is not None:
