@@ -30,10 +30,10 @@ LONGEST_LINE = 500
 
 
 class SamplerProcess:
-    """A running sampler. `heard` is when it said anything last, `sampled` whether it has sent readings yet,
-    `closed` whether it has closed its end of the pipe: it has ended, or is about to.
+    """A running sampler. `heard` is the time of its last message, `sampled` whether it has sent readings yet.
+    `closed` is whether it has closed its end of the pipe: it has ended, or is about to.
 
-    With `leave` (GPUs not to be touched, by index) it is a sampler of GPUs and gets a `DriverProbe`.
+    With `leave` (GPUs to avoid, by index) it is a sampler of GPUs and gets a `DriverProbe`.
 
     Raises:
         OSError: it cannot be started.
@@ -72,7 +72,7 @@ class SamplerProcess:
         self.sampled = False
         self.closed = False
         self.backlog: list[FromSampler] = []
-        """What it has said that is not to be used yet."""
+        """Its messages that must not be used yet."""
         self.asked = IDLE
         """What it was asking the driver for when it was killed."""
 
@@ -96,15 +96,15 @@ class SamplerProcess:
         return self._process.poll()
 
     def say(self, watch: Watch) -> None:
-        """Tell it what to sample; one that does not read is found by its silence."""
+        """Send it what to sample. A sampler that does not read is detected by its silence."""
         with suppress(OSError):
             os.write(self._in.fileno(), codec.framed(watch))
 
     def read(self, now: float) -> list[FromSampler]:
-        """What it has said since the last call, without waiting.
+        """Its messages since the last call, without waiting.
 
         Raises:
-            OSError, codec.WireError: what comes is of no use.
+            OSError, codec.WireError: the data are not usable.
         """
         try:
             data = os.read(self._out.fileno(), LARGEST_READ)
@@ -356,10 +356,10 @@ class Sampler:
         return max(self._silence_s, MISSED_TICKS / self._watch.hz) if child.sampled else START_S
 
     def _settled(self, child: SamplerProcess, said: list[FromSampler]) -> list[FromSampler]:
-        """What to pass on of what the child said.
+        """The messages of the child to pass on.
 
-        A child that takes over knows no GPU before the driver has answered it: that list is kept back until
-        its first readings, so that the GPUs do not vanish for a moment each time.
+        A child that takes over knows no GPU before the driver has answered. Its empty list is held back until
+        its first readings, so that the GPUs do not vanish for a moment.
         """
         passed: list[FromSampler] = []
         for message in said:
@@ -435,8 +435,8 @@ class Sampler:
                 self._end_trial(trial, now)
 
     def _read_trial(self, trial: SamplerProcess, now: float) -> list[FromSampler]:
-        """Nothing until it has read every GPU; then it takes the child's place, and all that it has said
-        counts."""
+        """Return nothing until the trial process has sent readings. Then it replaces the child, and all its
+        messages count."""
         try:
             trial.backlog += trial.read(now)
         except (OSError, WireError):
@@ -449,7 +449,7 @@ class Sampler:
         if self._child is not None:
             self._bury(self._child)
         self._child, self._trial = trial, None
-        said, trial.backlog = [Tenants(), *trial.backlog], []  # it tells of processes only if it has seen any
+        said, trial.backlog = [Tenants(), *trial.backlog], []  # it reports processes only if it has seen any
         self._trouble = None
         newest = max((i for i, message in enumerate(said) if isinstance(message, Devices)), default=0)
         return [m for i, m in enumerate(said) if i >= newest or not isinstance(m, Devices)]

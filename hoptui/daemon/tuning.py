@@ -222,7 +222,7 @@ class TunerController:
     def go_on(self, left: TunerState, cause: Fact, *, tell: bool) -> None:
         """Take over from a tuner that was cut off, and roll back its trial.
 
-        `tell` says that the end of that trial is still to be reported.
+        With `tell`, the end of that trial is still to be reported.
         """
         self.tuner.take_over(left)
         self._earlier = cut_off(left, cause)
@@ -354,7 +354,7 @@ class TunerController:
         return rollback.done
 
     def _roll_back_at_once(self, rollback: Rollback, cause: Fact, viewer: str = NAME) -> None:
-        """Send a rollback whose outcome nobody will see, and warn of what cannot be set."""
+        """Send a rollback without waiting for its outcome, and warn of values that cannot be set."""
         knobs, records = self.run.state.knobs, self._node.book.of(self._run)
         self._lacking(rollback.targets)
         changes = rollback.at_once(knobs, records, self.tuner.overrides.chosen)
@@ -402,7 +402,7 @@ class TunerController:
 
 
 def trial_ended(trial: Trial) -> Fact:
-    """An ended trial for an event. Its `t` tells which trial it is."""
+    """An ended trial for an event. Its `t` identifies the trial."""
     measured = trial.measured or Measured()
     return fact(
         "trial.ended",

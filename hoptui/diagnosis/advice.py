@@ -161,7 +161,7 @@ def _room(window: ObservationWindow) -> bool:
 
 
 def _rollout(window: ObservationWindow) -> float:
-    """Samples between two updates, as far as knobs tell."""
+    """Samples between two updates, as far as the knobs show."""
     envs, length = number(knob_for("envs", window.knobs)), number(knob_for("rollout", window.knobs))
     return math.inf if envs is None or length is None else envs * length * max(1, window.world)
 

@@ -81,8 +81,8 @@ class Means:
 
     @property
     def idle(self) -> float:
-        """The share of the time in which no kernel runs; 1 where that is not known: then nothing speaks
-        against waiting."""
+        """The share of the time in which no kernel runs. 1 if unknown: then no reading contradicts
+        waiting."""
         return 1 - self.busy if self.busy == self.busy else 1.0
 
 
@@ -137,7 +137,7 @@ EXCHANGE = frozenset(
         "sync_gradients", "gradient_sync", "grad_sync", "sync_grads",
     )
 )  # fmt: skip
-"""Names of phases, the last part of their path, that say what is done in them."""
+"""Names of phases (the last part of the path) with a known meaning."""
 
 WAITING = ConfidenceScale(0.25, 0.5)
 """Share of the time that the GPU waits for input or environments: a load whose SMs have work for 65 % of the
@@ -167,7 +167,7 @@ LINK_BYTES_PER_S = 15e9
 """Over NVLink, of two H200: with a micro-batch of 4 a step they send 29 GB/s and their SMs idle 0.46 of the
 time; with one of 32, 7 GB/s and 0.08."""
 LINK_ALONE = 0.7
-"""What is believed at most of traffic on NVLink without a phase that says how long is waited."""
+"""The highest confidence that NVLink traffic gives without a phase that measures the wait."""
 WORKS_ON = 0.05
 NOTICED = 0.05
 """A GPU that waits less has hardly what the tuner asks of a change to gain."""

@@ -1,4 +1,4 @@
-"""What a run's knobs are for, told by their names, and the values that lie next to the present ones. Pure."""
+"""The roles of a run's knobs, derived from their names, and the values next to the present ones. Pure."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def reads(name: str) -> bool:
 
 
 def number(knob: KnobState | None) -> int | None:
-    """A knob's value where that is a whole number above 0: 0 often stands for a value that is still to be
+    """A knob's value if it is a whole number above 0. A 0 often means that the value is still to be
     chosen."""
     value = knob.value if knob is not None else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def pieces(knobs: Iterable[KnobState]) -> int:
-    """In how many pieces a batch is computed, one after another; 1 also where nothing says so."""
+    """The number of pieces of a batch that are computed in sequence. 1 if unknown."""
     return number(knob_for("accumulation", tuple(knobs))) or 1
 
 
@@ -67,13 +67,13 @@ def doubled(knob: KnobState) -> KnobValue | None:
 
 
 def halved(knob: KnobState) -> KnobValue | None:
-    """Half of the value, at least 1, or the next smaller choice; None where there is none."""
+    """Half of the value, at least 1, or the next smaller choice. None if there is none."""
     return _next(knob, lambda value: max(1, value // 2), -1)
 
 
 def switched_on(knob: KnobState) -> KnobValue | None:
-    """What turns on a knob that is off: true, or the first choice that is neither off nor left to chance;
-    else None."""
+    """The value that turns on a knob that is off: true, or the first choice that is neither off nor
+    automatic. None otherwise."""
     if knob.value not in OFF or knob.spec.kind not in ("bool", "str"):
         return None
     if knob.spec.kind == "bool":

@@ -1,4 +1,4 @@
-"""What limits a run: one verdict with its facts, from a window of what was read, and steady over many.
+"""What limits a run: one verdict with its facts from a window of readings, kept steady over many windows.
 Pure."""
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FEW_ROWS, FEW_ITERATIONS, SHORT_S = 5, 3, 5.0
 NEAR = 0.7
 """A second cause that costs so much of what the first one does leaves doubt as to which is the first."""
 UNEVEN = 0.15
-"""GPUs of one run that differ by so much are not alike: those of two equal ranks differ by 0.01."""
+"""The difference from which GPUs of one run are uneven. Those of two equal ranks differ by 0.01."""
 
 FIRST, CHALLENGES = 2, 4
-"""Looks in a row that agree before a first verdict is told, and before another one takes its place."""
+"""Successive looks that must agree before a first verdict is reported, and before another replaces it."""
 AHEAD = 0.15
-"""A verdict stays while it is no less certain than another by so much."""
+"""A verdict stays unless another one is more certain by more than this."""
 REFRESH_NS = 10 * SECOND
-"""Figures of a verdict that stays are told anew so often at most: each time is a message to every viewer."""
+"""The shortest time between updates of an unchanged verdict's figures. Each is a message to every viewer."""
 
 
 def findings(window: ObservationWindow) -> list[Finding]:
@@ -73,7 +73,7 @@ class Diagnostician:
         self._looks = 0
 
     def look(self, window: ObservationWindow) -> bool:
-        """Take in a window; True if the verdict is another than before. `told` may be newer in any case."""
+        """Add a window. Return True if the verdict changed. `told` may have newer figures in any case."""
         found = findings(window)
         best, told = found[0], self.told
         held = next((f for f in found if told is not None and f.verdict == told.verdict), None)
@@ -91,7 +91,7 @@ class Diagnostician:
         return True
 
     def changed(self) -> None:
-        """A knob has another value: what is told, and what was advised, is of the old one."""
+        """Mark the reported verdict as stale and drop its advice, because a knob has another value."""
         if self.told is not None:
             self.told = structs.replace(self.told, advice=(), stale=True)
 

@@ -1,4 +1,4 @@
-"""What was read of a run over some seconds: phases, GPUs and host, as means. Built from rows; no clock, no
+"""The mean readings of a run over some seconds: phases, GPUs and host. Built from rows; no clock, no
 I/O."""
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class WindowIterations:
 
 
 def iterations(rows: Columns) -> WindowIterations | None:
-    """What a run's rows tell of where its time went; None where no row ended an iteration."""
+    """The use of a run's time, from its rows. None if no row ended an iteration."""
     if "iteration_s" not in rows.names or not len(rows):
         return None
     times, seconds = rows.times(), rows.column("iteration_s")
@@ -132,10 +132,10 @@ def iterations(rows: Columns) -> WindowIterations | None:
 def gpu_window(
     gpu: GpuInfo, rows: Columns | None, apart: Sequence[tuple[int, int]], *, shared: bool
 ) -> GpuWindow:
-    """What a GPU's rows say; those read in a stretch that is `apart` are left out.
+    """The mean readings of a GPU. Rows read in a stretch of `apart` are left out.
 
-    Means are of rows, not of time: rates of sampling that change within a window matter less than what it
-    costs to weigh them.
+    Each row counts the same, not each second. Sampling rates that change within a window matter less than the
+    cost of weighting.
     """
     missing = gpu.problem or gpu.missing_because.get("gpm")
     if rows is None or not len(rows):
@@ -190,8 +190,8 @@ def _apart(seconds: Sequence[float], aside: Sequence[array[float]]) -> set[int]:
 
 
 def _outside(times: Sequence[int], apart: Sequence[tuple[int, int]]) -> list[int] | None:
-    """Which rows tell mostly of the time outside: a row tells of the time since the one before. None: all of
-    them."""
+    """The rows that mostly cover time outside of `apart`. A row covers the time since the previous row. None:
+    all rows."""
     if not apart or not times:
         return None
     starts, ends = [a for a, _ in apart], [b for _, b in apart]
@@ -240,7 +240,7 @@ def _pcie_bytes_per_s(gpu: GpuInfo) -> float:
     """What its PCIe link carries one way: 2 GB/s a lane in generation 4 (PCI-SIG), twice that in each later
     one.
 
-    Where the driver does not tell the link, that of an H100 or H200, the widest there is.
+    If the driver does not report the link, that of an H100 or H200 is assumed, the widest there is.
     """
     generation, width = gpu.pcie_generation or 5, gpu.pcie_width or 16
     return float(width * 2e9 * 2.0 ** (generation - 4))

@@ -1,6 +1,6 @@
 """The link thread: it owns the run's only socket and exchanges all messages with the daemon.
 
-It finds or starts the daemon, says hello, sends rows, pulses and outcomes, and receives commands. It packs
+It finds or starts the daemon, sends a hello, sends rows, pulses and outcomes, and receives commands. It packs
 rows as columns and keeps them for a while, to send them again if necessary; lost rows are counted. Its errors
 stay here: after five errors in a row the link switches itself off with one log line, and training goes on.
 """

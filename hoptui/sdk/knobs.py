@@ -222,8 +222,8 @@ class LiveKnob(Generic[T]):
         """Apply a checked value and read back what is in effect.
 
         Raises:
-            SetterError: the setter or the reader raised. The old value is in effect again, or the fact says
-                why not.
+            SetterError: the setter or the reader raised. The old value is in effect again, or the fact has
+                the reason.
         """
         before = self.wanted
         self._before = (before, self.version, self.by)
@@ -451,7 +451,7 @@ class KnobHandle(ReadOnlyProperties, Generic[T]):
 
 
 class SetterError(Exception):
-    """A knob could not be set. `fact` says why."""
+    """A knob could not be set. `fact` has the reason."""
 
     def __init__(self, fact: Fact) -> None:
         super().__init__(fact.code, fact.fields)

@@ -143,7 +143,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 VARIABLE = "_HOPTUI_RESTART"
-"""Set by a process for the process that replaces it. Nobody else sets it."""
+"""Set by a process for the process that replaces it. No other code sets it."""
 
 
 class RestartCommand(msgspec.Struct, frozen=True):

@@ -113,7 +113,7 @@ class RankAgreement:
         return mine if self.alone else self._call(lambda: self._ranks.all(mine))
 
     def stop_request(self, mine: str | None) -> str | None:
-        """Return who asked for a stop, with the rank that received it. None if nobody did."""
+        """Return who asked for a stop, with the rank that received it. None without a request."""
         if self.alone:
             return mine
         asked = self._call(lambda: self._ranks.gather(mine))

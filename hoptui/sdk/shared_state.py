@@ -233,7 +233,7 @@ class SharedState:
             self.link.wake()
 
     def give_up(self, error: Exception) -> None:
-        """Switch hoptui off in this run after an error of its own. Training goes on."""
+        """Switch hoptui off in this run after an internal error. Training goes on."""
         log.warning("hoptui is off in this run: %s: %s. Training goes on.", type(error).__name__, error)
         self.disconnect()
 

@@ -1,7 +1,7 @@
 """`python -m hoptui.telemetry host|gpus`: a sampler as the daemon's child, frames on stdout, Watch messages
 on stdin.
 
-It ends when stdin does or nobody reads stdout (the daemon is gone), and on SIGTERM.
+It ends when stdin ends or stdout is closed (the daemon is gone), and on SIGTERM.
 """
 
 from __future__ import annotations

@@ -39,14 +39,14 @@ def level_of(number: int) -> Level:
 
 
 QUIET_NS = 10 * SECOND_NS
-"""An event of one kind and cause is told at most once in this time; those in between are counted."""
+"""Events of one kind and cause are reported at most once in this time. Those in between are counted."""
 LEAVE_NS = 10 * SECOND_NS
 HOLD_NS = 5 * SECOND_NS
-"""What is no alarm must last so long before it is told."""
+"""A condition that is not an alarm must last this long before it is reported."""
 FLICKER_NS = SECOND_NS
-"""A reason that is gone for less than this has not gone: the power cap comes and goes many times a second."""
+"""A reason counts as gone only after this time. The power cap comes and goes many times a second."""
 MISSED = 2.5
-"""Nor has one that a single row did not show, where rows are far apart: not seen for so many periods."""
+"""If rows are far apart, a reason counts as gone only after this many periods without it."""
 UNDER_LOAD = 50.0
 SLOW_CLOCK = 0.75
 SLOW_NS = 10 * SECOND_NS
@@ -81,7 +81,7 @@ class Alarms:
     def read(
         self, t: int, row: Mapping[str, float], period: int, clock_max_mhz: float | None = None
     ) -> tuple[Happened, ...]:
-        """What one row says, at `t` (monotonic ns). What the row does not have is not judged.
+        """The events of one row at `t` (monotonic ns). Values that the row lacks are not judged.
 
         Args:
             period: between two rows, ns.
@@ -124,7 +124,7 @@ class Alarms:
         return (self._event(t, "gpu", fact("gpu.back"), "info"),)
 
     def _throttle(self, t: int, mask: int) -> list[tuple[str, Happened]]:
-        if mask & SLOWDOWN_CAUSES:  # they say more than the general bit
+        if mask & SLOWDOWN_CAUSES:  # they are more specific than the general bit
             mask &= ~SLOWDOWN
         found = []
         for reason in _TOLD:
@@ -153,7 +153,7 @@ class Alarms:
         return [("clocks", self._event(t, "clocks", what, "warning"))]
 
     def _ecc(self, t: int, row: Mapping[str, float]) -> list[tuple[str, Happened]]:
-        """Counters that have risen since they were told of; a rise within the quiet time waits for the next
+        """Counters that have risen since their last report. A rise within the quiet time waits for the next
         reading."""
         found = []
         for name, level in _COUNTERS.items():
@@ -174,7 +174,8 @@ class Alarms:
         return told is not None and t - told < QUIET_NS
 
     def _quiet(self, found: list[tuple[str, Happened]]) -> tuple[Happened, ...]:
-        """Those that may be told now; the others are counted and told as one when the quiet time ends."""
+        """The events that may be reported now. The others are counted and reported as one after the quiet
+        time."""
         telling = []
         for key, event in found:
             if self._is_quiet(key, event.t):

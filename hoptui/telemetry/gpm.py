@@ -78,7 +78,7 @@ class GpmQuery:
         self._answers_at = nvml.c_nvmlGpmMetricsGet_t.metrics.offset
 
     def difference(self, before: Any, after: Any) -> dict[str, float]:
-        """What the counters say of the time between two samples; a metric that fails or is NaN is left out.
+        """The metrics of the time between two samples. A metric that fails or is NaN is left out.
 
         Raises:
             NVMLError: the call failed as a whole.

@@ -91,7 +91,7 @@ def running(
         shares: % of the SMs' time by pid, as far as known.
 
     Raises:
-        NVMLError: the GPU does not tell.
+        NVMLError: the GPU does not report them.
     """
     found = []
     for process in nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle):
@@ -130,7 +130,7 @@ class SmShares:
             wall: s since 1970; the first reading looks one second back.
 
         Raises:
-            NVMLError: the GPU does not tell.
+            NVMLError: the GPU does not report them.
         """
         since = self._newest or int(wall * 1e6 - SECOND_NS / 1e3)
         try:
@@ -355,10 +355,10 @@ class Gpu:
             ]
 
     def read(self, t: int, late: bool) -> dict[str, float]:
-        """One row at `t` (monotonic ns), with what the jobs have found since the row before.
+        """One row at `t` (monotonic ns), with the results of the jobs since the previous row.
 
         Args:
-            late: the row before is too long ago to say anything about the time between.
+            late: the previous row is too old to describe the time between.
         """
         row = self._row.read(t)
         if not self.in_mig_mode:

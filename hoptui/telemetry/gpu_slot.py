@@ -125,7 +125,7 @@ class Slot:
         self.index = index
         self.uuid = f"unknown-{index}"
         self.known = False
-        """NVML has told its UUID."""
+        """NVML has reported its UUID."""
         self.gpu: Gpu | None = None
         self.retry_at: float = 0
         self.alarms = Alarms(f"gpu/{self.uuid}")
@@ -177,7 +177,7 @@ class Slot:
         return [self._layout, *self.gpu.jobs, *(job for i in self._instances.values() for job in i.jobs)]
 
     def lose(self, problem: Fact, t: int, retry_at: float) -> None:
-        """The GPU cannot be read; what was learnt of it before stays."""
+        """Record that the GPU cannot be read. Its known facts stay."""
         self._close(retry_at)
         self._problem = problem
         self.happened += self.alarms.lost(t, problem)

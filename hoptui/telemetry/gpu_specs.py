@@ -1,7 +1,7 @@
 """What a GPU could do at most, by its vendor's figures: dense FLOP/s by precision and memory bandwidth.
 
-What NVIDIA prints, in TFLOP/s and TB/s; * with sparsity: half of it stands here. `fp64` is that of the tensor
-cores.
+What NVIDIA prints, in TFLOP/s and TB/s; * with sparsity: the table in the code has half of it. `fp64` is that
+of the tensor cores.
 
 | product | fp64 | fp32 | tf32 | bf16, fp16 | fp8, int8 | memory | printed in |
 |---|---|---|---|---|---|---|---|
@@ -32,7 +32,7 @@ an H100."""
 
 @dataclass(frozen=True)
 class Peaks:
-    """The vendor's figures of one product, and where they stand.
+    """The vendor's figures of one product, and their source.
 
     `clock_mhz` is the SM clock at which they hold: FLOP/s ÷ (SMs × FLOP per clock and SM), with 4096 bf16
     FLOP per clock and SM on Hopper and 2048 on Ampere; None where it is not known.

@@ -20,7 +20,7 @@ class Rate:
     """The rate of one counter between two readings of it.
 
     It is unknown at the first reading, after a reading that failed, and when the counter went back (a device
-    was reset or replaced): a rate over such a gap would be a number that nobody measured.
+    was reset or replaced): a rate over that gap would not be a measured number.
     """
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ _IO = re.compile(rb"^read_bytes: (\d+)\nwrite_bytes: (\d+)$", re.M)
 
 
 class ProcFile:
-    """A file of `/proc` that is there as long as the node is. It stays open: a reading is a `pread`, where
-    opening it anew for each would cost three times as much.
+    """A file of `/proc` that exists as long as the node runs. It stays open: a reading is one `pread`.
+    Opening it for each reading would cost three times as much.
 
     Args:
-        path: it may be missing; whoever reads it is told.
+        path: the file. If it is missing, `head` and `whole` raise OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,7 +103,7 @@ class Stat(NamedTuple):
 
 
 def stat_of(proc: Path, pid: int) -> Stat | None:
-    """A process as `/proc/<pid>/stat` tells of it, None if there is none, or only its zombie."""
+    """A process as `/proc/<pid>/stat` shows it. None if it does not exist or is a zombie."""
     try:
         fields = (
             _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
@@ -159,8 +159,8 @@ class HostReader:
     | `net_received_bytes_per_s`, `net_sent_bytes_per_s` | bytes/s of physical interfaces, without RDMA |
 
     Args:
-        report: takes one line about a reading that cannot be had, once for each new reason.
-        proc: where the kernel tells of the node.
+        report: takes one line about an unavailable reading, once for each new reason.
+        proc: where the kernel describes the node.
         sysfs: where the kernel lists its devices.
     """
 
@@ -177,7 +177,7 @@ class HostReader:
         self._cpu_before: list[int] | None = None
         self.cpus = os.cpu_count() or 0
         self.memory_total_bytes = 0
-        with suppress(OSError):  # each reading says so again
+        with suppress(OSError):  # each reading reports it again
             self.memory_total_bytes = self._in_memory().get(b"MemTotal", 0)
 
     def read(self, t: int) -> dict[str, float]:
@@ -186,7 +186,7 @@ class HostReader:
         for group in (self._cpu, self._memory, self._load, self._disk, self._net):
             try:
                 row.update(group(t))
-            except Exception as error:  # odd kernels tell odd things; the other readings go on
+            except Exception as error:  # unusual kernels, odd formats; the other readings go on
                 self._complain(group.__name__.strip("_"), f"{type(error).__name__}: {error}")
         return row
 
@@ -196,8 +196,8 @@ class HostReader:
             self._report(f"host {what} cannot be read: {why}")
 
     def _cpu(self, t: int) -> dict[str, float]:
-        """Work is all that is neither idle nor waiting for a disk; what a hypervisor takes away counts as
-        work."""
+        """All time counts as work except idle time and waits for a disk. Time that a hypervisor takes counts
+        as work."""
         before, self._cpu_before = self._cpu_before, None
         now = [
             int(count) for count in self._stat.head(256).split(None, 9)[1:9]

@@ -1,4 +1,4 @@
-"""The GPUs of the node as NVML tells of them: is there a driver, which GPUs, and what became of each."""
+"""The GPUs of the node as NVML reports them: whether there is a driver, which GPUs, and the state of each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Gpus:
         """One row for each GPU that can be read; finds the driver first if need be.
 
         Args:
-            period: between two ticks, ns: what tells a late one.
+            period: between two ticks, ns; used to detect a late one.
         """
         try:
             if self.problem:
@@ -169,7 +169,7 @@ class Gpus:
         listed: list[Slot] = []
         for index, uuid in sorted(uuids.items(), key=lambda pair: not pair[1]):
             slot = before.get(uuid)
-            if not uuid:  # not to be had now: most likely the one that was at this index
+            if not uuid:  # unavailable now: most likely the GPU that was at this index
                 slot = next((one for one in before.values() if one.index == index), None)
             if slot is None:
                 slot = Slot(self._shared, index)

@@ -1,5 +1,4 @@
-"""Reading a table of readings of one GPU: which are due, what they say, and what becomes of one that
-fails."""
+"""Polls the readings of one GPU: which are due, their values, and the handling of failures."""
 
 from __future__ import annotations
 
@@ -168,7 +167,7 @@ class Reader:
 class FieldValues:
     """Field values of one GPU in one NVML call, through one array that is kept.
 
-    The array has one entry more than NVML is told of: on NVLink counters it has written past the end.
+    The array has one entry more than NVML is given: on NVLink counters it has written past the end.
 
     Args:
         nvml: the module pynvml.

@@ -17,8 +17,8 @@ MIN_HZ = 0.1
 MAX_HZ = 10.0
 HOST_MAX_HZ = 2.0
 SENT_NS = SECOND_NS // 5
-"""Rows of faster ticks travel together, the first of them a tick late: nobody's screen is drawn more often
-than this, and each message wakes the daemon and every viewer."""
+"""Rows of faster ticks are sent together, the first of them a tick late. No screen is drawn more often than
+this, and each message wakes the daemon and every viewer."""
 ASIDE = 8
 """An eighth of the time between two ticks is for slow readings: the next tick is not late for them."""
 

@@ -17,9 +17,9 @@ from hoptui.protocol.messages import CommandRecord, State
 class MemoryReading:
     """Bytes of one of a run's GPUs; for a run without a GPU, of the host.
 
-    `used` is the most that the run itself has held since the last look, `others` what other processes hold
-    there now. Where the driver does not tell processes apart, all of it counts as the run's: that errs on the
-    safe side. `gpu` says which.
+    `used` is the most that the run itself has held since the last look. `others` is what other processes hold
+    there now. If the driver does not distinguish processes, all of it counts as the run's. That errs on the
+    safe side. `gpu` is the GPU.
     """
 
     used: int
@@ -40,9 +40,9 @@ class MemoryReading:
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """The throughput went from `before` to `after` at about iteration `step`, and no knob was turned.
+    """The throughput changed from `before` to `after` at about iteration `step`, without a change of a knob.
 
-    `cause` is the likeliest one, or says that none is seen. `t` is when it was noticed.
+    `cause` is the likeliest cause, or the fact that none was found. `t` is when the change was noticed.
     """
 
     t: int
@@ -59,7 +59,7 @@ class Observation:
     Args:
         points: (iteration, throughput), newest last, of iterations that did nothing but train
             (`hoptui.daemon.state.command_log.throughput`). At least the newest 200, as far as there are.
-        records: the run's newest commands, oldest first, those of the tuner and of people.
+        records: the run's newest commands, oldest first, those of the tuner and of users.
         memories: of each of the run's GPUs, or of the host; none where one of them is unknown.
         alloc_retries, power_w, drawn_w, host_busy, others_busy: None where unknown. `alloc_retries` counts
         since the run began,
@@ -69,7 +69,7 @@ class Observation:
         throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
         metric: the name of what `points` are values of.
         step: the iteration that the run is in.
-        shift: a change of the throughput that nobody asked for, at the one look after it was found.
+        shift: a change of the throughput without a command, present at the one look after it was found.
     """
 
     t: int

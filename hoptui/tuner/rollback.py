@@ -20,14 +20,14 @@ from hoptui.tuner.overrides import ASKED, KnobOverrides
 from hoptui.tuner.trial import ChangeSet, figured
 
 RETRY_S, TRIES = 10.0, 5
-"""A refused rollback is sent again after so many seconds, so often in all. A retry costs nothing; giving up
-leaves the run with a value that nobody has shown to be good."""
+"""The seconds between attempts of a refused rollback, and the number of attempts. A retry costs nothing.
+Giving up leaves the run with a value that is not known to be good."""
 DECLARED_S = 60.0
 """A new process declares its knobs one by one. Those that it has not declared after so many seconds, it does
 not have."""
 UNHEARD_S, UNHEARD_ITERATIONS = 10.0, 2
 """For so many seconds, and so many iterations, the run may still carry out a command that another daemon
-sent. Nobody knows whether the command came before the iteration that the run is in."""
+sent. It is unknown whether the command came before the present iteration."""
 
 BACK = fact("rollback.trial")
 
@@ -37,7 +37,7 @@ class Rollback:
     """Sets `targets`, unless a user has chosen one of these knobs since `trial` began.
 
     Call `look` at each look at the run. Send the changes that it returns, and pass their commands to `sent`.
-    `waits` says what it waits for. At the end it is `done`. `left` are then the changes that were refused,
+    `waits` is what it waits for. At the end it is `done`. `left` are then the changes that were refused,
     and `missing` those of knobs that the run has not declared. These knobs stay as they are, and are frozen.
 
     `trial` is what is undone. With `report` it is what is set, and `outcome` is its end.
@@ -64,7 +64,7 @@ class Rollback:
 
     @classmethod
     def free_memory(cls, trial: Trial) -> Rollback:
-        """Set what `trial` says, because memory would run out otherwise."""
+        """Set the changes of `trial`, because memory would run out otherwise."""
         return cls({c.knob: c.value for c in trial.changes}, trial.why, trial, report=True)
 
     def afresh(self) -> Rollback:
@@ -109,7 +109,7 @@ class Rollback:
     def at_once(
         self, knobs: Iterable[KnobState], records: Sequence[CommandRecord], chosen: Collection[str]
     ) -> tuple[Change, ...]:
-        """What to set where nobody will look again. A command on its way counts as carried out."""
+        """The changes to send if there will be no further look. A pending command counts as carried out."""
         if self.chosen(records):
             return ()
         values = {knob.spec.name: knob.value for knob in knobs}

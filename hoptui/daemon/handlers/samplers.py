@@ -47,16 +47,16 @@ class Hardware:
         self._left: Mapping[int, float] = {}
 
     def told(self, devices: Devices) -> None:
-        """The sampler lists GPUs, or says why it cannot."""
+        """The sampler lists GPUs, or reports why it cannot."""
         self._told = devices
         self._known.update((gpu.uuid, gpu) for gpu in devices.gpus)
         self._merge()
 
     def troubled(self, problem: Fact | None) -> bool:
-        """The sampler died or hangs (None: it does not): the problem as long as no GPU is known, until it
-        speaks again.
+        """Record that the sampler died or hangs (None: it does neither). While no GPU is known, this is the
+        problem until the sampler sends again.
 
-        Returns whether that is news.
+        Returns whether the state changed.
         """
         if not problem or self._known or problem == self._told.problem:
             return False
@@ -126,11 +126,11 @@ def _kind(problem: Fact | None) -> Fact | None:
 
 
 TWICE_NS = 10_000_000_000
-"""The sampler and the daemon may both notice that a GPU is lost or back: within so long it is told once."""
+"""The sampler and the daemon may both notice that a GPU is lost or back. Within this time it is one event."""
 
 
 class SamplerDesk:
-    """Takes in what the samplers say. `ancestry` looks processes up."""
+    """Handles the messages of the samplers. `ancestry` looks processes up."""
 
     def __init__(self, node: Node, ancestry: Ancestry) -> None:
         self._node = node
@@ -138,7 +138,7 @@ class SamplerDesk:
         self._ancestry = ancestry
         self._tenants: tuple[GpuProcess, ...] = ()
         self._resolved_at = -1
-        self._told: dict[tuple[str, bool], int] = {}  # (GPU, whether it is lost) -> when that was told
+        self._told: dict[tuple[str, bool], int] = {}  # (GPU, whether it is lost) -> when it was reported
 
     def receive(self, message: FromSampler) -> None:
         """Take in a message."""
@@ -172,13 +172,13 @@ class SamplerDesk:
             self._publish(before)
 
     def silent(self) -> None:
-        """Nobody reads the GPUs: who is on them is unknown."""
+        """Clear the processes: without readings of the GPUs they are unknown."""
         if self._tenants:
             self._tenants = ()
             self._assign()
 
     def tend(self) -> None:
-        """Look whose GPUs are whose, if a run has come, gone or said something new of itself since."""
+        """Assign GPUs to runs again if a run has started, ended or changed its description since."""
         if self._resolved_at != self._node.version:
             self._assign()
 

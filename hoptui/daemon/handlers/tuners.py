@@ -1,8 +1,7 @@
-"""The desk for tuners: one a run that somebody has asked for. They live here, so that nobody has to stay for
-them. No I/O.
+"""The tuners of the daemon: one for each run for which a user has requested it. No viewer needs to stay
+connected. No I/O.
 
-What they do is told as the state of their runs and as events, and kept where a daemon after this one finds
-it.
+Their actions are reported as the state of their runs and as events, and stored for the next daemon.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from hoptui.tuner.tuner import Tuner
 log = logging.getLogger("hoptui.daemon")
 
 UNTUNED_NS = 2_000_000_000
-"""A run that is not tuned is looked at so often, for changes of its speed that nobody asked for."""
+"""How often a run without a tuner is checked for changes of its speed that no command explains."""
 CRASHED_KEPT = 50
 MORE = 1.1
 KILLED, CRASHED = fact("daemon.restarted"), fact("run.crashed")
@@ -84,7 +83,7 @@ class TunerDesk:
         return bool(self._tunings)
 
     def receive(self, tune: Tune, viewer: str, who: Origin) -> Tuned:
-        """Carry out a request of a viewer; the answer says why not, where it is refused."""
+        """Carry out a request of a viewer. If it is refused, the answer has the reason."""
         run = self._node.registry.get(tune.run)
         if run is None or run.exited:
             no = fact("tune.no_live_run", run=tune.run)
@@ -146,7 +145,8 @@ class TunerDesk:
         return None
 
     def _powerless(self, limits: Limits, run: TrackedRun) -> Fact | None:
-        """Why power can be no matter for a run, None where it is none or may be: it is read of GPUs alone."""
+        """Why the power limits cannot apply to a run. None if there are none, or they may apply. Only GPUs
+        report power."""
         matters = limits.power_w is not None or limits.objective == "energy"
         none = run.said if self._node.gpus else not self._node.sampler_problems
         if not matters or run.state.gpus or not none:
@@ -167,8 +167,8 @@ class TunerDesk:
     # looking ------------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Let each tuner look at its run, and look at other runs for changes that nobody asked for. To be
-        called twice a second."""
+        """Let each tuner look at its run, and check other runs for changes without a command. Call it twice a
+        second."""
         t = self._node.clock.t()
         for run in self._node.registry.live():
             try:
@@ -192,8 +192,8 @@ class TunerDesk:
         self._look(run)
 
     def _abandon(self, run: TrackedRun) -> None:
-        """Be done with a tuner that broke, even where it cannot be ended as others are: nobody is to take it
-        up again."""
+        """Drop a tuner that broke, even if it cannot be ended in the regular way. No later daemon takes it
+        up."""
         broken = self._tunings.pop(run.id, None)
         try:
             if broken is not None:
@@ -209,12 +209,12 @@ class TunerDesk:
             self._node.touch()
 
     def close(self) -> None:
-        """The daemon ends in good order: no run is left with values that are being tried."""
+        """Leave all tuners at a regular end of the daemon: no run keeps values that are being tried."""
         for run, tuning in self._tunings.items():
             self._node.faults.attempt(f"leaving the tuner of {run}", tuning.leave)
 
     def end(self, run: TrackedRun) -> None:
-        """The run has exited, and with it its tuner; to be called before its recording is closed."""
+        """End the tuner of a run that has exited. Call it before the recording is closed."""
         try:
             self._end(run)
         except Exception:
@@ -223,7 +223,7 @@ class TunerDesk:
 
     def _end(self, run: TrackedRun) -> None:
         if run.id not in self._tunings:
-            self._take_up(run)  # one that a daemon before this one has left: it is to be told as over, too
+            self._take_up(run)  # a tuner left by an earlier daemon: its end is reported too
         self._detectors.pop(run.id, None)
         self._looked.pop(run.id, None)
         self._settled.pop(run.id, None)

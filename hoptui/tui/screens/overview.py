@@ -43,7 +43,7 @@ class Endings:
         """The process itself, until the question is answered.
 
         Raises:
-            NotYoursError: it may not be ended from here; the text says why.
+            NotYoursError: it may not be ended from here; the text has the reason.
         """
         if view.read_only:
             raise NotYoursError("read-only: no process is ended")

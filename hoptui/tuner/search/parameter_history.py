@@ -127,7 +127,8 @@ class ParameterHistory:
         """Record that a trial of `value`, in direction `way` of size, was reverted. An unclear result is
         tried once more.
 
-        A result is unclear if its interval is wide, or if the gain may be as large as other sizes predict.
+        A result is unclear if a gain is possible and the interval is wide. It is also unclear if the gain may
+        be as large as other sizes predict.
         """
         highest = -1.0 if found.gain is None else found.gain + (found.interval or 0.0)
         lost = found.interval is None or highest < 0

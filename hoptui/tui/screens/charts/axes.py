@@ -34,7 +34,7 @@ class Side(NamedTuple):
 
     @property
     def start(self) -> int | None:
-        """The stamp of its first iteration, None while there is none."""
+        """The stamp of its first iteration. None before the first iteration."""
         steps = self.store.steps(self.source)
         return steps.first_t if steps is not None and steps.last_t else None
 
@@ -71,10 +71,10 @@ class Axis(Protocol):
         """Round places with their labels."""
 
     def look_closer(self, picks: list[Pick], x0: int, x1: int, points: int) -> None:
-        """Somebody looks at these series of the run on screen."""
+        """Record that these series of the run are on screen."""
 
     def word(self, x: int) -> str:
-        """A place for people: a time, or the number of an iteration."""
+        """A position as text: a time, or the number of an iteration."""
 
 
 class TimeAxis:

@@ -55,7 +55,7 @@ class CatalogEntry(NamedTuple):
         return f"{self.where} · {self.label}"
 
     def text(self, value: float | None) -> str:
-        """A value of the axis for people, with its unit."""
+        """A value of the axis as text, with its unit."""
         if value is None or value != value:
             return UNKNOWN
         raw = value / self.factor
@@ -64,7 +64,7 @@ class CatalogEntry(NamedTuple):
         return f"{number(raw)} {self.unit}".rstrip()
 
     def range_text(self, low: float, high: float) -> str:
-        """What was between two values: `612…640 W`, and `640 W` where they read the same."""
+        """A range of values: `612…640 W`, or `640 W` if both ends have the same text."""
         least, most = self.text(low), self.text(high)
         if least == most:
             return most
@@ -81,7 +81,7 @@ def catalog(view: View) -> list[CatalogEntry]:
 
 
 def described(view: View, pick: Pick) -> CatalogEntry:
-    """A series in words; of one that is gone, as far as its name tells."""
+    """A series in words. For a series that is gone, only its name is used."""
     kind, _, rest = pick.source.partition("/")
     meaning = _meaning(kind, pick.metric)
     if meaning is not None:
@@ -122,7 +122,7 @@ def _meaning(kind: str, metric: str) -> Meaning | None:
 
 
 def _unit(run: RunState | None, kind: str, metric: str) -> tuple[str, str]:
-    """The unit of a metric without a meaning of its own, as declared or as its name ends, and its label."""
+    """The unit of a metric without a known meaning, from its declaration or its name, and its label."""
     declared = run.units.get(metric, "") if run is not None and kind in ("run", "rank") else ""
     if declared:
         return numbers.clean(declared, 24), label_of(metric)
@@ -198,7 +198,7 @@ def span_line(
 
 
 INKS = "1234"
-VALUE = 9  # cells of a value: what stands after it does not move
+VALUE = 9  # cells of a value: the text after it does not move
 GRAVE = "!"
 """On the mark of a warning or an alarm."""
 _LEVELS = {"warning": "warn", "alarm": "bad"}
@@ -246,14 +246,14 @@ def title(found: list[CatalogEntry]) -> str:
 
 
 def units(found: list[CatalogEntry], *, log: bool) -> str:
-    """`steps/s · log`: what the value axis is in, for the series whose names do not tell it."""
+    """`steps/s · log`: the unit and scale of the value axis, for series whose names do not show the unit."""
     own = dict.fromkeys(e.axis_unit for e in found if not _says_its_unit(e))
     known = [unit or "no unit" for unit in own] if any(own) else []
     return " · ".join([*known, *(["log"] if log else [])])
 
 
 def names(found: list[CatalogEntry]) -> list[str]:
-    """What tells the series of a chart apart: their labels, where they come from, or both."""
+    """What distinguishes the series of a chart: their labels, their sources, or both."""
     places, labels = {e.where for e in found}, {e.label for e in found}
     if len(labels) == len(found):
         return [e.label for e in found]
@@ -367,7 +367,7 @@ def _shorter(value: str, entry: CatalogEntry, form: str) -> str:
 
 
 def _first_words(called: list[str]) -> list[str]:
-    """`SM`, `tensor`, `DRAM`, where these tell the series apart; else the names as they are."""
+    """`SM`, `tensor`, `DRAM`, if these distinguish the series. Otherwise the full names."""
     first = [name.partition(" ")[0] for name in called]
     return first if len(set(first)) == len(called) else called
 

@@ -64,11 +64,11 @@ async def ask_for_recording(
 
 
 def recording_file(typed: str) -> Path | None:
-    """The file that is called so; None where there is none, or it cannot be looked at."""
+    """The file with this name. None if it does not exist or cannot be read."""
     try:
         path = Path(typed).expanduser()
         return path if path.is_file() else None
-    except (OSError, RuntimeError, ValueError):  # too long a name, a closed folder; nobody's home; no name
+    except (OSError, RuntimeError, ValueError):  # name too long, folder closed; unknown home; no name
         return None
 
 

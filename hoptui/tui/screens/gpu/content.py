@@ -1,4 +1,4 @@
-"""Every reading of one GPU with its meaning, and what they say together."""
+"""Every reading of one GPU with its meaning, and a summary of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWN_PLACE = ("memory_total_bytes", "processes")  # beside the memory used, and 
 _OF_RUN = {
     "mfu": "mfu_estimated",
     "energy_per_unit_j": "sm_clock_mhz",
-}  # derived readings, before which they stand
+}  # derived readings, and the reading that each precedes
 _CHARTED = {
     "memory_headroom_bytes": "memory_used_bytes",
     "idle_power_w": "power_w",
@@ -32,7 +32,8 @@ _GROUP, _LABEL, _VALUE, _SHORT = 10, 16, 15, 27
 
 
 class ReadingRow(NamedTuple):
-    """A line of the list. `fraction` is of its maximum, `note` stands beside the value, `ink` is the note's.
+    """A line of the list. `fraction` is of its maximum, `note` is shown beside the value, `ink` is the
+    note's.
 
     `source` and `metric` are the series that a chart of it shows; `metric` is empty where there is none.
     """
@@ -102,7 +103,7 @@ def meaning_lines(reading: ReadingRow, width: int, height: int) -> list[Line]:
 
 
 def verdict(view: View, gpu: GpuInfo) -> Line:
-    """What the readings say together, in one sentence; nothing where they say nothing odd."""
+    """A summary of the readings in one sentence. Empty if nothing is unusual."""
     if why := gpus.trouble(view, gpu):
         return Span(" ✕ ", "bad"), Span(f"cannot be read: {why}", "warn")
     now = gpus.readings(view, gpu)

@@ -21,7 +21,7 @@ from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import GAP, Line, Span
 from hoptui.tui.widgets import Choices, KeyBar, Lines, Panel
 
-_BELOW = ("", "-charting", "-listing")  # what stands below the readings in a small terminal
+_BELOW = ("", "-charting", "-listing")  # the part below the readings in a small terminal
 
 
 class GpusScreen(LiveScreen):

@@ -1,4 +1,4 @@
-"""The commands of a run as a list, and the whole story of one: what the history screen says."""
+"""The text of the history screen: the commands of a run as a list, and all details of one."""
 
 from __future__ import annotations
 

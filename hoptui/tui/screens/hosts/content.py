@@ -70,7 +70,7 @@ def summary(hosts: Sequence[HostStatus]) -> str:
 
 
 def bar(hosts: Sequence[HostStatus], here: str) -> Line:
-    """The hosts in one line, the one on screen first told: `gpu07 ● 3 runs   gpu08 ◌ link lost 12 s ago`."""
+    """The hosts in one line, the one on screen first: `gpu07 ● 3 runs   gpu08 ◌ link lost 12 s ago`."""
     spans: list[Span] = [Span(" ")]
     for host in hosts:
         word, ink = LINKS[host.view.link.state]

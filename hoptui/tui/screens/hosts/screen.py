@@ -64,7 +64,7 @@ class HostsScreen(LiveScreen):
             self.query_one(KeyBar).show_actions(opens)
 
     def _draw_why(self, shown: Sequence[content.HostStatus]) -> None:
-        """Below the list, why the chosen host is not there; no box where there is nothing to tell."""
+        """The box below the list: why the chosen host is not available. No box without a reason."""
         chosen, box = self.chosen, self.query_one("#host", Panel)
         host = next((host for host in shown if chosen and host.name == chosen.host), None)
         told = content.why(host, self.size.width - SIDES) if host else []

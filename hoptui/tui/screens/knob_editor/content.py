@@ -19,7 +19,7 @@ from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span, width_of
 
 ROUND = (1, 2, 3, 5)
-"""What people try of each power of ten on a log scale: 1e-4, 2e-4, 3e-4, 5e-4, 1e-3."""
+"""The usual steps within a power of ten on a log scale: 1e-4, 2e-4, 3e-4, 5e-4, 1e-3."""
 MOST_POWER = 308  # of ten that a float holds
 LEAP = 8
 """Sizes go three doublings at once, which is about the power of ten of a real number."""
@@ -109,7 +109,7 @@ def _doubled(value: float, factor: int, direction: int, spec: KnobSpec) -> float
 
 
 def _rounded(value: float, direction: int, spec: KnobSpec, *, leap: bool) -> float:
-    if value <= 0:  # a log scale does not say what comes after nothing
+    if value <= 0:  # a log scale has no next value after zero
         floor = spec.min if spec.min is not None and spec.min > 0 else spec.default
         return float(floor) if direction > 0 and isinstance(floor, int | float) else value
     if leap:
@@ -169,7 +169,7 @@ def about(view: View, knob: KnobState, wanted: KnobValue | None, width: int, mos
 
 
 def overtaken(knob: KnobState) -> str:
-    """That somebody else has changed the knob while it was edited, in one sentence."""
+    """One sentence: another user has changed the knob while it was edited."""
     by = f" by {numbers.clean(knob.by, 40)}" if knob.by else ""
     return f"changed{by} meanwhile: {numbers.value(knob.value, knob.spec)} is in effect"
 

@@ -26,8 +26,8 @@ from hoptui.tui.styled_text import Line, Span
 from hoptui.tui.widgets import Choices, Lines, Panel
 
 WIDTH, FRAME = 78, 6  # cells of the box, and of its border and padding
-REST = 8  # lines of the box besides what is told of the knob and of what was sent
-TRAIL = 3  # lines for what became of it
+REST = 8  # lines of the box besides the description of the knob and of the commands
+TRAIL = 3  # lines for the outcome
 NUMBER_KINDS = ("int", "float")
 NUMBERS = frozenset("0123456789.+-_eE \u202f\u2009")
 
@@ -199,13 +199,13 @@ class KnobEditor(LiveBox[None]):
             self.draw(EVERYTHING)
 
     def _look_for_others(self, view: View, knob: KnobState) -> None:
-        """Notice when the knob changed under the editor by somebody else's command."""
+        """Notice a change of the edited knob by another user's command."""
         now = Seen.of(knob, self._epoch(view))
         if now == self.draft.seen:
             return
         record = self._record(view)
         if record is not None and record.stage not in FINAL:
-            return  # a restarted run declares the new value before it says that the command was applied
+            return  # a restarted run declares the new value before it reports the command as applied
         own = record is not None and (record.version, record.effective) == (knob.version, knob.value)
         if own or not self.draft.seen.overtaken(knob, now.epoch):
             self.draft.seen = now
@@ -236,7 +236,7 @@ AROUND = 8  # lines of the box besides the list, and of what stays visible of th
 
 
 class StagedBox(LiveBox[None]):
-    """What is staged of one run; once sent, the same rows tell what became of each."""
+    """The staged changes of one run. Once sent, the same rows show the outcome of each."""
 
     BINDINGS = bindings("staged")
 

@@ -71,7 +71,7 @@ def hardware_curves(view: View) -> list[ChartSeries]:
 LEAST_ROWS = 4  # with that of the x axis
 MOST_POINTS = 2048  # of the window: what memory holds in full
 EACH = 2  # points an iteration: so that no two fall together
-THICK = 3  # dots of a layer that can spare one, to be told from the next without colours
+THICK = 3  # dots of a layer that can spare one, to be visible without colours
 PARTS = 24  # of the width: each share is taken over one of them
 SLACK = 1.2  # an iteration is followed by what is between two of them
 REST = (OTHER, "dim")
@@ -101,8 +101,8 @@ def phase_layers(
     """The shares over the last `span_s` seconds before `end` (default: now); empty if no phase is known or
     room is short.
 
-    The time range is shorter if iterations are too fast to tell apart: of several together only the least and
-    the greatest value are known, which do not give the share of a phase that is in some of them.
+    The time range is shorter if iterations are too fast to distinguish. Several iterations together have only
+    a least and a greatest value. These do not give the share of a phase that is in some of them.
     """
     dots, pace = ACROSS * (width - AXIS_WIDTH), phases.iteration_s(view)
     if height < LEAST_ROWS or dots < ACROSS or pace is None:

@@ -50,7 +50,7 @@ class ThroughputPanel(Panel):
         super().__init__(self._lines, self._chart, name="throughput")
 
     def tell(self, view: View, age: str) -> None:
-        """The figures; `age` says how old they are where that must be known."""
+        """The figures; `age` is how old they are, if that must be known."""
         self._lines.show(runs.throughput_lines(view, self._lines.size.width), faded=view.metrics_stale)
         self.label("Throughput", age)
 

@@ -34,7 +34,7 @@ class Item(NamedTuple):
 def items(preferences: Preferences) -> list[Item]:
     """What is wrong, first; then settings, panels, the one shown alone, the metric, and the keys."""
     file = preferences.config.file
-    # A row has no room for the place of the file, which stands below.
+    # A row has no room for the path of the file, which is shown below.
     known = f"{short(file)} " if file else ""
     return [
         *(
@@ -64,7 +64,7 @@ def items(preferences: Preferences) -> list[Item]:
 
 
 def rows(shown: Sequence[Item], cursor: int, width: int) -> list[Line]:
-    """A line each: name, value, and who says so; of what is wrong the beginning."""
+    """A line each: name, value and source. An error is cut to its beginning."""
     return [
         (Span("› " if i == cursor else "  ", "key"), *_row(item, *_columns(width)))
         for i, item in enumerate(shown)
@@ -72,7 +72,7 @@ def rows(shown: Sequence[Item], cursor: int, width: int) -> list[Line]:
 
 
 def head(width: int) -> Line:
-    """What stands over `rows`."""
+    """The heading of `rows`."""
     name, value = _columns(width)
     return Span("  setting", "dim", 2 + name), Span("now", "dim", value), Span("set by", "dim")
 

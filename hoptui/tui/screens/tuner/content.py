@@ -77,7 +77,7 @@ MEMORY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95, 0.98)
 BUDGET = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
 POWER = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Shares of the power that a GPU may draw at all."""
-USUAL_W = 700.0  # where no GPU says its limit: that of an H100 or H200
+USUAL_W = 700.0  # if no GPU reports its limit: that of an H100 or H200
 NEAR = 1e-9
 
 
@@ -177,7 +177,7 @@ class LimitsDraft:
         )
 
     def _power(self, now: float | None, by: int) -> float | None:
-        """The next limit; above all of them there is none."""
+        """The next limit. None above the highest."""
         if now is None:
             return self._watts[-1] if by < 0 else None
         if by > 0 and now >= self._watts[-1]:

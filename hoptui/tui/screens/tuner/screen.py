@@ -135,7 +135,7 @@ class TunerScreen(LiveScreen):
             self.query_one(KeyBar).show_actions(self._keys(view))
 
     def _draw_facts(self, view: View) -> None:
-        """As many lines as the lists leave: what stands first counts most."""
+        """As many lines as the lists leave. The first lines are the most important."""
         lines = self._lines("tuner-facts")
         if not lines.size.width:
             return
