@@ -10,6 +10,7 @@ import json
 import sys
 from bisect import bisect_right
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -20,7 +21,8 @@ from hoptui.daemon import diagnosis as daemon_diagnosis
 from hoptui.daemon.diagnosis import MOST_ROWS, SETTLED_NS, Diagnosing
 from hoptui.daemon.state.gpu_ownership import Resolved
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.diagnosis.window import ObservationWindow
+from hoptui.diagnosis import window
+from hoptui.diagnosis.window import GpuWindow, ObservationWindow
 from hoptui.domain.columns import concatenate, pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.facts import fact
@@ -331,13 +333,13 @@ def test_from_a_training_script_to_the_command_line(gpu_node: GpuNode) -> None:
     assert viewer.run("small").diagnosis is not None
 
 
-def test_every_field_of_the_window_is_filled() -> None:
+@pytest.mark.parametrize(
+    ("kind", "module"), [(ObservationWindow, daemon_diagnosis), (GpuWindow, window)], ids=["run", "gpu"]
+)
+def test_every_field_of_a_window_is_filled(kind: type, module: ModuleType) -> None:
     """One that is left at its default would make a verdict that never comes."""
-    tree = ast.parse(inspect.getsource(daemon_diagnosis))
-    calls = [
-        n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "ObservationWindow"
-    ]
-    (call,) = calls
-    filled = {keyword.arg for keyword in call.keywords}
-    lacking = {field.name for field in dataclasses.fields(ObservationWindow)} - filled
-    assert not lacking, f"fill {lacking} in _window of hoptui/daemon/diagnosis.py"
+    made = (node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call))
+    calls = [node for node in made if ast.unparse(node.func) == kind.__name__]
+    filled = max(({keyword.arg for keyword in call.keywords} for call in calls), key=len)
+    lacking = {field.name for field in dataclasses.fields(kind)} - filled
+    assert not lacking, f"fill {lacking} of {kind.__name__} in {module.__name__}"

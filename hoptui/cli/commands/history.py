@@ -130,22 +130,12 @@ def _with_older(newest: list[CommandRecord], path: Path) -> list[CommandRecord]:
 
 
 def _recorded(name: str) -> tuple[RunState, None, list[CommandRecord]]:
-    from hoptui.cli.support import recordings
+    from hoptui.cli.support.recordings import of_run
     from hoptui.model.recorded import store
     from hoptui.recording import RecordingError
 
-    where = recordings.places()
-    found = recordings.entries(where)
-    if not recordings.matching(found, name):
-        raise Fail(
-            f"no run {name!r} on this node, and no recording of it in {where.state}; "
-            "hoptui ls --all lists all runs",
-            MISSING,
-        )
-    entry = recordings.one(found, name, where)
-    if entry.state is None:
-        raise Fail(entry.problem, REJECTED)
+    state, path = of_run(name)
     try:
-        return entry.state, None, [left(record) for record in store.recorded_commands(entry.path)]
+        return state, None, [left(record) for record in store.recorded_commands(path)]
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None

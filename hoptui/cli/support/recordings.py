@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import hoptui
-from hoptui.cli.support.terminal import MISSING, Fail
+from hoptui.cli.support.terminal import MISSING, REJECTED, Fail
 from hoptui.client.target import RECORDED, is_path
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.presentation import numbers
+from hoptui.protocol.messages import RunState
 from hoptui.recording import library
 from hoptui.recording.library import RecordingEntry
 
@@ -54,6 +55,26 @@ def find(name: str) -> Path:
     if not matching(found, name) and Path(name).is_file():
         return Path(name)  # in this directory, with another suffix
     return one(found, name, where).path
+
+
+def of_run(name: str) -> tuple[RunState, Path]:
+    """The run of this name or id that the daemon does not know, as its recording has it, and the file.
+
+    Raises:
+        Fail: no recording of such a run, several, or one that cannot be read.
+    """
+    where = places()
+    found = entries(where)
+    if not matching(found, name):
+        raise Fail(
+            f"no run {name!r} on this node, and no recording of it in {where.state}; "
+            "hoptui ls --all lists all runs",
+            MISSING,
+        )
+    entry = one(found, name, where)
+    if entry.state is None:
+        raise Fail(entry.problem, REJECTED)
+    return entry.state, entry.path
 
 
 def example(name: str = EXAMPLE) -> Path:
