@@ -4,7 +4,7 @@ A GPU waits for input, environments, other ranks, or the next kernel. An SM with
 claim a part of it; the rest belongs to the kernels, which are too small or launched too slowly. A GPU with
 work is limited by its arithmetic, its memory bus, its power, its heat, or by how the work is cut.
 
-Where no other source is named, figures are means of the H100 traces of which extracts are in
+Figures without a named source are means of H100 traces. Extracts of these traces are in
 `tests/diagnosis/data`.
 """
 
@@ -21,12 +21,12 @@ from hoptui.domain.tuning import Verdict
 
 MOST_CERTAIN = 0.95
 UNSURE = 0.6
-"""The most that is believed of a verdict that rests on little, or on evidence that another cause would leave
-as well."""
+"""The highest confidence of a verdict with little evidence, or with evidence that also fits another
+cause."""
 
 
 class Finding(NamedTuple):
-    """A verdict that may be; `lost` is the share of the time, or of the speed, that it explains."""
+    """A possible verdict. `lost` is the share of the time, or of the speed, that it explains."""
 
     verdict: Verdict
     confidence: float
@@ -34,12 +34,12 @@ class Finding(NamedTuple):
     facts: tuple[Fact, ...]
 
     def at_most(self, confidence: float) -> Finding:
-        """The same, with no more confidence than that."""
+        """The same finding, with its confidence limited to this value."""
         return self._replace(confidence=min(self.confidence, confidence))
 
 
 class ConfidenceScale(NamedTuple):
-    """From where on a cause is named, at even odds, and where it is all but certain."""
+    """The figure at which a cause has even odds, and the figure from which it is almost certain."""
 
     named: float
     certain: float
@@ -52,7 +52,7 @@ class ConfidenceScale(NamedTuple):
 
 
 class Means:
-    """Readings of `GpuWindow`, averaged over those of the run's GPUs that have them; NaN where none has.
+    """Readings of `GpuWindow`, averaged over the run's GPUs that have them. NaN if none has.
 
     `memory` is that of the fullest; `uploading` the share of what PCIe carries.
     """
@@ -87,14 +87,14 @@ class Means:
 
 
 def share(value: float) -> float:
-    """A share, as fine as it is shown: three decimals below 0.1, else two. A finer one would be news at every
-    look."""
+    """A share, rounded as it is shown: three decimals below 0.1, otherwise two. A finer value would change at
+    every look."""
     shown = round(100 * value, 1 if abs(value) < 0.0995 else 0)  # in per cent: the sentence rounds alike
     return round(shown / 100, 3)
 
 
 def share_fact(code: str, value: float) -> tuple[Fact, ...]:
-    """A fact with a `share`, none where it is not known."""
+    """A fact with a `share`. Empty if the share is unknown."""
     return (fact(code, share=share(value)),) if math.isfinite(value) else ()
 
 
@@ -107,7 +107,7 @@ def power(seen: Means) -> tuple[Fact, ...]:
 
 
 def clock(mhz: float, highest: float) -> tuple[Fact, ...]:
-    """The clock of the SMs and the highest one, both in MHz, none where one of them is not known."""
+    """The clock of the SMs and the highest one, both in MHz. Empty if either is unknown."""
     if not (math.isfinite(mhz) and highest > 0):
         return ()
     return (fact("gpu.clock", mhz=round(mhz, 0), max_mhz=round(highest, 0)),)
@@ -143,7 +143,7 @@ WAITING = ConfidenceScale(0.25, 0.5)
 """Share of the time that the GPU waits for input or environments: a load whose SMs have work for 65 % of the
 time loses less to any other single cause."""
 UNSEEN = ConfidenceScale(0.5, 0.75)
-"""The same where no GPU is seen to idle: on a CPU a phase waits for nothing, and limits a run only where it
+"""The same without readings of an idle GPU. On a CPU a phase waits for nothing, and limits a run only if it
 takes most of the time."""
 EXCHANGING = ConfidenceScale(0.2, 0.4)
 """Share of the time in exchange: two GPUs that are 1.98 times as fast as one lose 0.01 to it
@@ -170,7 +170,7 @@ LINK_ALONE = 0.7
 """The highest confidence that NVLink traffic gives without a phase that measures the wait."""
 WORKS_ON = 0.05
 NOTICED = 0.05
-"""A GPU that waits less has hardly what the tuner asks of a change to gain."""
+"""If a GPU waits less than this, a change can hardly gain what the tuner requires."""
 
 
 def waiting(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
@@ -219,8 +219,8 @@ def launching(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
 
 
 def noticed(window: ObservationWindow, seen: Means) -> Iterator[tuple[Verdict, tuple[Fact, ...]]]:
-    """What a GPU is seen to wait for now and then, as a verdict's name and facts: it may be worth a change
-    beside what limits it most."""
+    """An occasional wait of a GPU, as a verdict's name and facts. It may be worth a change in addition to the
+    main limit."""
     if seen.busy == seen.busy:
         if _lost_to_data(window, seen) >= NOTICED:
             yield "data-bound", _phase(window, DATA)
@@ -229,7 +229,7 @@ def noticed(window: ObservationWindow, seen: Means) -> Iterator[tuple[Verdict, t
 
 
 def waits_for_the_host(seen: Means) -> bool:
-    """Whether the GPU has nothing to do, and not because launching takes so long."""
+    """Whether the GPU has no work for a reason other than slow launches."""
     return seen.busy < NOTHING_RUNS or (_launches(seen) is False and seen.idle > WAITING.named)
 
 
@@ -242,8 +242,8 @@ def _claimed(window: ObservationWindow, names: frozenset[str]) -> tuple[float, s
 
 
 def _lost_to_data(window: ObservationWindow, seen: Means) -> float:
-    """The GPU works on through a part of a phase that a host's clock has measured: only what it idles is
-    lost."""
+    """The lost part of a phase that the host's clock measured. The GPU works during some of it, so only its
+    idle time is lost."""
     return min(_claimed(window, DATA)[0], seen.idle)
 
 
@@ -274,7 +274,7 @@ def _lost_to_exchange(window: ObservationWindow, seen: Means) -> float:
 
 
 def _may_wait_for_ranks(window: ObservationWindow, seen: Means) -> bool:
-    """Whether ranks may wait for each other without anything here that shows it: no phase, no NVLink, GPUs
+    """Whether ranks may wait for each other unseen: no phase shows it, and NVLink is unread or some GPUs are
     elsewhere."""
     if window.world < 2 or _claimed(window, EXCHANGE)[1]:
         return False
@@ -282,7 +282,7 @@ def _may_wait_for_ranks(window: ObservationWindow, seen: Means) -> bool:
 
 
 def _launches(seen: Means) -> bool | None:
-    """Whether the host may be launching all the time; None: not known."""
+    """Whether the host may be launching all the time. None if unknown."""
     return seen.upload >= LAUNCHES_BYTES_PER_S if seen.upload == seen.upload else None
 
 
@@ -309,8 +309,8 @@ CLOCK_LOST = ConfidenceScale(0.05, 0.15)
 """At the power limit a language model loses 0.045 of the clock with a micro-batch of 8, 0.11 with 16, 0.17
 with 64."""
 HOT = ConfidenceScale(0.2, 0.5)
-"""Share of the readings in which heat or the power brake holds the clocks down: unlike the power limit, that
-is never normal."""
+"""Share of the readings in which heat or the power brake reduces the clocks. Unlike the power limit, this is
+never normal."""
 HEAT_COSTS = 0.2
 """At least so much is lost to heat: a board that is too hot halves its clocks now and then (nvml.h)."""
 HALF_EMPTY = 0.45
@@ -366,7 +366,7 @@ def unused_memory(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
 
 
 def healthy(seen: Means) -> Iterator[Finding]:
-    """That all is well: the SMs have work, and no part of the GPU is at its limit."""
+    """The healthy finding: the SMs have work, and no part of the GPU is at its limit."""
     if seen.sm >= ENOUGH_SM:
         sure = 0.5 + 0.4 * min(1.0, (seen.sm - ENOUGH_SM) / (FULL_SM - ENOUGH_SM))
         shares = (

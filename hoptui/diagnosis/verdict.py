@@ -32,7 +32,7 @@ from hoptui.domain.tuning import Diagnosis, Verdict
 SECOND = 1_000_000_000
 FEW_ROWS, FEW_ITERATIONS, SHORT_S = 5, 3, 5.0
 NEAR = 0.7
-"""A second cause that costs so much of what the first one does leaves doubt as to which is the first."""
+"""If a second cause costs this share of the first one's cost, it is uncertain which is the main cause."""
 UNEVEN = 0.15
 """The difference from which GPUs of one run are uneven. Those of two equal ranks differ by 0.01."""
 
@@ -45,7 +45,7 @@ REFRESH_NS = 10 * SECOND
 
 
 def findings(window: ObservationWindow) -> list[Finding]:
-    """All that may limit the run, the most likely first; never empty, and never more certain than the
+    """All possible limits of the run, the most likely first. Never empty, and never more certain than the
     evidence allows."""
     if not window.iterations:
         return [_unknown(fact("time.all_aside", share=share(window.aside)))]
@@ -64,8 +64,8 @@ def findings(window: ObservationWindow) -> list[Finding]:
 
 
 class Diagnostician:
-    """The verdict on one run, look by look: it changes when another one has been the better one for some
-    looks running."""
+    """The verdict on one run, look by look. It changes when another one has been better for several looks in
+    a row."""
 
     def __init__(self) -> None:
         self.told: Diagnosis | None = None

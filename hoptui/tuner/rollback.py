@@ -23,8 +23,8 @@ RETRY_S, TRIES = 10.0, 5
 """The seconds between attempts of a refused rollback, and the number of attempts. A retry costs nothing.
 Giving up leaves the run with a value that is not known to be good."""
 DECLARED_S = 60.0
-"""A new process declares its knobs one by one. Those that it has not declared after so many seconds, it does
-not have."""
+"""A new process declares its knobs one by one. After this many seconds, undeclared knobs count as
+missing."""
 UNHEARD_S, UNHEARD_ITERATIONS = 10.0, 2
 """For so many seconds, and so many iterations, the run may still carry out a command that another daemon
 sent. It is unknown whether the command came before the present iteration."""
@@ -122,7 +122,7 @@ class Rollback:
         return bool(self._choices(records, sent=True))
 
     def outcome(self, observation: Observation, chosen: Collection[str]) -> Trial | None:
-        """How it ended, as a trial to report; None where there is nothing to know."""
+        """How it ended, as a trial to report. None if there is nothing to report."""
         if not self.report:
             if not (stuck := (*self.left, *self.missing)):
                 return None
@@ -164,7 +164,7 @@ class Rollback:
         records: Sequence[CommandRecord],
         chosen: Collection[str],
     ) -> tuple[Change, ...]:
-        """What is to be set, where the values will be `then`: nothing, where none of them is of the trial."""
+        """The changes to send if the values will be `then`. Empty if none of these is from the trial."""
         off = [k for k, v in self.targets.items() if k in values and then[k] != v and k not in chosen]
         brought = self._brought(records)
         if not self.report and not any((knob, then[knob]) in brought for knob in off):
