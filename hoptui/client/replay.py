@@ -23,7 +23,6 @@ SECOND = 1_000_000_000
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 1000.0)
 WHOLE_S = 180.0  # default speed: the least of SPEEDS that plays the recording within this time, if any
 APART_S = 1.0  # events within this time are one stop of `step_event`
-REFUSED = "this is a recording: the run cannot be steered from here"
 
 
 class Tick(NamedTuple):
@@ -121,7 +120,6 @@ class Replay:
             wanted=details.get("value"),
             stage="rejected",
             code="recording",
-            reason=REFUSED,
             origin=Origin(user=user_name(), pid=os.getpid(), client="replay"),
             why=details.get("why", ""),
             t=now,
@@ -138,7 +136,7 @@ class Replay:
         """Refuse to tune. `store.tuned` has the refusal."""
         self.store.tuned = {
             **self.store.tuned,
-            run_id: Tuned(id=0, run=run_id, granted=False, reason=REFUSED),
+            run_id: Tuned(id=0, run=run_id, granted=False, code="recording"),
         }
 
     # playing ------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class History:
             try:
                 with Recording.open(path, boot=this_boot(), still=library.at_rest(path)) as recording:
                     found.append(_found(recording))
-            except (RecordingError, msgspec.DecodeError, ValueError) as error:
+            except (RecordingError, msgspec.DecodeError, RecursionError, ValueError) as error:
                 log.warning("%s is ignored: %s", path, error)
         return found
 

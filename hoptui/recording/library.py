@@ -212,7 +212,7 @@ def _entry(path: Path) -> RecordingEntry | None:
             state = msgspec.json.decode(raw, type=KnownRun).state
     except RecordingError as error:
         problem = error.reason
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = f"{path} is damaged: {error}"
     return RecordingEntry(
         path, state.run if state else path.stem, state, problem, size, modified, first, last

@@ -447,7 +447,7 @@ class Records:
             found = self._db.execute(statement, (after,)).fetchall()
         try:
             return [msgspec.json.decode(text, type=kind) for (text,) in found]
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise RecordingError(f"{self._path} is damaged: {error}") from None
 
 

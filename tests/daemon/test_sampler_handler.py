@@ -282,7 +282,7 @@ PART = GpuInfo(uuid="MIG-b1", index=1, name="H100 MIG 1g.10gb", parent="GPU-b")
 
 def node(*gpus: GpuInfo) -> Hardware:
     hardware = Hardware()
-    hardware.told(Devices(gpus=gpus))
+    hardware.update(Devices(gpus=gpus))
     return hardware
 
 
@@ -299,11 +299,11 @@ def test_a_sampler_that_dies_before_it_lists_a_gpu_is_the_reason() -> None:
     hardware = Hardware()
     assert not hardware.troubled(None)
     assert hardware.problem == NOT_ANSWERED
-    hardware.told(Devices(problem=fact("driver.not_asked")))
+    hardware.update(Devices(problem=fact("driver.not_asked")))
     assert hardware.troubled(ENDED)
     assert hardware.problem == ENDED
     assert not hardware.troubled(ENDED), "told once"
-    hardware.told(Devices(problem=NO_DRIVER))
+    hardware.update(Devices(problem=NO_DRIVER))
     assert not hardware.troubled(None)
     assert hardware.problem == NO_DRIVER
 
@@ -317,14 +317,14 @@ def test_gpus_that_are_known_stay_when_the_sampler_dies() -> None:
 def test_a_gpu_that_is_left_alone_keeps_its_place_with_the_reason() -> None:
     hardware = node(A, B, PART, C)
     assert hardware.leave({1: 60.0})
-    hardware.told(Devices(gpus=(A, C)))
+    hardware.update(Devices(gpus=(A, C)))
     assert [gpu.uuid for gpu in hardware.gpus] == ["GPU-a", "GPU-b", "MIG-b1", "GPU-c"]
     hung = fact("gpu.hung", again_s=60.0)
     assert problems(hardware) == {"GPU-a": None, "GPU-b": hung, "MIG-b1": hung, "GPU-c": None}
     assert hardware.problem is None
     assert not hardware.leave({1: 60.0})
     hardware.leave({})
-    hardware.told(Devices(gpus=(A, B, C)))
+    hardware.update(Devices(gpus=(A, B, C)))
     assert problems(hardware) == {"GPU-a": None, "GPU-b": None, "GPU-c": None}
 
 
@@ -338,9 +338,9 @@ def test_the_driver_as_a_whole() -> None:
 
 def test_gpus_outlive_their_driver_and_the_list() -> None:
     hardware = node(A, B, PART)
-    hardware.told(Devices(problem=NO_DRIVER))
+    hardware.update(Devices(problem=NO_DRIVER))
     assert list(problems(hardware).values()) == [NO_DRIVER] * 3
-    hardware.told(Devices(gpus=(A,)))
+    hardware.update(Devices(gpus=(A,)))
     assert problems(hardware) == {
         "GPU-a": None,
         "GPU-b": fact("gpu.not_listed"),

@@ -80,6 +80,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"knob": "lr", "value": 1e-3, "version": 3, "by": ""},
     ],
     "pending_conflict": {"by": "ana (pid 4121)", "knob": "lr", "value": 1e-3},
+    "recording": {},
     "held_by_person": {"knob": "lr"},
     "later_command": {"by": "the tuner"},
     "no_boundary": {"ttl_s": 600.0},

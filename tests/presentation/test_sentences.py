@@ -105,6 +105,17 @@ def test_samples_fit_their_sentences(code: str) -> None:
         assert not sentences.sentence(Fact(code, fields)).startswith(f"{code} (")
 
 
+def test_nothing_in_a_field_brings_a_viewer_down() -> None:
+    """A hostile recording may hold a number without end, or facts in facts in facts."""
+    endless = Fact("state.no_pulse", {"age_s": 10**400})
+    assert sentences.sentence(endless).isprintable()
+    deep = fact("raised", error="no")
+    for _ in range(2000):
+        deep = Fact("several", {"facts": [{"code": deep.code, "fields": deep.fields}]})
+    for one in (deep, Fact("of.next.year", deep.fields)):
+        assert len(sentences.sentence(one)) <= sentences.LONGEST
+
+
 def test_what_is_not_known_here_shows_as_it_is() -> None:
     assert sentences.sentence(Fact("of.next.year", {"share": 0.5})) == "of.next.year (share 0.5)"
     assert sentences.sentence(Fact("of.next.year")) == "of.next.year"

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from hoptui.domain.columns import Columns, pack
-from hoptui.recording import Recording
+from hoptui.recording import Recording, RecordingError
 from tests import factories
 
 SECOND = 1_000_000_000
@@ -124,3 +126,16 @@ def test_a_block(recording: Recording, path: Path) -> None:
         (a, b, {name: v[i] for name, v in zip(json.loads(names), values, strict=True) if v[i] is not None})
         for i, (a, b) in enumerate(zip(t, step, strict=True))
     ] == given
+
+
+@pytest.mark.parametrize("table", ["events", "commands"])
+def test_a_record_nested_without_end_is_damage(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "r.hoptui"
+    Recording.create(path).close()
+    deep = '{"fields":' + '{"a":' * 100_000 + "1" + "}" * 100_001
+    with sqlite3.connect(path) as db:
+        first = "1, 1" if table == "events" else "'a', 1"
+        db.execute(f"INSERT INTO {table} VALUES ({first}, ?)", (deep,))
+    db.close()
+    with Recording.open(path) as recording, pytest.raises(RecordingError, match="is damaged"):
+        recording.events() if table == "events" else recording.commands()

@@ -13,7 +13,7 @@ import pytest
 from hoptui import settings
 from hoptui.settings import Config, Remembered
 from hoptui.tui.preferences import HIDEABLE, Preferences
-from hoptui.tui.render_loop import told
+from hoptui.tui.render_loop import configuration_problems
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.settings import content
 from hoptui.tui.screens.settings.screen import SettingsScreen
@@ -135,9 +135,9 @@ def test_everything_that_is_set_has_a_line_with_its_origin(tmp_path: Path, golde
 def test_many_problems_are_one_sentence_and_all_of_them_in_the_list(golden: Golden) -> None:
     problems = tuple(f"line {number}: there is no action run.ghost{number}" for number in range(12))
     prefs = Preferences(Config(problems=problems))
-    golden([told(prefs)])
-    assert told(Preferences(Config(problems=problems[:1]))) == problems[0]
-    assert told(Preferences(Config())) == ""
+    golden([configuration_problems(prefs)])
+    assert configuration_problems(Preferences(Config(problems=problems[:1]))) == problems[0]
+    assert configuration_problems(Preferences(Config())) == ""
     items = content.items(prefs)
     assert [item.help for item in items[:12]] == list(problems)
     assert f"⚠ {problems[0]}" in said(content.rows(items, 1, 70)[0])

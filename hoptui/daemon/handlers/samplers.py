@@ -46,7 +46,7 @@ class Hardware:
         self._known: dict[str, GpuInfo] = {}
         self._left: Mapping[int, float] = {}
 
-    def told(self, devices: Devices) -> None:
+    def update(self, devices: Devices) -> None:
         """The sampler lists GPUs, or reports why it cannot."""
         self._told = devices
         self._known.update((gpu.uuid, gpu) for gpu in devices.gpus)
@@ -150,7 +150,7 @@ class SamplerDesk:
                 self._assign()
             case Devices():
                 before = self._hardware.gpus
-                self._hardware.told(message)
+                self._hardware.update(message)
                 self._publish(before)
             case HostInfo():
                 self._hardware.host = message

@@ -396,7 +396,7 @@ def _known_run(recording: Recording) -> KnownRun:
         raise RecordingError(f"{recording.path} does not name its run")
     try:
         return msgspec.json.decode(raw, type=KnownRun)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RecordingError(f"{recording.path} is damaged: {error}") from None
 
 
@@ -414,7 +414,7 @@ def _node(recording: Recording, sources: dict[str, tuple[int, int, int]]) -> Nod
     if raw is not None:
         try:
             remembered = decode_node(raw)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise RecordingError(f"{recording.path} is damaged: {error}") from None
         return structs.replace(
             remembered,

@@ -35,17 +35,22 @@ def sentence(fact: Fact) -> str:
 
     The code of a newer hoptui, or fields that do not fit, give the code and the fields as they are.
     """
-    entry = CATALOGUE.get(fact.code)
-    if entry is not None:
+    for write in (_from_catalogue, _as_it_is):
         try:
-            text = (
-                fill(entry, fact.fields, sentence) if isinstance(entry, str) else entry(fact.fields, sentence)
-            )
-            return numbers.clean(text, LONGEST)
-        except (LookupError, TypeError, ValueError, AttributeError):
-            pass
+            return numbers.clean(write(fact), LONGEST)
+        except Exception:  # fields come from other processes and files: nothing in them may stop a viewer
+            continue
+    return numbers.clean(fact.code, LONGEST)
+
+
+def _from_catalogue(fact: Fact) -> str:
+    entry = CATALOGUE[fact.code]
+    return fill(entry, fact.fields, sentence) if isinstance(entry, str) else entry(fact.fields, sentence)
+
+
+def _as_it_is(fact: Fact) -> str:
     fields = ", ".join(f"{name} {value}" for name, value in fact.fields.items())
-    return numbers.clean(f"{fact.code} ({fields})" if fields else fact.code, LONGEST)
+    return f"{fact.code} ({fields})" if fields else fact.code
 
 
 def text_of(fact: Fact | None) -> str:

@@ -67,6 +67,7 @@ SENTENCES: Mapping[str, Entry] = {
         f"set by {f['by'] or 'the run itself'}"
     ),
     "pending_conflict": "{by} was first: {knob} → {value:value} is already scheduled",
+    "recording": "this is a recording: the run cannot be steered from here",
     "held_by_person": "a user set {knob}: the tuner leaves it alone until it is released",
     # replaced, too late, or lost with a process
     "later_command": "a later command of {by} took its place",
