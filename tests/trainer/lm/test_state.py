@@ -104,7 +104,10 @@ def test_attention_is_chosen_again_when_its_shape_or_number_format_changes(
 ) -> None:
     calls: list[object] = []
 
-    def choose(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, ranks: RankGroup) -> str:
+    def choose(
+        shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, ranks: RankGroup, *, causal: bool
+    ) -> str:
+        assert causal
         calls.append((shape, dtype))
         return f"attention: for {shape[2]}"
 

@@ -213,7 +213,9 @@ def test_a_batch_or_a_length_changes_what_is_read_back(trial: Trial) -> None:
 
 def test_what_is_measured_for_another_length_is_told(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "attention: for {} tokens in {}"
-    monkeypatch.setattr(states, "choose_attention", lambda shape, dtype, *_: said.format(shape[2], dtype))
+    monkeypatch.setattr(
+        states, "choose_attention", lambda shape, dtype, *_, **__: said.format(shape[2], dtype)
+    )
     trial.after = {
         1: lambda: trial.ask("set", knob="seq_len", value=32),
         2: lambda: trial.ask("set", knob="precision", value="bf16"),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hoptui_trainer.common.attention import choose_attention
 from hoptui_trainer.common.auto_settings import resolve_modes
 from hoptui_trainer.common.batch import largest_share, piece_sizes, pieces
 from hoptui_trainer.common.compilation import compiled
@@ -17,7 +18,6 @@ from hoptui_trainer.common.modes import CompileMode, Precision
 from hoptui_trainer.common.precision import autocast, compute_dtype, grad_scaler, use
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.supervised_state import SupervisedState
-from hoptui_trainer.lm.attention import choose_attention
 from hoptui_trainer.lm.config import LMConfig
 from hoptui_trainer.lm.evaluate import HeldOut, bits_per_byte
 from hoptui_trainer.lm.float8 import from_float8, to_float8
@@ -199,7 +199,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
         batch = config.micro_batch or max(1, FIRST_TOKENS // config.seq_len)
         heads = self.model.heads
         shape = (batch, heads, config.seq_len, self.model.table.shape[1] // heads)
-        if note := choose_attention(shape, dtype, self.device, self.ranks):
+        if note := choose_attention(shape, dtype, self.device, self.ranks, causal=True):
             self.notes.append(note)
         self._attended = config.seq_len, dtype
 

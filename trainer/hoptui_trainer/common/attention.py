@@ -27,17 +27,23 @@ SWITCHES: Mapping[str, Callable[[bool], None]] = {
 
 
 def choose_attention(
-    shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, ranks: RankGroup
+    shape: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+    ranks: RankGroup,
+    *,
+    causal: bool,
 ) -> str:
     """Let attention of `shape` (B, H, T, D) use the fastest kernel from now on, on all ranks the same, and
-    return what was measured.
+    return what was measured. With `causal`, each position sees only itself and those before it.
 
     For the whole process and before anything of that shape is compiled. Empty on a CPU, where torch has one
     kernel.
     """
     if device.type != "cuda":
         return ""
-    milliseconds = slowest(ranks.gather({name: _measured(name, shape, dtype, device) for name in SWITCHES}))
+    own = {name: _measured(name, shape, dtype, device, causal=causal) for name in SWITCHES}
+    milliseconds = slowest(ranks.gather(own))
     chosen = fastest(milliseconds)
     _allow(*((chosen,) if chosen else SWITCHES))
     figures = [f"{name} {'–' if ms is None else f'{ms:.2f} ms'}" for name, ms in milliseconds.items()]
@@ -66,14 +72,14 @@ def _allow(*names: str) -> None:
 
 
 def _measured(
-    name: str, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
+    name: str, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, *, causal: bool
 ) -> float | None:
     """Milliseconds of one forward and backward pass; None if the kernel does not take the shape."""
     _allow(name)
     cuda.enable_math_sdp(False)
     try:
         with warnings.catch_warnings(action="ignore"):  # torch explains at length why a kernel is no choice
-            return _timed(_inputs(shape, dtype, device))
+            return _timed(_inputs(shape, dtype, device), causal=causal)
     except RuntimeError:  # "No available kernel", or memory
         return None
     finally:
@@ -81,7 +87,7 @@ def _measured(
 
 
 def _inputs(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Query, key and value with the strides that the model gives them."""
+    """Query, key and value with the strides that models give them."""
     batch, heads, length, width = shape
     return [
         torch.randn(batch, length, heads, width, dtype=dtype, device=device).transpose(1, 2).requires_grad_()
@@ -89,14 +95,14 @@ def _inputs(shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.
     ]
 
 
-def _timed(inputs: list[Tensor]) -> float:
+def _timed(inputs: list[Tensor], *, causal: bool) -> float:
     query, key, value = inputs
     slope = torch.randn_like(query)
     start, end = (torch.Event("cuda", enable_timing=True) for _ in range(2))
     for turn in range(-3, REPEATS):
         if turn == 0:
             start.record()
-        out = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        out = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
         torch.autograd.grad(out, inputs, slope)
     end.record()
     end.synchronize()

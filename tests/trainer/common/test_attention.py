@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
+from hoptui_trainer.common.attention import choose_attention, fastest, slowest
 from hoptui_trainer.common.ranks import ALONE
-from hoptui_trainer.lm.attention import choose_attention, fastest, slowest
 
 
 def test_the_fastest_is_the_one_with_the_least_time() -> None:
@@ -20,4 +20,4 @@ def test_ranks_go_by_the_time_of_the_slowest_and_leave_what_does_not_work_on_all
 
 
 def test_a_cpu_has_no_choice() -> None:
-    assert choose_attention((1, 1, 8, 8), torch.float32, torch.device("cpu"), ALONE) == ""
+    assert choose_attention((1, 1, 8, 8), torch.float32, torch.device("cpu"), ALONE, causal=True) == ""
