@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hoptui_trainer.common.errors import UsageError
-from hoptui_trainer.lm.float8 import fits, from_float8, to_float8
+from hoptui_trainer.lm.float8 import fits, float8_flops, from_float8, to_float8
 from hoptui_trainer.lm.state import LMState
 
 
@@ -36,6 +36,8 @@ def test_there_and_back_with_the_same_parameters(make_state: Callable[..., LMSta
     expected = float(state.nats(inputs, targets).detach())
     to_float8(state.model.blocks, emulate=True)
     assert "Float8" in type(state.model.blocks[0].mlp_in).__name__
+    # Of a block of width 16: 12 matrices of 16 × 16.
+    assert float8_flops(state.model.blocks) == 6 * 2 * 12 * 16 * 16
     rough = state.nats(inputs, targets)
     torch.autograd.backward(rough)
     assert float(rough.detach()) != expected
@@ -43,5 +45,6 @@ def test_there_and_back_with_the_same_parameters(make_state: Callable[..., LMSta
     assert state.gradient.flat.isfinite().all()
     assert state.gradient.flat.any()
     from_float8(state.model.blocks)
+    assert float8_flops(state.model.blocks) == 0
     assert all(one is other for one, other in zip(state.model.parameters(), before, strict=True))
     assert float(state.nats(inputs, targets).detach()) == expected

@@ -62,8 +62,7 @@ def declare(run: hoptui.Run, state: LMState, meter: Meter) -> None:
 
 
 def declare_cost(run: hoptui.Run, state: LMState) -> None:
-    """Declare what a token costs: nothing on a CPU, whose peak is unknown, nor under FP8, which has two."""
+    """Declare what a token costs: nothing on a CPU, whose peak is unknown."""
     if state.device.type == "cuda":
-        known = state.precision != "fp8"
-        cost = state.model.flops_per_token(state.config.seq_len) if known else 0.0
-        run.flops(cost, metric="tokens_per_s", precision=state.precision)
+        cost = state.cost
+        run.flops(cost.flops, metric="tokens_per_s", precision=cost.precision)

@@ -13,6 +13,7 @@ from hoptui_trainer.common.auto_settings import resolve_modes
 from hoptui_trainer.common.batch import largest_share, piece_sizes, pieces
 from hoptui_trainer.common.compilation import compiled
 from hoptui_trainer.common.dry_run import Sizes
+from hoptui_trainer.common.flops import Cost, mixed_cost
 from hoptui_trainer.common.memory import on_all_ranks
 from hoptui_trainer.common.modes import CompileMode, Precision
 from hoptui_trainer.common.precision import autocast, compute_dtype, grad_scaler, use
@@ -20,7 +21,7 @@ from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.supervised_state import SupervisedState
 from hoptui_trainer.lm.config import LMConfig
 from hoptui_trainer.lm.evaluate import HeldOut, bits_per_byte
-from hoptui_trainer.lm.float8 import from_float8, to_float8
+from hoptui_trainer.lm.float8 import float8_flops, from_float8, to_float8
 from hoptui_trainer.lm.loss import graded, head_loss, nats
 from hoptui_trainer.lm.model import GPT
 from hoptui_trainer.lm.sequence_sampler import SequenceSampler
@@ -169,6 +170,14 @@ class LMState(SupervisedState[LMConfig, GPT]):
         rows, width = self.model.table.shape
         model = self.model
         return {"rows": rows, "d_model": width, "layers": len(model.blocks), "heads": model.heads}
+
+    @property
+    def cost(self) -> Cost:
+        """FLOPs of a token at the length that sequences have."""
+        flops = self.model.flops_per_token(self.config.seq_len)
+        if self.precision == "fp8":
+            return mixed_cost(flops, float8_flops(self.model.blocks), self.device)
+        return Cost(flops, self.precision)
 
     @property
     def sizes(self) -> Sizes:

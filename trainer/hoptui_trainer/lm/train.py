@@ -156,5 +156,4 @@ def progress(job: LMOptions, state: LMState, done: Finished, tokens_per_s: float
 def utilization(state: LMState, tokens_per_s: float) -> float | None:
     """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of tokens: their
     seconds at the peak."""
-    cost = state.model.flops_per_token(state.config.seq_len)
-    return mfu(cost, tokens_per_s, state.device, state.precision, state.ranks.world)
+    return mfu(state.cost, tokens_per_s, state.device, state.ranks.world)

@@ -19,7 +19,7 @@ from hoptui_trainer.common.checkpoint import read_checkpoint
 from hoptui_trainer.common.compilation import steady
 from hoptui_trainer.common.cuda_graphs import WARM_UPS
 from hoptui_trainer.common.device import choose_device, describe_device
-from hoptui_trainer.common.flops import conventions, mfu
+from hoptui_trainer.common.flops import Cost, conventions, mfu
 from hoptui_trainer.common.memory import (
     greatest_bytes,
     is_out_of_memory,
@@ -89,7 +89,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
             reset_peak(device)
 
             def utilization(steps_per_s: float) -> float | None:
-                return mfu(flops_per_step(state), steps_per_s, device, state.precision, ranks.world)
+                return mfu(Cost(flops_per_step(state), state.precision), steps_per_s, device, ranks.world)
 
             handles = declare(run, job, state)
             session = TrainingSession(

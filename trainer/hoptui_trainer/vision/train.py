@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hoptui_trainer.common.errors import UsageError
-from hoptui_trainer.common.flops import conventions, mfu
+from hoptui_trainer.common.flops import Cost, conventions, mfu
 from hoptui_trainer.common.launch import Launch, connected, launched
 from hoptui_trainer.common.memory import greatest_bytes
 from hoptui_trainer.common.metrics import Finished
@@ -188,4 +188,5 @@ def progress(job: VisionOptions, state: VisionState, done: Finished, samples_per
 def utilization(state: VisionState, samples_per_s: float) -> float | None:
     """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of images: their
     seconds at the peak."""
-    return mfu(state.model.flops_per_image(), samples_per_s, state.device, state.precision, state.ranks.world)
+    cost = Cost(state.model.flops_per_image(), state.precision)
+    return mfu(cost, samples_per_s, state.device, state.ranks.world)
