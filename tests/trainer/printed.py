@@ -7,6 +7,7 @@ from collections.abc import Iterable
 MEASURED = {
     r"(accuracy|held out|evaluation) [\d.]+": r"\1 N",
     r"; [\d.]+ s.*": "; RATES",
+    r"(?m)^memory: [\d.]+ GB total, [\d.]+ GB allocated, [\d.]+ GB free, [\d.]+ GB planned with": "memory: N",
 }
 """Patterns of measured numbers, and what stands for them in a golden text."""
 

@@ -12,7 +12,7 @@ import torch
 from hoptui_trainer.common import device as devices
 from hoptui_trainer.common.cgroups import VERSIONS, left_bytes
 from hoptui_trainer.common.device import free_bytes
-from hoptui_trainer.common.memory import USABLE, limit_bytes
+from hoptui_trainer.common.memory_budget import USABLE, limit_bytes
 
 CPU = torch.device("cpu")
 V2, V1 = VERSIONS

@@ -9,13 +9,11 @@ import torch
 from hoptui_trainer.common import memory
 from hoptui_trainer.common.device import free_bytes
 from hoptui_trainer.common.memory import (
-    USABLE,
     SizeTrial,
     choose_micro_batch,
     greatest_bytes,
     insist,
     is_out_of_memory,
-    limit_bytes,
     on_all_ranks,
     peak_bytes,
     predicted_peak,
@@ -24,6 +22,7 @@ from hoptui_trainer.common.memory import (
     reset_peak,
     set_peak_aside,
 )
+from hoptui_trainer.common.memory_budget import USABLE, limit_bytes
 from hoptui_trainer.common.ranks import RankGroup
 
 CPU = torch.device("cpu")

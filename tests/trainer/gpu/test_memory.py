@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from hoptui_trainer.common.memory import SizeTrial, limit_bytes, predicted_peak, release
+from hoptui_trainer.common.memory import SizeTrial, predicted_peak, release
+from hoptui_trainer.common.memory_budget import limit_bytes
 from hoptui_trainer.ppo.memory import bytes_needed
 from tests.trainer.gpu.small import iterate, lm_state, memory_limit, ppo_state, vision_state
 

@@ -25,6 +25,13 @@ class Version(NamedTuple):
     given_up: str
 
 
+class Room(NamedTuple):
+    """The limit of a control group, and what of it is not in use, in bytes."""
+
+    limit: int
+    left: int
+
+
 VERSIONS = (
     Version("", ".", "memory.max", "memory.current", "inactive_file"),
     Version("memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -34,16 +41,26 @@ VERSIONS = (
 def left_bytes(membership: Path = MEMBERSHIP, mounted: Path = MOUNTED) -> int | None:
     """The least that a group of this process, or one above it, leaves it; None where none of them has a
     limit."""
+    return min((room.left for room in _rooms(membership, mounted)), default=None)
+
+
+def granted_bytes(membership: Path = MEMBERSHIP, mounted: Path = MOUNTED) -> int | None:
+    """The least limit of a group of this process, or of one above it; None where none of them has one."""
+    return min((room.limit for room in _rooms(membership, mounted)), default=None)
+
+
+def _rooms(membership: Path, mounted: Path) -> Iterator[Room]:
     try:
         lines = membership.read_text().splitlines()
     except OSError:
-        return None
-    return min((left for line in lines for left in _left(line, mounted)), default=None)
+        return
+    for line in lines:
+        yield from _rooms_of(line, mounted)
 
 
-def _left(line: str, mounted: Path) -> Iterator[int]:
-    """What each group leaves that one line of /proc/self/cgroup speaks of: `number:controllers:path`, without
-    for version 2."""
+def _rooms_of(line: str, mounted: Path) -> Iterator[Room]:
+    """The room of each group that one line of /proc/self/cgroup names: `number:controllers:path`, without
+    controllers for version 2."""
     _, controllers, path = line.split(":", 2)
     own = PurePosixPath(path)
     for version in VERSIONS:
@@ -56,6 +73,6 @@ def _left(line: str, mounted: Path) -> Iterator[int]:
                 limit = int((folder / version.limit).read_text())
                 used = int((folder / version.used).read_text())
                 counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                yield max(0, limit - used + int(counts[version.given_up]))
+                yield Room(limit, max(0, limit - used + int(counts[version.given_up])))
             except (OSError, ValueError, KeyError):  # not mounted, or the limit is "max": there is none
                 continue

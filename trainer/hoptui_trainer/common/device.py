@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from typing import Literal
 
 import psutil
@@ -127,7 +128,7 @@ def free_bytes(device: torch.device, local_world: int) -> int:
     On a GPU that is what torch's allocator keeps unused and what it may take: what is free, within the part
     of the GPU that `torch.cuda.set_per_process_memory_fraction` left it. On a CPU it is an equal part, for
     each of `local_world` ranks on the machine, of what the machine and the control groups of this process
-    have left.
+    have left, and not more than `ulimit -v` leaves.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
@@ -135,7 +136,15 @@ def free_bytes(device: torch.device, local_world: int) -> int:
         allowed = int(torch.cuda.get_per_process_memory_fraction(device) * total)
         return min(free, max(0, allowed - reserved)) + reserved - torch.cuda.memory_allocated(device)
     left, available = left_bytes(), psutil.virtual_memory().available
-    return (available if left is None else min(left, available)) // local_world
+    shared = (available if left is None else min(left, available)) // local_world
+    space = address_space_bytes()
+    return shared if space is None else max(0, min(shared, space - psutil.Process().memory_info().vms))
+
+
+def address_space_bytes() -> int | None:
+    """The limit of this process's address space (`ulimit -v`), in bytes; None without one."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def wait_for(device: torch.device) -> None:

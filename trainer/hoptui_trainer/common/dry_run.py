@@ -15,13 +15,13 @@ from hoptui_trainer.common.memory import (
     SizeTrial,
     choose_micro_batch,
     is_out_of_memory,
-    limit_bytes,
     on_all_ranks,
     peak_bytes,
     predicted_peak,
     release,
     set_peak_aside,
 )
+from hoptui_trainer.common.memory_budget import limit_bytes
 from hoptui_trainer.common.ranks import RankGroup
 
 R = TypeVar("R")

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hoptui_trainer.common.memory import is_out_of_memory, limit_bytes, release
+from hoptui_trainer.common.memory import is_out_of_memory, release
+from hoptui_trainer.common.memory_budget import limit_bytes
 from hoptui_trainer.common.ranks import RankGroup
 
 GROWN = 1.1

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.memory_limit import parse_limit
 from hoptui_trainer.common.options import (
     KnobValues,
     check_options,
@@ -58,6 +59,9 @@ class JobOptions:
         Where to train; auto takes the GPU of this rank if there is one.
     threads
         CPU threads of torch [default: what pays off for the size of a micro-batch].
+    memory_limit
+        Memory that each process plans with: an amount such as 72GB, or a part of all memory of its GPU, or of
+        the machine, such as 90% [default: 92% of what is free].
     json
         Print nothing but the result, as one line of JSON.
     evaluate_every
@@ -78,6 +82,7 @@ class JobOptions:
     iterations: Annotated[AtLeastOne, Parameter(show_default=False)] = ITERATIONS
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: AtLeastOne | None = None
+    memory_limit: str | None = None
     json: Flag = False
     evaluate_every: NotNegative = 100
     checkpoint_dir: Path | None = None
@@ -95,6 +100,8 @@ class JobOptions:
         Raises:
             UsageError: one sentence that names the option.
         """
+        if self.memory_limit is not None:
+            parse_limit(self.memory_limit)
         if self.checkpoint_dir is None:
             if self.checkpoint_every:
                 raise UsageError("--checkpoint-every needs a folder: --checkpoint-dir")

@@ -14,6 +14,7 @@ import hoptui
 from hoptui_trainer.common.checkpoint import read_checkpoint
 from hoptui_trainer.common.device import choose_device, choose_threads, set_threads
 from hoptui_trainer.common.job import JobOptions
+from hoptui_trainer.common.memory_budget import set_limit
 from hoptui_trainer.common.meter import Meter
 from hoptui_trainer.common.phases import PhaseClock, phase_clock
 from hoptui_trainer.common.ranks import RankGroup, join
@@ -99,6 +100,7 @@ def launched(workload: str, job: JobOptions, write: Callable[[str], None]) -> It
     """
     began = time.monotonic()
     job.check()
+    set_limit(job.memory_limit)
     saved = read_checkpoint(job.resume, workload) if job.resume else None
     with join(job.device) as ranks:
         yield Launch(

@@ -8,17 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar, cast
 
-import psutil
 import torch
 
-from hoptui_trainer.common.device import free_bytes
 from hoptui_trainer.common.ranks import RankGroup
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-USABLE = 0.92
-"""The part of what other processes leave free that may be planned with."""
 EXHAUSTED = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Texts of plain RuntimeErrors: of the CPU's allocator, of CUDA itself (graphs, libraries), of cuBLAS."""
 WORTH = 1.01
@@ -157,14 +153,6 @@ def pressure(device: torch.device) -> dict[str, int]:
         if device.type == "cuda"
         else {}
     )
-
-
-def limit_bytes(device: torch.device, local_world: int) -> int:
-    """What this process, one of `local_world` ranks of a machine, may use in all: the usable part of what it
-    holds and of what it could still get."""
-    on_gpu = device.type == "cuda"
-    held = torch.cuda.memory_allocated(device) if on_gpu else psutil.Process().memory_info().rss
-    return int(USABLE * (free_bytes(device, local_world) + held))
 
 
 def choose_micro_batch(

@@ -11,6 +11,7 @@ from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.flops import conventions, mfu
 from hoptui_trainer.common.launch import Launch, connected, launched
 from hoptui_trainer.common.memory import greatest_bytes
+from hoptui_trainer.common.memory_budget import memory_line
 from hoptui_trainer.common.metrics import Finished
 from hoptui_trainer.common.options import KnobValues
 from hoptui_trainer.common.report import SupervisedResult, amount, line_parts, model_size
@@ -140,6 +141,7 @@ def introduction(plan: LMPlan, text: Text, state: LMState, saved: Mapping[str, A
         f"{amount(state.held_out.bytes)}B held out, for which lzma takes {text.lzma_bpb:.3f} bpb",
         f"a step: {config.step_tokens:,} tokens = {config.samples} sequences of {config.seq_len} = {world} × "
         f"{config.grad_accum} × {config.micro_batch} (ranks × pieces × sequences in one)",
+        memory_line(state.device, state.ranks.local_world),
     ]
     if saved and state.iteration:
         lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} tokens")

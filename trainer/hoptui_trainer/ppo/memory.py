@@ -14,7 +14,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hoptui_trainer.common.memory import USABLE, SizeTrial, predicted_peak
+from hoptui_trainer.common.memory import SizeTrial, predicted_peak
+from hoptui_trainer.common.memory_budget import usable_bytes
 from hoptui_trainer.common.modes import Precision
 from hoptui_trainer.common.precision import autocast
 from hoptui_trainer.common.ranks import ALONE
@@ -26,6 +27,8 @@ from hoptui_trainer.ppo.gae import sums
 from hoptui_trainer.ppo.minibatches import Deal, cut, order, statistics_of
 from hoptui_trainer.ppo.policies.policy import Policy
 from hoptui_trainer.ppo.rollout import Rollout
+
+CPU = torch.device("cpu")
 
 TRIED = (16, 4)
 """The pieces whose memory is measured are these parts of a minibatch."""
@@ -127,25 +130,31 @@ def check_memory(
     precision: Precision,
     free: int,
     held: int = 0,
+    limit: int | None = None,
+    device: torch.device = CPU,
 ) -> int:
-    """Refuse sizes that the `free` bytes of a device, plus `held` bytes in use by the previous sizes, cannot
+    """Refuse sizes that the `free` bytes of `device`, plus `held` bytes in use by the previous sizes, cannot
     hold.
 
-    `precision` is the one acted in. Returns the bytes needed; where there is plenty of room, those of the
+    `limit` is what `--memory-limit` leaves beside all that is in use, None without it. `precision` is the one
+    acted in. Returns the bytes needed; where there is plenty of room, those of the
     storage alone.
 
     Raises:
         MemoryError: one sentence with both figures.
     """
     free += held
+    room = usable_bytes(device, free, None if limit is None else limit + held)
     stored = _storage(config, task, policy).nbytes
-    if ROOMY * stored < USABLE * free:
+    if ROOMY * stored < room:
         return stored
     needed = bytes_needed(config, task, policy, precision)
-    if needed > max(held, USABLE * free):
+    if needed > max(held, room):
         raise MemoryError(
             f"{config.num_envs} environments × {config.rollout_len} steps: about {needed / 1e9:.1f} GB, "
             f"and {free / 1e9:.1f} GB are free for them"
+            if limit is None
+            else f"and --memory-limit leaves {room / 1e9:.1f} GB for them"
         )
     return needed
 

@@ -13,7 +13,8 @@ from hoptui_trainer.common.compilation import choose_mode
 from hoptui_trainer.common.cuda_graphs import graphs
 from hoptui_trainer.common.device import free_bytes
 from hoptui_trainer.common.gradient import Pieces
-from hoptui_trainer.common.memory import SizeTrial, limit_bytes, on_all_ranks
+from hoptui_trainer.common.memory import SizeTrial, on_all_ranks
+from hoptui_trainer.common.memory_budget import bytes_within_limit, limit_bytes
 from hoptui_trainer.common.modes import CompileMode, Precision
 from hoptui_trainer.common.precision import choose_precision, use
 from hoptui_trainer.common.ranks import ALONE, RankGroup
@@ -253,7 +254,8 @@ class PPOState:
         where = self.env.counter.device
         precision = _precision(self.config, where) if where == self.device else "fp32"
         free = free_bytes(where, self.ranks.local_world)
-        return check_memory(self.config, self.env.task, self.policy, precision, free, held)
+        limit = bytes_within_limit(where, self.ranks.local_world)
+        return check_memory(self.config, self.env.task, self.policy, precision, free, held, limit, where)
 
     def _measured_pieces(self, share: int) -> int:
         """The fewest pieces that fit, as all ranks found them; 1 on a CPU, where memory means little.

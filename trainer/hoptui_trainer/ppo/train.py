@@ -28,6 +28,7 @@ from hoptui_trainer.common.memory import (
     release,
     reset_peak,
 )
+from hoptui_trainer.common.memory_budget import set_limit
 from hoptui_trainer.common.metrics import DelayedMetrics, Finished, measured
 from hoptui_trainer.common.phases import PhaseClock, phase_clock
 from hoptui_trainer.common.ranks import RankGroup, join, restarts
@@ -226,6 +227,7 @@ def resolve(
         UsageError: the job cannot be run as asked.
     """
     job.check()
+    set_limit(job.memory_limit)
     device = choose_device(job.device)
     with explained(job.resume, SIZES):
         if saved:

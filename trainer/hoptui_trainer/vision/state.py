@@ -17,7 +17,8 @@ from hoptui_trainer.common.compilation import compiled
 from hoptui_trainer.common.counter_rng import key
 from hoptui_trainer.common.dry_run import Sizes
 from hoptui_trainer.common.init_rng import stream
-from hoptui_trainer.common.memory import limit_bytes, on_all_ranks
+from hoptui_trainer.common.memory import on_all_ranks
+from hoptui_trainer.common.memory_budget import limit_bytes
 from hoptui_trainer.common.precision import autocast, grad_scaler, use
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.supervised_state import SupervisedState

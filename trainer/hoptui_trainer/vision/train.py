@@ -15,6 +15,7 @@ from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.flops import Cost, conventions, mfu
 from hoptui_trainer.common.launch import Launch, connected, launched
 from hoptui_trainer.common.memory import greatest_bytes
+from hoptui_trainer.common.memory_budget import memory_line
 from hoptui_trainer.common.metrics import Finished
 from hoptui_trainer.common.options import KnobValues
 from hoptui_trainer.common.report import SupervisedResult, amount, line_parts, model_size
@@ -166,6 +167,7 @@ def introduction(plan: VisionPlan, state: VisionState, saved: Mapping[str, Any] 
         f"images: {source.name}, {source.channels} × {source.image_size}², {source.classes:,} classes",
         f"a step: {config.batch_size:,} images = {world} × {config.grad_accum} × {config.micro_batch} "
         "(ranks × pieces × images in one)",
+        memory_line(state.device, state.ranks.local_world),
     ]
     if saved:
         lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} images")
