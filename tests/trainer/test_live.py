@@ -19,7 +19,7 @@ from hoptui_trainer.ppo.config import PPOConfig
 from hoptui_trainer.ppo.declarations import declare, declare_cost, flops_per_step, set_threads
 from hoptui_trainer.ppo.envs.registry import find_task, make_env
 from hoptui_trainer.ppo.job import PPOOptions
-from hoptui_trainer.ppo.policies.registry import SIZES
+from hoptui_trainer.ppo.policies.transformer import Widths
 from hoptui_trainer.ppo.state import PPOState
 from tests.conftest import TestNode, until
 from tests.run_state import run_state
@@ -179,7 +179,7 @@ def test_what_an_environment_step_costs_is_told_where_a_gpu_computes(monkeypatch
 
 def test_a_transformer_pays_for_its_attention_too() -> None:
     state = state_of(PPOConfig(policy="tiny", context=8, epochs=1, num_envs=2), "CartPole-NoVel")
-    widths = SIZES["tiny"]
+    widths = Widths(d_model=32, layers=2, heads=2, ff=64)
     d = widths.d_model
     weights = 2 * d + widths.layers * (4 * d * d + 2 * d * widths.ff) + 2 * d + d
     assert flops_per_step(state) == (2 * weights + 4 * widths.layers * d * 8) * 4

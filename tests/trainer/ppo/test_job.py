@@ -9,6 +9,7 @@ from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.modes import COMPILE_MODES, PRECISIONS
 from hoptui_trainer.common.options import declared
 from hoptui_trainer.ppo.config import PRESETS, RECIPES, PPOConfig, recipe
+from hoptui_trainer.ppo.declarations import check_network
 from hoptui_trainer.ppo.envs.registry import PHYSICS
 from hoptui_trainer.ppo.job import PPOOptions, make_plan
 from hoptui_trainer.ppo.policies.registry import POLICIES
@@ -69,6 +70,10 @@ def test_the_knobs_are_the_ones_that_were_agreed() -> None:
         "compile": ("speed", "rebuild", "linear"),
         "policy": ("learning", "restart", "linear"),
         "hidden": ("learning", "restart", "log"),
+        "d_model": ("learning", "restart", "log"),
+        "layers": ("learning", "restart", "log"),
+        "heads": ("learning", "restart", "log"),
+        "ff": ("learning", "restart", "log"),
         "context": ("learning", "restart", "linear"),
         "sequence_len": ("learning", "restart", "log"),
     }
@@ -99,6 +104,13 @@ def test_the_command_line_wins_over_the_checkpoint_and_that_over_the_recipe(gold
         (PPOOptions(knobs={"grad_accum": 10**9}), True, "--grad-accum"),
         (PPOOptions(env="Pendulum-v1"), True, "--env Pendulum-v1"),
         (PPOOptions(seed=6), True, "--seed 6"),
+        (PPOOptions(knobs={"policy": "tiny", "hidden": 256}), False, "--hidden"),
+        (PPOOptions(knobs={"policy": "tiny", "hidden": 64}), True, "--hidden"),
+        (PPOOptions(preset="tiny", knobs={"context": 64}), False, "--context"),
+        (PPOOptions(preset="tiny", knobs={"sequence_len": 64}), True, "--sequence-len"),
+        (PPOOptions(knobs={"d_model": 64}), False, "--d-model"),
+        (PPOOptions(env="CartPole-NoVel", knobs={"hidden": 8}), False, "--hidden"),
+        (PPOOptions(preset="h100-before", knobs={"heads": 7}), False, "--d-model"),
     ],
 )
 def test_what_cannot_be_is_told_by_the_name_of_its_option(job: PPOOptions, saved: bool, named: str) -> None:
@@ -106,6 +118,45 @@ def test_what_cannot_be_is_told_by_the_name_of_its_option(job: PPOOptions, saved
         make_plan(job, held() if saved else None)
     assert str(caught.value).startswith(named)
     assert "\n" not in str(caught.value)
+
+
+def sizes(config: PPOConfig) -> tuple[int, ...]:
+    return config.d_model, config.layers, config.heads, config.ff
+
+
+def test_the_name_of_a_policy_is_a_preset_of_its_sizes() -> None:
+    assert sizes(make_plan(PPOOptions(), None).config) == (0, 0, 0, 0)
+    assert sizes(make_plan(PPOOptions(preset="h100-before"), None).config) == (256, 4, 8, 1024)
+    given = PPOOptions(knobs={"policy": "tiny", "d_model": 48, "ff": 0})
+    assert sizes(make_plan(given, None).config) == (48, 2, 2, 64)
+
+
+def test_a_checkpoint_keeps_its_sizes_until_another_policy_is_asked_for() -> None:
+    saved = held(policy="tiny", d_model=48, layers=2, heads=2, ff=64)
+    plan = make_plan(PPOOptions(knobs={"layers": 3}), saved)
+    assert sizes(plan.config) == (48, 3, 2, 64)
+    assert [note.split()[0] for note in plan.notes] == ["policy", "d_model", "layers"]
+    assert sizes(make_plan(PPOOptions(knobs={"policy": "h100-before"}), saved).config) == (256, 4, 8, 1024)
+    assert sizes(make_plan(PPOOptions(knobs={"policy": "mlp"}), saved).config) == (0, 0, 0, 0)
+    older = held(policy="h100-before")
+    for name in ("d_model", "layers", "heads", "ff"):
+        del older["config"][name]
+    assert sizes(make_plan(PPOOptions(), older).config) == (256, 4, 8, 1024)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named"),
+    [
+        ({"hidden": 128, "policy": "tiny"}, "hidden"),
+        ({"d_model": 48}, "d_model"),
+        ({"policy": "tiny", "d_model": 0}, "d_model"),
+        ({"policy": "tiny", "heads": 3}, "d_model"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused_before_the_restart(wanted: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{named}\b"):
+        check_network(recipe("CartPole-v1"), wanted)
+    check_network(recipe("CartPole-v1"), {"policy": "tiny", "d_model": 48, "context": 4})
 
 
 @pytest.mark.parametrize(("every", "due"), [(0, []), (4, [4, 8, 10]), (1, list(range(1, 11)))])

@@ -109,6 +109,21 @@ def test_a_knob_of_the_network_restarts_from_a_checkpoint_with_new_weights(
     assert read_checkpoint(tmp_path, "ppo")["policy"]["actor.0.weight"].shape == (16, 4)
 
 
+def test_a_run_offers_the_sizes_of_its_own_network_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    steered = Steered(monkeypatch, {})
+    trained(small_job(iterations=1))
+    assert {"policy", "hidden"} <= (mlp := run_state(steered.run).declarations.knobs).keys()
+    assert not {"d_model", "layers", "heads", "ff", "context", "sequence_len"} & mlp.keys()
+    steered = Steered(monkeypatch, {0: lambda run: run.ask("set", knob="heads", value=3)})
+    trained(small_job(iterations=2, knobs={"policy": "tiny", "layers": 1, "context": 4}))
+    knobs = run_state(steered.run).declarations.knobs
+    assert "hidden" not in knobs
+    shown = {name: knobs[name].value for name in ("d_model", "layers", "heads", "ff", "context")}
+    assert shown == {"d_model": 32, "layers": 1, "heads": 2, "ff": 64, "context": 4}
+    [outcome] = steered.finished()
+    assert (outcome.stage, outcome.effective) == ("failed", 2)
+
+
 def test_users_read_where_a_resumed_run_goes_on(tmp_path: Path, golden: Golden) -> None:
     trained(small_job(tmp_path, iterations=2, device="cpu", threads=1))
     _, lines = trained(

@@ -15,7 +15,7 @@ from hoptui_trainer.ppo.envs.cartpole import CartPole
 from hoptui_trainer.ppo.policies import transformer
 from hoptui_trainer.ppo.policies.memory import AttentionCache
 from hoptui_trainer.ppo.policies.policy import Batch
-from hoptui_trainer.ppo.policies.registry import SIZES, make_policy
+from hoptui_trainer.ppo.policies.registry import make_policy
 from hoptui_trainer.ppo.policies.transformer import Transformer, Widths
 
 ENVS, CONTEXT, STEPS = 6, 5, 14
@@ -240,9 +240,15 @@ def test_one_seed_means_the_same_weights_and_the_global_generator_is_left_alone(
     ("name", "millions"), [("tiny", 0.017), ("h100-before", 3.15), ("h100-after", 100.69)]
 )
 def test_the_sizes_have_the_parameters_that_are_said_of_them(name: str, millions: float) -> None:
-    assert name in SIZES
     policy = make_policy(PPOConfig(policy=name), CartPole(), 0)
     assert sum(p.numel() for p in policy.parameters()) / 1e6 == pytest.approx(millions, rel=0.02)
+
+
+def test_a_size_that_is_given_wins_over_that_of_the_name() -> None:
+    policy = make_policy(PPOConfig(policy="tiny", d_model=48, layers=3, heads=4), CartPole(), 0)
+    assert isinstance(policy, Transformer)
+    assert policy.widths == Widths(d_model=48, heads=4, layers=3, ff=64)
+    assert policy.get_parameter("blocks.2.up.weight").shape == (64, 48)
 
 
 def test_the_first_policy_is_nearly_uniform() -> None:

@@ -11,6 +11,28 @@ from hoptui import Knob
 ROLLOUT = "rollout = num_envs × rollout_len × ranks"
 MICRO_BATCH = "micro-batch = minibatch_size / grad_accum / ranks"
 
+TRANSFORMERS: Mapping[str, Mapping[str, int]] = {
+    "tiny": {"d_model": 32, "layers": 2, "heads": 2, "ff": 64},
+    "h100-before": {"d_model": 256, "layers": 4, "heads": 8, "ff": 1024},
+    "h100-after": {"d_model": 1024, "layers": 8, "heads": 16, "ff": 4096},
+}
+"""The transformers by name: 17 thousand, 3.1 million and 100.7 million parameters."""
+MODEL_SIZES = ("d_model", "layers", "heads", "ff")
+"""The sizes of a transformer that its name sets."""
+OF_TRANSFORMERS = (*MODEL_SIZES, "context", "sequence_len")
+OF_THE_MLP = ("hidden",)
+"""Knobs that only one kind of policy has."""
+
+
+def _size(what: str, most: int) -> Knob:
+    return Knob(
+        0,
+        most,
+        scale="log",
+        cost="restart",
+        description=f"transformer: {what}, 0 for that of the policy; weights start anew",
+    )
+
 
 @dataclass(kw_only=True)
 class PPOConfig:
@@ -113,19 +135,24 @@ class PPOConfig:
         Knob(
             choices=("mlp", "tiny", "h100-before", "h100-after"),
             cost="restart",
-            description="network: an MLP, or a transformer of one of three sizes",
+            description="network: an MLP, or a transformer, whose name sets its four sizes",
         ),
     ] = "mlp"
     hidden: Annotated[
-        int, Knob(1, 8_192, scale="log", cost="restart", description="units of each hidden layer of the MLP")
+        int,
+        Knob(1, 8_192, scale="log", cost="restart", description="mlp: units of each hidden layer"),
     ] = 64
+    d_model: Annotated[int, _size("width", 8_192)] = 0
+    layers: Annotated[int, _size("blocks", 128)] = 0
+    heads: Annotated[int, _size("attention heads", 128)] = 0
+    ff: Annotated[int, _size("units of the hidden layer of a block", 32_768)] = 0
     context: Annotated[
         int,
         Knob(
             1,
             1_024,
             cost="restart",
-            description="steps of an episode that a transformer sees, with the present one",
+            description="transformer: steps of an episode that it sees, with the present one",
         ),
     ] = 32
     sequence_len: Annotated[
@@ -135,9 +162,43 @@ class PPOConfig:
             8_192,
             scale="log",
             cost="restart",
-            description="steps that a transformer learns from at once, if they divide a rollout",
+            description="transformer: steps that it learns from at once, if they divide a rollout",
         ),
     ] = 128
+
+    def check(self) -> None:
+        """Refuse sizes of a transformer that do not fit together.
+
+        Raises:
+            ValueError: one sentence that begins with the name of a knob.
+        """
+        if self.policy == "mlp":
+            return
+        sizes = model_sizes(self)
+        if sizes["d_model"] % (2 * sizes["heads"]):
+            raise ValueError(
+                f"d_model = {sizes['d_model']} must be an even multiple of heads = {sizes['heads']}: "
+                "positions turn pairs"
+            )
+
+
+def model_sizes(config: PPOConfig) -> dict[str, int]:
+    """The sizes of the transformer that `config` asks for: a 0 is that of the policy's name. Empty for the
+    MLP."""
+    named = TRANSFORMERS.get(config.policy, {})
+    return {name: getattr(config, name) or size for name, size in named.items()}
+
+
+def not_of(policy: str) -> tuple[str, ...]:
+    """The knobs that mean nothing to a policy."""
+    return OF_TRANSFORMERS if policy == "mlp" else OF_THE_MLP
+
+
+def why_not(name: str, policy: str) -> str:
+    """Why a knob means nothing to a policy, and what to use instead."""
+    if name in OF_THE_MLP:
+        return f"the policy {policy} is a transformer, whose sizes are {', '.join(MODEL_SIZES)}"
+    return f"the policy {policy} is no transformer; {', '.join(TRANSFORMERS)} are"
 
 
 RECIPES: Mapping[str, Mapping[str, Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,13 +13,21 @@ from hoptui.sdk import KnobHandle
 from hoptui_trainer.common.device import choose_threads
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.ppo.coefficients import NAMES
-from hoptui_trainer.ppo.config import PPOConfig
+from hoptui_trainer.ppo.config import (
+    MODEL_SIZES,
+    OF_THE_MLP,
+    OF_TRANSFORMERS,
+    TRANSFORMERS,
+    PPOConfig,
+    not_of,
+    why_not,
+)
 from hoptui_trainer.ppo.job import PPOOptions
 from hoptui_trainer.ppo.optimizer import read_lr
 from hoptui_trainer.ppo.policies.transformer import Transformer
 from hoptui_trainer.ppo.state import PPOState
 
-RESTARTED = ("policy", "hidden", "context", "sequence_len")
+RESTARTED = ("policy", *OF_THE_MLP, *OF_TRANSFORMERS)
 """Knobs that need a new network."""
 
 Handles = Mapping[str, KnobHandle[Any]]
@@ -70,13 +79,10 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
         declare_cost(run, state)
 
     def begin_anew(name: str) -> Callable[[Any], None]:
-        """What refuses a value that would change nothing, with the policy that is there or asked for."""
+        """What refuses a network that cannot be, together with what else waits for a new process."""
 
         def check(value: Any) -> None:
-            policy = run.restart_wanted.get("policy", config.policy)
-            unlike = policy != "mlp" if name == "hidden" else policy == "mlp"
-            if value != getattr(config, name) and name != "policy" and unlike:
-                raise ValueError(f"{name} means nothing to the policy {policy}")
+            check_network(config, {**run.restart_wanted, name: value})
 
         return check
 
@@ -97,7 +103,7 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
         "lr": lambda: read_lr(state.optimizer),
         **{name: _reader(state, name) for name in NAMES},
     }
-    handles = run.knobs(config, apply=apply, read=read)
+    handles = run.knobs(config, apply=apply, read=read, without=not_of(config.policy))
     run.metric("env_steps_per_s", unit="steps/s", headline=True)
     run.metric("samples_per_s", unit="samples/s")
     run.metric("env_steps", unit="steps")
@@ -108,6 +114,22 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
     declare_cost(run, state)
     tell()
     return handles
+
+
+def check_network(config: PPOConfig, wanted: Mapping[str, Any]) -> None:
+    """Refuse values of knobs with which a new process could not begin: all that `wanted` changes in `config`.
+
+    Raises:
+        ValueError: one sentence that begins with the name of a knob.
+    """
+    policy = wanted.get("policy", config.policy)
+    for name, value in wanted.items():
+        if name in not_of(policy):
+            raise ValueError(f"{name}: {why_not(name, policy)}")
+        if name in MODEL_SIZES and not value:
+            raise ValueError(f"{name}: 0 is for the command line; {policy} has {TRANSFORMERS[policy][name]}")
+    left = {} if policy == config.policy else dict.fromkeys(MODEL_SIZES, 0)
+    replace(config, **{**left, **wanted}).check()
 
 
 def flops_per_step(state: PPOState) -> float:

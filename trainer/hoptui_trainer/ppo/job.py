@@ -13,8 +13,17 @@ from cyclopts import Parameter
 
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.job import JobOptions, NotNegative, preset, resolve
-from hoptui_trainer.common.options import KnobValues
-from hoptui_trainer.ppo.config import PRESETS, PPOConfig, recipe
+from hoptui_trainer.common.options import KnobValues, option_name
+from hoptui_trainer.ppo.config import (
+    MODEL_SIZES,
+    PRESETS,
+    TRANSFORMERS,
+    PPOConfig,
+    model_sizes,
+    not_of,
+    recipe,
+    why_not,
+)
 
 DEFAULT_ENV = "CartPole-v1"
 
@@ -83,8 +92,37 @@ def make_plan(job: PPOOptions, saved: Mapping[str, Any] | None) -> PPOPlan:
     default = recipe(env)
     if job.preset is not None:
         default = dataclasses.replace(default, **preset(PRESETS, job.preset))
-    config, notes = resolve(default, saved["config"] if saved else None, job.knobs)
+    held = dict(saved["config"]) if saved else None
+    policy = job.knobs.get("policy", (held or {}).get("policy", default.policy))
+    if held is not None and policy != held["policy"]:
+        held |= dict.fromkeys(MODEL_SIZES, 0)  # they were those of the policy before
+    named: Mapping[str, Any] = TRANSFORMERS.get(str(policy), {})
+    default = dataclasses.replace(default, **named)
+    config, notes = resolve(default, None if held is None else _filled(held, named), job.knobs)
+    _check_applies(config, job.knobs)
+    sizes: Mapping[str, Any] = model_sizes(config)
+    config = dataclasses.replace(config, **sizes)
     return PPOPlan(env, job.name or (saved["name"] if saved else _run_name(env)), seed, config, notes)
+
+
+def _filled(held: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a checkpoint, with the sizes that it leaves to the policy's name."""
+    return {**held, **{name: held.get(name) or size for name, size in named.items()}}
+
+
+def _check_applies(config: PPOConfig, given: KnobValues) -> None:
+    """Refuse options without effect, and sizes that do not fit together.
+
+    Raises:
+        UsageError: one sentence that begins with the option.
+    """
+    for name in not_of(config.policy):
+        if name in given:
+            raise UsageError(f"{option_name(name)}: {why_not(name, config.policy)}")
+    try:
+        config.check()
+    except ValueError as error:
+        raise UsageError(f"{option_name(str(error).split()[0])}: {error}") from None
 
 
 def _run_name(env: str) -> str:

@@ -20,7 +20,7 @@ from hoptui_trainer.common.precision import choose_precision, use
 from hoptui_trainer.common.ranks import ALONE, RankGroup
 from hoptui_trainer.ppo.coefficients import Coefficients
 from hoptui_trainer.ppo.collector import make_collector
-from hoptui_trainer.ppo.config import PPOConfig
+from hoptui_trainer.ppo.config import PPOConfig, model_sizes
 from hoptui_trainer.ppo.envs.gym import GymEnv
 from hoptui_trainer.ppo.envs.vector import VectorEnv
 from hoptui_trainer.ppo.evaluate import Evaluation
@@ -341,7 +341,14 @@ class PPOState:
 
     def has_other_network(self, saved: Mapping[str, Any]) -> bool:
         """Whether `saved` was asked to have another network than this state."""
-        return any(saved["config"][name] != getattr(self.config, name) for name in ("policy", "hidden"))
+        held = PPOConfig(**saved["config"])
+        return _network(held) != _network(self.config)
+
+
+def _network(config: PPOConfig) -> tuple[object, ...]:
+    """What the shapes of the weights follow from."""
+    sizes = (config.hidden,) if config.policy == "mlp" else tuple(model_sizes(config).values())
+    return config.policy == "mlp", *sizes
 
 
 def _precision(config: PPOConfig, device: torch.device) -> Precision:
