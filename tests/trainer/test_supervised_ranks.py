@@ -53,6 +53,7 @@ CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
         "grad_accum": (0, 1, 2, 3),
         "batch_size": (1, 2, 7, 31),
         "weight_decay": (0.1, 0.2, -1.0),
+        "checkpointing": (False, True),
         "precision": ("fp32", "bf16"),
         "grad_clip": (0.5, 2.0),
         "heads": (3,),

@@ -12,6 +12,8 @@ import torch
 from hoptui_trainer.vision.images import CHUNK, Loading
 from hoptui_trainer.vision.loader import Folder
 from hoptui_trainer.vision.sampler import ImageSampler
+from tests.trainer.gpu.small import assert_near, vision_state
+from tests.trainer.gpu.supervised import CURVE, WORKLOADS
 
 
 @pytest.fixture
@@ -49,3 +51,17 @@ def test_workers_are_exchanged_while_the_gpu_is_in_use_and_nothing_is_lost(
         feed.close()
     assert set(multiprocessing.active_children()) <= before
     assert bool(torch.isfinite(busy).all())
+
+
+def test_checkpointing_of_activations_changes_nothing_and_takes_less_memory(device: torch.device) -> None:
+    peaks, curves = [], []
+    for checkpointing in (False, True):
+        state = vision_state(
+            device, checkpointing=checkpointing, layers=8, image_size=64, batch_size=256, micro_batch=256
+        )
+        torch.cuda.reset_peak_memory_stats(device)
+        curves.append(WORKLOADS["vision"].losses(state, 2))
+        peaks.append(torch.cuda.max_memory_allocated(device))
+        del state
+    assert_near(curves[1], curves[0], CURVE)
+    assert peaks[1] < 0.6 * peaks[0]

@@ -138,6 +138,16 @@ def test_knobs_take_effect_at_the_next_boundary_and_are_read_back(
     assert (config["batch_size"], config["micro_batch"], config["precision"]) == (48, 12, "bf16")
 
 
+def test_checkpointing_changes_no_result_while_the_run_goes_on(steered_vision: SteeredVision) -> None:
+    steered_vision.train()
+    losses = [row["loss"] for row in steered_vision.rows()]
+    steered_vision.after = {1: steered_vision.set(checkpointing=True)}
+    steered_vision.train()
+    assert [row["loss"] for row in steered_vision.rows()] == pytest.approx(losses, abs=1e-6)
+    assert steered_vision.outcomes()["checkpointing"].stage == "applied"
+    assert steered_vision.state.model.checkpointing
+
+
 @pytest.mark.parametrize(("micro_batch", "cut"), [(0, (64, 1)), (8, (8, 8))])
 def test_a_micro_batch_that_was_the_whole_batch_follows_it_unless_somebody_chose_it(
     steered_vision: SteeredVision, micro_batch: int, cut: tuple[int, int]

@@ -20,6 +20,14 @@ Compile = Annotated[
     str,
     Knob(choices=("auto", *COMPILE_MODES), effect="speed", cost="rebuild", description="torch.compile"),
 ]
+Checkpointing = Annotated[
+    bool,
+    Knob(
+        effect="speed",
+        cost="rebuild",
+        description="compute activations twice instead of keeping them: less memory, a third more work",
+    ),
+]
 GradAccum = Annotated[
     int,
     Knob(

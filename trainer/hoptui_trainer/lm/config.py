@@ -56,14 +56,7 @@ class LMConfig:
 
     precision: Annotated[str, knobs.precision(*PRECISIONS)] = "auto"
     compile: knobs.Compile = "auto"
-    checkpointing: Annotated[
-        bool,
-        Knob(
-            effect="speed",
-            cost="rebuild",
-            description="compute activations twice instead of keeping them: less memory, a third more work",
-        ),
-    ] = False
+    checkpointing: knobs.Checkpointing = False
 
     d_model: knobs.Width = 768
     layers: knobs.Layers = 12

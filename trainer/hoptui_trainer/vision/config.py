@@ -65,6 +65,7 @@ class VisionConfig:
 
     precision: Annotated[str, knobs.precision("fp32", "tf32", "bf16", "fp16")] = "auto"
     compile: knobs.Compile = "auto"
+    checkpointing: knobs.Checkpointing = False
 
     d_model: knobs.Width = 768
     layers: knobs.Layers = 12

@@ -31,6 +31,7 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
             **tuning.apply(),
             "batch_size": lambda _: tuning.resize(),
             "weight_decay": decay,
+            "checkpointing": lambda _: tuning.rebuild(),
             **reload,
         },
         read={"weight_decay": lambda: matrices["weight_decay"]},

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from hoptui_trainer.common.flops import transformer_flops
 from hoptui_trainer.common.init_rng import stream
@@ -73,11 +74,15 @@ class ViTBlock(nn.Module):
 
 
 class ViT(nn.Module):
-    """Classifies uint8 images (N, C, H, W): logits (N, classes), float32."""
+    """Classifies uint8 images (N, C, H, W): logits (N, classes), float32.
+
+    With `checkpointing`, the backward pass computes the blocks again instead of keeping their activations.
+    """
 
     def __init__(self, shape: Shape, seed: int) -> None:
         super().__init__()
         self.shape = shape
+        self.checkpointing = False
         with torch.device("meta"):  # torch's own initialisation would draw from its global generator
             self.patches_in = nn.Linear(shape.patch_values, shape.d_model)
             self.position = nn.Parameter(torch.empty(shape.tokens, shape.d_model))
@@ -92,7 +97,10 @@ class ViT(nn.Module):
         # In half precision the sum of all blocks stays in it: half the traffic.
         x = x + self.position.to(x.dtype)
         for block in self.blocks:
-            x = block(x)
+            if self.checkpointing and torch.is_grad_enabled():
+                x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = block(x)
         logits: Tensor = self.head(self.norm(x).mean(1))
         return logits.float()  # softmax in half precision would cost accuracy
 

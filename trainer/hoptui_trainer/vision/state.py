@@ -98,7 +98,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         return right
 
     def rebuild(self) -> None:
-        """Bring number format and compilation to what `config` now has.
+        """Bring number format, compilation and checkpointing of activations to what `config` now has.
 
         Raises:
             UsageError: the device cannot do it; nothing has changed.
@@ -109,6 +109,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         )
         use(self.precision)
         self.scaler = grad_scaler(self.precision, device)
+        self.model.checkpointing = config.checkpointing
         self._shapes.reset(self.compile_mode)
         self.dry_run.forget()
         model = self.model
