@@ -2,15 +2,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hoptui_trainer.vision.config import PRESETS, preset_config
 from hoptui_trainer.vision.model import Shape, ViT, patches
+from tests.trainer.vision.operations import Operations
 
 TINY_SHAPE = Shape(image_size=8, channels=3, classes=5, patch_size=4, d_model=32, layers=2, heads=2)
 
@@ -18,26 +16,6 @@ TINY_SHAPE = Shape(image_size=8, channels=3, classes=5, patch_size=4, d_model=32
 def random_images(count: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
-
-
-class Made(TorchDispatchMode):
-    """Knows the storages of all tensors that operations make in here."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in found if isinstance(found, (tuple, list)) else (found,):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                self._storages[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
-        return found
-
-    def kept_bytes(self) -> int:
-        """The bytes of those that are still in memory."""
-        return sum(size for storage, size in self._storages.values() if not storage.expired())
 
 
 def excited(model: ViT) -> ViT:
@@ -123,14 +101,21 @@ def test_checkpointing_gives_the_same_gradient_from_less_memory() -> None:
     for checkpointing in (False, True):
         model = excited(ViT(replace(TINY_SHAPE, layers=6), seed=0))
         model.checkpointing = checkpointing
-        with Made() as made:
+        with Operations() as done:
             logits = model(random_images(512))
-        kept.append(made.kept_bytes())
+        kept.append(done.kept_bytes())
         torch.autograd.backward(logits.square().sum() / 512)
         gradients.append([parameter.grad for parameter in model.parameters()])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
     assert 0 < kept[1] < 0.6 * kept[0]
+
+
+def test_no_convolution_runs_so_that_settings_of_cudnn_for_them_have_no_effect() -> None:
+    with Operations() as done:
+        torch.autograd.backward(excited(ViT(TINY_SHAPE, seed=0))(random_images(2)).square().sum())
+    assert "addmm" in done.names
+    assert not {name for name in done.names if "conv" in name or "cudnn" in name}
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hoptui_trainer.common.ranks import ALONE
+from hoptui_trainer.common.ranks import ALONE, RankGroup
+from hoptui_trainer.vision import images
+from hoptui_trainer.vision import state as states
 from hoptui_trainer.vision.config import preset_config
-from hoptui_trainer.vision.images import digits
+from hoptui_trainer.vision.images import digits, synthetic
 from hoptui_trainer.vision.state import VisionState
 
 CPU = torch.device("cpu")
@@ -64,3 +66,46 @@ def test_only_matrices_decay(tiny_state: VisionState) -> None:
     assert any(parameter is tiny_state.model.position for parameter in others["params"])
     counted = len(matrices["params"]) + len(others["params"])
     assert counted == len(list(tiny_state.model.parameters()))
+
+
+def test_attention_is_chosen_before_compiling_and_again_for_another_number_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[object] = []
+
+    def choose(
+        shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, ranks: RankGroup, *, causal: bool
+    ) -> str:
+        assert not causal
+        calls.append((shape, dtype))
+        return f"attention in {dtype}"
+
+    def compiled(function: object, mode: str) -> object:
+        calls.append("compiled")
+        return function
+
+    monkeypatch.setattr(states, "choose_attention", choose)
+    monkeypatch.setattr(states, "compiled", compiled)
+    config = preset_config("tiny")
+    config.micro_batch = 8
+    state = VisionState(config, 0, CPU, ALONE, digits())
+    state.config.checkpointing = True
+    state.rebuild()
+    state.config.precision = "bf16"
+    state.rebuild()
+    heads = (8, 4, 4, 16)
+    assert calls == [(heads, torch.float32), *["compiled"] * 2, (heads, torch.bfloat16), "compiled"]
+    assert state.notes == ["attention in torch.float32", "attention in torch.bfloat16"]
+
+
+def test_images_of_more_patches_are_tried_in_smaller_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "POOL_BYTES", 1 << 14)
+
+    def tried(size: int) -> tuple[int, int, int]:
+        config = preset_config("tiny")
+        config.image_size, config.batch_size = size, 1
+        return VisionState(config, 0, CPU, ALONE, synthetic(size, CPU)).sizes[:3]
+
+    assert tried(8) == (256, 64, 1024)
+    assert tried(64) == (256, 64, 1024)  # 256 patches
+    assert tried(128) == (51, 12, 204)  # 1,024

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hoptui_trainer.common.attention import choose_attention
 from hoptui_trainer.common.auto_settings import resolve_modes
 from hoptui_trainer.common.batch import largest_share, piece_sizes, pieces
 from hoptui_trainer.common.compilation import compiled
@@ -19,7 +20,7 @@ from hoptui_trainer.common.dry_run import Sizes
 from hoptui_trainer.common.init_rng import stream
 from hoptui_trainer.common.memory import on_all_ranks
 from hoptui_trainer.common.memory_budget import limit_bytes
-from hoptui_trainer.common.precision import autocast, grad_scaler, use
+from hoptui_trainer.common.precision import autocast, compute_dtype, grad_scaler, use
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.supervised_state import SupervisedState
 from hoptui_trainer.vision.augmentation import distorted
@@ -28,7 +29,11 @@ from hoptui_trainer.vision.images import CHUNK, Feed, Images, Loading, Resident,
 from hoptui_trainer.vision.model import Shape, ViT
 from hoptui_trainer.vision.sampler import share
 
-SIZES = Sizes(rule=256, first=64, most=1024, each=1, unit="images", samples="images")
+RULE, FIRST, MOST = 256, 64, 1024
+"""Images of a micro-batch: on a CPU, and the smallest and the largest that is tried on a GPU."""
+USUAL_PATCHES = 196
+"""Patches of an image that these are meant for, of 224² pixels in patches of 16²; of larger ones there are
+fewer."""
 
 
 class VisionState(SupervisedState[VisionConfig, ViT]):
@@ -50,6 +55,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         self.accuracy: float | None = None
         self._feed: Feed | None = None
         self._loads = self.loading
+        self._attended: torch.dtype | None = None
         self._distortion_key = key(seed, "distortion")
 
         shape = Shape(
@@ -112,6 +118,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         self.model.checkpointing = config.checkpointing
         self._shapes.reset(self.compile_mode)
         self.dry_run.forget()
+        self._choose_attention()
         model = self.model
 
         def losses(images: Tensor, labels: Tensor) -> Tensor:
@@ -132,7 +139,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         config, world = self.config, self.ranks.world
         config.check(world)
         self._check_room()
-        config.micro_batch = self.dry_run.choose(config.micro_batch, largest_share(config, world), SIZES)
+        config.micro_batch = self.dry_run.choose(config.micro_batch, largest_share(config, world), self.sizes)
         config.grad_accum = pieces(config, world)
 
     def prove_sizes(self) -> None:
@@ -145,7 +152,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         config, world = self.config, self.ranks.world
         # Which it is changes with the position.
         shares = config.batch_size // world, largest_share(config, world)
-        self.dry_run.prove(piece_sizes(config.micro_batch, shares), SIZES.samples)
+        self.dry_run.prove(piece_sizes(config.micro_batch, shares), self.sizes.samples)
 
     def reload(self) -> None:
         """Load images by the present `config`.
@@ -198,6 +205,13 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         return True
 
     @property
+    def sizes(self) -> Sizes:
+        """The micro-batches to choose from, as many as have about the same number of patches."""
+        fewer = max(1, self.model.shape.tokens // USUAL_PATCHES)
+        rule, first, most = (max(1, images // fewer) for images in (RULE, FIRST, MOST))
+        return Sizes(rule, first, most, each=1, unit="images", samples="images")
+
+    @property
     def shape(self) -> dict[str, int]:
         """The sizes of the model that a knob can change."""
         shape = self.model.shape
@@ -227,6 +241,18 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
                 f"num_workers × prefetch_factor = {self.loading.chunks - 1}: what is read ahead takes "
                 f"{ahead / 1e9:.1f} GB beside a batch of {batch / 1e9:.1f}, {room}"
             )
+
+    def _choose_attention(self) -> None:
+        """Measure which kernel is fastest, if activations have another number format than at the last
+        time."""
+        shape, dtype = self.model.shape, compute_dtype(self.precision)
+        if self._attended == dtype:
+            return
+        batch = self.config.micro_batch or self.sizes.first
+        heads = (batch, shape.heads, shape.tokens, shape.d_model // shape.heads)
+        if note := choose_attention(heads, dtype, self.device, self.ranks, causal=False):
+            self.notes.append(note)
+        self._attended = dtype
 
     def _pass(self, size: int) -> None:
         """Add the gradient of `size` images of noise: black ones would draw less power than images do."""
