@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from benchmarks.measure import Bench, bench, tell, until
 from benchmarks.training import TORCHRUN, TRAINER, Options, finish, gpus, spawn
 from hoptui.client.session import Session
-from hoptui.domain.tuning import Diagnosis, Verdict
+from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.presentation.diagnosis import SURE, advice_text, evidence
 from hoptui.protocol.messages import NodeState, RunState
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
-from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.tuner.change_points import ChangePointDetector
 from hoptui.tuner.observation import MemoryReading, Observation, Proposal

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from hoptui.diagnosis.advice import NOT_CURED
-from hoptui.domain.tuning import Verdict
+from hoptui.domain.diagnosis import Verdict
 from hoptui.presentation.sentences.diagnosis import VERDICTS as TEXTS
 from hoptui.tuner.search.space import WORTH_TRYING
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 NOTHING_TO_CURE = {"healthy", "unknown"}
 TEXT = "VERDICTS in hoptui/presentation/sentences/diagnosis.py"
-CONCEPTS = Path(__file__).parents[1] / "docs/concepts.md"
 TABLES: list[tuple[str, Collection[str], Collection[str]]] = [
     (f"{TEXT} (what it means, in words)", {v for v, text in TEXTS.items() if text.meaning}, ()),
     (
@@ -30,9 +27,8 @@ TABLES: list[tuple[str, Collection[str], Collection[str]]] = [
         WORTH_TRYING,
         NOTHING_TO_CURE,
     ),
-    ("docs/concepts.md", re.findall(r"(?m)^\| `([\w-]+)` \|", CONCEPTS.read_text()), ()),
 ]
-IDS = ["meaning", "advice", "tuner", "concepts"]
+IDS = ["meaning", "advice", "tuner"]
 
 
 @pytest.mark.parametrize(("table", "entries", "exempt"), TABLES, ids=IDS)
@@ -46,7 +42,7 @@ def test_a_verdict_is_in_every_table(
 @pytest.mark.parametrize(("table", "entries", "exempt"), TABLES, ids=IDS)
 def test_a_table_has_only_verdicts(table: str, entries: Collection[str], exempt: Collection[str]) -> None:
     unknown = {*entries, *exempt} - set(VERDICTS)
-    assert unknown == set(), f"{unknown} in {table} is no verdict of hoptui/domain/tuning.py"
+    assert unknown == set(), f"{unknown} in {table} is no verdict of hoptui/domain/diagnosis.py"
 
 
 def test_nothing_is_advised_twice() -> None:

@@ -37,7 +37,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in the tables of the settings page."""
-    if page.file.src_uri == "reference/settings.md":
-        return pages.settings(markdown)
-    return markdown
+    """Fill in the tables of the pages that are templates."""
+    fill = pages.TEMPLATES.get(page.file.src_uri)
+    return fill(markdown) if fill else markdown

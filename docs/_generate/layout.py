@@ -14,6 +14,7 @@ MODULES: dict[str, str] = {
     "devices": "hoptui.domain.devices",
     "gpu_readings": "hoptui.presentation.gpu_readings",
     "readings": "hoptui.presentation.readings",
+    "verdicts": "hoptui.presentation.sentences.diagnosis",
     "database": "hoptui.recording.database",
 }
 """The names that the generators use, and their modules."""

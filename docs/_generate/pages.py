@@ -81,6 +81,12 @@ def keys() -> str:
     return _generated("the list of actions", "\n\n".join(parts))
 
 
+def concepts(template: str) -> str:
+    """The page of concepts: the template with the table of verdicts filled in."""
+    rows = [(f"`{verdict}`", text.meaning) for verdict, text in load("verdicts").VERDICTS.items()]
+    return template.replace("<!-- verdicts -->", _table(("verdict", "meaning"), rows))
+
+
 def settings(template: str) -> str:
     """The settings page: the template with both tables filled in."""
     config, retention = load("config"), load("retention")
@@ -179,7 +185,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/messages.md": messages,
     "reference/recording.md": recording,
 }
-"""Generated pages by their place; the settings page is a template and is filled in separately."""
+"""Generated pages by their place."""
+TEMPLATES: dict[str, Callable[[str], str]] = {"concepts.md": concepts, "reference/settings.md": settings}
+"""Pages with tables to fill in, by their place."""
 
 
 def _generated(source: str, text: str) -> str:

@@ -25,9 +25,9 @@ from hoptui.diagnosis.knob_roles import (
     switched_on,
 )
 from hoptui.diagnosis.window import ObservationWindow
+from hoptui.domain.diagnosis import Advice, Verdict
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobState, KnobValue
-from hoptui.domain.tuning import Advice, Verdict
 
 CPU_FULL = 0.9
 FIRST_WORKERS = 4

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from hoptui.diagnosis.knob_roles import pieces
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow
+from hoptui.domain.diagnosis import Verdict
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.tuning import Verdict
 
 MOST_CERTAIN = 0.95
 UNSURE = 0.6

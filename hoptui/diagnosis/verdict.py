@@ -26,8 +26,8 @@ from hoptui.diagnosis.causes import (
     waits_for_the_host,
 )
 from hoptui.diagnosis.window import ObservationWindow
+from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.tuning import Diagnosis, Verdict
 
 SECOND = 1_000_000_000
 FEW_ROWS, FEW_ITERATIONS, SHORT_S = 5, 3, 5.0

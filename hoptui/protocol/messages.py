@@ -13,9 +13,10 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSampler
+from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
-from hoptui.domain.tuning import Change, Diagnosis, Measured, Tune, Tuned, TunerState
+from hoptui.domain.tuning import Change, Measured, Tune, Tuned, TunerState
 
 PROTOCOL = 1
 

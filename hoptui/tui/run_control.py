@@ -16,8 +16,9 @@ import psutil
 
 from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.devices import GpuProcess
+from hoptui.domain.diagnosis import Advice
 from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value
-from hoptui.domain.tuning import Advice, Limits, Tuned
+from hoptui.domain.tuning import Limits, Tuned
 from hoptui.model.command_history import UNDO, command_line, named
 from hoptui.node.processes import whose_pids
 from hoptui.presentation import numbers, sentences

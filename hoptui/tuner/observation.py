@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
+from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue, coefficient
-from hoptui.domain.tuning import Change, Diagnosis
+from hoptui.domain.tuning import Change
 from hoptui.protocol.messages import CommandRecord, State
 
 

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import structs
 
 from hoptui.domain.columns import pack
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
-from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.protocol.messages import Vital
 from tests import factories
 from tests.cli.conftest import Hoptui

@@ -14,9 +14,10 @@ from hoptui.cli.report import html, markdown
 from hoptui.cli.report import page as telling
 from hoptui.cli.report.document import MOST_ROWS, Document
 from hoptui.daemon import tuning as daemon_tuning
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobSpec, KnobState
-from hoptui.domain.tuning import Advice, Change, Diagnosis, Measured, Trial, TunerState
+from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.model.report import read
 from hoptui.protocol.messages import Origin
 from hoptui.recording import Recording

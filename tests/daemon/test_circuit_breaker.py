@@ -9,7 +9,8 @@ from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.tuners import BROKE
 from hoptui.daemon.state.node import AFTER_FAULT_NS, Faults
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.tuning import Diagnosis, TunerState
+from hoptui.domain.diagnosis import Diagnosis
+from hoptui.domain.tuning import TunerState
 from hoptui.protocol.messages import PROTOCOL, Bye, RunHello
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode, Script
 

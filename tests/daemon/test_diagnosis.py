@@ -25,9 +25,9 @@ from hoptui.diagnosis import window
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow
 from hoptui.domain.columns import concatenate, pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
+from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import fact
 from hoptui.domain.pacing import DEFAULT
-from hoptui.domain.tuning import Diagnosis
 from hoptui.model.recorded.point_in_time import diagnosis_of
 from hoptui.protocol.messages import CommandRecord, Pulse
 from hoptui.recording import Recording

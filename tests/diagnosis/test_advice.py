@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hoptui.diagnosis.advice import MOST, advise
 from hoptui.diagnosis.knob_roles import NAMES
 from hoptui.diagnosis.window import ObservationWindow
+from hoptui.domain.diagnosis import Advice, Verdict
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobState, check_value
-from hoptui.domain.tuning import Advice, Verdict
 from tests.diagnosis.loads import UNKNOWN, knob, synthetic, window
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hoptui.diagnosis.verdict import CHALLENGES, FIRST, Diagnostician, findings
 from hoptui.diagnosis.window import ObservationWindow
+from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.tuning import Diagnosis, Verdict
 from tests.diagnosis.loads import H100, H200, SECOND, UNKNOWN, knob, readings, synthetic, window
 
 NO_DRIVER = fact("driver.not_found", nvml=12, error="NVML Shared Library Not Found")

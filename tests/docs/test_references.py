@@ -135,6 +135,11 @@ def test_decisions_are_numbered_listed_and_complete() -> None:
             assert f"\n## {part}\n" in path.read_text(), path.name
 
 
+def test_every_verdict_is_in_the_page_of_concepts() -> None:
+    page = pages.concepts((ROOT / "docs/concepts.md").read_text())
+    assert re.findall(r"(?m)^\| `([\w-]+)` \|", page) == list(load("verdicts").VERDICTS)
+
+
 def test_every_variable_of_the_product_is_in_the_settings_page() -> None:
     page = pages.settings((ROOT / "docs/reference/settings.md").read_text())
     used = {

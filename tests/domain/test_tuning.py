@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from hoptui.domain.diagnosis import VERDICTS, Diagnosis
 from hoptui.domain.facts import fact
-from hoptui.domain.tuning import VERDICTS, Diagnosis
 
 
 def decoded(**fields: Any) -> Diagnosis:

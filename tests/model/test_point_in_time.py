@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.tuning import Change, Diagnosis, TunerState
+from hoptui.domain.tuning import Change, TunerState
 from hoptui.model.recorded.point_in_time import Chronicle, command_as_of, diagnosis_of, knob_as_of
 from hoptui.protocol.messages import CommandRecord, Event, RunState
 from tests.model.recorded_run import ANA, COMMANDS, EVENTS, KNOBS, LENGTH_S, STATE, at, command, event

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
-from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.presentation import diagnosis
 
 OLDER = Diagnosis(

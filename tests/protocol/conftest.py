@@ -11,9 +11,10 @@ import pytest
 
 from hoptui.domain import devices
 from hoptui.domain.columns import pack
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
-from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits, Measured, Trial, Tune, Tuned, TunerState
+from hoptui.domain.tuning import Change, Limits, Measured, Trial, Tune, Tuned, TunerState
 from hoptui.protocol import codec, messages
 
 ACCUM = KnobState(

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from hoptui.domain.columns import pack
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
-from hoptui.domain.tuning import Advice, Diagnosis
 from hoptui.tui.components import phases, runs
 from tests.golden import Golden, sheet
 from tests.tui.conftest import RUN, SECOND, Scene

@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from hoptui.client.client import Link
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
-from hoptui.domain.tuning import Advice, Diagnosis, Limits, TunerState
+from hoptui.domain.tuning import Limits, TunerState
 from hoptui.tui.components import help_page as help_content
 from hoptui.tui.components import knobs, runs, tuner
 from hoptui.tui.run_control import advised

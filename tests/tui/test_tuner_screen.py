@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from textual.events import Key
 
 from hoptui.client.client import Link
-from hoptui.domain.tuning import Advice, Limits, Tuned
+from hoptui.domain.diagnosis import Advice
+from hoptui.domain.tuning import Limits, Tuned
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.screens.knob_editor.screen import KnobEditor
 from hoptui.tui.screens.run.screen import RunScreen

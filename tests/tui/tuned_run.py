@@ -6,9 +6,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import Cost, Effect, KnobValue
-from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits, Measured, Trial, TunerState
+from hoptui.domain.tuning import Change, Limits, Measured, Trial, TunerState
 from hoptui.protocol.messages import Origin
 from tests.tui.conftest import SECOND, START, Scene
 

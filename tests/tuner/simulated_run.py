@@ -8,9 +8,10 @@ from typing import Any
 
 from msgspec import structs
 
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import Fact, fact, nested
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
-from hoptui.domain.tuning import Advice, Change, Diagnosis, Limits
+from hoptui.domain.tuning import Change, Limits
 from hoptui.protocol.messages import CommandRecord, Origin, Stage
 from hoptui.tuner.observation import MemoryReading, Observation, Proposal
 from hoptui.tuner.tuner import Tuner

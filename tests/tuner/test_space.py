@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.knobs import KnobSpec
-from hoptui.domain.tuning import Advice, Diagnosis, Limits
+from hoptui.domain.tuning import Limits
 from hoptui.tuner.search.space import advised, levers, notches, ranked, standstill
 from tests.tuner.simulated_run import PRODUCT, knob, pair
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from hoptui.domain.diagnosis import Advice
 from hoptui.domain.facts import fact
-from hoptui.domain.tuning import Advice
 from tests.tuner.simulated_run import GIB, Course, diagnosed, knob, level, pair, within
 
 COMPILE = Advice(knob="compile", direction="to", value="on")

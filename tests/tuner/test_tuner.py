@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobValue
-from hoptui.domain.tuning import Advice, Diagnosis, Limits
+from hoptui.domain.tuning import Limits
 from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tuner.search.parameter_history import CEILING_S, SHAPES
 from hoptui.tuner.search.space import OFF_S, STANDSTILL_S

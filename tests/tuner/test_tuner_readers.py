@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from hoptui.domain.diagnosis import Advice
 from hoptui.domain.facts import fact
-from hoptui.domain.tuning import Advice, Limits, Measured
+from hoptui.domain.tuning import Limits, Measured
 from hoptui.tuner.search.parameter_history import BELIEVED, SWAYS_S, ParameterHistories
 from hoptui.tuner.search.space import Candidate, Lever
 from tests.tuner.simulated_run import GIB, SECOND, Course, Values, diagnosed, knob, level, results, within

@@ -10,8 +10,8 @@ from hoptui.cli.commands import gpus
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import SECOND, NodeSnapshot, diagnosis_json, headline, knobs_of, look
 from hoptui.cli.support.terminal import OK, dump, say, table
+from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.knobs import KnobState
-from hoptui.domain.tuning import Diagnosis
 from hoptui.model import runs
 from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
 from hoptui.protocol.messages import Event, RunState, Vital

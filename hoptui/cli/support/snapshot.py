@@ -15,8 +15,8 @@ from hoptui.client.conversation import ReadOnlyError
 from hoptui.client.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.knobs import KnobState, missing
-from hoptui.domain.tuning import Diagnosis
 from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store

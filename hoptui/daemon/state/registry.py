@@ -14,11 +14,11 @@ from msgspec import structs
 from hoptui.daemon.state.derived_rows import Account, headline
 from hoptui.daemon.state.gpu_ownership import Claim, Resolved
 from hoptui.domain.columns import Columns
+from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.pacing import DEFAULT
 from hoptui.domain.throughput import level, took, usable
-from hoptui.domain.tuning import Diagnosis
 from hoptui.protocol.messages import (
     Declare,
     Outcome,

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from hoptui.domain.diagnosis import VERDICTS, Diagnosis
 from hoptui.domain.facts import fact, nested
 from hoptui.domain.knobs import KnobState, KnobValue
-from hoptui.domain.tuning import VERDICTS, Diagnosis, Measured
+from hoptui.domain.tuning import Measured
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FINAL, CommandRecord, Event, RunState, as_asked
 

@@ -18,7 +18,7 @@ class VerdictText(NamedTuple):
 
 VERDICTS: Mapping[str, VerdictText] = {
     "launch-bound": VerdictText(
-        "kernels are too small, or launched too slowly, to fill the GPU",
+        "kernels are too small, or are launched too slowly, to fill the GPU",
         "more work in each kernel: larger batches, torch.compile, CUDA graphs",
     ),
     "data-bound": VerdictText(
@@ -26,34 +26,34 @@ VERDICTS: Mapping[str, VerdictText] = {
         "more or faster loading: processes that load ahead, smaller or already decoded input",
     ),
     "env-bound": VerdictText(
-        "training waits for environments that are stepped on the CPU",
+        "training waits for environments that run on the CPU",
         "step environments in several processes, or on the GPU",
     ),
     "memory-bandwidth-bound": VerdictText(
-        "the GPU's memory bus is near its limit",
+        "the memory bus of the GPU is near its limit",
         "fewer passes over memory: torch.compile fuses them, narrower number formats halve them",
     ),
     "compute-bound": VerdictText(
-        "the GPU's arithmetic units are near their limit",
+        "the arithmetic units of the GPU are near their limit",
         "near what the GPU can do: only less work or a narrower number format is faster",
     ),
     "power-limited": VerdictText(
-        "the clocks are held down by the board's power limit",
+        "the board's power limit holds the clocks down",
         "the board draws what it may: only an administrator can raise the limit (nvidia-smi -pl)",
     ),
     "heat-limited": VerdictText(
-        "the clocks are held down because the GPU is too hot",
+        "heat holds the clocks down",
         "look after the cooling: the clocks stay low until the GPU is cooler",
     ),
     "communication-bound": VerdictText(
         "ranks wait for each other",
         "fewer, larger exchanges: more work between two of them",
     ),
-    "memory-unused": VerdictText("work is cut smaller than memory asks for"),
+    "memory-unused": VerdictText("work is cut into smaller pieces than memory requires"),
     "healthy": VerdictText("nothing stands out"),
     "unknown": VerdictText("too little is known"),
 }
-"""Every verdict of `hoptui.domain.tuning`."""
+"""Every verdict of `hoptui.domain.diagnosis`."""
 COSTS: Mapping[str, str] = {
     "free": "takes effect at once",
     "shape": "may compile anew",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from hoptui.domain.tuning import Diagnosis
+from hoptui.domain.diagnosis import Diagnosis
 from hoptui.presentation import diagnosis, numbers, vocabulary
 from hoptui.protocol.messages import RunState, State
 from hoptui.tui.charts.plot import Mark

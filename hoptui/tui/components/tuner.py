@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hoptui.domain.diagnosis import Advice
 from hoptui.domain.knobs import KnobState
-from hoptui.domain.tuning import Advice, Limits, Measured, Result, Stand, Trial, TunerState, may_turn
+from hoptui.domain.tuning import Limits, Measured, Result, Stand, Trial, TunerState, may_turn
 from hoptui.model.command_history import UNDO
 from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
 from hoptui.presentation import tuner as tuning

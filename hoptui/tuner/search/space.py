@@ -11,9 +11,10 @@ from itertools import pairwise
 from typing import Literal
 
 from hoptui.diagnosis.knob_roles import NAMES, OFF, Role
+from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value, relations
-from hoptui.domain.tuning import Change, Diagnosis, Limits, may_turn
+from hoptui.domain.tuning import Change, Limits, may_turn
 
 Family = Literal["batch", "input", "env", "mode", "other"]
 """What a knob is about: how a batch is cut, how data are read, how environments are played, how a batch is

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobError, KnobValue, check_value
-from hoptui.domain.tuning import Diagnosis, Verdict
 from hoptui.tuner.effect import WORTH
 from hoptui.tuner.observation import Observation, PriorResult
 from hoptui.tuner.search.parameter_history import FARTHEST, ParameterHistories, ParameterHistory

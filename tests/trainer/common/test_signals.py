@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
@@ -18,7 +17,7 @@ def test_a_signal_stops_the_run_also_when_nobody_can_be_told(monkeypatch: pytest
     assert run.boundary()
     with monkeypatch.context() as patched, StopOnSignal(run):
         patched.setattr("hoptui_trainer.common.signals.os.write", gone)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         assert run.stop_asked
         assert signal.getsignal(signal.SIGTERM) == before  # the next one ends at once
     assert not run.boundary()
@@ -28,9 +27,9 @@ def test_a_signal_acts_as_ever_while_the_run_is_prepared() -> None:
     run = hoptui.connect("unit")
     with StopOnSignal(run) as signals:
         with pytest.raises(KeyboardInterrupt), signals.aside():
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         assert not run.stop_asked
         with signals.aside():
             pass
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         assert run.stop_asked
