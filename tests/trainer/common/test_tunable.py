@@ -14,8 +14,8 @@ from hoptui_trainer.vision.config import VisionConfig
 
 ALLOWED = {
     PPOConfig: {"num_envs", "rollout_len", "minibatch_size", "precision"},
-    LMConfig: {"batch_tokens", "seq_len"},
-    VisionConfig: {"batch_size"},
+    LMConfig: {"batch_tokens", "seq_len", "optimizer"},
+    VisionConfig: {"batch_size", "optimizer"},
 }
 
 

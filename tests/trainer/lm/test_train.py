@@ -31,6 +31,7 @@ from hoptui_trainer.lm.train import LMResult, train
 from hoptui_trainer.lm.update import update
 from tests.golden import Golden
 from tests.run_state import run_state
+from tests.trainer.eight_bit import eager_torchao
 from tests.trainer.printed import MEASURED, printed
 from tests.trainer.tensors import tensors
 
@@ -124,6 +125,27 @@ def test_resumed_in_the_middle_it_is_bit_for_bit_the_same(trial: Trial, tmp_path
     assert rest["run"]["epoch"] == 2
     [resumed] = [line for line in trial.lines if line.startswith("resumed")]
     assert re.findall(r"\d+", resumed) == ["3", "384"]
+
+
+def test_moments_in_eight_bits_learn_alike_live_and_resumed(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager_torchao(monkeypatch)
+    wide = {"d_model": 64, "lr": 3e-3}
+    trial.train(iterations=12, knobs=wide)
+    expected = trial.rows("loss")
+    trial.after = {4: lambda: trial.ask("set", knob="optimizer", value="adamw8bit")}
+    trial.train(iterations=12, knobs=wide, checkpoint_dir=tmp_path, checkpoint_every=8)
+    found = trial.rows("loss")
+    assert trial.done() == [("applied", "adamw8bit")]
+    assert found == pytest.approx(expected, rel=0.01)
+    assert found[-1] != expected[-1]
+    trial.after = {}
+    trial.train(iterations=12, resume=tmp_path / "lm-000000008.ckpt")
+    assert trial.state.config.optimizer == "adamw8bit"
+    assert trial.rows("loss") == found[8:]
+    trial.train(iterations=12, resume=tmp_path / "lm-000000008.ckpt", knobs={"optimizer": "adamw"})
+    assert trial.rows("loss") == pytest.approx(found[8:], rel=0.01)
 
 
 def test_other_text_is_not_mistaken_for_the_runs_own(trial: Trial, tmp_path: Path) -> None:

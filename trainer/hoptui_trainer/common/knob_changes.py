@@ -114,8 +114,12 @@ class KnobChanges:
 
     def rebuild(self) -> None:
         """The model is to be computed in another way."""
+        self.renew(self._state.rebuild)
+
+    def renew(self, change: Callable[[], None]) -> None:
+        """Something that takes memory is to be another one: `change` brings it to what `config` now has."""
         with self._meter.apart():
-            self._state.rebuild()
+            change()
             self.resize()
 
     def follow(self, handles: Mapping[str, KnobHandle[Any]]) -> None:

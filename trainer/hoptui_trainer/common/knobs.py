@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from hoptui import Knob
-from hoptui_trainer.common.modes import COMPILE_MODES, Precision
+from hoptui_trainer.common.modes import COMPILE_MODES, OPTIMIZERS, Precision
 
 LearningRate = Annotated[float, Knob(1e-6, 1e-1, scale="log", description="highest learning rate of AdamW")]
 WarmUp = Annotated[
@@ -15,6 +15,14 @@ WarmUp = Annotated[
 FinalRate = Annotated[float, Knob(0.0, 1.0, description="learning rate at the end, as a part of the highest")]
 GradientClip = Annotated[
     float, Knob(0.0, 100.0, description="greatest norm of a step's gradient; 0 does not clip")
+]
+Optimizer = Annotated[
+    str,
+    Knob(
+        choices=OPTIMIZERS,
+        cost="rebuild",
+        description="adamw8bit keeps AdamW's moments in 8 bits: 2 bytes a weight instead of 8",
+    ),
 ]
 Compile = Annotated[
     str,

@@ -1,5 +1,7 @@
-"""The names of the number formats and of the ways to compile, for options and knobs: without torch, which
-takes seconds to import."""
+"""The names of the number formats, of the ways to compile and of the optimizers, for options and knobs.
+
+Without torch, which takes seconds to import.
+"""
 
 from __future__ import annotations
 
@@ -10,3 +12,6 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 CompileMode = Literal["off", "default", "max-autotune"]
 COMPILE_MODES: tuple[CompileMode, ...] = get_args(CompileMode)
+
+OptimizerName = Literal["adamw", "adamw8bit"]
+OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import nn
@@ -17,11 +17,19 @@ from hoptui_trainer.common.device import describe_device
 from hoptui_trainer.common.dry_run import DryRun
 from hoptui_trainer.common.flat_gradient import FlatGradient
 from hoptui_trainer.common.gradient import Pieces
-from hoptui_trainer.common.modes import CompileMode, Precision
-from hoptui_trainer.common.optimizer import adamw, restore
+from hoptui_trainer.common.memory import on_all_ranks
+from hoptui_trainer.common.modes import CompileMode, OptimizerName, Precision
+from hoptui_trainer.common.optimizer import converted, make_optimizer, restore, saved_moments
 from hoptui_trainer.common.ranks import RankGroup
 
-ConfigT = TypeVar("ConfigT", bound=Batched)
+
+class SupervisedConfig(Batched, Protocol):
+    """A config with the knobs that this part of a state follows."""
+
+    optimizer: str
+
+
+ConfigT = TypeVar("ConfigT", bound=SupervisedConfig)
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
@@ -42,6 +50,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     dry_run: DryRun
     precision: Precision
     compile_mode: CompileMode
+    _optimizer_name: OptimizerName
 
     def __init__(self, config: ConfigT, seed: int, device: torch.device, ranks: RankGroup) -> None:
         self.config, self.seed, self.device, self.ranks = config, seed, device, ranks
@@ -78,6 +87,19 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     def rebuild(self) -> None:
         """Bring number format and compilation to what `config` now has."""
 
+    def choose_optimizer(self) -> None:
+        """Go on with the optimizer that `config` now has, and with the moments of the one before.
+
+        Raises:
+            UsageError: it needs a library that is not installed; nothing has changed.
+            MemoryError: there is too little memory for both at once; nothing has changed.
+        """
+        if self.config.optimizer == self._optimizer_name:
+            return
+        self.gradient.clear()
+        self._set_optimizer(lambda name: converted(self.optimizer, name, self.device))
+        self.dry_run.forget()
+
     @abstractmethod
     def prove_sizes(self) -> None:
         """Compute the pieces of the next step once."""
@@ -94,11 +116,17 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         """Train `model`, on its device, whose parameters are in `groups`."""
         self.model = model
         self.gradient = FlatGradient(model.parameters())
-        self.optimizer = adamw(groups, self.device)
+        self._set_optimizer(lambda name: make_optimizer(name, groups, self.device))
         self.pieces = Pieces(1, self.device, self.ranks, self._smaller)
         self.dry_run = DryRun(self._pass, self.gradient, self._shapes, self.pieces, self.ranks, self.notes)
         self.rebuild()
         self.fit()
+
+    def _set_optimizer(self, make: Callable[[OptimizerName], torch.optim.Optimizer]) -> None:
+        name = cast(OptimizerName, self.config.optimizer)
+        compiles = name == "adamw8bit"
+        self.optimizer = on_all_ranks(self.ranks, self.device, lambda: make(name), compiles=compiles)
+        self._optimizer_name = name
 
     def _smaller(self, before: int, now: int) -> None:
         self.config.micro_batch = now
@@ -121,7 +149,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         return {
             "shape": self.shape,
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": saved_moments(self.optimizer),
             "scaler": self.scaler.state_dict(),
         }
 

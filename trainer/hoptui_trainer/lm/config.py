@@ -53,6 +53,7 @@ class LMConfig:
     final_lr: knobs.FinalRate = 0.1
     weight_decay: Annotated[float, Knob(0.0, 1.0, description="weight decay of AdamW")] = 0.1
     grad_clip: knobs.GradientClip = 1.0
+    optimizer: knobs.Optimizer = "adamw"
 
     precision: Annotated[str, knobs.precision(*PRECISIONS)] = "auto"
     compile: knobs.Compile = "auto"

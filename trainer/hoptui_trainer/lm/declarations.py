@@ -5,6 +5,7 @@ from __future__ import annotations
 import hoptui
 from hoptui_trainer.common.knob_changes import KnobChanges
 from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.common.optimizer import set_weight_decay, weight_decay
 from hoptui_trainer.lm.state import LMState
 
 
@@ -33,21 +34,19 @@ def declare(run: hoptui.Run, state: LMState, meter: Meter) -> None:
             raise
         in_use = length
 
-    def decay(weight_decay: float) -> None:
-        state.optimizer.param_groups[0]["weight_decay"] = weight_decay
-
     handles = run.knobs(
         config,
         apply={
             **tuning.apply(),
             "batch_tokens": lambda _: tuning.resize(),
             "seq_len": lengthen,
-            "weight_decay": decay,
+            "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
+            "optimizer": lambda _: tuning.renew(state.choose_optimizer),
             "checkpointing": lambda _: tuning.rebuild(),
         },
         read={
             "batch_tokens": lambda: config.step_tokens,
-            "weight_decay": lambda: state.optimizer.param_groups[0]["weight_decay"],
+            "weight_decay": lambda: weight_decay(state.optimizer),
         },
     )
 

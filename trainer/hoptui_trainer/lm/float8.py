@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from torch import nn
 
-from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.torchao_library import torchao
 
 MULTIPLE = 16
 """`torch._scaled_mm` takes matrices whose sizes are multiples of it."""
@@ -29,7 +28,7 @@ def to_float8(blocks: nn.Module, *, emulate: bool = False) -> None:
     Raises:
         UsageError: torchao is not installed, or fits another torch.
     """
-    library = _library()
+    library = torchao("float8", "--precision fp8", "--precision bf16")
     recipe = library.Float8LinearConfig.from_recipe_name("tensorwise")
     config = dataclasses.replace(recipe, emulate=emulate)
     library.convert_to_float8_training(blocks, config=config, module_filter_fn=fits)
@@ -53,13 +52,3 @@ def float8_flops(blocks: nn.Module) -> float:
 
 def _converted(module: nn.Module) -> TypeGuard[nn.Linear]:
     return isinstance(module, nn.Linear) and type(module) is not nn.Linear
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("torchao.float8")
-    except ImportError:
-        raise UsageError(
-            "--precision fp8 needs the torchao library: pip install 'hoptui-trainer[fp8]' (or --precision "
-            "bf16)"
-        ) from None

@@ -39,6 +39,7 @@ class VisionConfig:
     final_lr: knobs.FinalRate = 0.0
     weight_decay: Annotated[float, Knob(0.0, 1.0, description="weight decay of the matrices")] = 0.05
     grad_clip: knobs.GradientClip = 1.0
+    optimizer: knobs.Optimizer = "adamw"
 
     num_workers: Annotated[
         int,

@@ -7,6 +7,7 @@ import dataclasses
 import hoptui
 from hoptui_trainer.common.knob_changes import KnobChanges
 from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.common.optimizer import set_weight_decay, weight_decay
 from hoptui_trainer.vision.images import Loading
 from hoptui_trainer.vision.state import VisionState
 
@@ -19,22 +20,18 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
     iterations."""
     config = state.config
     tuning = KnobChanges(run, state, meter, lambda: declare_cost(run, state))
-    matrices = state.optimizer.param_groups[0]
-
-    def decay(weight_decay: float) -> None:
-        matrices["weight_decay"] = weight_decay
-
     reload = dict.fromkeys(LOADING, lambda _: state.reload())
     handles = run.knobs(
         config,
         apply={
             **tuning.apply(),
             "batch_size": lambda _: tuning.resize(),
-            "weight_decay": decay,
+            "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
+            "optimizer": lambda _: tuning.renew(state.choose_optimizer),
             "checkpointing": lambda _: tuning.rebuild(),
             **reload,
         },
-        read={"weight_decay": lambda: matrices["weight_decay"]},
+        read={"weight_decay": lambda: weight_decay(state.optimizer)},
         without=() if state.loads else LOADING,
     )
 
