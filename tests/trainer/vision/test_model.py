@@ -6,16 +6,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hoptui_trainer.vision.config import PRESETS, preset_config
+from hoptui_trainer.vision.config import preset_config
+from hoptui_trainer.vision.images import Images, Resident
 from hoptui_trainer.vision.model import Shape, ViT, patches
+from hoptui_trainer.vision.state import model_shape
 from tests.trainer.vision.operations import Operations
 
-TINY_SHAPE = Shape(image_size=8, channels=3, classes=5, patch_size=4, d_model=32, layers=2, heads=2)
+TINY_SHAPE = Shape(
+    image_size=8, channels=3, classes=5, patch_size=4, d_model=32, layers=2, heads=2, mlp_width=128
+)
 
 
 def random_images(count: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
+
+
+def preset_shape(name: str) -> Shape:
+    config = preset_config(name)
+    return model_shape(config, Resident(name, 1000, Images(torch.zeros(1, 3, 224, 224), torch.zeros(1))))
 
 
 def excited(model: ViT) -> ViT:
@@ -56,16 +65,7 @@ def test_an_image_is_judged_alone_and_the_place_of_a_patch_matters() -> None:
 
 
 def test_the_cost_of_vit_b_is_the_published_one() -> None:
-    config = preset_config("vit-b")
-    shape = Shape(
-        image_size=224,
-        channels=3,
-        classes=1000,
-        patch_size=config.patch_size,
-        d_model=config.d_model,
-        layers=1,
-        heads=config.heads,
-    )
+    shape = replace(preset_shape("vit-b"), layers=1)
     model = ViT(shape, seed=0)
     per_layer = 12 * 768**2
     dense = 6 * 196 * (per_layer + 768 * 768) + 12 * 768 * 196**2 + 6 * 768 * 1000
@@ -82,18 +82,15 @@ def test_sizes_that_do_not_fit_are_told(field: str, value: int, said: str) -> No
         replace(TINY_SHAPE, **{field: value})
 
 
-def test_every_preset_is_a_model() -> None:
-    for name in PRESETS:
-        config = preset_config(name)
-        Shape(
-            image_size=config.image_size,
-            channels=3,
-            classes=10,
-            patch_size=config.patch_size,
-            d_model=config.d_model,
-            layers=config.layers,
-            heads=config.heads,
-        )
+@pytest.mark.parametrize(
+    ("name", "millions"), [("vit-s", 22.05), ("vit-b", 86.57), ("vit-l", 304.3), ("vit-g", 1012.6)]
+)
+def test_presets_have_the_published_numbers_of_parameters(name: str, millions: float) -> None:
+    shape = preset_shape(name)
+    one, two = (ViT(replace(shape, layers=layers), seed=0) for layers in (1, 2))
+    small, large = (sum(parameter.numel() for parameter in model.parameters()) for model in (one, two))
+    found = small + (large - small) * (shape.layers - 1)
+    assert found == pytest.approx(millions * 1e6, rel=1e-3)  # those of timm, which have a class token
 
 
 def test_checkpointing_gives_the_same_gradient_from_less_memory() -> None:

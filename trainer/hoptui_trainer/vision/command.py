@@ -27,9 +27,10 @@ def vision(
     them while the run goes on.
 
     Presets: tiny (digits, seconds on one core; the default without a GPU), vit-s, vit-b (the default on a
-    GPU), vit-l. Several GPUs: `torchrun --nproc_per_node 2 -m hoptui_trainer vision`. Ctrl-C or SIGTERM
-    finishes the iteration, writes a checkpoint if there is a folder for it, and exits with 0; a second one
-    ends at once. An accuracy asked for and not reached exits with 1, a bad option with 2.
+    GPU), vit-l, vit-g (1.0 billion parameters). Several GPUs: `torchrun --nproc_per_node 2 -m hoptui_trainer
+    vision`. Ctrl-C or SIGTERM finishes the iteration, writes a checkpoint if there is a folder for it, and
+    exits with 0; a second one ends at once. An accuracy asked for and not reached exits with 1, a bad option
+    with 2.
     """
     job = job or VisionOptions()
     # Here and not above, because it imports torch, which takes seconds.

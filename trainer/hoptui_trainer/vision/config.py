@@ -72,6 +72,7 @@ class VisionConfig:
     layers: knobs.Layers = 12
     heads: knobs.Heads = 12
 
+    mlp_ratio: float = 4.0
     image_size: int = 224
     patch_size: int = 16
 
@@ -106,9 +107,21 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "vit-s": {"d_model": 384, "heads": 6},
     "vit-b": {},
     "vit-l": {"d_model": 1024, "layers": 24, "heads": 16, "batch_size": 512},
+    "vit-g": {
+        "d_model": 1408,
+        "layers": 40,
+        "heads": 16,
+        "mlp_ratio": 6144 / 1408,
+        "patch_size": 14,
+        "batch_size": 256,
+        "lr": 5e-4,
+    },
 }
-"""Where a preset differs from the defaults of `VisionConfig`, which are those of `vit-b`; names of
-Dosovitskiy et al."""
+"""Where a preset differs from the defaults of `VisionConfig`, which are those of `vit-b`.
+
+`vit-b` and `vit-l` are those of Dosovitskiy et al. (arXiv:2010.11929, table 1). `vit-g` is g/14 of Zhai et
+al. (arXiv:2106.04560, table 2), with 1.0 billion parameters.
+"""
 
 
 def preset_config(name: str) -> VisionConfig:

@@ -22,7 +22,7 @@ from hoptui_trainer.common.init_rng import stream
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """What decides the sizes of the weights: images of `channels` × `image_size`², and the transformer on
-    their patches."""
+    their patches. `mlp_width` is the width between the two layers of each MLP."""
 
     image_size: int
     channels: int
@@ -31,6 +31,7 @@ class Shape:
     d_model: int
     layers: int
     heads: int
+    mlp_width: int
 
     def __post_init__(self) -> None:
         if self.image_size % self.patch_size:
@@ -61,8 +62,8 @@ class ViTBlock(nn.Module):
         self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model)
         self.attention_out = nn.Linear(shape.d_model, shape.d_model)
         self.mlp_norm = nn.LayerNorm(shape.d_model)
-        self.mlp_in = nn.Linear(shape.d_model, 4 * shape.d_model)
-        self.mlp_out = nn.Linear(4 * shape.d_model, shape.d_model)
+        self.mlp_in = nn.Linear(shape.d_model, shape.mlp_width)
+        self.mlp_out = nn.Linear(shape.mlp_width, shape.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         qkv = self.qkv(self.attention_norm(x))

@@ -58,16 +58,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         self._attended: torch.dtype | None = None
         self._distortion_key = key(seed, "distortion")
 
-        shape = Shape(
-            image_size=source.image_size,
-            channels=source.channels,
-            classes=source.classes,
-            patch_size=config.patch_size,
-            d_model=config.d_model,
-            layers=config.layers,
-            heads=config.heads,
-        )
-        model = ViT(shape, seed).to(device)
+        model = ViT(model_shape(config, source), seed).to(device)
         self._train(model, groups(model, config.weight_decay))
 
     @property
@@ -215,7 +206,9 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
     def shape(self) -> dict[str, int]:
         """The sizes of the model that a knob can change."""
         shape = self.model.shape
-        return {"d_model": shape.d_model, "layers": shape.layers, "heads": shape.heads}
+        sizes = {"d_model": shape.d_model, "layers": shape.layers, "heads": shape.heads}
+        usual = shape.mlp_width == 4 * shape.d_model  # the only one that older checkpoints have
+        return sizes if usual else {**sizes, "mlp_width": shape.mlp_width}
 
     def _check_room(self) -> None:
         """Refuse what the machine's memory has no room for: a batch from a disk, and what is read ahead of
@@ -261,6 +254,24 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=noise, device=self.device)
         batch = Images(images, torch.zeros(size, dtype=torch.int64, device=self.device))
         torch.autograd.backward(self.losses(batch, torch.arange(size, device=self.device))[0])
+
+
+def model_shape(config: VisionConfig, source: Source) -> Shape:
+    """The sizes of the model for the images of `source`.
+
+    Raises:
+        ValueError: the sizes do not fit together.
+    """
+    return Shape(
+        image_size=source.image_size,
+        channels=source.channels,
+        classes=source.classes,
+        patch_size=config.patch_size,
+        d_model=config.d_model,
+        layers=config.layers,
+        heads=config.heads,
+        mlp_width=round(config.mlp_ratio * config.d_model),
+    )
 
 
 def groups(model: ViT, weight_decay: float) -> list[dict[str, Any]]:
