@@ -89,3 +89,25 @@ def test_a_plan_never_takes_what_others_have(device: torch.device) -> None:
     held = torch.empty(512 * MB, dtype=torch.uint8, device=device)
     assert limit_bytes(device, 1) == pytest.approx(whole, rel=0.01)  # what this process holds is its own
     del held
+
+
+def test_checkpointing_takes_at_most_0_6_of_the_memory_of_a_large_policy(device: torch.device) -> None:
+    state = ppo_state(
+        device,
+        "CartPole-NoVel",
+        policy="h100-after",
+        precision="bf16",
+        num_envs=64,
+        rollout_len=128,
+        context=32,
+        sequence_len=128,
+        minibatch_size=8192,
+    )
+    peaks = []
+    for checkpointing in (False, True):
+        state.config.checkpointing = checkpointing
+        state.rebuild()
+        trial = state.update.measure(state.collector.stored, 64)
+        assert trial is not None
+        peaks.append(trial.peak_bytes)
+    assert peaks[1] < 0.6 * peaks[0]

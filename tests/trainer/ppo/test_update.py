@@ -20,6 +20,7 @@ from hoptui_trainer.ppo.minibatches import statistics_of
 from hoptui_trainer.ppo.optimizer import make_optimizer
 from hoptui_trainer.ppo.policies.policy import Batch, Policy
 from hoptui_trainer.ppo.policies.registry import make_policy
+from hoptui_trainer.ppo.policies.transformer import Transformer
 from hoptui_trainer.ppo.rollout import Rollout
 from hoptui_trainer.ppo.update import Update
 
@@ -106,6 +107,34 @@ def test_a_minibatch_gives_the_same_result_however_it_is_cut(env: str, policy: s
     torch.testing.assert_close(cut.weights(), whole.weights(), rtol=0, atol=1e-5)
     for name, value in one.items():
         assert float(many[name]) == pytest.approx(float(value), abs=1e-5), name
+
+
+def test_checkpointing_gives_the_same_gradient_and_keeps_less() -> None:
+    config = small("tiny", layers=4, d_model=64, sequence_len=12, entropy_coef=0.01)
+    rollout = made_up_rollout("CartPole-NoVel", config)
+    found: list[Tensor] = []
+    kept: list[int] = []
+    for checkpointing in (False, True):
+        trial, saved = Trial(config, "CartPole-NoVel"), dict[int, int]()
+        assert isinstance(trial.policy, Transformer)
+        trial.policy.checkpointing = checkpointing
+        weights = {p.untyped_storage().data_ptr() for p in trial.policy.parameters()}
+
+        def pack(x: Tensor, saved: dict[int, int] = saved, weights: set[int] = weights) -> Tensor:
+            storage = x.untyped_storage()
+            if storage.data_ptr() not in weights:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return x
+
+        index, scale = torch.arange(rollout.units), torch.tensor([0.1, 1.2, 1 / rollout.size])
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            total, _ = losses.gathered_loss(trial.policy, rollout, index, scale, Coefficients(config, CPU))
+        trial.update.gradient.add(total)
+        found.append(trial.update.gradient.flat.clone())
+        kept.append(sum(saved.values()))
+    assert float(found[0].abs().max()) > 1e-4
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-6)
+    assert kept[1] < 0.5 * kept[0]
 
 
 def test_advantages_are_normalised_over_the_minibatch_and_not_over_its_pieces(

@@ -19,7 +19,7 @@ TRANSFORMERS: Mapping[str, Mapping[str, int]] = {
 """The transformers by name: 17 thousand, 3.1 million and 100.7 million parameters."""
 MODEL_SIZES = ("d_model", "layers", "heads", "ff")
 """The sizes of a transformer that its name sets."""
-OF_TRANSFORMERS = (*MODEL_SIZES, "context", "sequence_len")
+OF_TRANSFORMERS = (*MODEL_SIZES, "context", "sequence_len", "checkpointing")
 OF_THE_MLP = ("hidden",)
 """Knobs that only one kind of policy has."""
 
@@ -129,6 +129,15 @@ class PPOConfig:
             description="torch.compile, and on a GPU CUDA graphs; off is plain eager code",
         ),
     ] = "auto"
+    checkpointing: Annotated[
+        bool,
+        Knob(
+            effect="speed",
+            cost="rebuild",
+            description="transformer: compute activations twice instead of keeping them: less memory, a "
+            "third more work in the update",
+        ),
+    ] = False
 
     policy: Annotated[
         str,

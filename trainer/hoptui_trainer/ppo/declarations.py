@@ -11,12 +11,11 @@ import torch
 import hoptui
 from hoptui.sdk import KnobHandle
 from hoptui_trainer.common.device import choose_threads
+from hoptui_trainer.common.options import declared
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.ppo.coefficients import NAMES
 from hoptui_trainer.ppo.config import (
     MODEL_SIZES,
-    OF_THE_MLP,
-    OF_TRANSFORMERS,
     TRANSFORMERS,
     PPOConfig,
     not_of,
@@ -27,7 +26,7 @@ from hoptui_trainer.ppo.optimizer import read_lr
 from hoptui_trainer.ppo.policies.transformer import Transformer
 from hoptui_trainer.ppo.state import PPOState
 
-RESTARTED = ("policy", *OF_THE_MLP, *OF_TRANSFORMERS)
+RESTARTED = tuple(name for name, _, knob in declared(PPOConfig) if knob.cost == "restart")
 """Knobs that need a new network."""
 
 Handles = Mapping[str, KnobHandle[Any]]
@@ -91,7 +90,7 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
         "minibatch_size": cut,
         "grad_accum": accumulate,
         **dict.fromkeys(("lr", *NAMES), turn),
-        **dict.fromkeys(("precision", "compile"), rebuild),
+        **dict.fromkeys(("precision", "compile", "checkpointing"), rebuild),
         **{name: begin_anew(name) for name in RESTARTED},
         "epochs": lambda _: declare_cost(run, state),
     }

@@ -18,6 +18,7 @@ from hoptui_trainer.common.memory_budget import bytes_within_limit, limit_bytes
 from hoptui_trainer.common.modes import CompileMode, Precision
 from hoptui_trainer.common.precision import choose_precision, use
 from hoptui_trainer.common.ranks import ALONE, RankGroup
+from hoptui_trainer.common.report import model_size
 from hoptui_trainer.ppo.coefficients import Coefficients
 from hoptui_trainer.ppo.collector import make_collector
 from hoptui_trainer.ppo.config import PPOConfig, model_sizes
@@ -28,6 +29,7 @@ from hoptui_trainer.ppo.memory import check_memory, fewest_pieces, measured
 from hoptui_trainer.ppo.minibatches import Cut
 from hoptui_trainer.ppo.optimizer import make_optimizer, set_lr
 from hoptui_trainer.ppo.policies.registry import make_policy
+from hoptui_trainer.ppo.policies.transformer import Transformer
 from hoptui_trainer.ppo.rank_layout import ENV_DIM, joined, on_cpu, shared
 from hoptui_trainer.ppo.update import Update
 
@@ -105,6 +107,19 @@ class PPOState:
         return cast(Precision, self.config.precision)
 
     @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.policy.parameters())
+
+    @property
+    def network(self) -> str:
+        """The policy and its sizes, for users."""
+        if not isinstance(self.policy, Transformer):
+            return f"{self.config.policy}, {self.config.hidden} hidden units"
+        shown = model_size(model_sizes(self.config))
+        saving = ", checkpointing" if self.policy.checkpointing else ""
+        return f"{self.config.policy}: {shown}, context {self.policy.context}{saving}"
+
+    @property
     def dealt(self) -> Cut:
         """How rollouts are cut into minibatches."""
         return self.update.cut(self.collector.rollout, self.config.minibatch_size)
@@ -170,7 +185,8 @@ class PPOState:
         return dropped
 
     def rebuild(self) -> None:
-        """Compute by the present `config`: precision and compilation; `auto` becomes what fits the device.
+        """Compute by the present `config`: precision, compilation and checkpointing of activations; `auto`
+        becomes what fits the device.
 
         Raises:
             UsageError: the device cannot compute in that precision.
@@ -193,6 +209,8 @@ class PPOState:
         self.graphs.clear()
         self.graphs.wanted = self.mode != "off"
         use(self.precision)
+        if isinstance(self.policy, Transformer):
+            self.policy.checkpointing = config.checkpointing
         self.collector.use(self.mode, self.precision)
         self.update.use(self.mode, self.precision)
         self.evaluation.use(self.collector.mode)

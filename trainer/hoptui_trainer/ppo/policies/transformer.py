@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 from hoptui_trainer.ppo.envs.physics import Task
 from hoptui_trainer.ppo.policies.memory import AttentionCache, Layer
@@ -75,13 +76,17 @@ class PolicyBlock(nn.Module):
 
 class Transformer(Policy):
     """Sees the last `context` observations. Made on the CPU from `generator`, so a seed means the same
-    anywhere."""
+    anywhere.
+
+    With `checkpointing`, the backward pass computes the activations of blocks again instead of keeping them.
+    """
 
     turns: Tensor
 
     def __init__(self, task: Task, widths: Widths, context: int, generator: torch.Generator) -> None:
         super().__init__(task, context)
         self.widths = widths
+        self.checkpointing = False
         d = widths.d_model
         self.embed = _linear(task.observation_size, d, EMBED_GAIN, generator, bias=True)
         # What the norms let through of a small observation is its direction alone, unless something stands
@@ -164,7 +169,12 @@ class Transformer(Policy):
         with _exactly(obs):  # half precision would round away how little two observations differ
             x = self.embed(obs)
         for index, block in enumerate(self.blocks):
-            x = block(x, turn, seen, None if layers is None else layers[index])
+            if self.checkpointing and torch.is_grad_enabled():
+                # Without the state of random numbers: nothing here draws any, and a CUDA graph forbids to
+                # read it.
+                x = checkpoint(block, x, turn, seen, None, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = block(x, turn, seen, None if layers is None else layers[index])
         normed: Tensor = self.norm(x)
         return normed
 
