@@ -18,6 +18,7 @@ from hoptui_trainer.common.metrics import measured
 from hoptui_trainer.common.phases import phase_clock
 from hoptui_trainer.ppo import collector, evaluate, state, update
 from hoptui_trainer.ppo.state import PPOState
+from tests.run_state import run_state
 from tests.trainer.gpu.small import (
     Counting,
     assert_near,
@@ -75,7 +76,7 @@ def test_training_in_graphs_is_eager_training_whatever_is_turned(
     env: str, policy: str, in_graphs: Make, device: torch.device
 ) -> None:
     eager = ppo_state(device, env, policy=policy)
-    graphed, counting = in_graphs(device, env, "graphs", policy=policy)
+    graphed, counting = in_graphs(device, env, "graphs", policy=policy, checkpointing=policy == "tiny")
     for turned in CHANGES:
         replays = counting.replays
         for each in (eager, graphed):
@@ -99,7 +100,7 @@ def test_compiled_training_in_graphs_is_eager_training_and_compiles_nothing_for_
     env: str, policy: str, in_graphs: Make, device: torch.device
 ) -> None:
     eager = ppo_state(device, env, policy=policy)
-    compiled, counting = in_graphs(device, env, "default", policy=policy)
+    compiled, counting = in_graphs(device, env, "default", policy=policy, checkpointing=policy == "tiny")
     made = 0
     for turned in CHANGES:
         for each in (eager, compiled):
@@ -216,6 +217,21 @@ def test_rollouts_on_the_cpu_train_the_same_network(device: torch.device) -> Non
         iterate(each, 2)
     assert_near(weights(apart.policy), weights(beside.policy), 1e-4)
     assert apart.collector.rollout.obs.is_pinned()
+
+
+def test_both_transfers_of_a_hybrid_run_take_time_of_their_own(device: torch.device) -> None:
+    run = hoptui.connect("gpu")
+    clock = phase_clock(run, device)
+    state = ppo_state(device, rollout_device=torch.device("cpu"), num_envs=512, rollout_len=32)
+    for _ in run.iterations(4):
+        iterate(state, 1, clock)
+        clock.end_iteration()
+    known = [row for _, _, row in run_state(run).rows if "phase/transfer" in row]
+    assert len(known) == 3
+    for row in known:
+        assert row["phase/transfer/weights"] > 0
+        assert row["phase/transfer/batch"] > 0
+        assert row["phase/transfer"] < row["phase/rollout"]
 
 
 def everything_of(trained: PPOState) -> tuple[Tensor, list[Tensor]]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -63,6 +64,37 @@ def test_with_a_copy_of_the_policy_rollouts_are_the_same(
         state.fit()
         iterate(state, 1)
     assert torch.equal(weights(hybrid), weights(plain))
+
+
+class Phases:
+    """A clock that notes the paths of phases, in the order in which they end."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self._path: list[str] = []
+
+    @contextmanager
+    def queued(self, name: str) -> Iterator[None]:
+        self._path.append(name)
+        yield
+        self.ended.append("/".join(self._path))
+        self._path.pop()
+
+    waited = queued
+
+    def end_iteration(self) -> None:
+        pass
+
+
+def test_both_transfers_of_a_hybrid_run_are_phases_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, seen = Phases(), Phases()
+    assert learned(small("CartPole-v1"), plain) is not None
+    assert not [path for path in plain.ended if path.startswith("transfer")]
+    monkeypatch.setattr(states, "make_collector", HybridCollector)
+    assert learned(small("CartPole-v1"), seen) is not None
+    outer = [path for path in seen.ended if not path.startswith("rollout/")]
+    weights, batch = ["transfer/weights", "transfer"], ["transfer/batch", "transfer"]
+    assert outer == [*weights, "rollout", "update", *batch, "update"]
 
 
 def test_an_evaluation_is_of_the_weights_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +160,8 @@ def test_compiled_training_is_eager_training_and_knows_every_number_of_environme
     env: str, policy: str, without_inductor: Callable[[str], None]
 ) -> None:
     without_inductor("aot_eager")
-    compiled, eager = small(env, policy=policy, compile="default"), small(env, policy=policy)
+    compiled = small(env, policy=policy, compile="default", checkpointing=policy == "tiny")
+    eager = small(env, policy=policy)
     for state in (compiled, eager):
         iterate(state, 2)
     before = counters["stats"]["unique_graphs"]

@@ -28,6 +28,22 @@ from hoptui_trainer.ppo.policies.transformer import Transformer
 from hoptui_trainer.ppo.rollout import Rollout
 
 
+class _Silent:
+    """A clock for what is captured or compiled as a whole, whose parts take no time of their own."""
+
+    def queued(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def waited(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def end_iteration(self) -> None:
+        pass
+
+
+SILENT = _Silent()
+
+
 class Stage(NamedTuple):
     """What is played and learned in at one size: tensors that stay where they are as long as graphs know
     them."""
@@ -83,14 +99,18 @@ class Collector:
         # Dynamic: another number of environments then costs a capture, and not a compilation of seconds.
         self._play = compiled(self._play_silently, mode, dynamic=True)
 
-    def renew(self) -> None:
+    def renew(self, clock: PhaseClock = SILENT) -> None:
         """Let `policy`, and the copy that acts, have the weights of now."""
         if self._acting is not self.policy:
             _copy_weights(self._acting, self.policy)
 
     def collect(self, clock: PhaseClock) -> None:
-        """Play one rollout. Nothing in here waits for the device."""
-        self.renew()
+        """Play one rollout, in the phase `rollout`. Nothing in here waits for the device."""
+        self.renew(clock)
+        with clock.queued("rollout"):
+            self._collect(clock)
+
+    def _collect(self, clock: PhaseClock) -> None:
         if self.mode == "off" or not self.env.capturable:
             step = partial(self.rollout.play, self.env, self._acting, self.episodes, self._key, clock)
         else:
@@ -107,7 +127,7 @@ class Collector:
             else:
                 self._graphs.run("estimate", self._estimate, of=self.rollout.shape)
 
-    def batch(self) -> Rollout:
+    def batch(self, clock: PhaseClock = SILENT) -> Rollout:
         """The rollout on the device that trains."""
         return self.stored
 
@@ -221,7 +241,7 @@ class Collector:
         )
 
     def _play_silently(self) -> None:
-        self.rollout.play(self.env, self._acting, self.episodes, self._key, _Silent())
+        self.rollout.play(self.env, self._acting, self.episodes, self._key, SILENT)
 
     def _estimate(self) -> None:
         numbers = self.coefficients
@@ -237,7 +257,8 @@ class HybridCollector(Collector):
     """Plays on the CPU with a copy of the policy: the weights come once an iteration, the finished batch goes
     once.
 
-    Nothing comes back from the GPU but the weights, and nothing waits for the copies of the batch.
+    Nothing comes back from the GPU but the weights, and nothing waits for the copies of the batch. The two
+    copies have phases: `transfer/weights` to the CPU, `transfer/batch` to the GPU.
     """
 
     MOVED = ("obs", "first", "action", "log_prob", "advantage", "target")
@@ -252,14 +273,17 @@ class HybridCollector(Collector):
     def use(self, mode: CompileMode, precision: Precision) -> None:
         super().use("off", "fp32")
 
-    def renew(self) -> None:
-        # Waits for the last update, and so for the batch that it read.
-        _copy_weights(self.policy, self._trained)
+    def renew(self, clock: PhaseClock = SILENT) -> None:
+        # Waits for the last update, and so for the batch that it read. On a GPU the phase begins when that is
+        # done.
+        with clock.queued("transfer"), clock.queued("weights"):
+            _copy_weights(self.policy, self._trained)
 
     @torch.no_grad()
-    def batch(self) -> Rollout:
-        for name in self.MOVED:
-            getattr(self.stored, name).copy_(getattr(self.rollout, name), non_blocking=True)
+    def batch(self, clock: PhaseClock = SILENT) -> Rollout:
+        with clock.queued("transfer"), clock.queued("batch"):
+            for name in self.MOVED:
+                getattr(self.stored, name).copy_(getattr(self.rollout, name), non_blocking=True)
         return self.stored
 
     def _storage(self, config: PPOConfig) -> Rollout:
@@ -286,19 +310,6 @@ def _acting_in(policy: Policy, dtype: torch.dtype) -> Policy:
 def _copy_weights(to: Policy, of: Policy) -> None:
     for own, wanted in zip(to.parameters(), of.parameters(), strict=True):
         own.copy_(wanted)
-
-
-class _Silent:
-    """A clock for what is captured or compiled as a whole, whose parts take no time of their own."""
-
-    def queued(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def waited(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def end_iteration(self) -> None:
-        pass
 
 
 def make_collector(

@@ -181,11 +181,10 @@ def learned(state: PPOState, clock: PhaseClock) -> dict[str, Tensor] | None:
         with steady(state.mode if state.since else "off"):
             ready = True
             try:
-                with clock.queued("rollout"):
-                    collector.collect(clock)
+                collector.collect(clock)
                 with clock.queued("update"):
                     collector.estimate()
-                    collector.batch()
+                collector.batch(clock)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
