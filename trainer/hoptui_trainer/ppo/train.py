@@ -28,11 +28,11 @@ from hoptui_trainer.common.memory import (
     release,
     reset_peak,
 )
-from hoptui_trainer.common.memory_budget import set_limit
+from hoptui_trainer.common.memory_budget import memory_line, set_limit
 from hoptui_trainer.common.metrics import DelayedMetrics, Finished, measured
 from hoptui_trainer.common.phases import PhaseClock, phase_clock
 from hoptui_trainer.common.ranks import RankGroup, join, restarts
-from hoptui_trainer.common.report import Console, silent
+from hoptui_trainer.common.report import Console, amount, silent
 from hoptui_trainer.common.session import TrainingSession
 from hoptui_trainer.common.setup import check_resumed, explained, preparing
 from hoptui_trainer.common.signals import StopOnSignal
@@ -265,7 +265,14 @@ def introduction(
 ) -> Iterator[str]:
     """What is run, where it goes on, the source of each knob that two sources disagree on, and what the
     lines mean."""
-    yield f"{plan.name}: PPO on {plan.env}, seed {plan.seed}, {describe_device(state.device)}"
+    world = state.ranks.world
+    where = describe_device(state.device) + (f", {world} ranks" if world > 1 else "")
+    yield (
+        f"{plan.name}: PPO on {plan.env}, {amount(state.parameters)} parameters ({state.network}), "
+        f"seed {plan.seed}, {state.precision}, compile {state.mode}, {where}"
+    )
+    yield from sizes(state)
+    yield memory_line(state.device, state.ranks.local_world)
     if saved:
         yield f"resumed after iteration {state.iteration:,} and {state.env_steps:,} env steps"
         if state.has_other_network(saved):
@@ -278,6 +285,21 @@ def introduction(
     yield f"evaluation: mean of {episodes(state.env.task)} full episodes with the most probable actions"
     yield from conventions(
         state.device, "; an env step costs a third of that to act in it, and all of it in each epoch"
+    )
+
+
+def sizes(state: PPOState) -> Iterator[str]:
+    """What an iteration computes, and in which pieces: as it is in effect, not as it was asked for."""
+    rollout, config, world = state.collector.rollout, state.config, state.ranks.world
+    yield (
+        f"a rollout: {rollout.size * world:,} env steps = {world} × {rollout.num_envs:,} × "
+        f"{rollout.length:,} (ranks × environments × steps)"
+    )
+    in_one = state.update.pieces.micro_batch * rollout.sequence
+    yield (
+        f"a minibatch: {state.dealt.minibatch:,} samples = {world} × {state.grad_accum:,} × {in_one:,} "
+        f"(ranks × pieces × samples in one); {config.epochs} × {state.dealt.count:,} in an update (epochs × "
+        "minibatches)"
     )
 
 
