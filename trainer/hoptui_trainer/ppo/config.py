@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from hoptui import Knob
+from hoptui_trainer.common import knobs
 
 ROLLOUT = "rollout = num_envs × rollout_len × ranks"
 MICRO_BATCH = "micro-batch = minibatch_size / grad_accum / ranks"
@@ -129,15 +130,7 @@ class PPOConfig:
             description="torch.compile, and on a GPU CUDA graphs; off is plain eager code",
         ),
     ] = "auto"
-    checkpointing: Annotated[
-        bool,
-        Knob(
-            effect="speed",
-            cost="rebuild",
-            description="transformer: compute activations twice instead of keeping them: less memory, a "
-            "third more work in the update",
-        ),
-    ] = False
+    checkpointing: knobs.Checkpointing = False
 
     policy: Annotated[
         str,
