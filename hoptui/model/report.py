@@ -16,6 +16,7 @@ from typing import NamedTuple
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobValue
+from hoptui.domain.progress import finished
 from hoptui.domain.throughput import level, usable
 from hoptui.model.command_history import left
 from hoptui.model.recorded.point_in_time import ALIVE, diagnosis_of
@@ -395,7 +396,7 @@ def read(recording: Recording) -> Report:
         wall_offset_ns=recording.wall_offset_ns,
         complete_from=recording.thinned_before,
         alive_s=alive_s(own, *store.span),
-        steps=rows.last_step if rows else None,
+        steps=finished(rows.last_step, state.total) if rows and rows.last_step is not None else None,
         iterating_s=rows.seconds if rows and recording.thinned_before is None else None,
         curve=curve,
         first=first,

@@ -434,6 +434,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 class Vital(msgspec.Struct, frozen=True, kw_only=True):
     """The fast part of a run's state. `because` explains a state other than `live` in a few words.
 
+    `step` is the iteration in progress, from 0, and so the number of those that have finished.
     `throughput` is the run's headline rate over its last iterations (see `throughput.level`), None if
     unknown.
     """

@@ -63,16 +63,20 @@ class IterationRecorder:
         self._row = {} if state.alive and not state.stopping else None
         state.progress = self.began = time.monotonic()
 
-    def finish(self) -> None:
-        """Queue the row of the iteration in progress, if there is one."""
+    def finish(self, *, interrupted: bool = False) -> None:
+        """Queue the row of the iteration in progress, if there is one.
+
+        An interrupted iteration has neither a duration nor rates, so nobody counts it as finished.
+        """
         row = self._row
         if row is None:
             return
         self._row = None
         state = self._state
         try:
-            seconds = time.monotonic() - self.began
-            row["iteration_s"] = round(seconds, MICROSECONDS)
+            seconds = 0.0 if interrupted else time.monotonic() - self.began
+            if not interrupted:
+                row["iteration_s"] = round(seconds, MICROSECONDS)
             for path, spent in state.phases.take().items():
                 row[f"phase/{path}"] = round(spent, MICROSECONDS)
             if seconds > 0:

@@ -583,4 +583,4 @@ class Run(ReadOnlyProperties):
         if error is None or (isinstance(error, SystemExit) and not error.code):
             self.close()
         else:
-            self.close(*ending(error, "finished"))
+            self._core.close(*ending(error, "finished"), interrupted=True)

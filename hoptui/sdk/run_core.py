@@ -98,19 +98,22 @@ class RunCore:
             "commands": self.execution.applied,
         }
 
-    def close(self, reason: Ending | None, detail: str) -> None:
-        """Send what is left and why the run ends. Without a reason, take it from the interpreter."""
+    def close(self, reason: Ending | None, detail: str, *, interrupted: bool = False) -> None:
+        """Send what is left and why the run ends. Without a reason, take it from the interpreter.
+
+        `interrupted`: an exception ends the run, perhaps in the middle of an iteration.
+        """
         if self._closed:
             return
         self._closed = True
         state = self.state
-        self.recorder.finish()
-        self.recorder.flush()
         if reason is None:
-            reason, found = ending(
-                getattr(sys, "last_value", None), "stopped" if state.stopping else "finished"
-            )
+            error = getattr(sys, "last_value", None)
+            interrupted = error is not None
+            reason, found = ending(error, "stopped" if state.stopping else "finished")
             detail = detail or found
+        self.recorder.finish(interrupted=interrupted or reason == "exception")
+        self.recorder.flush()
         if state.stopping and not detail:
             detail = f"by {state.stop_by}" if state.stop_by else ""
         if state.link is not None and state.alive:

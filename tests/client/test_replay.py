@@ -228,7 +228,7 @@ def test_a_recording_that_is_being_written_opens(tmp_path: Path) -> None:
         vital = opened.store.vital(ID)
         opened.close()
     assert vital is not None
-    assert vital.step == 59
+    assert vital.step == 60
 
 
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:

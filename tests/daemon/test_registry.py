@@ -186,3 +186,20 @@ def test_ages_count_from_when_a_pulse_was_sent_and_not_from_when_it_was_heard() 
         vital = quiet.run.vital(quiet.now / S)
         assert vital.pulse_age_s == pytest.approx(age)
         assert vital.progress_age_s == pytest.approx(0.25 + age)
+
+
+def test_the_last_iteration_counts_though_no_pulse_follows_it(registry: Registry) -> None:
+    run, _ = registry.hello(b"i", hello(total=20), 100.0)
+    run.pulse(Pulse(step=19), now=20.0)
+    assert run.vital(20.0).step == 19
+    run.rows(pack("run/r", [(20 * S, 19, {"iteration_s": 1.0})]))
+    assert run.vital(20.0).step == run.step == 20
+    run.exit("finished", "", 200.0)
+    assert run.vital(30.0).step == 20
+    assert run.last_step == 19
+
+
+def test_a_row_before_the_first_iteration_counts_as_none(registry: Registry) -> None:
+    run, _ = registry.hello(b"i", hello(total=1), 100.0)
+    run.rows(pack("run/r", [(1 * S, 0, {"setup": 1.0})]))
+    assert run.vital(1.0).step == 0

@@ -98,4 +98,4 @@ def test_a_run_that_goes_on_is_shown_up_to_the_opening(tmp_path: Path) -> None:
         vital = store.vital(ID)
     assert store.now() == at(99.5)
     assert vital is not None
-    assert (vital.state, vital.step) == ("live", 99)
+    assert (vital.state, vital.step) == ("live", 100)

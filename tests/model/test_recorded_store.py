@@ -195,7 +195,7 @@ def test_vital_follows_the_rows(store: RecordedStore) -> None:
     store.seek(at(300))
     vital = store.vital(ID)
     assert vital is not None
-    assert (vital.state, vital.step, vital.last_t) == ("live", 299, at(299.5))
+    assert (vital.state, vital.step, vital.last_t) == ("live", 300, at(299.5))
     assert vital.iteration_s == pytest.approx(1.003)
     assert vital.pulse_age_s is None
     assert store.vital("another") is None

@@ -175,6 +175,31 @@ def test_an_exception_in_the_loop_is_the_reason_of_the_end(monkeypatch: pytest.M
     assert said == [("exception", "ZeroDivisionError: division by zero")]
 
 
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(1)])
+def test_an_interrupted_iteration_does_not_count(run: Run, error: BaseException) -> None:
+    def train() -> None:
+        with run:
+            for step in run.iterations(3):
+                run.log(x=step, samples=8)
+                if step == 1:
+                    raise error
+
+    with pytest.raises(type(error)):
+        train()
+    first, second = rows(run)
+    assert {"iteration_s", "samples_per_s"} <= first.keys()
+    assert second == {"x": 1.0, "samples": 8.0}
+
+
+def test_an_iteration_that_the_loop_breaks_off_after_counts(run: Run) -> None:
+    with run:
+        for step in run.iterations(3):
+            run.log(x=step)
+            break
+    [row] = rows(run)
+    assert row.keys() == {"x", "iteration_s"}
+
+
 def test_a_fault_of_ours_stays_ours(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -35,7 +35,7 @@ def test_the_run_is_shown_as_it_was(player: Player, read: Read) -> None:
         await player.go(pilot, 305)
         identity = read(app, "identity")
         assert identity.startswith(" hoptui  ppo-recorded · gpu07")
-        assert "‖ replay   iteration 304 / 1 000   5 m 5 s   ETA 11 m 36 s" in identity
+        assert "‖ replay   iteration 305 / 1 000   5 m 5 s   ETA 11 m 35 s" in identity
         assert "live" not in identity
         assert read(app, "speed").startswith("1.30 k env steps/s")
         knobs = read(app, "knob-list")
@@ -130,7 +130,7 @@ def test_keys_move_in_time(player: Player, read: Read) -> None:
         for key, seconds in moves:
             await pilot.press(key)
             assert player.seconds == seconds, key
-        assert "iteration 99" in read(app, "identity"), "a key draws at once"
+        assert "iteration 100" in read(app, "identity"), "a key draws at once"
         assert "1:40 / 10:00" in read(app, "time-bar")
 
     player.play(script)

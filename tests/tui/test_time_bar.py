@@ -56,7 +56,7 @@ def test_going_to_a_time(player: Player, read: Read, golden: Golden) -> None:
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
         assert player.seconds == 90
-        assert "iteration 89" in read(app, "identity")
+        assert "iteration 90" in read(app, "identity")
         await pilot.press("g", *"#9999")
         await pilot.pause()
         shown["#9999"] = read(app, "where-verdict")

@@ -44,7 +44,9 @@ def watch(
         if seen.lives(found):
             _stream(seen, found, printer, every, hz)
         elif metrics and (vital := seen.store.vital(found.run)):
-            printer.row(vital.last_t, vital.step, metrics)
+            steps = seen.store.steps(f"run/{found.run}")
+            known = steps is not None and not math.isnan(steps.last)
+            printer.row(vital.last_t, int(steps.last) if steps and known else vital.step, metrics)
         state = vocabulary.state_text(seen.store.vital(found.run), seen.store.run(found.run) or found)
         warn(f"{found.name} ({found.run}) {state}")
     return OK

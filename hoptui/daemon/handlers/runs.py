@@ -131,7 +131,7 @@ class RunDesk:
             "exited",
             fact("run.exited", reason=reason, detail=detail),
             run=run.id,
-            step=run.last_step,
+            step=run.step,
             level=level,
         )
         self._ending(run)

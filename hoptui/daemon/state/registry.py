@@ -18,6 +18,7 @@ from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.pacing import DEFAULT
+from hoptui.domain.progress import ITERATION, finished_by_rows
 from hoptui.domain.throughput import level, took, usable
 from hoptui.protocol.messages import (
     Declare,
@@ -75,6 +76,7 @@ class TrackedRun:
         self.restarting = False
         self.last_t = 0
         self.last_step = 0
+        self._finished = 0  # iterations, by their rows
         self.metrics: dict[str, float] = {}
         self._iterations: deque[float] = deque(maxlen=31)
         self._typical: float | None = None  # their median, computed on demand
@@ -125,8 +127,9 @@ class TrackedRun:
         self.last_t = columns.times()[-1]
         self.last_step = max(self.last_step, columns.steps()[-1])
         self.metrics.update(columns.last())
-        if "iteration_s" in columns.names:
-            self._iterations.extend(filter(took, columns.column("iteration_s")))
+        if ITERATION in columns.names:
+            self._finished = max(self._finished, finished_by_rows(columns, self.state.total))
+            self._iterations.extend(filter(took, columns.column(ITERATION)))
             self._typical = None
             self.account.iterations(columns, self.state)
         rate = headline(self.state, self.metrics)
@@ -178,6 +181,11 @@ class TrackedRun:
     def diagnosed(self, diagnosis: Diagnosis | None) -> None:
         self.state = structs.replace(self.state, diagnosis=diagnosis)
 
+    @property
+    def step(self) -> int:
+        """The iteration in progress, from 0: as many have finished. A pulse can be older than a row."""
+        return max(self.last_step, self._finished, self._pulse.step if self._pulse else 0)
+
     def iteration_s(self) -> float | None:
         """Return the median seconds of the last iterations, None before the first."""
         if self._typical is None and self._iterations:
@@ -199,7 +207,7 @@ class TrackedRun:
         return Vital(
             state=state,
             because=because,
-            step=max(self.last_step, pulse.step if pulse else 0),
+            step=self.step,
             phase=pulse.phase if pulse else "",
             phase_age_s=pulse.phase_age_s + still if pulse else 0.0,
             progress_age_s=pulse.progress_age_s + still if pulse else None,

@@ -17,6 +17,7 @@ from msgspec import structs
 
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.facts import fact
+from hoptui.domain.progress import ITERATION, finished
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS
 from hoptui.model.recorded.pages import Pages
@@ -360,13 +361,19 @@ class RecordedStore:
         front.at(self._position)
         return max(0, front.row_step)
 
+    def _finished(self) -> int:
+        """Return how many iterations have finished."""
+        source = f"run/{self.run_id}"
+        done = self.front(source).at(self._position).get(ITERATION) if source in self.pages.sources else None
+        return max(self._step(), finished(done.step, self._run.total) if done is not None else 0)
+
     def _judged(self) -> Vital:
         source, t, run = f"run/{self.run_id}", self._position, self._run
-        step = self._step()
+        step = self._finished()
         if source not in self.pages.sources or not self.front(source).row_t:
             return Vital(state="exited" if run.exit_reason else "live", step=step)
         row_t = self.front(source).row_t
-        paces = self.pages.tail(source, "iteration_s", row_t, PACE, BACK_PAGES)
+        paces = self.pages.tail(source, ITERATION, row_t, PACE, BACK_PAGES)
         pace = statistics.median(paces) if paces else None
         age_s = (t - row_t) / SECOND
         paused = self.chronicle.paused_at(t)

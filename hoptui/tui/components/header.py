@@ -163,7 +163,7 @@ def banner(view: View) -> Banner | None:
         word = vocabulary.STATES["exited"]
         failed = run.exit_reason not in ("", "finished", "stopped")
         when = f" at {numbers.clock(run.exited_wall)}" if run.exited_wall else ""
-        at = f", last iteration {numbers.grouped(vital.step)}" if vital else ""
+        at = f", after {numbers.counted(vital.step, 'iteration')}" if vital else ""
         said = f"{vocabulary.state_text(vital, run)}{when}"
         return Banner(word.symbol, said + at, "bad" if failed else "warn", said)
     if vital is not None and vital.state != "live":
