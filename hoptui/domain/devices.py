@@ -26,6 +26,11 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     `peak_clock_mhz`. They are empty if the GPU is not in the table. `peak_flops` is dense FLOP/s by
     precision: `fp64 fp32 tf32 bf16 fp16 fp8 int8`. `parent` is the UUID of the GPU that contains a MIG
     instance.
+
+    `limits` are what the board allows, as far as the driver tells: `power_default_w`, `power_min_w`,
+    `power_max_w`; the temperatures `temperature_slowdown_c`, `temperature_shutdown_c`, `temperature_max_c`
+    and `memory_temperature_max_c`; and the same as values of the reading `temperature_margin_c`:
+    `margin_slowdown_c`, `margin_shutdown_c`, `margin_max_c`, `memory_margin_max_c`.
     """
 
     uuid: str
@@ -46,6 +51,7 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     pcie_generation: int | None = None
     pcie_width: int | None = None
     nvlinks: int | None = None
+    limits: dict[str, float] = {}
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):

@@ -224,23 +224,46 @@ GPU: dict[str, Meaning] = {
         "nvmlDeviceGetCurrentClocksEventReasons",
         "nothing, or the power cap",
     ),
+    "power_violation_s": Meaning(
+        "held by power", "s", "Clocks", "time below the clocks asked",
+        "For how long the power limit has held the clocks down since the driver was loaded. The share of the "
+        "last ten seconds is shown beside it; nvidia-smi dmon calls that share pviol.",
+        "nvmlDeviceGetViolationStatus, NVML_PERF_POLICY_POWER (else NVML_FI_DEV_PERF_POLICY_POWER), once a "
+        "second",
+        "rising under full load is normal",
+    ),
+    "thermal_violation_s": Meaning(
+        "held by heat", "s", "Clocks", "time below the clocks asked",
+        "For how long heat has held the clocks down since the driver was loaded. The share of the last ten "
+        "seconds is shown beside it; nvidia-smi dmon has a flag for it, tviol.",
+        "nvmlDeviceGetViolationStatus, NVML_PERF_POLICY_THERMAL (else NVML_FI_DEV_PERF_POLICY_THERMAL), once "
+        "a second",
+        "does not rise: heat should hold back no GPU",
+    ),
     "temperature_c": Meaning(
         "temperature", "°C", "Clocks", "of the GPU chip",
         "The temperature of the chip. The clocks are lowered near 85 to 90 °C, depending on the board.",
         "nvmlDeviceGetTemperatureV, NVML_TEMPERATURE_GPU",
         "below about 80 °C",
     ),
+    "temperature_margin_c": Meaning(
+        "thermal margin", "°C", "Clocks", "left to the thermal limit",
+        "How many degrees are left until the GPU reaches the temperature from which on it is held back: what "
+        "nvidia-smi calls T.Limit. It falls as the GPU gets hotter, and below 0 it slows down.",
+        "nvmlDeviceGetMarginTemperature, once a second",
+        "above 10 °C",
+    ),
     "pcie_rx_bytes_per_s": Meaning(
         "PCIe in", "B/s", "Links", "from the host",
         "Bytes received over PCIe: batches, parameters that were offloaded, other GPUs without NVLink.",
-        "NVML GPM metric 21, PCIE_RX_PER_SEC",
+        "NVML GPM metric 21, PCIE_RX_PER_SEC; without GPM nvmlDeviceGetPcieThroughput, 20 ms of every 2 s",
         "near the link's rate the run waits for copies: pin memory, copy ahead, keep data on the GPU",
         _GPM,
     ),
     "pcie_tx_bytes_per_s": Meaning(
         "PCIe out", "B/s", "Links", "to the host",
         "Bytes sent over PCIe: results, checkpoints, parameters that are being offloaded.",
-        "NVML GPM metric 20, PCIE_TX_PER_SEC",
+        "NVML GPM metric 20, PCIE_TX_PER_SEC; without GPM nvmlDeviceGetPcieThroughput, 20 ms of every 2 s",
         needs=_GPM,
     ),
     "nvlink_rx_bytes_per_s": Meaning(
@@ -299,6 +322,37 @@ GPU: dict[str, Meaning] = {
         "NVML events, XidCriticalError",
         "none",
         ("xid",),
+    ),
+    "encoder_busy": Meaning(
+        "encoder", "%", "Other", "time encoding video",
+        "The share of time in which the video encoder was busy. Training leaves it at 0.",
+        "nvmlDeviceGetEncoderUtilization, once a second",
+    ),
+    "decoder_busy": Meaning(
+        "decoder", "%", "Other", "time decoding video",
+        "The share of time in which the video decoder was busy, as by a loader that decodes on the GPU.",
+        "nvmlDeviceGetDecoderUtilization, once a second",
+    ),
+    "jpeg_busy": Meaning(
+        "JPEG decoder", "%", "Other", "time decoding JPEG",
+        "The share of time in which the JPEG decoder was busy, as by a loader that uses nvJPEG.",
+        "nvmlDeviceGetJpgUtilization, once a second",
+    ),
+    "ofa_busy": Meaning(
+        "optical flow", "%", "Other", "time in optical flow",
+        "The share of time in which the optical flow accelerator was busy.",
+        "nvmlDeviceGetOfaUtilization, once a second",
+    ),
+    "bar1_used_bytes": Meaning(
+        "BAR1 used", "B", "Other", "mapped for the host, peers",
+        "The part of the GPU's memory that is mapped into the address space of the PCIe bus, so that the "
+        "host, network cards and other GPUs can reach it.",
+        "nvmlDeviceGetBAR1MemoryInfo, bar1Used, once a second",
+    ),
+    "protected_memory_used_bytes": Meaning(
+        "CC protected", "B", "Other", "of confidential computing",
+        "Memory that is in use inside the protected region of confidential computing. 0 where that is off.",
+        "nvmlDeviceGetConfComputeProtectedMemoryUsage, used",
     ),
     "processes": Meaning(
         "processes", "count", "Sampler", "with a CUDA context on it",

@@ -14,8 +14,18 @@ from hoptui.presentation import numbers
 from hoptui.presentation.numbers import UNKNOWN
 
 Unit = Literal["%", "W", "J", "B", "B/s", "MHz", "°C", "s", "count", "bit mask"]
-Group = Literal["Compute", "Memory", "Power", "Clocks", "Links", "Health", "Sampler", "Host"]
-GROUPS: tuple[Group, ...] = ("Compute", "Memory", "Power", "Clocks", "Links", "Health", "Sampler", "Host")
+Group = Literal["Compute", "Memory", "Power", "Clocks", "Links", "Health", "Other", "Sampler", "Host"]
+GROUPS: tuple[Group, ...] = (
+    "Compute",
+    "Memory",
+    "Power",
+    "Clocks",
+    "Links",
+    "Health",
+    "Other",
+    "Sampler",
+    "Host",
+)
 """The order on screens and in texts."""
 
 

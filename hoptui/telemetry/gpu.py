@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,18 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.node.processes import whose_pids
 from hoptui.telemetry.gpm import IN_MIG_MODE, Gpm, GpmQuery
 from hoptui.telemetry.gpu_specs import Peaks, estimated_mfu, peaks_of
-from hoptui.telemetry.metrics_table import ARCHITECTURES, ENERGY, FACTS, HEALTH, INSTANCE_FACTS, MEMORY, ROW
+from hoptui.telemetry.metrics_table import (
+    ARCHITECTURES,
+    EACH_SECOND,
+    ENERGY,
+    FACTS,
+    HEALTH,
+    INSTANCE_FACTS,
+    LIMITS,
+    MEMORY,
+    PCIE,
+    ROW,
+)
 from hoptui.telemetry.nvml_errors import (
     FATAL,
     NO_PERMISSION,
@@ -266,6 +278,7 @@ _NVLINK_TRAFFIC = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
 NOT_IN_MIG_MODE = fact("reading.not_in_mig_mode")
 Troubles = tuple[int, Fact | None, Fact | None]
 TENANTS_NS = SECOND_NS
+PCIE_NS = 2 * SECOND_NS
 SLOW_NS = 5 * SECOND_NS
 ENERGY_NS = 10 * SECOND_NS
 """The power integrated between keeps within 0.2 % for longer than that, and the counter is dear."""
@@ -328,6 +341,8 @@ class Gpu:
         self._row = Reader(nvml, handle, ROW if whole else MEMORY, label, shared.report)
         self._facts = Reader(nvml, handle, FACTS if whole else INSTANCE_FACTS, label, shared.report)
         self._health = Reader(nvml, handle, HEALTH, label, shared.report)
+        self._each_second = Reader(nvml, handle, EACH_SECOND, label, shared.report)
+        self._pcie = [Reader(nvml, handle, (reading,), label, shared.report) for reading in PCIE]
         self._counter = Reader(nvml, handle, ENERGY, label, shared.report)
         if parent is None or instance is None:
             self._gpm = Gpm(nvml, handle, shared.query)
@@ -352,6 +367,8 @@ class Gpu:
                 Job(SLOW_NS, self.learn),
                 Job(SLOW_NS, self._look_at_health),
                 Job(SLOW_NS, self._look_at_shares),
+                Job(SECOND_NS, self._look_each_second),
+                *(Job(PCIE_NS, partial(self._look_at_pcie, reader)) for reader in self._pcie),
             ]
 
     def read(self, t: int, late: bool) -> dict[str, float]:
@@ -375,7 +392,8 @@ class Gpu:
             row["mfu_estimated"] = estimated_mfu(
                 row["tensor_active"], row["sm_clock_mhz"], self._peaks.clock_mhz
             )
-        row |= self._results
+        for name, value in self._results.items():
+            row.setdefault(name, value)  # GPM may have begun to count PCIe meanwhile
         self._results = {}
         return row
 
@@ -407,6 +425,7 @@ class Gpu:
             pcie_generation=known.get("pcie_generation"),
             pcie_width=known.get("pcie_width"),
             nvlinks=known.get("nvlinks"),
+            limits={limit.name: known[limit.name] for limit in LIMITS if known.get(limit.name) is not None},
         )
 
     @property
@@ -424,7 +443,9 @@ class Gpu:
         self._gpm.close()
 
     def _missing(self, bell: Fact | None) -> dict[str, Fact]:
-        single = self._row.reasons() | self._health.reasons()
+        single = self._row.reasons() | self._health.reasons() | self._each_second.reasons()
+        for reader in self._pcie if self._counts_pcie() else ():
+            single |= reader.reasons()
         ecc = [single.pop(name, None) for name in ("ecc_corrected", "ecc_uncorrected")]
         if self.in_mig_mode:
             single = {name: NOT_IN_MIG_MODE if why == NOT_SUPPORTED else why for name, why in single.items()}
@@ -450,6 +471,17 @@ class Gpu:
         errors = self._nvlinks.errors(links) if links else None
         if errors is not None:
             self._results["nvlink_errors"] = errors
+
+    def _look_each_second(self, t: int) -> None:
+        self._results |= self._each_second.read(t)
+
+    def _counts_pcie(self) -> bool:
+        """Whether NVML counts PCIe traffic, because GPM does not."""
+        return self._gpm.problem is not None and not self.in_mig_mode
+
+    def _look_at_pcie(self, reader: Reader, t: int) -> None:
+        if self._counts_pcie():
+            self._results |= reader.read(t)
 
     def _look_at_processes(self, t: int) -> None:
         try:

@@ -2,8 +2,8 @@
 
 Prices are of one H100 (driver 580) between ticks of 10 Hz, under load: four to forty times what a tight loop
 shows, because the driver's code has left the caches. A call that is not priced costs 2–6 µs, the first one of
-a tick 30 µs. Nowhere here: `nvmlDeviceGetPcieThroughput`, which sleeps for 20 ms, and the PCIe byte fields,
-which cost 0.3 ms and wrap every few hundred ms at full speed.
+a tick 30 µs. Nowhere here: the PCIe byte fields, which cost 0.3 ms and wrap every few hundred ms at full
+speed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 EVERY_TICK = 0.0
@@ -118,14 +118,116 @@ HEALTH = (
         (Call("nvmlDeviceGetRemappedRows", value=lambda answer: answer[0] + answer[1]),),
     ),
     Reading("pcie_replays", "replays", (Field("NVML_FI_DEV_PCIE_REPLAY_COUNTER"),)),  # 0.13–0.17 ms
+    Reading(
+        "protected_memory_used_bytes",
+        "B",
+        (Call("nvmlDeviceGetConfComputeProtectedMemoryUsage", value=attrgetter("used")),),
+    ),
 )
 """Read every 5 s, apart from the tick."""
+
+_VIOLATION = "nvmlDeviceGetViolationStatus"
+_HELD_S = attrgetter("violationTime")  # ns, as the fields are
+_NANO = 1e-9
+
+EACH_SECOND = (
+    Reading("encoder_busy", "%", (Call("nvmlDeviceGetEncoderUtilization", value=itemgetter(0)),)),
+    Reading("decoder_busy", "%", (Call("nvmlDeviceGetDecoderUtilization", value=itemgetter(0)),)),
+    Reading("jpeg_busy", "%", (Call("nvmlDeviceGetJpgUtilization", value=itemgetter(0)),)),
+    Reading("ofa_busy", "%", (Call("nvmlDeviceGetOfaUtilization", value=itemgetter(0)),)),
+    Reading("bar1_used_bytes", "B", (Call("nvmlDeviceGetBAR1MemoryInfo", value=attrgetter("bar1Used")),)),
+    Reading("temperature_margin_c", "°C", (Call("nvmlDeviceGetMarginTemperature"),)),
+    Reading(
+        "power_violation_s",
+        "s",
+        (
+            Call(_VIOLATION, ("NVML_PERF_POLICY_POWER",), value=_HELD_S),
+            Field("NVML_FI_DEV_PERF_POLICY_POWER"),
+        ),
+        scale=_NANO,
+        digits=3,
+    ),
+    Reading(
+        "thermal_violation_s",
+        "s",
+        (
+            Call(_VIOLATION, ("NVML_PERF_POLICY_THERMAL",), value=_HELD_S),
+            Field("NVML_FI_DEV_PERF_POLICY_THERMAL"),
+        ),
+        scale=_NANO,
+        digits=3,
+    ),
+)
+"""Read every second, apart from the tick."""
+
+_PCIE = "nvmlDeviceGetPcieThroughput"
+
+PCIE = (
+    Reading("pcie_rx_bytes_per_s", "B/s", (Call(_PCIE, ("NVML_PCIE_UTIL_RX_BYTES",)),), scale=1e3, digits=-3),
+    Reading("pcie_tx_bytes_per_s", "B/s", (Call(_PCIE, ("NVML_PCIE_UTIL_TX_BYTES",)),), scale=1e3, digits=-3),
+)
+"""Read every 2 s where GPM has no figure, each apart from the tick and from the other: NVML counts for 20 ms
+and sleeps meanwhile."""
 
 ENERGY = (
     # 2.8–9.3 ms, up to 18; the field of the same name costs as much
     Reading("energy_j", "J", (Call("nvmlDeviceGetTotalEnergyConsumption"),), scale=_MILLI, digits=3),
 )
 """Read every 10 s, apart from the tick."""
+
+_THRESHOLD = "nvmlDeviceGetTemperatureThreshold"
+
+
+def _degrees(answer: int) -> float:
+    """A threshold, NaN where a driver answers 0 instead of refusing."""
+    return answer or math.nan
+
+
+_CONSTRAINTS = "nvmlDeviceGetPowerManagementLimitConstraints"
+
+LIMITS = (
+    Reading(
+        "power_default_w",
+        "W",
+        (Call("nvmlDeviceGetPowerManagementDefaultLimit"),),
+        ONCE,
+        scale=_MILLI,
+        digits=2,
+    ),
+    Reading("power_min_w", "W", (Call(_CONSTRAINTS, value=itemgetter(0)),), ONCE, scale=_MILLI, digits=2),
+    Reading("power_max_w", "W", (Call(_CONSTRAINTS, value=itemgetter(1)),), ONCE, scale=_MILLI, digits=2),
+    # in degrees of the sensor; newer boards tell only the margins below
+    Reading(
+        "temperature_slowdown_c",
+        "°C",
+        (Call(_THRESHOLD, ("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN",), _degrees),),
+        ONCE,
+    ),
+    Reading(
+        "temperature_shutdown_c",
+        "°C",
+        (Call(_THRESHOLD, ("NVML_TEMPERATURE_THRESHOLD_SHUTDOWN",), _degrees),),
+        ONCE,
+    ),
+    Reading(
+        "temperature_max_c",
+        "°C",
+        (Call(_THRESHOLD, ("NVML_TEMPERATURE_THRESHOLD_GPU_MAX",), _degrees),),
+        ONCE,
+    ),
+    Reading(
+        "memory_temperature_max_c",
+        "°C",
+        (Call(_THRESHOLD, ("NVML_TEMPERATURE_THRESHOLD_MEM_MAX",), _degrees),),
+        ONCE,
+    ),
+    # in degrees of `temperature_margin_c`, which falls as the GPU gets hotter
+    Reading("margin_slowdown_c", "°C", (Field("NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT"),), ONCE),
+    Reading("margin_shutdown_c", "°C", (Field("NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT"),), ONCE),
+    Reading("margin_max_c", "°C", (Field("NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT"),), ONCE),
+    Reading("memory_margin_max_c", "°C", (Field("NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT"),), ONCE),
+)
+"""What the board allows: `GpuInfo.limits` by the same names."""
 
 FACTS = (
     Reading("name", "", (Call("nvmlDeviceGetName"),), ONCE),
@@ -139,6 +241,7 @@ FACTS = (
     Reading("nvlinks", "links", (Field("NVML_FI_DEV_NVLINK_LINK_COUNT"),), ONCE),
     # an administrator may change it under a run
     Reading("power_limit_w", "W", (Call("nvmlDeviceGetEnforcedPowerLimit"),), scale=_MILLI, digits=2),
+    *LIMITS,
 )
 INSTANCE_FACTS = FACTS[:3]
 

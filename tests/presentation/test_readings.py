@@ -9,9 +9,10 @@ import pytest
 from hoptui.domain.devices import REASONS
 from hoptui.presentation.gpu_readings import GPU, alarms, reasons
 from hoptui.presentation.readings import DERIVED, GROUPS, HOST, PROCESS, Meaning, value_text
-from hoptui.telemetry.metrics_table import ENERGY, HEALTH, MEMORY, ROW, Reading
+from hoptui.telemetry.metrics_table import EACH_SECOND, ENERGY, HEALTH, MEMORY, PCIE, ROW, Reading
 
-DRIVER = [reading.name for reading in (*MEMORY, *ROW, *HEALTH, *ENERGY)]
+TABLES = (*MEMORY, *ROW, *HEALTH, *EACH_SECOND, *PCIE, *ENERGY)
+DRIVER = [reading.name for reading in TABLES]
 OTHERS = [
     "sm_active", "sm_occupancy", "tensor_active", "tensor_half_active", "tensor_int_active",
     "tensor_double_active", "dram_active", "fp64_active", "fp32_active", "fp16_active", "int_active",
@@ -33,7 +34,7 @@ def test_every_reading_of_the_wire_has_a_meaning() -> None:
     assert set(DERIVED) == set(OF_RUNS)
 
 
-@pytest.mark.parametrize("reading", [*MEMORY, *ROW, *HEALTH, *ENERGY], ids=lambda reading: reading.name)
+@pytest.mark.parametrize("reading", TABLES, ids=lambda reading: reading.name)
 def test_a_reading_of_the_driver_has_a_meaning(reading: Reading) -> None:
     hint = "add its Meaning to hoptui/presentation/gpu_readings.py: without one no screen shows it"
     assert reading.name in GPU, f"{reading.name} of hoptui/telemetry/metrics_table.py: {hint}"

@@ -77,7 +77,22 @@ class FakeNvml:
             "NVML_FI_DEV_ECC_SBE_VOL_TOTAL": ("ullVal", 3),
             "NVML_FI_DEV_ECC_DBE_VOL_TOTAL": ("ullVal", 0),
             "NVML_FI_DEV_PCIE_REPLAY_COUNTER": ("uiVal", 7),
+            "NVML_FI_DEV_PERF_POLICY_POWER": ("ullVal", 8_000_000_000),
+            "NVML_FI_DEV_PERF_POLICY_THERMAL": ("ullVal", 9_000_000_000),
+            "NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT": ("siVal", -2),
+            "NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT": ("siVal", -5),
+            "NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT": ("siVal", 0),
+            "NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT": ("siVal", 0),
         }
+        self.engines = {"Encoder": 1, "Decoder": 12, "Jpg": 30, "Ofa": 4}
+        self.thresholds = {
+            pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: 89,
+            pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: 92,
+            pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX: 87,
+            pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX: 95,
+        }
+        self.held_ns = {pynvml.NVML_PERF_POLICY_POWER: 1_500_000_000, pynvml.NVML_PERF_POLICY_THERMAL: 0}
+        self.pcie_kb = {pynvml.NVML_PCIE_UTIL_RX_BYTES: 9_000, pynvml.NVML_PCIE_UTIL_TX_BYTES: 250}
         self.utilization = SimpleNamespace(gpu=98, memory=51)
         self.memory_used = 10 * GIB
         self.temperature = 54
@@ -186,6 +201,54 @@ class FakeNvml:
     def nvmlDeviceGetEnforcedPowerLimit(self, gpu: Any) -> int:  # noqa: N802
         self._enter("nvmlDeviceGetEnforcedPowerLimit", gpu)
         return self.power_limit_mw
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, gpu: Any) -> int:  # noqa: N802
+        self._enter("nvmlDeviceGetPowerManagementDefaultLimit", gpu)
+        return 700_000
+
+    def nvmlDeviceGetPowerManagementLimitConstraints(self, gpu: Any) -> list[int]:  # noqa: N802
+        self._enter("nvmlDeviceGetPowerManagementLimitConstraints", gpu)
+        return [200_000, 700_000]
+
+    def nvmlDeviceGetTemperatureThreshold(self, gpu: Any, threshold: int) -> int:  # noqa: N802
+        self._enter("nvmlDeviceGetTemperatureThreshold", gpu)
+        return self.thresholds[threshold]
+
+    def nvmlDeviceGetMarginTemperature(self, gpu: Any) -> int:  # noqa: N802
+        self._enter("nvmlDeviceGetMarginTemperature", gpu)
+        return 33
+
+    def nvmlDeviceGetEncoderUtilization(self, gpu: Any) -> list[int]:  # noqa: N802
+        self._enter("nvmlDeviceGetEncoderUtilization", gpu)
+        return [self.engines["Encoder"], 167_000]
+
+    def nvmlDeviceGetDecoderUtilization(self, gpu: Any) -> list[int]:  # noqa: N802
+        self._enter("nvmlDeviceGetDecoderUtilization", gpu)
+        return [self.engines["Decoder"], 167_000]
+
+    def nvmlDeviceGetJpgUtilization(self, gpu: Any) -> list[int]:  # noqa: N802
+        self._enter("nvmlDeviceGetJpgUtilization", gpu)
+        return [self.engines["Jpg"], 167_000]
+
+    def nvmlDeviceGetOfaUtilization(self, gpu: Any) -> list[int]:  # noqa: N802
+        self._enter("nvmlDeviceGetOfaUtilization", gpu)
+        return [self.engines["Ofa"], 167_000]
+
+    def nvmlDeviceGetBAR1MemoryInfo(self, gpu: Any) -> SimpleNamespace:  # noqa: N802
+        self._enter("nvmlDeviceGetBAR1MemoryInfo", gpu)
+        return SimpleNamespace(bar1Total=128 * GIB, bar1Free=127 * GIB, bar1Used=5 << 20)
+
+    def nvmlDeviceGetConfComputeProtectedMemoryUsage(self, gpu: Any) -> SimpleNamespace:  # noqa: N802
+        self._enter("nvmlDeviceGetConfComputeProtectedMemoryUsage", gpu)
+        return SimpleNamespace(total=0, free=0, used=0)
+
+    def nvmlDeviceGetViolationStatus(self, gpu: Any, policy: int) -> SimpleNamespace:  # noqa: N802
+        self._enter("nvmlDeviceGetViolationStatus", gpu)
+        return SimpleNamespace(referenceTime=0, violationTime=self.held_ns[policy])
+
+    def nvmlDeviceGetPcieThroughput(self, gpu: Any, counter: int) -> int:  # noqa: N802
+        self._enter("nvmlDeviceGetPcieThroughput", gpu)
+        return self.pcie_kb[counter]
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: Any) -> int:  # noqa: N802
         self._enter("nvmlDeviceGetTotalEnergyConsumption", gpu)

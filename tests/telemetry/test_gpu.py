@@ -60,6 +60,122 @@ def test_what_slow_readings_find_is_in_the_next_row_and_only_there(
     assert nvml.calls["nvmlEventSetWait_v2"] == 12
 
 
+SECONDLY = {
+    "encoder_busy": 1,
+    "decoder_busy": 12,
+    "jpeg_busy": 30,
+    "ofa_busy": 4,
+    "bar1_used_bytes": 5 << 20,
+    "temperature_margin_c": 33,
+    "power_violation_s": 1.5,
+    "thermal_violation_s": 0,
+}
+
+
+def test_what_is_read_each_second_is_in_the_next_row(gpus: Gpus, nvml: FakeNvml, clock: FakeClock) -> None:
+    assert not SECONDLY.keys() & second(gpus, clock)["gpu/GPU-0"].keys()
+    for _ in range(2):
+        row = second(gpus, clock)["gpu/GPU-0"]
+        assert {name: row.get(name) for name in SECONDLY} == SECONDLY
+    assert row.get("protected_memory_used_bytes") is None, "only every five seconds"
+    nvml.held_ns[pynvml.NVML_PERF_POLICY_POWER] += 250_000_000
+    for _ in range(2):
+        row = second(gpus, clock)["gpu/GPU-0"]
+    assert row["power_violation_s"] == 1.75
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        ("nvmlDeviceGetEncoderUtilization", {"encoder_busy"}),
+        ("nvmlDeviceGetDecoderUtilization", {"decoder_busy"}),
+        ("nvmlDeviceGetJpgUtilization", {"jpeg_busy"}),
+        ("nvmlDeviceGetOfaUtilization", {"ofa_busy"}),
+        ("nvmlDeviceGetBAR1MemoryInfo", {"bar1_used_bytes"}),
+        ("nvmlDeviceGetMarginTemperature", {"temperature_margin_c"}),
+        ("nvmlDeviceGetConfComputeProtectedMemoryUsage", {"protected_memory_used_bytes"}),
+    ],
+)
+def test_what_the_driver_refuses_is_missing_and_never_0(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock, function: str, names: set[str]
+) -> None:
+    nvml.fail(function, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    rows = [second(gpus, clock)["gpu/GPU-0"] for _ in range(6)]
+    assert not any(names & row.keys() for row in rows)
+    assert info(gpus).missing_because == dict.fromkeys(names, NOT_SUPPORTED)
+
+
+def test_violation_times_have_a_second_source(gpus: Gpus, nvml: FakeNvml, clock: FakeClock) -> None:
+    nvml.fail("nvmlDeviceGetViolationStatus", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    for _ in range(2):
+        row = second(gpus, clock)["gpu/GPU-0"]
+    assert (row["power_violation_s"], row["thermal_violation_s"]) == (8.0, 9.0)
+    for field in ("NVML_FI_DEV_PERF_POLICY_POWER", "NVML_FI_DEV_PERF_POLICY_THERMAL"):
+        nvml.fail(field, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    second(gpus, clock)
+    row = second(gpus, clock)["gpu/GPU-0"]
+    assert not {"power_violation_s", "thermal_violation_s"} & row.keys()
+    assert info(gpus).missing_because == {
+        "power_violation_s": NOT_SUPPORTED,
+        "thermal_violation_s": NOT_SUPPORTED,
+    }
+
+
+PCIE_READINGS = {"pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"}
+
+
+def test_pcie_is_counted_by_gpm_alone_where_there_is_gpm(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    rows = [second(gpus, clock)["gpu/GPU-0"] for _ in range(5)]
+    assert all(row.keys() >= PCIE_READINGS for row in rows[1:])
+    assert nvml.calls["nvmlDeviceGetPcieThroughput"] == 0
+
+
+def test_without_gpm_pcie_is_counted_apart_from_the_tick(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    nvml.architecture = pynvml.NVML_DEVICE_ARCH_AMPERE
+    gpus.read()
+    in_tick = nvml.calls["nvmlDeviceGetPcieThroughput"]
+    rows = [second(gpus, clock)["gpu/GPU-0"] for _ in range(6)]
+    assert in_tick == 0
+    assert [row.keys() >= PCIE_READINGS for row in rows] == [False, True, False, True, False, True]
+    assert (rows[1]["pcie_rx_bytes_per_s"], rows[1]["pcie_tx_bytes_per_s"]) == (9e6, 250e3)
+    nvml.fail("nvmlDeviceGetPcieThroughput", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    later = [second(gpus, clock)["gpu/GPU-0"] for _ in range(4)][1:]
+    assert not any(PCIE_READINGS & row.keys() for row in later)
+    assert info(gpus).missing_because == {
+        "gpm": fact("gpm.needs_hopper", architecture="Ampere"),
+        **dict.fromkeys(PCIE_READINGS, NOT_SUPPORTED),
+    }
+
+
+def test_a_slow_count_of_pcie_leaves_the_rest_of_the_time_to_the_tick(
+    gpus: Gpus, nvml: FakeNvml, clock: FakeClock
+) -> None:
+    """Eight GPUs at 10 Hz: no tick has two counts of 20 ms beside it, and each GPU is counted."""
+    nvml.gpus = [f"GPU-{i}" for i in range(8)]
+    nvml.architecture = pynvml.NVML_DEVICE_ARCH_AMPERE
+
+    def slow(function: str) -> None:
+        if function == "nvmlDeviceGetPcieThroughput":
+            clock.advance(0.02)
+
+    nvml.before = slow
+    known: set[str] = set()
+    took = []
+    for _ in range(60):
+        clock.now = (clock.now // 100_000_000 + 1) * 100_000_000
+        begun = clock.now
+        known |= {part.source for part in gpus.read(100_000_000) if PCIE_READINGS & part.last().keys()}
+        assert clock.now == begun, "the tick itself waits for nothing"
+        gpus.aside(begun + 12_500_000)
+        took.append((clock.now - begun) / 1e9)
+    assert max(took) == pytest.approx(0.02)
+    assert known == {f"gpu/GPU-{i}" for i in range(8)}
+
+
 def test_a_nonsense_number_of_nvlinks_does_not_keep_the_sampler(
     gpus: Gpus, nvml: FakeNvml, clock: FakeClock
 ) -> None:

@@ -59,6 +59,19 @@ def test_each_gpu_has_a_row_and_its_facts(gpus: Gpus, clock: FakeClock) -> None:
         pcie_generation=5,
         pcie_width=16,
         nvlinks=18,
+        limits={
+            "power_default_w": 700.0,
+            "power_min_w": 200.0,
+            "power_max_w": 700.0,
+            "temperature_slowdown_c": 89,
+            "temperature_shutdown_c": 92,
+            "temperature_max_c": 87,
+            "memory_temperature_max_c": 95,
+            "margin_slowdown_c": -2,
+            "margin_shutdown_c": -5,
+            "margin_max_c": 0,
+            "memory_margin_max_c": 0,
+        },
     )
 
 
@@ -72,6 +85,9 @@ def test_facts_that_cannot_be_had_are_none_and_not_zero(nvml: FakeNvml, clock: F
         "MaxPcieLinkGeneration",
         "MaxPcieLinkWidth",
         "FieldValues",
+        "PowerManagementDefaultLimit",
+        "PowerManagementLimitConstraints",
+        "TemperatureThreshold",
     ):
         nvml.fail(f"nvmlDeviceGet{function}", pynvml.NVML_ERROR_NOT_SUPPORTED)
     nvml.fail("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNKNOWN)

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from hoptui.domain.facts import fact
-from hoptui.telemetry.metrics_table import ENERGY, FACTS, HEALTH, ROW, Call, Field, Reading
+from hoptui.telemetry.metrics_table import EACH_SECOND, ENERGY, FACTS, HEALTH, PCIE, ROW, Call, Field, Reading
 from hoptui.telemetry.nvml_errors import DRIVER_GONE, LOST, NOT_SUPPORTED, UNSUPPORTED
 from hoptui.telemetry.poller import Reader
 from tests.golden import Golden
@@ -58,10 +58,28 @@ def test_the_facts_are_read_once_and_the_power_limit_each_time(facts: Reader, nv
         "pcie_width": 16,
         "nvlinks": 18,
         "power_limit_w": 700.0,
+        "power_default_w": 700.0,
+        "power_min_w": 200.0,
+        "power_max_w": 700.0,
+        "temperature_slowdown_c": 89,
+        "temperature_shutdown_c": 92,
+        "temperature_max_c": 87,
+        "memory_temperature_max_c": 95,
+        "margin_slowdown_c": -2,
+        "margin_shutdown_c": -5,
+        "margin_max_c": 0,
+        "memory_margin_max_c": 0,
     }
     nvml.power_limit_mw = 500_000
     assert facts.read(5 * SECOND) == {"power_limit_w": 500.0}
     assert nvml.calls["nvmlDeviceGetMaxClockInfo"] == 1  # 1.4 ms each
+
+
+def test_a_threshold_of_0_degrees_is_unknown(facts: Reader, nvml: FakeNvml) -> None:
+    nvml.thresholds[pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN] = 0
+    known = facts.read(0)
+    assert "temperature_slowdown_c" not in known
+    assert (known["temperature_shutdown_c"], known["margin_max_c"]) == (92, 0)
 
 
 def test_a_fact_that_could_not_be_had_is_asked_for_again(facts: Reader, nvml: FakeNvml) -> None:
@@ -213,7 +231,7 @@ def test_a_field_is_read_by_its_type_and_not_available_is_unknown(
 
 
 def test_the_tables_name_what_pynvml_has() -> None:
-    for reading in (*ROW, *FACTS, *HEALTH, *ENERGY):
+    for reading in (*ROW, *FACTS, *HEALTH, *EACH_SECOND, *PCIE, *ENERGY):
         for source in reading.sources:
             match source:
                 case Field(constant):
@@ -244,7 +262,7 @@ def test_the_error_codes_are_those_of_nvml() -> None:
 
 
 def test_names_end_in_their_unit() -> None:
-    endings = {"W": "_w", "°C": "_c", "MHz": "_mhz", "B": "_bytes", "J": "_j"}
-    for reading in (*ROW, *FACTS, *HEALTH, *ENERGY):
+    endings = {"W": "_w", "°C": "_c", "MHz": "_mhz", "B": "_bytes", "J": "_j", "s": "_s"}
+    for reading in (*ROW, *FACTS, *HEALTH, *EACH_SECOND, *PCIE, *ENERGY):
         if reading.unit in endings:
             assert reading.name.endswith(endings[reading.unit])

@@ -16,7 +16,7 @@ import pytest
 
 from hoptui.domain.columns import Columns
 from hoptui.telemetry.gpm import METRICS
-from hoptui.telemetry.metrics_table import HEALTH, ROW
+from hoptui.telemetry.metrics_table import EACH_SECOND, HEALTH, LIMITS, PCIE, ROW
 from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.nvml_errors import SECOND_NS
 
@@ -30,6 +30,8 @@ RANGES = {
     "errors": (0, 1 << 40),
     "rows": (0, 10_000),
     "replays": (0, 1 << 40),
+    "s": (0, 1 << 40),
+    "B/s": (0, 1e12),
 }
 MIB = 1 << 20
 
@@ -50,7 +52,9 @@ def gpus(reports: list[str]) -> Iterator[Gpus]:
 
 
 TICK_NS = SECOND_NS // 10
-WATCHED = {reading.name for reading in (*ROW, *HEALTH)} | {"processes", "energy_j"}
+NOT_EVERYWHERE = {"protected_memory_used_bytes"}
+"""What a data-centre GPU may lack."""
+WATCHED = {reading.name for reading in (*ROW, *HEALTH)} - NOT_EVERYWHERE | {"processes", "energy_j"}
 
 
 def rows(gpus: Gpus) -> dict[str, dict[str, float]]:
@@ -93,6 +97,8 @@ def test_every_reading_of_a_data_centre_gpu_is_there_and_sane(gpus: Gpus, report
     assert found.keys() == {info.uuid for info in gpus.infos()}
     for row in found.values():
         for reading in (*ROW, *HEALTH):
+            if reading.name in NOT_EVERYWHERE and reading.name not in row:
+                continue
             low, high = RANGES[reading.unit]
             assert reading.name in row, f"{reading.name} is missing; {reports}"
             assert low <= row[reading.name] <= high, reading.name
@@ -132,6 +138,107 @@ def test_power_and_temperature_of_an_idle_gpu_are_those_of_nvidia_smi(gpus: Gpus
         if all(ours == theirs for ours, theirs in pairs):
             break
         assert time.monotonic() < end, pairs
+
+
+def test_each_reading_beside_the_tick_is_sane_or_has_its_reason(gpus: Gpus) -> None:
+    found = rows(gpus)
+    for _ in range(15):
+        for part in ticked(gpus):
+            found[part.source.removeprefix("gpu/")].update(part.last())
+    for info in gpus.infos():
+        if info.parent:
+            continue
+        row = found[info.uuid]
+        for reading in (*EACH_SECOND, *PCIE):
+            low, high = RANGES[reading.unit]
+            if reading.name in row:
+                assert (-50 if reading.name == "temperature_margin_c" else low) <= row[reading.name] <= high
+            else:
+                assert {reading.name, "gpm"} & info.missing_because.keys(), reading.name
+
+
+def dmon() -> dict[int, dict[str, str]]:
+    """The last row of each GPU that `nvidia-smi dmon` prints; `-` is what it does not know."""
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("there is a driver and no nvidia-smi")
+    command = ["nvidia-smi", "dmon", "-s", "pucvmet", "-c", "2"]
+    lines = subprocess.run(
+        command, capture_output=True, check=True, text=True, timeout=60
+    ).stdout.splitlines()
+    names = lines[0].lstrip("# ").split()
+    rows = [dict(zip(names, line.split(), strict=True)) for line in lines if line[:1] == " "]
+    return {int(row["gpu"]): row for row in rows}
+
+
+DMON = {
+    "gtemp": ("temperature_c", 1, 3),
+    "mtemp": ("memory_temperature_c", 1, 3),
+    "enc": ("encoder_busy", 1, 5),
+    "dec": ("decoder_busy", 1, 5),
+    "jpg": ("jpeg_busy", 1, 5),
+    "ofa": ("ofa_busy", 1, 5),
+    "bar1": ("bar1_used_bytes", MIB, 2),
+    "ccpm": ("protected_memory_used_bytes", MIB, 2),
+    "pci": ("pcie_replays", 1, 1),
+}
+"""A column of dmon -> our reading, how much of it is one of theirs, and by how much they may differ."""
+
+
+def test_what_dmon_prints_is_read(gpus: Gpus) -> None:
+    said = dmon()
+    found = rows(gpus)
+    for info in gpus.infos():
+        if info.parent or info.index not in said:
+            continue
+        row = found[info.uuid]
+        for column, (name, scale, tolerance) in DMON.items():
+            theirs = said[info.index].get(column, "-")
+            if theirs != "-":
+                assert name in row, f"{name} is missing where dmon prints {column} {theirs}"
+                assert abs(row[name] / scale - float(theirs)) <= tolerance, (column, row[name], theirs)
+        for column, name in (("pviol", "power_violation_s"), ("tviol", "thermal_violation_s")):
+            assert said[info.index].get(column, "-") == "-" or name in row, name
+        for column, name in (("rxpci", "pcie_rx_bytes_per_s"), ("txpci", "pcie_tx_bytes_per_s")):
+            assert said[info.index].get(column, "-") == "-" or name in row, name
+
+
+SMI_LIMITS = {
+    "Default Power Limit": "power_default_w",
+    "Min Power Limit": "power_min_w",
+    "Max Power Limit": "power_max_w",
+    "GPU Slowdown Temp": "temperature_slowdown_c",
+    "GPU Shutdown Temp": "temperature_shutdown_c",
+    "GPU Max Operating Temp": "temperature_max_c",
+    "Memory Max Operating Temp": "memory_temperature_max_c",
+    "GPU Slowdown T.Limit Temp": "margin_slowdown_c",
+    "GPU Shutdown T.Limit Temp": "margin_shutdown_c",
+    "GPU Max Operating T.Limit Temp": "margin_max_c",
+    "Memory Max Operating T.Limit Temp": "memory_margin_max_c",
+}
+
+
+def test_the_limits_are_those_of_nvidia_smi(gpus: Gpus) -> None:
+    assert set(SMI_LIMITS.values()) == {reading.name for reading in LIMITS}
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("there is a driver and no nvidia-smi")
+    for info in gpus.infos():
+        if info.parent:
+            continue
+        text = subprocess.run(
+            ["nvidia-smi", "-q", "-i", info.uuid, "-d", "POWER,TEMPERATURE"],
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=60,
+        ).stdout
+        said: dict[str, float] = {}
+        for line in text.splitlines():
+            label, _, value = (part.strip() for part in line.partition(" : "))
+            figure = value.split(" ")[0]
+            if label in SMI_LIMITS and figure.lstrip("-").replace(".", "", 1).isdigit():
+                said.setdefault(SMI_LIMITS[label], float(figure))  # a module's own limits come later
+        assert said, text
+        assert {name: info.limits.get(name) for name in said} == pytest.approx(said, abs=0.01)
 
 
 def hopper(gpus: Gpus) -> None:

@@ -60,7 +60,19 @@ KNOBS = (
     factories.knob("entropy_coef", 0.01, min=0.0, max=1.0),
     factories.knob("precision", "bf16", choices=("fp32", "bf16"), effect="speed", cost="rebuild"),
 )  # fmt: skip
-GPU = factories.gpu(driver="580.159.04", architecture="Hopper")
+GPU = factories.gpu(
+    driver="580.159.04",
+    architecture="Hopper",
+    limits={
+        "power_default_w": 700.0,
+        "power_min_w": 200.0,
+        "power_max_w": 700.0,
+        "margin_slowdown_c": -2.0,
+        "margin_shutdown_c": -8.0,
+        "margin_max_c": 0.0,
+        "memory_margin_max_c": 0.0,
+    },
+)
 NO_DRIVER = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
 
 
@@ -103,6 +115,10 @@ def recent(ns: int, seconds: int, gpus: tuple[tuple[str, int, bool], ...]) -> tu
                 "power_w": 612 - 30 * index + 25 * math.sin(i / 6), "memory_used_bytes": 58.1 * (1 << 30),
                 "memory_total_bytes": float(80 << 30), "temperature_c": 64.0 + index,
                 "memory_temperature_c": 71.0, "sm_clock_mhz": 1980.0, "throttle": 4.0 if index == 0 else 0.0,
+                "power_violation_s": 4210.0 + 0.34 * i, "thermal_violation_s": 0.0,
+                "temperature_margin_c": 22.0 - index, "bar1_used_bytes": float(7 << 20),
+                "protected_memory_used_bytes": 0.0, "encoder_busy": 0.0, "decoder_busy": 0.0,
+                "jpeg_busy": 0.0, "ofa_busy": 0.0,
             }  # fmt: skip
             if gpm:
                 gpu_row |= {

@@ -98,6 +98,47 @@ def test_unknown_readings_say_why_and_are_never_zero(scene: MakeScene, play: Pla
     play(there.live().app(run=None), script, ALL)
 
 
+def test_limits_stand_beside_what_they_limit(scene: MakeScene, play: Play, read: Read) -> None:
+    limits = {
+        "power_default_w": 700.0,
+        "power_min_w": 200.0,
+        "power_max_w": 750.0,
+        "temperature_slowdown_c": 87.0,
+        "temperature_shutdown_c": 92.0,
+        "memory_temperature_max_c": 95.0,
+    }
+    there = scene(gpus=1).change_gpu(0, power_limit_w=650.0, limits=limits)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert line_of(app, "temperature").endswith("slows at 87, off at 92 °C")
+        assert line_of(app, "HBM temperature").endswith("max 95 °C")
+        assert line_of(app, "thermal margin").endswith(GPU["temperature_margin_c"].short), "no such limits"
+        labels = list(lines_of(app))
+        for _ in range(labels.index("power")):
+            await pilot.press("down")
+        await pilot.pause()
+        said = "in force 650 W, default 700 W, minimum 200 W, maximum 750 W."
+        assert said in " ".join(read(app, "meaning-lines").split())
+
+    play(there.live().app(run=None), script, ALL)
+
+
+def test_the_time_held_by_power_is_shown_as_a_share_of_the_last_seconds(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live()  # 0.34 s each second
+
+    async def script(app: Any, pilot: Any) -> None:
+        await opened(app, pilot)
+        assert line_of(app, "held by power") == "34 % of 10 s; 1 h 11 m so far"
+        assert line_of(app, "held by heat").startswith("0 % of 10 s")
+        there.client.ns += 1_000_000_000
+        there.gpu(power_violation_s=1.0)  # the driver was loaded anew
+        app.screen.draw(app.pace.due(1e9, 0))
+        assert line_of(app, "held by power").startswith("– of 10 s")
+
+    play(there.app(run=None), script, ALL)
+
+
 def test_busy_beside_sm_is_made_obvious(scene: MakeScene, play: Play, read: Read, golden: Golden) -> None:
     shown: dict[str, str] = {}
     there = scene(gpus=1).live()

@@ -217,6 +217,7 @@ def _details(seen: NodeSnapshot, gpu: GpuInfo, processes: Sequence[GpuProcess]) 
     here = _processes(seen, gpu, processes)
     return {
         "power_limit_w": gpu.power_limit_w,
+        "limits": gpu.limits,
         "memory_total_bytes": gpu.memory_total_bytes,
         "sm_clock_max_mhz": gpu.sm_clock_max_mhz,
         "architecture": gpu.architecture,

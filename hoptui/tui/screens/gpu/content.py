@@ -12,10 +12,12 @@ from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import DERIVED, GROUPS, Meaning, value_text
 from hoptui.tui.components import gpus
 from hoptui.tui.components.figures import current, ratio, spark
-from hoptui.tui.snapshot import View
+from hoptui.tui.snapshot import SECOND, View
 from hoptui.tui.styled_text import Line, Span, bar
 
 SPARK_S = 60.0
+HELD_S = 10
+"""Over how many seconds the share of time is shown in which power or heat held the clocks down."""
 _OWN_PLACE = ("memory_total_bytes", "processes")  # beside the memory used, and the title of the processes
 _OF_RUN = {
     "mfu": "mfu_estimated",
@@ -25,6 +27,8 @@ _CHARTED = {
     "memory_headroom_bytes": "memory_used_bytes",
     "idle_power_w": "power_w",
     "throttle": "sm_clock_mhz",
+    "power_violation_s": "sm_clock_mhz",
+    "thermal_violation_s": "sm_clock_mhz",
     "xid": "",
 }
 _LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}  # PCIe, each way
@@ -36,6 +40,7 @@ class ReadingRow(NamedTuple):
     note's.
 
     `source` and `metric` are the series that a chart of it shows; `metric` is empty where there is none.
+    `limits` is what the board allows, in one sentence, empty if unknown.
     """
 
     name: str
@@ -46,6 +51,7 @@ class ReadingRow(NamedTuple):
     ink: str
     source: str
     metric: str
+    limits: str = ""
 
 
 def all_of(view: View, gpu: GpuInfo) -> list[ReadingRow]:
@@ -95,6 +101,8 @@ def meaning_lines(reading: ReadingRow, width: int, height: int) -> list[Line]:
     found: list[Line] = [(Span(f"{meaning.label}  ", "strong"), Span(reading.value, "strong"))]
     if reading.ink != "dim":
         found += _wrapped(reading.note, width, reading.ink)
+    if reading.limits:
+        found += _wrapped(reading.limits, width)
     found += _wrapped(meaning.long, width)
     if meaning.good:
         found += _wrapped(f"Good: {meaning.good}.", width, "good")
@@ -144,12 +152,18 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
     value = now.get(name)
     note, ink = meaning.short, "dim"
     shown = value_text(meaning.unit, value)
+    fraction = _fraction(name, value, now, gpu)
     missing = next(filter(None, map(gpu.missing_because.get, (*meaning.needs, name))), None)
     if value is None and missing is not None:
         note, ink = sentences.sentence(missing), "warn"
     match name:
         case "power_w":
             shown = gpus.watts(now, gpu)
+        case "power_violation_s" | "thermal_violation_s" if value is not None:
+            share = _held_share(view, gpu, name)
+            shown = value_text("%", share)
+            fraction = ratio(share, 100)
+            note = f"of {HELD_S} s; {numbers.duration(value)} so far"
         case "memory_used_bytes":
             shown = gpus.memory(now, gpu)
         case "dram_active" if value is not None and gpu.memory_bandwidth_bytes_per_s:
@@ -170,9 +184,75 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
         case "ecc_uncorrected" | "nvlink_errors" if value:
             ink = "bad"
     metric = _CHARTED.get(name, name)
+    if ink == "dim" and (short := _SHORT_LIMITS.get(name)):
+        note = _listed(gpu, short) or note
     return ReadingRow(
-        name, meaning, shown, _fraction(name, value, now, gpu), note, ink, f"gpu/{gpu.uuid}", metric
+        name,
+        meaning,
+        shown,
+        fraction,
+        note,
+        ink,
+        f"gpu/{gpu.uuid}",
+        metric,
+        limits_sentence(gpu, name),
     )
+
+
+_SHORT_LIMITS = {
+    "temperature_c": (("slows at", "temperature_slowdown_c"), ("off at", "temperature_shutdown_c")),
+    "memory_temperature_c": (("of the memory stacks, max", "memory_temperature_max_c"),),
+    "temperature_margin_c": (("slows at", "margin_slowdown_c"), ("off at", "margin_shutdown_c")),
+}
+"""Limits that stand beside a value, with the word before each."""
+_LIMITS = {
+    "power_w": (
+        ("default", "power_default_w", "W"),
+        ("minimum", "power_min_w", "W"),
+        ("maximum", "power_max_w", "W"),
+    ),
+    "temperature_c": (
+        ("largest in operation", "temperature_max_c", "°C"),
+        ("slows down at", "temperature_slowdown_c", "°C"),
+        ("shuts down at", "temperature_shutdown_c", "°C"),
+    ),
+    "memory_temperature_c": (("largest in operation", "memory_temperature_max_c", "°C"),),
+    "temperature_margin_c": (
+        ("least in operation", "margin_max_c", "°C"),
+        ("slows down at", "margin_slowdown_c", "°C"),
+        ("shuts down at", "margin_shutdown_c", "°C"),
+        ("least of the memory", "memory_margin_max_c", "°C"),
+    ),
+}
+
+
+def limits_sentence(gpu: GpuInfo, name: str) -> str:
+    """`Limit: 500 W in force, default 700 W, minimum 200 W, maximum 700 W.`; empty if none is known."""
+    found = [
+        f"{word} {gpu.limits[key]:g} {unit}" for word, key, unit in _LIMITS.get(name, ()) if key in gpu.limits
+    ]
+    if found and name == "power_w" and gpu.power_limit_w is not None:
+        found.insert(0, f"in force {gpu.power_limit_w:g} W")
+    return f"Limits: {', '.join(found)}." if found else ""
+
+
+def _listed(gpu: GpuInfo, short: tuple[tuple[str, str], ...]) -> str:
+    found = [f"{word} {gpu.limits[key]:g}" for word, key in short if key in gpu.limits]
+    return f"{', '.join(found)} °C" if found else ""
+
+
+def _held_share(view: View, gpu: GpuInfo, name: str) -> float | None:
+    """% of the last `HELD_S` seconds by which a violation time has risen; None without two values of it."""
+    series = view.store.series(f"gpu/{gpu.uuid}", name)
+    if series is None:
+        return None
+    end = series.last_t
+    found = series.window(end - HELD_S * SECOND, end, 10 * HELD_S)
+    known = [(t, low) for t, low in zip(found.t, found.low, strict=True) if low == low]
+    if len(known) < 2 or known[-1][1] < known[0][1]:
+        return None
+    passed = (known[-1][0] - known[0][0]) / SECOND
+    return min(100.0, 100 * (known[-1][1] - known[0][1]) / passed)
 
 
 def _with_computed(now: dict[str, float], gpu: GpuInfo) -> dict[str, float]:
