@@ -196,3 +196,22 @@ def test_what_fails_on_one_rank_in_another_way_leaves_no_rank_waiting(
         with pytest.raises(OSError if own else RuntimeError, match="No space left"):
             attempt()
         assert [isinstance(value, tuple) and bool(value[1]) for value in asked] == [own]
+
+
+def test_a_size_that_gives_way_is_the_largest_that_is_found_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One GB a sample and 100 GB: 64 samples, after 16 and before what would be too much."""
+    machine = Machine(monkeypatch)
+    assert machine.dry_run.choose(2048, 1 << 20, SIZES, give_way=True) == machine.pieces.micro_batch == 64
+    assert machine.pieces.ceiling == 2048
+    assert len(machine.notes) == 1
+    finer = Machine(monkeypatch, room=40 * GB)
+    assert finer.dry_run.choose(50, 1 << 20, SIZES, give_way=True) == 32
+    assert finer.tried == [1, 4, 16, 32]
+    broken = Machine(monkeypatch, room=100 * GB)
+    broken.fails = lambda size: size > 8
+    assert broken.dry_run.choose(50, 1 << 20, SIZES, give_way=True) == 8
+    broken = Machine(monkeypatch, room=100 * GB)
+    broken.fails = lambda size: True
+    with pytest.raises(MemoryError, match="50 sequences do not fit"):
+        broken.dry_run.choose(50, 1 << 20, SIZES, give_way=True)
+    assert not broken.notes

@@ -71,15 +71,16 @@ class DryRun:
         self._device = gradient.flat.device
         self._reached = 0
 
-    def choose(self, wanted: int, share: int, sizes: Sizes) -> int:
+    def choose(self, wanted: int, share: int, sizes: Sizes, *, give_way: bool = False) -> int:
         """Cut batches into pieces of `wanted` samples, or with 0 of the best size, but never of more than
         `share`.
 
-        Returns the size. A size that is asked for is tried out on a CPU alone: memory that is not there is an
+        Returns the size. With `give_way` it is smaller than `wanted` if so many do not fit, and a note
+        reports that. A size that is asked for is tried out on a CPU alone: memory that is not there is an
         error on a GPU, and the end of the process on a CPU.
 
         Raises:
-            MemoryError: so many do not fit, or not even one; nothing has changed.
+            MemoryError: so many do not fit, or with `give_way` not even one; nothing has changed.
         """
         if self._device.type != "cpu":
             size = min(wanted, share) or self.fastest(share, sizes)
@@ -91,14 +92,16 @@ class DryRun:
         limit = self._limit()
         if size > self._reached:
             self._ranks.all(True)  # have looked, before one takes memory of the machine that they share
-            climb = partial(self._climb, size, limit, all_or_nothing=bool(wanted))
+            climb = partial(self._climb, size, limit, all_or_nothing=bool(wanted) and not give_way)
             reached = on_all_ranks(self._ranks, self._device, climb)
             self._reached = int(min(self._ranks.gather(reached)))
         if size > self._reached:
             self._pieces.too_much(size)
             self._pieces.micro_batch = before
-            if wanted or not self._reached:
+            if not self._reached or (wanted and not give_way):
                 raise MemoryError(f"{_too_many(size, sizes.samples)}: {limit / 1e9:.1f} GB may be used")
+            if wanted:
+                self._notes.append(f"{_too_many(size, sizes.samples)}: pieces of {self._reached} instead")
             self._pieces.micro_batch = size = self._reached
         return size
 
@@ -198,17 +201,28 @@ class DryRun:
         while reached < size:
             following = min(size, following)
             hopeless = all_or_nothing and len(trials) > 2 and predicted_peak(trials, size) > STRIDE * limit
-            if hopeless or predicted_peak(trials, following) > limit:
+            if hopeless or not self._tried(following, trials, limit):
                 break
-            set_peak_aside(self._device)
-            with self._shapes.plainly():
-                fits = self._fits(following)
-            peak = peak_bytes(self._device) or 0
-            if not fits or peak > limit:
-                break
-            trials.append(SizeTrial(following, peak, 0.0))
             reached, following = following, following * STRIDE
+        # The stride is coarse, and a micro-batch half as large may fit.
+        finer = 2 * reached
+        if not all_or_nothing and 0 < finer < min(size, following) and self._tried(finer, trials, limit):
+            reached = finer
         return reached
+
+    def _tried(self, size: int, trials: list[SizeTrial], limit: int) -> bool:
+        """Whether `size` samples stay within `limit` bytes; their trial is added to `trials`. They are not
+        computed if the earlier trials predict that they do not."""
+        if predicted_peak(trials, size) > limit:
+            return False
+        set_peak_aside(self._device)
+        with self._shapes.plainly():
+            fits = self._fits(size)
+        peak = peak_bytes(self._device) or 0
+        if not fits or peak > limit:
+            return False
+        trials.append(SizeTrial(size, peak, 0.0))
+        return True
 
 
 def _too_many(size: int, samples: str) -> str:

@@ -123,10 +123,21 @@ class SupervisedSession(TrainingSession):
 
     def begin(self, lines: Iterable[str]) -> None:
         """Print the introduction, and try out the sizes of the first step."""
+        self._tell_of_smaller_pieces()
         self.console.begin(lines)
         prove_first_step(self.ranks, self.state.prove_sizes)
         reset_peak(self.device)
         self._reported = self.state.position
+
+    def _tell_of_smaller_pieces(self) -> None:
+        """Print a line as well where micro-batches are halved because memory ran out."""
+        report = self.state.on_smaller
+
+        def smaller(before: int, now: int) -> None:
+            report(before, now)
+            self.console.say(f"memory ran out with micro-batches of {before}: pieces of {now} instead")
+
+        self.state.on_smaller = smaller
 
     def iterations(self) -> Iterator[int]:
         """Yield the iterations that are left, until the run stops, passes, or needs a new process."""

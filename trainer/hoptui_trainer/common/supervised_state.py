@@ -80,8 +80,9 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         return f"seed {self.seed}, {self.precision}, compile {self.compile_mode}, {where}"
 
     @abstractmethod
-    def fit(self) -> None:
-        """Bring batches to the sizes that `config` now has."""
+    def fit(self, *, give_way: bool = False) -> None:
+        """Bring batches to the sizes that `config` now has; with `give_way` in smaller pieces than asked for
+        if memory is too short."""
 
     @abstractmethod
     def rebuild(self) -> None:
@@ -120,7 +121,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         self.pieces = Pieces(1, self.device, self.ranks, self._smaller)
         self.dry_run = DryRun(self._pass, self.gradient, self._shapes, self.pieces, self.ranks, self.notes)
         self.rebuild()
-        self.fit()
+        self.fit(give_way=True)
 
     def _set_optimizer(self, make: Callable[[OptimizerName], torch.optim.Optimizer]) -> None:
         name = cast(OptimizerName, self.config.optimizer)

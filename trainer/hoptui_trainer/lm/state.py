@@ -111,9 +111,9 @@ class LMState(SupervisedState[LMConfig, GPT]):
         self._grade = compiled(graded, self.compile_mode)
         self._count = compiled(nats, self.compile_mode)
 
-    def fit(self) -> None:
+    def fit(self, *, give_way: bool = False) -> None:
         """Bring batches and held-out windows to the sizes that `config` now has; a `micro_batch` of 0 is
-        chosen.
+        chosen. With `give_way` it is smaller than asked for if memory is too short.
 
         Raises:
             ValueError: the sizes do not fit together; nothing has changed.
@@ -126,7 +126,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
             self.held_out = on_all_ranks(self.ranks, self.device, self._held_out_windows)
             self._choose_attention()
         share = largest_share(config, world)
-        config.micro_batch = self.dry_run.choose(config.micro_batch, share, self.sizes)
+        config.micro_batch = self.dry_run.choose(config.micro_batch, share, self.sizes, give_way=give_way)
         config.grad_accum = pieces(config, world)
 
     def prove_sizes(self) -> None:

@@ -107,7 +107,9 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
                 while (metrics := learned(state, clock)) is None:
                     make_room(state, handles, proven)
                 if state.grad_accum > pieces:
-                    handles["grad_accum"].revert(state.grad_accum, f"memory ran out with {pieces} pieces")
+                    why = ran_out(pieces)
+                    handles["grad_accum"].revert(state.grad_accum, why)
+                    console.say(f"grad_accum {pieces} → {state.grad_accum}: {why}")
                 followed = caught_up
                 caught_up = job.evaluation_due(iteration + 1) or job.checkpoint_due(iteration + 1)
                 # The host is an iteration ahead of a GPU. Right after it has waited for that, its times
@@ -208,6 +210,12 @@ def learned(state: PPOState, clock: PhaseClock) -> dict[str, Tensor] | None:
                 again = error.freed
         release(state.device)
     return None
+
+
+def ran_out(pieces: int) -> str:
+    """Why minibatches are computed in more than so many pieces."""
+    cut = "minibatches in one piece" if pieces == 1 else f"minibatches in {pieces} pieces"
+    return f"memory ran out with {cut}: the same minibatches are computed in smaller ones"
 
 
 def evaluated(state: PPOState) -> float:

@@ -119,8 +119,9 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
 
         self._losses = compiled(losses, self.compile_mode)
 
-    def fit(self) -> None:
+    def fit(self, *, give_way: bool = False) -> None:
         """Bring micro-batches to the sizes that `config` now has; a `micro_batch` of 0 is chosen.
+        With `give_way` it is smaller than asked for if memory is too short.
 
         Raises:
             ValueError: the batch has no image for some rank, or is read into memory that is too small;
@@ -130,7 +131,8 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         config, world = self.config, self.ranks.world
         config.check(world)
         self._check_room()
-        config.micro_batch = self.dry_run.choose(config.micro_batch, largest_share(config, world), self.sizes)
+        share = largest_share(config, world)
+        config.micro_batch = self.dry_run.choose(config.micro_batch, share, self.sizes, give_way=give_way)
         config.grad_accum = pieces(config, world)
 
     def prove_sizes(self) -> None:

@@ -1,0 +1,49 @@
+"""Processes that may use little memory: a batch that does not fit is computed in smaller pieces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+LIMITED = """
+import os, resource, sys
+import psutil, torch
+from hoptui_trainer.__main__ import main
+torch.set_num_threads(1)
+space = psutil.Process().memory_info().vms + int(sys.argv[1]) * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (space, space))
+sys.exit(main(sys.argv[2:]))
+"""
+"""A process that can allocate only so many MiB more."""
+
+
+def limited(mebibytes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    always = ("--threads", "1", "--preset", "tiny", "--iterations", "1", "--evaluate-every", "0")
+    command = [sys.executable, "-c", LIMITED, str(mebibytes), *arguments, *always]
+    env = {**os.environ, "HOPTUI": "off"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+
+
+def result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (("lm", "--batch-tokens", "32768", "--micro-batch", "512"), 512),
+        (("vision", "--data", "synthetic", "--batch-size", "4096", "--micro-batch", "4096"), 4096),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_computed_in_smaller_pieces(
+    arguments: tuple[str, ...], asked: int
+) -> None:
+    """Such micro-batches take 400 MiB and more."""
+    assert 1 <= result(limited(350, *arguments, "--json"))["micro_batch"] < asked
