@@ -16,11 +16,12 @@ import hoptui
 from hoptui.protocol.messages import Command, Outcome
 from hoptui_trainer.common.checkpoint import read_checkpoint
 from hoptui_trainer.vision import train as training
+from hoptui_trainer.vision.config import IN_MEMORY
 from hoptui_trainer.vision.job import VisionOptions
 from hoptui_trainer.vision.train import VisionResult
 from tests.run_state import run_state
 
-SMALL = {"batch_size": 32, "micro_batch": 32, "num_workers": 0}
+SMALL = {"batch_size": 32, "micro_batch": 32}
 
 
 class SteeredVision:
@@ -46,7 +47,10 @@ class SteeredVision:
         monkeypatch.setattr(training, "update", seen_update)
 
     def train(self, folder: Path | None = None, **fields: Any) -> VisionResult:
-        knobs = {**SMALL, **fields.pop("knobs", {})} if "resume" not in fields else fields.pop("knobs", {})
+        knobs = fields.pop("knobs", {})
+        if "resume" not in fields:
+            read = fields.get("data", "digits") not in IN_MEMORY
+            knobs = {**SMALL, **({"num_workers": 0} if read else {}), **knobs}
         options = {"preset": "tiny", "iterations": 4, "evaluate_every": 0, "device": "cpu", "threads": 1}
         if "resume" in fields:
             del options["preset"]

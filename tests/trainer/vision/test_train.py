@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from hoptui.protocol.messages import Origin
+from hoptui.protocol.messages import Command, Origin
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.vision import images as rooms
-from hoptui_trainer.vision.declarations import LOADING
+from hoptui_trainer.vision.config import LOADING
 from hoptui_trainer.vision.images import Images, Resident
 from tests.golden import Golden
 from tests.run_state import run_state
@@ -176,9 +176,42 @@ def test_a_micro_batch_that_the_tuner_made_the_whole_batch_follows_it(
 
 def test_what_loads_nothing_has_no_workers_to_set(steered_vision: SteeredVision) -> None:
     steered_vision.train(iterations=1)
-    knobs = set(run_state(steered_vision.run).declarations.knobs)
+    state = run_state(steered_vision.run)
+    knobs = set(state.declarations.knobs)
     assert not knobs & set(LOADING)
     assert "batch_size" in knobs
+    wanted = Command(
+        id="a", run=steered_vision.run.id, epoch=state.epoch, verb="set", knob="num_workers", value=2
+    )
+    [outcome] = state.inbox.receive(wanted, 0.0, 1)
+    assert (outcome.stage, outcome.code, outcome.fields["knob"]) == (
+        "rejected",
+        "unknown_knob",
+        "num_workers",
+    )
+
+
+def test_a_patch_size_is_kept_and_makes_another_model(
+    tmp_path: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "POOL_BYTES", 1 << 14)
+    steered_vision.train(tmp_path, data="synthetic", image_size=24, patch_size=12, iterations=1)
+    assert steered_vision.state.model.shape.tokens == 4
+    assert saved(tmp_path)["config"]["patch_size"] == 12
+    with pytest.raises(UsageError, match="--patch-size 8: the checkpoint's run has 12, and keeps it"):
+        steered_vision.train(resume=tmp_path, patch_size=8)
+
+
+def test_many_patches_are_told_before_anything_is_measured(
+    steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "POOL_BYTES", 1 << 14)
+    steered_vision.train(data="synthetic", image_size=96, iterations=1, knobs={"batch_size": 1, "layers": 1})
+    assert steered_vision.lines[0] == (
+        "576 patches an image: attention takes 60% of the FLOPs; --patch-size 6 makes 256 and 40%"
+    )
+    steered_vision.train(iterations=1)
+    assert not any("FLOPs" in line for line in steered_vision.lines)
 
 
 def test_what_was_left_open_is_left_open_in_checkpoints(
@@ -277,7 +310,13 @@ def test_each_refusal_is_a_sentence_that_names_its_option(
     monkeypatch.setattr(rooms, "POOL_BYTES", 1 << 14)
     refused: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
         ({"preset": "huge"}, {}, "--preset huge: "),
-        ({"preset": "vit-b", "data": "digits"}, {}, "--preset vit-b: "),
+        ({"preset": "vit-b", "data": "digits"}, {}, "--patch-size: "),
+        ({"image_size": 512, "preset": "vit-g", "data": "synthetic"}, {}, "--patch-size: "),
+        ({"image_size": 64}, {}, "--image-size 64: "),
+        ({}, {"num_workers": 64}, "--num-workers: "),
+        ({"data": "synthetic"}, {"prefetch_factor": 64}, "--prefetch-factor: "),
+        ({}, {"pin_memory": False}, "--no-pin-memory: "),
+        ({"data": "/nowhere"}, {"pin_memory": True}, "--pin-memory: "),
         ({"until_accuracy": 2.0}, {}, "--until-accuracy "),
         ({"until_accuracy": 0.9}, {}, "--until-accuracy "),
         ({"until_accuracy": 0.9, "data": "synthetic", "evaluate_every": 1}, {}, "--until-accuracy: "),

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from hoptui import Knob
 from hoptui_trainer.common import knobs
+
+DIGIT_SIZE = 8
+"""Pixels of a digit's side."""
+IN_MEMORY = ("digits", "synthetic")
+"""Images that are made and not read."""
+LOADING = ("num_workers", "prefetch_factor", "pin_memory")
+"""Knobs of how images are read from a folder."""
 
 
 @dataclass(kw_only=True)
@@ -77,6 +84,17 @@ class VisionConfig:
     patch_size: int = 16
 
     @property
+    def patches(self) -> int:
+        """Patches of an image: the tokens of the transformer."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def attention_share(self) -> float:
+        """The part of the FLOPs of the blocks that grows with the square of the patches: 12·d·T of 12·d·T +
+        6·N, with N = (4 + 2 · mlp_ratio)·d² weights in a block."""
+        return self.patches / (self.patches + (2 + self.mlp_ratio) * self.d_model)
+
+    @property
     def samples(self) -> int:
         """Images of one step, of all ranks together."""
         return self.batch_size
@@ -91,6 +109,30 @@ class VisionConfig:
             raise ValueError(f"batch_size = {self.batch_size}: {world} ranks need an image each")
         if self.d_model % self.heads:
             raise ValueError(f"d_model = {self.d_model} must be a multiple of heads = {self.heads}")
+        if self.image_size % self.patch_size:
+            nearest = sorted(divisors(self.image_size), key=lambda size: abs(size - self.patch_size))[:2]
+            raise ValueError(
+                f"patch_size = {self.patch_size} does not divide image_size = {self.image_size}; "
+                f"{' and '.join(map(str, sorted(nearest)))} do"
+            )
+
+
+def divisors(number: int) -> list[int]:
+    """The positive whole numbers that divide `number`, from 1 on."""
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def many_patches(config: VisionConfig) -> str:
+    """A sentence on images of so many patches that attention takes more work than all else, with the option
+    that helps; empty for others."""
+    if config.attention_share <= 0.5:
+        return ""
+    sizes = divisors(config.image_size)
+    fewer = [cut for size in sizes if (cut := replace(config, patch_size=size)).attention_share <= 0.5]
+    return (
+        f"{config.patches:,} patches an image: attention takes {config.attention_share:.0%} of the FLOPs; "
+        f"--patch-size {fewer[0].patch_size} makes {fewer[0].patches:,} and {fewer[0].attention_share:.0%}"
+    )
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import hoptui
 from hoptui_trainer.common.knob_changes import KnobChanges
 from hoptui_trainer.common.meter import Meter
 from hoptui_trainer.common.optimizer import set_weight_decay, weight_decay
-from hoptui_trainer.vision.images import Loading
+from hoptui_trainer.vision.config import LOADING
 from hoptui_trainer.vision.state import VisionState
-
-LOADING = tuple(field.name for field in dataclasses.fields(Loading))
-"""Knobs of how images are brought from a disk."""
 
 
 def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
@@ -32,7 +27,7 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
             **reload,
         },
         read={"weight_decay": lambda: weight_decay(state.optimizer)},
-        without=() if state.loads else LOADING,
+        without=without_effect(state),
     )
 
     tuning.follow(handles)
@@ -41,6 +36,13 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
     run.metric("samples_total", unit="images")
     run.metric("loss", unit="nat")
     declare_cost(run, state)
+
+
+def without_effect(state: VisionState) -> tuple[str, ...]:
+    """Knobs that change nothing in this run."""
+    if not state.loads:
+        return LOADING
+    return () if state.device.type == "cuda" else ("pin_memory",)
 
 
 def declare_cost(run: hoptui.Run, state: VisionState) -> None:

@@ -13,6 +13,7 @@ from hoptui_trainer.common.counter_rng import key, shuffled
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.init_rng import stream
 from hoptui_trainer.vision.augmentation import NONE, Augmentation
+from hoptui_trainer.vision.config import DIGIT_SIZE
 from hoptui_trainer.vision.sampler import ImageSampler
 
 HELD_OUT = 360
@@ -161,7 +162,9 @@ def digits() -> Resident:
             "--data digits: the digits come with scikit-learn: pip install scikit-learn"
         ) from None
     table, target = load_digits(return_X_y=True)
-    images = (torch.from_numpy(table) * (255 / 16)).round().to(torch.uint8).view(-1, 1, 8, 8)
+    images = (
+        (torch.from_numpy(table) * (255 / 16)).round().to(torch.uint8).view(-1, 1, DIGIT_SIZE, DIGIT_SIZE)
+    )
     labels = torch.from_numpy(target).long()
     # The first and the last were written by different writers: a shuffled split has both on both sides.
     order = shuffled(key(0, "held-out digits"), len(labels), 0, "cpu")

@@ -10,8 +10,11 @@ from typing import Any
 from hoptui_trainer.common.batch import resolve_batch
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.job import AtLeastOne, JobOptions, check_kept, check_sizes, preset, resolve
-from hoptui_trainer.common.options import KnobValues
-from hoptui_trainer.vision.config import PRESETS, VisionConfig
+from hoptui_trainer.common.options import KnobValues, option_name
+from hoptui_trainer.vision.config import DIGIT_SIZE, IN_MEMORY, LOADING, PRESETS, VisionConfig
+
+SIZES = ("image_size", "patch_size")
+"""Options that a run keeps: its weights would mean something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +28,16 @@ class VisionOptions(JobOptions):
         synthetic].
     image_size
         Pixels of an image's side, for synthetic images and those in a folder [default: tiny: 8, else 224].
+    patch_size
+        Pixels of a patch's side, which divides the image's; a patch is a token [default: tiny: 4, vit-g: 14,
+        else 16].
     until_accuracy
         End as soon as so large a part of the held-out images is classified right.
     """
 
     data: str | None = None
     image_size: AtLeastOne | None = None
+    patch_size: AtLeastOne | None = None
     until_accuracy: float | None = None
 
     def check(self) -> None:
@@ -39,6 +46,10 @@ class VisionOptions(JobOptions):
             raise UsageError(f"--until-accuracy takes a part of 1, not {self.until_accuracy}")
         if self.until_accuracy is not None and not self.evaluate_every:
             raise UsageError("--until-accuracy needs evaluations: --evaluate-every must not be 0")
+
+    def sizes(self) -> dict[str, Any]:
+        """The options given for the size of the images and of their patches, by the names of the config."""
+        return {name: size for name in SIZES if (size := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)
@@ -59,15 +70,15 @@ def resolve_job(
     """Command line before checkpoint before preset.
 
     Raises:
-        UsageError: an unknown preset, a value that a knob does not take, or an option that would make the
-            resumed run another one.
+        UsageError: an unknown preset, a value that a knob does not take, an option without effect, or one
+            that would make the resumed run another one.
     """
     chosen = job.preset or (saved["preset"] if saved else "vit-b" if on_gpu else "tiny")
     default = VisionConfig(**preset(PRESETS, chosen))
     if saved is None:
         data = job.data or ("digits" if chosen == "tiny" else "synthetic")
         name, seed = job.name or f"vision-{chosen}", job.seed or 0
-        default = dataclasses.replace(default, image_size=job.image_size or default.image_size)
+        default = dataclasses.replace(default, **job.sizes())
     else:
         data, name, seed = saved["data"], job.name or saved["name"], saved["seed"]
         check_kept(
@@ -75,10 +86,39 @@ def resolve_job(
                 ("--preset", job.preset, saved["preset"]),
                 ("--data", job.data, data),
                 ("--seed", job.seed, seed),
-                ("--image-size", job.image_size, saved["config"]["image_size"]),
+                *((option_name(name), size, saved["config"][name]) for name, size in job.sizes().items()),
             )
         )
+    _check_applies(data, job, knobs, on_gpu=on_gpu)
     config, notes = resolve(default, saved["config"] if saved else None, knobs)
+    if data == "digits":
+        config.image_size = DIGIT_SIZE
     resolve_batch(config, knobs, world, total="batch_size", each=1, of="images")
     check_sizes(config, world)
     return VisionPlan(chosen, data, name, seed, config, notes)
+
+
+def _check_applies(data: str, job: VisionOptions, given: KnobValues, *, on_gpu: bool) -> None:
+    """Refuse options that have no effect on `data`.
+
+    Raises:
+        UsageError: one sentence that begins with the option.
+    """
+    if data == "digits" and job.image_size not in (None, DIGIT_SIZE):
+        raise UsageError(
+            f"--image-size {job.image_size}: digits have {DIGIT_SIZE} pixels; --data synthetic or a folder "
+            "takes other sizes"
+        )
+    for name in LOADING:
+        if name in given and data in IN_MEMORY:
+            raise UsageError(
+                f"{_written(name, given)}: it has no effect with --data {data}, which is in memory; a folder "
+                "is read by workers"
+            )
+    if "pin_memory" in given and not on_gpu:
+        raise UsageError(f"{_written('pin_memory', given)}: it needs a GPU, which copies from that memory")
+
+
+def _written(name: str, given: KnobValues) -> str:
+    """A knob as it was given on the command line."""
+    return f"--no-{option_name(name)[2:]}" if given[name] is False else option_name(name)

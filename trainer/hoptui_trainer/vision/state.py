@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -24,7 +23,7 @@ from hoptui_trainer.common.precision import autocast, compute_dtype, grad_scaler
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.supervised_state import SupervisedState
 from hoptui_trainer.vision.augmentation import distorted
-from hoptui_trainer.vision.config import VisionConfig
+from hoptui_trainer.vision.config import LOADING, VisionConfig
 from hoptui_trainer.vision.images import CHUNK, Feed, Images, Loading, Resident, Source
 from hoptui_trainer.vision.model import Shape, ViT
 from hoptui_trainer.vision.sampler import share
@@ -77,8 +76,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
     @property
     def loading(self) -> Loading:
         """How `config` wants images loaded."""
-        names = [field.name for field in dataclasses.fields(Loading)]
-        return Loading(**{name: getattr(self.config, name) for name in names})
+        return Loading(**{name: getattr(self.config, name) for name in LOADING})
 
     def losses(self, batch: Images, positions: Tensor) -> Tensor:
         """Summed cross-entropy (nats) over images that are distorted by their positions (n,), and how

@@ -21,6 +21,7 @@ from hoptui_trainer.common.options import KnobValues
 from hoptui_trainer.common.report import SupervisedResult, amount, line_parts, model_size
 from hoptui_trainer.common.session import SupervisedSession
 from hoptui_trainer.common.setup import check_alike
+from hoptui_trainer.vision.config import many_patches
 from hoptui_trainer.vision.declarations import declare
 from hoptui_trainer.vision.images import Source, digits, synthetic
 from hoptui_trainer.vision.job import VisionOptions, VisionPlan, resolve_job
@@ -69,6 +70,8 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
     """
     with launched(WORKLOAD, job, write) as launch:
         plan, source = resolve(job, knobs, launch)
+        if warning := many_patches(plan.config):
+            launch.console.say(warning)  # Now: measuring sizes takes long with so many.
         with connected(launch, plan.name) as active, ExitStack() as stack:
             with active.preparing():
                 state = prepare(plan, source, launch)
