@@ -87,7 +87,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("export", KEPT, "Export a recording as CSV, JSON lines or Parquet."),
     ("rm", KEPT, "Delete recordings of runs that have exited."),
     ("demo", NODE, "Start a real PPO run on this machine and open its dashboard."),
-    ("train", NODE, "Train a model: ppo, lm or vision; slurm prints a batch file."),
+    ("train", NODE, "Train a model: ppo, lm or vision. check tests the machine, slurm prints a batch file."),
     ("daemon", NODE, "Manage the background process that connects runs and viewers."),
     ("doctor", NODE, "Check what works on this node, what does not, and why."),
 )

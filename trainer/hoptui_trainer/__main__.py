@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import cyclopts
 
 from hoptui_trainer import __version__
+from hoptui_trainer.check.command import check
 from hoptui_trainer.common.errors import LostRankError, UsageError
 from hoptui_trainer.lm.command import lm
 from hoptui_trainer.ppo.command import ppo
@@ -25,7 +26,7 @@ app = cyclopts.App(
     help="Training workloads that hoptui can steer.",
     suppress_keyboard_interrupt=False,
 )
-for command in (ppo, lm, vision, slurm):
+for command in (ppo, lm, vision, slurm, check):
     app.command(command)
 
 

@@ -42,12 +42,22 @@ def choose_attention(
     """
     if device.type != "cuda":
         return ""
-    own = {name: _measured(name, shape, dtype, device, causal=causal) for name in SWITCHES}
-    milliseconds = slowest(ranks.gather(own))
+    milliseconds = slowest(ranks.gather(measured_kernels(shape, dtype, device, causal=causal)))
     chosen = fastest(milliseconds)
     _allow(*((chosen,) if chosen else SWITCHES))
     figures = [f"{name} {'–' if ms is None else f'{ms:.2f} ms'}" for name, ms in milliseconds.items()]
     return f"attention: {chosen or 'as torch chooses'} ({', '.join(figures)})"
+
+
+def measured_kernels(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, *, causal: bool
+) -> dict[str, float | None]:
+    """Milliseconds of one forward and backward pass with each kernel; None for one that does not take the
+    shape. All are allowed afterwards."""
+    try:
+        return {name: _measured(name, shape, dtype, device, causal=causal) for name in SWITCHES}
+    finally:
+        _allow(*SWITCHES)
 
 
 def slowest(found: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
