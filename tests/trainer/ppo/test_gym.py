@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,19 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from torch import Tensor
 
+from hoptui.diagnosis.advice import advise
+from hoptui.diagnosis.window import ObservationWindow
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.ranks import ALONE, RankGroup
-from hoptui_trainer.ppo.envs import physics
+from hoptui_trainer.ppo.envs import gym, physics
 from hoptui_trainer.ppo.envs.gym import LONGEST_EPISODE, GymEnv, GymTask, gym_task
 from hoptui_trainer.ppo.envs.registry import PHYSICS, find_task, make_env
 from hoptui_trainer.ppo.envs.vector import VectorEnv
 from hoptui_trainer.ppo.episodes import Episodes
 from hoptui_trainer.ppo.job import PPOOptions
 from hoptui_trainer.ppo.train import train
+from tests.run_state import run_state
+from tests.trainer.small import Steered, small_job, trained
 from tests.trainer.warm import server
 
 
@@ -354,6 +359,80 @@ def test_a_worker_that_is_killed_leaves_no_other_and_hides_no_error() -> None:
         with pytest.raises((EOFError, OSError)):
             played(env, 2)
     assert not any(process.is_running() for process in processes)
+
+
+@pytest.mark.usefixtures("warm")
+def test_the_number_of_workers_changes_while_episodes_go_on() -> None:
+    with made("gymnasium:CartPole-v1", 3, staggered=True) as env:
+        expected = played(env, 24)
+    with made("gymnasium:CartPole-v1", 3, staggered=True, workers=1) as env:
+        found, processes = [], env._envs.processes
+        for workers in (2, 8, 1):
+            found.append(played(env, 8))
+            assert env.employ(workers) is None
+            assert env.workers == min(workers, 3)
+            assert env._permits is not None
+            assert env._permits.semaphore.get_value() == workers
+        assert env._envs.processes is processes
+        assert torch.equal(torch.cat(found), expected)
+
+
+@pytest.mark.usefixtures("warm")
+def test_from_and_to_no_worker_all_episodes_begin_anew() -> None:
+    with made("gymnasium:CartPole-v1", 2) as env:
+        played(env, 3)
+        assert env.employ(0) is None
+        before = env._envs
+        assert env.employ(1) == 2
+        assert before.closed
+        assert (env.workers, env.num_envs, int(env.counter)) == (1, 2, 3)
+        assert env.first.all()
+        processes = [psutil.Process(process.pid) for process in env._envs.processes]
+        played(env, 2)
+        assert env.employ(0) == 2
+        assert env.workers == 0
+        assert not any(process.is_running() for process in processes)
+        played(env, 2)
+
+
+def test_workers_that_cannot_be_started_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process(*_: Any) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with made("gymnasium:CartPole-v1", 2) as env, made("gymnasium:CartPole-v1", 2) as other:
+        played(env, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(gym, "vectorised", no_process)
+            with pytest.raises(OSError, match=os.strerror(errno.EAGAIN)):
+                env.employ(2)
+        assert env.workers == 0
+        played(other, 3)
+        assert torch.equal(played(env, 5), played(other, 5))
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_run_turns_its_workers_and_says_what_became_of_the_episodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ask(workers: int) -> Callable[[Steered], None]:
+        return lambda run: run.ask("set", knob="env_workers", value=workers)
+
+    steered = Steered(monkeypatch, {1: ask(1), 2: ask(2)})
+    result, _ = trained(small_job(env="gymnasium:CartPole-v1", knobs={"num_envs": 3}))
+    assert result.iterations == 4
+    assert [(o.stage, o.effective) for o in steered.finished()] == [("applied", 1), ("applied", 2)]
+    [note] = [text for text in steered.notes() if text.startswith("env_workers")]
+    assert note.startswith("env_workers 0 → 1: all episodes began anew, ")
+    knob = run_state(steered.run).declarations.knobs["env_workers"]
+    window = ObservationWindow(t=0, seconds=20, iterations=9, knobs=(knob.state(),), cpus=8)
+    [advice] = advise("env-bound", window)
+    assert (advice.knob, advice.direction, advice.value) == ("env_workers", "up", 4)
+
+
+def test_environments_of_our_own_have_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    steered = Steered(monkeypatch, {})
+    trained(small_job(iterations=1))
+    assert "env_workers" not in run_state(steered.run).declarations.knobs
 
 
 def test_ppo_trains_on_one_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:

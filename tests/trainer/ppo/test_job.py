@@ -23,7 +23,7 @@ def held(**fields: Any) -> dict[str, Any]:
 
 
 def test_every_environment_has_a_recipe_within_its_knobs_bounds() -> None:
-    assert set(RECIPES) <= set(PHYSICS)
+    assert set(RECIPES) == set(PHYSICS)
     for env in (*PHYSICS, "gymnasium:CartPole-v1"):
         for name, _, knob in declared(PPOConfig):
             knob.check(name, getattr(recipe(env), name))
@@ -55,6 +55,7 @@ def test_the_knobs_are_the_ones_that_were_agreed() -> None:
     assert found == {
         "num_envs": ("learning", "shape", "log"),
         "rollout_len": ("learning", "shape", "log"),
+        "env_workers": ("learning", "rebuild", "log"),
         "minibatch_size": ("learning", "shape", "log"),
         "epochs": ("learning", "free", "linear"),
         "grad_accum": ("speed", "shape", "log"),
@@ -111,6 +112,8 @@ def test_the_command_line_wins_over_the_checkpoint_and_that_over_the_recipe(gold
         (PPOOptions(preset="tiny", knobs={"sequence_len": 64}), True, "--sequence-len"),
         (PPOOptions(knobs={"d_model": 64}), False, "--d-model"),
         (PPOOptions(knobs={"checkpointing": True}), False, "--checkpointing"),
+        (PPOOptions(knobs={"env_workers": 8}), False, "--env-workers"),
+        (PPOOptions(env="Pendulum-v1", knobs={"env_workers": 0}), False, "--env-workers"),
         (PPOOptions(env="CartPole-NoVel", knobs={"hidden": 8}), False, "--hidden"),
         (PPOOptions(preset="h100-before", knobs={"heads": 7}), False, "--d-model"),
     ],

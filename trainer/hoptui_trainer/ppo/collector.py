@@ -184,6 +184,19 @@ class Collector:
         self.rollout, self.stored = rollout, batch
         return dropped
 
+    def employ(self, workers: int) -> int | None:
+        """Let so many environments of Gymnasium step at once, each in a process of its own; 0: none does.
+
+        Returns how many unfinished episodes were dropped, None where all go on. Nothing changes if processes
+        cannot be started.
+        """
+        if not isinstance(self.env, GymEnv):
+            return None
+        dropped = self.env.employ(workers)
+        if dropped is not None:
+            self.episodes.resize(self.env)
+        return dropped
+
     def keeps(self, config: PPOConfig) -> bool:
         """Whether there are buffers of the sizes of `config`."""
         return (config.rollout_len, config.num_envs) in (self.rollout.shape, *self._kept)

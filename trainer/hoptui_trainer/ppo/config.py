@@ -66,6 +66,17 @@ class PPOConfig:
             description="steps of each environment between two updates",
         ),
     ] = 32
+    env_workers: Annotated[
+        int,
+        Knob(
+            0,
+            1_024,
+            scale="log",
+            cost="rebuild",
+            description="Gymnasium: environments that step at once, each in a process of its own; 0: one "
+            "after the other in the trainer; a change from or to 0 begins all episodes anew",
+        ),
+    ] = 0
     minibatch_size: Annotated[
         int,
         Knob(
@@ -196,8 +207,15 @@ def not_of(policy: str) -> tuple[str, ...]:
     return OF_TRANSFORMERS if policy == "mlp" else OF_THE_MLP
 
 
-def why_not(name: str, policy: str) -> str:
-    """Why a knob means nothing to a policy, and what to use instead."""
+def not_of_env(env: str) -> tuple[str, ...]:
+    """The knobs that mean nothing to an environment: ours step all at once, on any device."""
+    return ("env_workers",) if env in RECIPES else ()
+
+
+def why_not(name: str, policy: str, env: str = "") -> str:
+    """Why a knob means nothing to a policy or an environment, and what to use instead."""
+    if name == "env_workers":
+        return f"{env} steps all its copies as one; only Gymnasium's have workers, as gymnasium:CartPole-v1"
     if name in OF_THE_MLP:
         return f"the policy {policy} is a transformer, whose sizes are {', '.join(MODEL_SIZES)}"
     return f"the policy {policy} is no transformer; {', '.join(TRANSFORMERS)} are"
@@ -209,7 +227,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "Acrobot-v1": {"gamma": 0.99, "gae_lambda": 0.95, "reward_scale": 0.1},
     "Pendulum-v1": {"rollout_len": 128, "gamma": 0.9, "gae_lambda": 0.95, "reward_scale": 0.1},
 }
-"""Where an environment's defaults differ from those of `PPOConfig`."""
+"""Our own environments, and where their defaults differ from those of `PPOConfig`."""
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

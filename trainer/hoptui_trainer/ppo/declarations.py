@@ -19,6 +19,7 @@ from hoptui_trainer.ppo.config import (
     TRANSFORMERS,
     PPOConfig,
     not_of,
+    not_of_env,
     why_not,
 )
 from hoptui_trainer.ppo.job import PPOOptions
@@ -68,6 +69,15 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
         state.cut_anew(sizes=False)
         prepare()
 
+    def employ(workers: int) -> None:
+        before = state.env.workers
+        dropped = state.collector.employ(workers)
+        if dropped is not None:
+            run.event(
+                f"env_workers {before} → {state.env.workers}: all episodes began anew, {dropped} unfinished "
+                "ones dropped"
+            )
+
     def turn(_: object) -> None:
         state.turn()
 
@@ -87,6 +97,7 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
 
     apply: dict[str, Callable[[Any], object]] = {
         **dict.fromkeys(("num_envs", "rollout_len"), fit),
+        "env_workers": employ,
         "minibatch_size": cut,
         "grad_accum": accumulate,
         **dict.fromkeys(("lr", *NAMES), turn),
@@ -96,13 +107,15 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
     }
     read: dict[str, Callable[[], Any]] = {
         "num_envs": lambda: state.env.num_envs,
+        "env_workers": lambda: state.env.workers,
         "rollout_len": lambda: state.collector.rollout.length,
         "minibatch_size": lambda: state.dealt.minibatch,
         "grad_accum": lambda: state.grad_accum,
         "lr": lambda: read_lr(state.optimizer),
         **{name: _reader(state, name) for name in NAMES},
     }
-    handles = run.knobs(config, apply=apply, read=read, without=not_of(config.policy))
+    without = (*not_of(config.policy), *not_of_env(state.env.task.id))
+    handles = run.knobs(config, apply=apply, read=read, without=without)
     run.metric("env_steps_per_s", unit="steps/s", headline=True)
     run.metric("samples_per_s", unit="samples/s")
     run.metric("env_steps", unit="steps")

@@ -21,6 +21,7 @@ from hoptui_trainer.ppo.config import (
     PPOConfig,
     model_sizes,
     not_of,
+    not_of_env,
     recipe,
     why_not,
 )
@@ -38,9 +39,6 @@ class PPOOptions(JobOptions):
     env
         Environment: CartPole-v1, CartPole-NoVel, Pendulum-v1 or Acrobot-v1 on the training device; any other
         id of Gymnasium (or gymnasium:CartPole-v1) on the CPU [default: CartPole-v1].
-    env_workers
-        Copies of a Gymnasium environment that step at once, each in a process of its own; 0 steps them one
-        after the other in this process.
     rollout_device
         Where environments and policy act: beside the training, or on the CPU with a copy of the weights.
     until_return
@@ -48,7 +46,6 @@ class PPOOptions(JobOptions):
     """
 
     env: str | None = None
-    env_workers: NotNegative = 0
     rollout_device: Literal["auto", "cpu"] = "auto"
     evaluate_every: NotNegative = 10
     until_return: float | None = None
@@ -99,7 +96,7 @@ def make_plan(job: PPOOptions, saved: Mapping[str, Any] | None) -> PPOPlan:
     named: Mapping[str, Any] = TRANSFORMERS.get(str(policy), {})
     default = dataclasses.replace(default, **named)
     config, notes = resolve(default, None if held is None else _filled(held, named), job.knobs)
-    _check_applies(config, job.knobs)
+    _check_applies(config, env, job.knobs)
     sizes: Mapping[str, Any] = model_sizes(config)
     config = dataclasses.replace(config, **sizes)
     return PPOPlan(env, job.name or (saved["name"] if saved else _run_name(env)), seed, config, notes)
@@ -110,15 +107,15 @@ def _filled(held: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]
     return {**held, **{name: held.get(name) or size for name, size in named.items()}}
 
 
-def _check_applies(config: PPOConfig, given: KnobValues) -> None:
+def _check_applies(config: PPOConfig, env: str, given: KnobValues) -> None:
     """Refuse options without effect, and sizes that do not fit together.
 
     Raises:
         UsageError: one sentence that begins with the option.
     """
-    for name in not_of(config.policy):
+    for name in (*not_of(config.policy), *not_of_env(env)):
         if name in given:
-            raise UsageError(f"{option_name(name)}: {why_not(name, config.policy)}")
+            raise UsageError(f"{option_name(name)}: {why_not(name, config.policy, env)}")
     try:
         config.check()
     except ValueError as error:

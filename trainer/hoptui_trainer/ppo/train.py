@@ -260,7 +260,7 @@ def prepare(
         torch.device("cpu") if job.rollout_device == "cpu" or isinstance(task, GymTask) else device,
         ranks=ranks,
         staggered=True,
-        workers=job.env_workers,
+        workers=plan.config.env_workers,
     )
     state = PPOState(env, plan.config, plan.seed, device, ranks=ranks)
     if saved:

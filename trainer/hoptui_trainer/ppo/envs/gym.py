@@ -1,9 +1,5 @@
 """Any environment of Gymnasium, on the CPU, with the interface of `VectorEnv`.
 
-Copies step one after the other in this process (`SyncVectorEnv`), or each in a process of its own
-(`AsyncVectorEnv`) where a step takes long enough to be worth it: 64 CartPoles make 110,000 steps/s in one
-process, 5,000 in 64.
-
 Gymnasium never resets by itself here (`AutoresetMode.DISABLED`): the copies that are done are reset in the
 same step, by a mask. So every step leads to an observation of its own episode and every sample may be learned
 from. Under Gymnasium's default, NEXT_STEP, the step after the end of an episode ignores its action and would
@@ -14,17 +10,14 @@ those of Gymnasium 1.4 know NEXT_STEP alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Space
-from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from hoptui_trainer.common import counter_rng
@@ -32,9 +25,8 @@ from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.ranks import ALONE, RankGroup
 from hoptui_trainer.ppo.envs.physics import Continuous, Discrete
 from hoptui_trainer.ppo.envs.vector import Step
+from hoptui_trainer.ppo.envs.workers import Permits, close, vectorised
 
-CLOSE_S = 5.0
-"""So long a step that is under way may take until its process is ended."""
 LONGEST_EPISODE = 10_000
 """Steps after which an episode is cut off that has no time limit of its own."""
 
@@ -108,8 +100,10 @@ class GymEnv:
 
     Like a `VectorEnv`: copy i of rank r is environment `index[i]` of all, and its episodes depend on the
     seed, on its index and on its actions alone. Unlike one, it cannot be captured in a CUDA graph, and its
-    episodes cannot be kept: after `resize` and `load_state_dict` all of them begin anew. With `workers` each
-    copy is a process, of which so many step at once. `close` it when it is no longer needed.
+    episodes cannot be moved: after `resize` and `load_state_dict`, and where `employ` turns copies into
+    processes or back, all of them begin anew. Many environments cannot be pickled, and those that pickle the
+    arguments of their constructor alone would lose their state without a word. With `workers` each copy is a
+    process, of which so many step at once. `close` it when it is no longer needed.
 
     With `staggered` starts the first episodes are cut off at random ages.
     """
@@ -118,6 +112,7 @@ class GymEnv:
     index: Tensor
     age: Tensor
     first: Tensor
+    _envs: Any  # of Gymnasium
 
     def __init__(
         self,
@@ -131,13 +126,19 @@ class GymEnv:
     ) -> None:
         self.task = task
         self.counter = torch.zeros((), dtype=torch.int64)
-        self._ranks, self._workers = ranks, workers
+        self._ranks = ranks
+        self._permits = Permits(workers) if workers else None
         self._seed_key, self._age_key = counter_rng.key(seed, "gym seed"), counter_rng.key(seed, "gym age")
         self._begin(num_envs, staggered)
 
     @property
     def num_envs(self) -> int:
         return len(self.index)
+
+    @property
+    def workers(self) -> int:
+        """How many copies step at once, each in a process of its own; 0 where they do so in this process."""
+        return min(self._permits.count, self.num_envs) if self._permits else 0
 
     def observation(self) -> Tensor:
         """What the policy sees now (N, O); steps do not change it."""
@@ -167,6 +168,25 @@ class GymEnv:
         self._begin(num_envs, staggered=True)
         return dropped
 
+    def employ(self, workers: int) -> int | None:
+        """Let so many copies step at once. Returns None where all episodes go on.
+
+        From or to 0 copies are made anew, and begin new episodes, staggered: then it returns how many
+        unfinished ones were dropped. If the new ones cannot be made, nothing changes.
+        """
+        if self._permits and workers:
+            self._permits.change(workers)
+            return None
+        if not self._permits and not workers:
+            return None
+        dropped = int((~self.first).sum())
+        before, permits = self._envs, Permits(workers) if workers else None
+        self._envs = vectorised(self.task.id, self.num_envs, permits)
+        self._permits = permits
+        close(before)
+        self._start(staggered=True)
+        return dropped
+
     def restart(self) -> None:
         """Begin all episodes anew, as on the first day: not staggered, and at step 0 of the run."""
         self.counter.zero_()
@@ -186,53 +206,24 @@ class GymEnv:
 
     def close(self) -> None:
         """End the copies, and their processes."""
-        try:
-            self._envs.close(timeout=CLOSE_S)
-        except (OSError, EOFError):  # one of the processes is gone, and will not answer
-            self._envs.close(terminate=True)
+        close(self._envs)
 
     def _begin(self, num_envs: int, staggered: bool) -> None:
         ranks = self._ranks
         self.index = torch.arange(num_envs) * ranks.world + ranks.rank
+        self._envs = vectorised(self.task.id, num_envs, self._permits)
+        self._start(staggered)
+
+    def _start(self, staggered: bool) -> None:
+        """Begin an episode in each copy."""
         self.age = torch.zeros_like(self.index)
         self.first = torch.ones_like(self.index, dtype=torch.bool)
         if staggered:
             unit = counter_rng.uniform(self._age_key, self.index, self.counter)[:, 0]
             self.age += (unit * self.task.max_episode_steps).to(torch.int64)
-        self._envs = _vectorised(self.task.id, num_envs, self._workers)
         self._reset()
 
     def _reset(self) -> None:
         seeds = counter_rng.bits(self._seed_key, self.index, self.counter)[:, 0].tolist()
         obs, _ = self._envs.reset(seed=seeds)
         self._obs = self.task.seen(obs)
-
-
-def _vectorised(id: str, num_envs: int, workers: int) -> Any:  # noqa: A002
-    options: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED, "copy": False}
-    wrappers = []
-    if workers:
-        # Forking a process with threads, as this one has, may copy a lock that no thread will release.
-        options |= {"context": "forkserver", "max_concurrency": workers}
-        wrappers.append(partial(_apart, os.getpid()))
-    envs = gymnasium.make_vec(
-        id,
-        num_envs,
-        vectorization_mode="async" if workers else "sync",
-        vector_kwargs=options,
-        wrappers=wrappers,
-        disable_env_checker=True,
-    )
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
-    return envs
-
-
-def _apart(trainer: int, env: Any) -> Any:
-    """In a worker: a signal to the whole group, such as Ctrl-C or torchrun's SIGTERM, asks the trainer to
-    stop, not this.
-
-    The trainer itself, which makes a copy to look at, stays where it is.
-    """
-    if os.getpid() != trainer:
-        os.setsid()
-    return env

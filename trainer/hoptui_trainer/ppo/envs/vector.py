@@ -39,6 +39,7 @@ class VectorEnv:
     """
 
     capturable = True
+    workers = 0
     index: Tensor
     state: Tensor
     age: Tensor
