@@ -7,13 +7,14 @@ On an H100, cuDNN took 0.75 ms forward and backward where FlashAttention 2 took 
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.backends import cuda
-from torch.nn import functional
+from torch.nn import attention, functional
 
 from hoptui_trainer.common.ranks import RankGroup
 
@@ -24,6 +25,11 @@ SWITCHES: Mapping[str, Callable[[bool], None]] = {
     "flash": cuda.enable_flash_sdp,
     "efficient": cuda.enable_mem_efficient_sdp,
 }
+FLASH3 = "flash3"
+"""FlashAttention-3, a package of its own. Where it is installed, torch can use it in place of its flash
+kernel."""
+INTERFACE = "flash_attn_interface"
+"""The module of that package that torch looks for."""
 
 
 def choose_attention(
@@ -55,16 +61,21 @@ def measured_kernels(
     """Milliseconds of one forward and backward pass with each kernel; None for one that does not take the
     shape. All are allowed afterwards."""
     try:
-        return {name: _measured(name, shape, dtype, device, causal=causal) for name in SWITCHES}
+        return {name: _measured(name, shape, dtype, device, causal=causal) for name in candidates()}
     finally:
         _allow(*SWITCHES)
+
+
+def candidates() -> list[str]:
+    """The kernels that are measured: torch's, and FlashAttention-3 if it is installed."""
+    return [*SWITCHES, *([FLASH3] if importlib.util.find_spec(INTERFACE) else [])]
 
 
 def slowest(found: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     """For each name the most of the ranks' times, which all wait for; None where it does not work on all."""
     most: dict[str, float | None] = {}
     for name in found[0]:
-        known = [ms for each in found if (ms := each[name]) is not None]
+        known = [ms for each in found if (ms := each.get(name)) is not None]
         most[name] = max(known) if len(known) == len(found) else None
     return most
 
@@ -78,19 +89,24 @@ def fastest(milliseconds: Mapping[str, float | None]) -> str | None:
 def _allow(*names: str) -> None:
     """Only these kernels, and the plain formula for what they cannot do."""
     for name, switch in SWITCHES.items():
-        switch(name in names)
+        switch(name in names or (name == "flash" and FLASH3 in names))
+    if FLASH3 in names:
+        attention.activate_flash_attention_impl("FA3")
+    elif attention.current_flash_attention_impl() == "FA3":
+        attention.restore_flash_attention_impl()
 
 
 def _measured(
     name: str, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, *, causal: bool
 ) -> float | None:
-    """Milliseconds of one forward and backward pass; None if the kernel does not take the shape."""
-    _allow(name)
+    """Milliseconds of one forward and backward pass; None if the kernel does not take the shape, or cannot be
+    loaded."""
     cuda.enable_math_sdp(False)
     try:
+        _allow(name)
         with warnings.catch_warnings(action="ignore"):  # torch explains at length why a kernel is no choice
             return _timed(_inputs(shape, dtype, device), causal=causal)
-    except RuntimeError:  # "No available kernel", or memory
+    except (RuntimeError, ImportError, OSError):  # "No available kernel", memory, a library for another torch
         return None
     finally:
         cuda.enable_math_sdp(True)
