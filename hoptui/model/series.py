@@ -11,9 +11,10 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from operator import sub
 from threading import RLock
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hoptui.model.detail_requests import Part
 from hoptui.protocol.messages import Buckets
@@ -24,6 +25,7 @@ FACTOR = 4
 LEVELS = 10  # 2048 × 4⁹ samples: 620 days at 10 Hz
 HOLE = 3  # a pause longer than this many usual spacings is drawn as a gap
 FORGET = 5  # a value that was omitted for this many usual spacings is not current
+SHARE_POINTS = 128
 NEIGHBOURS = 8  # spacings on either side that define what is usual
 NAN = math.nan
 
@@ -267,6 +269,33 @@ class Series:
         """Return the stamp of the oldest entry held, None without any."""
         starts = [level.t[0] for level in (*self._past, *self._levels) if level.t]
         return min(starts, default=None)
+
+
+class Windowed(Protocol):
+    """A series, live or recorded, of which a window can be had."""
+
+    @property
+    def last_t(self) -> int: ...
+
+    def window(self, t0: int, t1: int, points: int) -> SeriesWindow: ...
+
+
+def risen_share(series: Windowed | None, seconds: float) -> float | None:
+    """Return by what share of the last `seconds` a time in seconds has risen, in %.
+
+    The time ends at the newest value. None without two values, or where the time was set back meanwhile.
+    """
+    if series is None or not series.last_t:
+        return None
+    end = series.last_t
+    found = series.window(end - round(seconds * 1e9), end, SHARE_POINTS)
+    known = [
+        (t, low, high) for t, low, high in zip(found.t, found.low, found.high, strict=True) if low == low
+    ]
+    if len(known) < 2 or any(b[1] < a[2] for a, b in pairwise(known)):
+        return None
+    (first_t, _, first), (last_t, _, last) = known[0], known[-1]
+    return min(100.0, 100 * (last - first) / ((last_t - first_t) / 1e9))
 
 
 def bucketed(

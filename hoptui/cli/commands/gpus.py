@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.snapshot import NodeSnapshot, headline, look
-from hoptui.cli.support.terminal import MISSING, OK, dump, say, table, warn
+from hoptui.cli.support.terminal import MISSING, OK, dump, say, table, usage, warn
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.facts import Fact
 from hoptui.presentation import numbers, sentences
@@ -29,35 +31,75 @@ _OTHERS = (
 )
 
 
-def gpus(*, json: Json = False) -> int:
-    """List the GPUs: readings, processes and their runs. Exit code 3 if no GPU can be read."""
+def gpus(
+    *,
+    watch: Annotated[
+        float | None,
+        Parameter(show_default=False, help="Print a row of each GPU every so many seconds, until Ctrl-C."),
+    ] = None,
+    count: Annotated[
+        int | None,
+        Parameter(show_default=False, help="With --watch: end after so many rows of each GPU."),
+    ] = None,
+    csv: Annotated[
+        str | None,
+        Parameter(
+            show_default=False,
+            allow_leading_hyphen=True,
+            help="Append rows as CSV to this file; - is standard output. Without --watch one row of a GPU.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """List the GPUs: readings, processes and their runs. Exit code 3 if no GPU can be read.
+
+    With --watch, rows follow each other: a table that fits the terminal, all columns in a pipe.
+    """
+    if watch is not None or csv is not None or count is not None:
+        from hoptui.cli.gpu_log import rounds
+
+        if wrong := rounds.checked(watch, count):
+            raise usage(wrong)
+        if json and csv == "-":
+            raise usage("--json and --csv - both write to standard output: give --csv a file")
+        return rounds.watch(watch, count, csv, json=document if json else None, why_none=why_none)
     with look() as seen:
         if seen.session.started_daemon:
             seen.await_readings()
-        node, processes = seen.node, seen.processes()
+        node = seen.node
         read = any(readings(seen, gpu) for gpu in node.gpus)
-        reason, none = ("", ()) if read else _why_none(seen)
         if json:
-            dump(
-                {
-                    "host": node.host,
-                    "time": time.time(),
-                    "hz": node.hz,
-                    "reason": reason,
-                    "sampler": sentences.joined(node.sampler_problems),
-                    "problems": none,
-                    "sampler_problems": node.sampler_problems,
-                    "gpus": [_details(seen, gpu, processes) for gpu in node.gpus],
-                }
-            )
+            dump(document(seen))
         else:
-            if reason:
-                warn(f"hoptui: no GPU readings: {reason}")
+            if not read:
+                warn(f"hoptui: no GPU readings: {why_none(seen)}")
             elif node.sampler_problems:
                 warn(f"hoptui: {sentences.joined(node.sampler_problems)}")
             if node.gpus:
-                _list(seen, processes)
+                _list(seen, seen.processes())
     return OK if read else MISSING
+
+
+def document(seen: NodeSnapshot) -> dict[str, Any]:
+    """The GPUs as `--json` shows them."""
+    node, processes = seen.node, seen.processes()
+    read = any(readings(seen, gpu) for gpu in node.gpus)
+    reason, none = ("", ()) if read else _why_none(seen)
+    return {
+        "host": node.host,
+        "time": time.time(),
+        "hz": node.hz,
+        "reason": reason,
+        "sampler": sentences.joined(node.sampler_problems),
+        "problems": none,
+        "sampler_problems": node.sampler_problems,
+        "gpus": [_details(seen, gpu, processes) for gpu in node.gpus],
+    }
+
+
+def why_none(seen: NodeSnapshot) -> str:
+    """Why there are no readings, as one sentence."""
+    return _why_none(seen)[0]
 
 
 def _why_none(seen: NodeSnapshot) -> tuple[str, tuple[Fact, ...]]:

@@ -52,6 +52,11 @@ def dump(value: object) -> None:
     _print(msgspec.json.encode(value).decode())
 
 
+def emit(line: str) -> None:
+    """Print a line of data on stdout as it is, and flush it."""
+    _print(line)
+
+
 def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> None:
     """Print aligned columns two spaces apart; the columns in `right` are aligned to the right."""
     from hoptui.presentation.numbers import clean

@@ -6,13 +6,14 @@ import textwrap
 from typing import NamedTuple
 
 from hoptui.domain.devices import GpuInfo
+from hoptui.model.series import risen_share
 from hoptui.presentation import numbers, sentences
 from hoptui.presentation.gpu_readings import GPU, alarms, reasons
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import DERIVED, GROUPS, Meaning, value_text
 from hoptui.tui.components import gpus
 from hoptui.tui.components.figures import current, ratio, spark
-from hoptui.tui.snapshot import SECOND, View
+from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span, bar
 
 SPARK_S = 60.0
@@ -160,7 +161,7 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
         case "power_w":
             shown = gpus.watts(now, gpu)
         case "power_violation_s" | "thermal_violation_s" if value is not None:
-            share = _held_share(view, gpu, name)
+            share = risen_share(view.store.series(f"gpu/{gpu.uuid}", name), HELD_S)
             shown = value_text("%", share)
             fraction = ratio(share, 100)
             note = f"of {HELD_S} s; {numbers.duration(value)} so far"
@@ -239,20 +240,6 @@ def limits_sentence(gpu: GpuInfo, name: str) -> str:
 def _listed(gpu: GpuInfo, short: tuple[tuple[str, str], ...]) -> str:
     found = [f"{word} {gpu.limits[key]:g}" for word, key in short if key in gpu.limits]
     return f"{', '.join(found)} °C" if found else ""
-
-
-def _held_share(view: View, gpu: GpuInfo, name: str) -> float | None:
-    """% of the last `HELD_S` seconds by which a violation time has risen; None without two values of it."""
-    series = view.store.series(f"gpu/{gpu.uuid}", name)
-    if series is None:
-        return None
-    end = series.last_t
-    found = series.window(end - HELD_S * SECOND, end, 10 * HELD_S)
-    known = [(t, low) for t, low in zip(found.t, found.low, strict=True) if low == low]
-    if len(known) < 2 or known[-1][1] < known[0][1]:
-        return None
-    passed = (known[-1][0] - known[0][0]) / SECOND
-    return min(100.0, 100 * (known[-1][1] - known[0][1]) / passed)
 
 
 def _with_computed(now: dict[str, float], gpu: GpuInfo) -> dict[str, float]:
