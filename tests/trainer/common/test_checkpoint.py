@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from hoptui_trainer.common.checkpoint import checkpoint_path, read_checkpoint, write_checkpoint
+from hoptui_trainer.common.checkpoint import (
+    best_path,
+    checkpoint_path,
+    read_checkpoint,
+    resumed,
+    write_checkpoint,
+)
 from hoptui_trainer.common.errors import UsageError
 
 STATE: dict[str, Any] = {
@@ -115,6 +121,31 @@ def test_what_cannot_be_resumed_is_told_in_one_sentence(tmp_path: Path) -> None:
             read_checkpoint(path, workload)
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_a_folder_is_resumed_from_its_newest_checkpoint_that_is_whole(tmp_path: Path) -> None:
+    assert resumed(None, "lm") == (None, ())
+    assert resumed(tmp_path, "lm").state is None
+    assert len(resumed(tmp_path, "lm").notes) == 1
+    best = write_checkpoint(best_path(tmp_path, "lm"), "lm", {"iteration": 15})
+    found = resumed(tmp_path, "lm")
+    assert (found.state, found.notes) == ({"iteration": 15}, (f"resumed from {best.name}",))
+    for iteration in (10, 20):
+        write_checkpoint(checkpoint_path(tmp_path, "lm", iteration), "lm", {"iteration": iteration})
+    assert resumed(tmp_path, "lm") == ({"iteration": 20}, ())
+    assert resumed(best, "lm").state == {"iteration": 15}
+    checkpoint_path(tmp_path, "lm", 20).write_bytes(b"half")
+    found = resumed(tmp_path, "lm")
+    assert found.state == {"iteration": 10}
+    assert len(found.notes) == 2
+    for file in (best, checkpoint_path(tmp_path, "lm", 10)):
+        file.write_bytes(b"half")
+    with pytest.raises(UsageError, match="all its checkpoints of lm are damaged"):
+        resumed(tmp_path, "lm")
+    with pytest.raises(UsageError, match=r"no checkpoint of ppo, only lm-000000020\.ckpt"):
+        resumed(tmp_path, "ppo")
+    with pytest.raises(UsageError, match="no such file"):
+        resumed(tmp_path / "absent", "lm")
 
 
 class Trap:

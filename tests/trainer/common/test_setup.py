@@ -65,6 +65,7 @@ def test_ranks_that_begin_with_different_things_are_refused() -> None:
 def test_all_ranks_go_on_from_one_iteration_of_one_run() -> None:
     saved = {"run": {"run": "abc", "epoch": 2}, "iteration": 40}
     check_resumed(two(("abc", 40)), Path("ck"), saved)
-    for other in (("abc", 20), ("xyz", 40)):
+    check_resumed(two(None), Path("ck"), None)  # a new run on both
+    for other, own in ((("abc", 20), saved), (("xyz", 40), saved), (None, saved), (("abc", 40), None)):
         with pytest.raises(UsageError, match=r"^--resume ck: rank 1 has a checkpoint other than rank 0's"):
-            check_resumed(two(other), Path("ck"), saved)
+            check_resumed(two(other), Path("ck"), own)

@@ -8,7 +8,7 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +16,18 @@ from hoptui_trainer.common.errors import UsageError
 
 VERSION = 2
 SUFFIX = ".ckpt"
+
+
+class DamagedCheckpointError(UsageError):
+    """A file is no checkpoint, or not whole."""
+
+
+class Resumed(NamedTuple):
+    """What a job goes on from: the state of a checkpoint, None for a new run; and lines about it for
+    users."""
+
+    state: dict[str, Any] | None
+    notes: tuple[str, ...] = ()
 
 
 def checkpoint_path(folder: Path, workload: str, iteration: int) -> Path:
@@ -60,12 +72,51 @@ def write_checkpoint(path: Path, workload: str, state: Mapping[str, Any]) -> Pat
     return path
 
 
+def best_path(folder: Path, workload: str) -> Path:
+    """The file of the best weights. Its name sorts with no iteration: a folder is resumed from the newest."""
+    return folder / f"{workload}-best.pt"
+
+
+def resumed(path: Path | None, workload: str) -> Resumed:
+    """What `--resume PATH` goes on from.
+
+    A folder means its newest checkpoint that is not damaged, or the best weights where there is no other. A
+    folder without checkpoints means a new run: one command then serves the first start of a job and every
+    later one.
+
+    Raises:
+        UsageError: there is no such path, it holds other checkpoints or only damaged ones.
+    """
+    if path is None:
+        return Resumed(None)
+    if not path.is_dir():
+        return Resumed(read_checkpoint(path, workload))
+    best = best_path(path, workload)
+    found = [*sorted(path.glob(f"{workload}-*{SUFFIX}"), reverse=True), *filter(Path.is_file, (best,))]
+    if not found:
+        if others := sorted(path.glob(f"*-*{SUFFIX}")):
+            raise UsageError(f"--resume {path}: it holds no checkpoint of {workload}, only {others[-1].name}")
+        return Resumed(None, (f"--resume {path}: there is no checkpoint yet, so this is a new run",))
+    notes: list[str] = []
+    for file in found:
+        try:
+            state = read_checkpoint(file, workload)
+        except DamagedCheckpointError:
+            notes.append(f"{file.name} is damaged, and left out")
+            continue
+        if notes or file == best:
+            notes.append(f"resumed from {file.name}")
+        return Resumed(state, tuple(notes))
+    raise UsageError(f"--resume {path}: all its checkpoints of {workload} are damaged")
+
+
 def read_checkpoint(path: Path, workload: str) -> dict[str, Any]:
     """The state written by `write_checkpoint`, its tensors on the CPU. A folder means its newest
     checkpoint.
 
     Raises:
-        UsageError: there is none, it is damaged, or it belongs to another workload.
+        DamagedCheckpointError: it is no checkpoint at all, or not whole.
+        UsageError: there is none, or it belongs to another workload.
     """
     if path.is_dir():
         found = sorted(path.glob(f"{workload}-*{SUFFIX}"))
@@ -82,7 +133,7 @@ def read_checkpoint(path: Path, workload: str) -> dict[str, Any]:
     except (OSError, RuntimeError, zipfile.BadZipFile, pickle.UnpicklingError):
         damaged = True
     if damaged:
-        raise UsageError(f"--resume {path}: this file is no checkpoint, or it is damaged")
+        raise DamagedCheckpointError(f"--resume {path}: this file is no checkpoint, or it is damaged")
     if not isinstance(content, dict) or content.get("workload") != workload:
         raise UsageError(f"--resume {path}: this is no checkpoint of hoptui train {workload}")
     if content["version"] != VERSION:

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import hoptui
-from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.checkpoint import resumed
 from hoptui_trainer.common.device import choose_device, choose_threads, set_threads
 from hoptui_trainer.common.job import JobOptions
 from hoptui_trainer.common.memory_budget import set_limit
@@ -30,13 +31,14 @@ SIZES = "--micro-batch"
 class Launch:
     """A process of a job before its run is open.
 
-    `saved` is the checkpoint that the job resumes, None without one. `began` is when the process began, in
-    monotonic seconds.
+    `saved` is the checkpoint that the job resumes, None without one; `notes` are lines about it. `began` is
+    when the process began, in monotonic seconds.
     """
 
     workload: str
     job: JobOptions
     saved: Mapping[str, Any] | None
+    notes: tuple[str, ...]
     ranks: RankGroup
     device: torch.device
     console: Console
@@ -53,10 +55,15 @@ class Launch:
         Raises:
             UsageError: they have different ones, memory is too short, or the checkpoint does not fit.
         """
-        with explained(self.job.resume, SIZES):
-            if self.saved:
+        with explained(self.resumed, SIZES):
+            if self.job.resume:
                 check_resumed(self.ranks, self.job.resume, self.saved)
             yield
+
+    @property
+    def resumed(self) -> Path | None:
+        """What the job goes on from; None for a new run."""
+        return self.job.resume if self.saved is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +84,7 @@ class ActiveRun:
             UsageError: memory is too short, or the checkpoint does not fit.
         """
         launch = self.launch
-        with preparing(self.run, self.signals, launch.device), explained(launch.job.resume, SIZES):
+        with preparing(self.run, self.signals, launch.device), explained(launch.resumed, SIZES):
             yield
 
     def set_threads(self, samples: int, width: int) -> None:
@@ -101,12 +108,13 @@ def launched(workload: str, job: JobOptions, write: Callable[[str], None]) -> It
     began = time.monotonic()
     job.check()
     set_limit(job.memory_limit)
-    saved = read_checkpoint(job.resume, workload) if job.resume else None
+    saved, notes = resumed(job.resume, workload)
     with join(job.device) as ranks:
         yield Launch(
             workload=workload,
             job=job,
             saved=saved,
+            notes=notes,
             ranks=ranks,
             device=choose_device(job.device),
             console=Console(silent if job.json or ranks.rank else write),

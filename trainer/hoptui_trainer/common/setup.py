@@ -53,13 +53,15 @@ def explained(resume: Path | None, sizes: str) -> Iterator[None]:
         raise UsageError(f"--resume {resume}: it does not fit this trainer ({error!r})") from None
 
 
-def check_resumed(ranks: RankGroup, resume: Path | None, saved: Mapping[str, Any]) -> None:
+def check_resumed(ranks: RankGroup, resume: Path | None, saved: Mapping[str, Any] | None) -> None:
     """Refuse to go on from other checkpoints on some ranks than on others: each reads its own machine's disk.
+    None is a new run.
 
     Raises:
         UsageError: they are not of one run and one iteration; on all ranks.
     """
-    check_alike(ranks, (saved["run"]["run"], saved["iteration"]), f"--resume {resume}", "a checkpoint")
+    own = (saved["run"]["run"], saved["iteration"]) if saved is not None else None
+    check_alike(ranks, own, f"--resume {resume}", "a checkpoint")
 
 
 def check_alike(ranks: RankGroup, own: object, option: str, what: str) -> None:
