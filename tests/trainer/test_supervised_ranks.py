@@ -105,6 +105,15 @@ def restarting_job(folder: Path) -> Job:
     return {"command": ["lm", "--json", *typed], "after": {"2": {"d_model": 32, "layers": 2}}}
 
 
+def impatient_job(folder: Path, world: int) -> Job:
+    """A run that diverges, and ends for want of a better evaluation."""
+    given = options(
+        folder, "lm", evaluate_every=1, patience=2, checkpoint_dir=str(folder / f"ended on {world}")
+    )
+    knobs = SMALL["lm"] | {"lr": 0.1, "grad_clip": 100.0}
+    return {"workload": "lm", "options": given, "knobs": knobs}
+
+
 def on_two(jobs: list[Job]) -> list[list[dict[str, Any]]]:
     """What each rank says: first by rank, then by line."""
     with ranks("-m", "tests.trainer.steered", json.dumps(jobs)) as children:
@@ -120,7 +129,8 @@ def together(folder: Path) -> list[list[dict[str, Any]]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         jobs = [turned_job(folder, "lm", 2), turned_job(folder, "vision", 2)]
-        jobs += [restless_job(folder, "lm"), restless_job(folder, "vision"), restarting_job(folder)]
+        jobs += [restless_job(folder, "lm"), restless_job(folder, "vision"), impatient_job(folder, 2)]
+        jobs.append(restarting_job(folder))  # what comes after a restart is in other processes
         return on_two(jobs)
 
 
@@ -147,8 +157,9 @@ def test_two_ranks_train_as_one_with_knobs_turned(
     assert first["turns"] == second["turns"] == TURNS[workload]
     one, two = (read_checkpoint(folder / f"{workload} on {world}", workload) for world in (1, 2))
     assert one["position"] == two["position"]
-    figure = "val_bpb" if workload == "lm" else "accuracy"
-    assert two[figure] == pytest.approx(one[figure], rel=1e-4)
+    newest = one["evaluations"]["newest"]
+    assert newest.keys() == ({"val_loss", "val_bpb"} if workload == "lm" else {"val_loss", "accuracy"})
+    assert two["evaluations"]["newest"] == pytest.approx(newest, rel=1e-4)
     weights, others = tensors(one), tensors(two)
     assert weights.keys() == others.keys()
     assert len(weights) > 10
@@ -170,10 +181,29 @@ def test_fifty_random_changes_leave_both_ranks_the_same(
 
 
 @pytest.mark.timeout(240)
+def test_both_ranks_end_early_and_the_first_keeps_the_best_weights(
+    together: list[list[Told]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("HOPTUI", "off")
+    assert_same_story(*(jobs[4] for jobs in together))
+    trained(impatient_job(folder, 1))
+    one, two = (read_checkpoint(folder / f"ended on {world}", "lm") for world in (1, 2))
+    best = one["evaluations"]["best_iteration"]
+    assert two["evaluations"]["best_iteration"] == best
+    assert one["iteration"] == two["iteration"] == best + 2
+    for world, last in ((1, one), (2, two)):
+        file = folder / f"ended on {world}" / "lm-best.pt"
+        assert last["evaluations"]["file"] == str(file)
+        kept = read_checkpoint(file, "lm")
+        assert (kept["iteration"], kept["evaluations"]["best"]) == (best, last["evaluations"]["best"])
+
+
+@pytest.mark.timeout(240)
 def test_both_ranks_restart_for_another_model_and_one_result_is_told(
     together: list[list[dict[str, Any]]], folder: Path
 ) -> None:
-    first, second = (lines[4:] for lines in together)
+    first, second = (lines[5:] for lines in together)
     assert second == []
     (result,) = first
     assert (result["workload"], result["ending"]) == ("lm", "finished")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +40,7 @@ def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(
     for _ in range(3):
         update(whole, 1e-2, CLOCK)
         update(half, 1e-2, CLOCK)
-    half.evaluate()
+    half.evaluations.add(half.evaluate(), half.iteration)
     rest = make_state(seed=0, precision=precision)
     assert rest.load_state_dict(through_a_file(half.state_dict()))
     for _ in range(3):
@@ -47,7 +48,8 @@ def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(
         update(rest, 1e-2, CLOCK)
     assert torch.equal(weights(rest), weights(whole))
     assert rest.position == whole.position == 6 * 128
-    assert rest.best_bpb == half.best_bpb is not None
+    assert rest.evaluations.state_dict() == half.evaluations.state_dict()
+    assert rest.evaluations.best.keys() == {"val_loss", "val_bpb"}
 
 
 def test_the_order_of_texts_survives_another_length(make_state: Make) -> None:
@@ -161,16 +163,18 @@ def test_a_size_that_was_computed_is_not_compiled_again(
     torch.compiler.reset()
 
 
-def test_evaluations_remember_the_best(make_state: Make) -> None:
+def test_an_evaluation_gives_the_loss_in_nats_a_token_and_in_bits_a_byte(make_state: Make) -> None:
     state = make_state()
     first = state.evaluate()
-    assert (state.val_bpb, state.best_bpb, state.evaluations_since_best) == (first, first, 0)
     assert state.evaluate() == first
-    assert state.evaluations_since_best == 1
+    # Tokens are bytes here, but for the ends of texts, which are no bytes.
+    held_out = state.held_out
+    assert first["val_loss"] * held_out.tokens == pytest.approx(
+        first["val_bpb"] * math.log(2) * held_out.bytes
+    )
     for _ in range(5):
         update(state, 1e-2, CLOCK)
-    assert state.evaluate() < first - 0.5
-    assert state.evaluations_since_best == 0
+    assert state.evaluate()["val_loss"] < first["val_loss"] - 0.3
 
 
 @pytest.mark.parametrize(

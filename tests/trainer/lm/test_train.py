@@ -19,7 +19,7 @@ from torch import Tensor
 import hoptui
 from hoptui.protocol.messages import Command
 from hoptui_trainer.common import checkpoint_writer
-from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.checkpoint import read_checkpoint, write_checkpoint
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.phases import PhaseClock
 from hoptui_trainer.common.restart import Restart
@@ -185,10 +185,137 @@ def test_from_targets_out_of_order_nothing_is_learned(trial: Trial) -> None:
     assert 3.0 < result.val_bpb < 5.0
 
 
-def test_it_ends_when_nothing_gets_better(trial: Trial, golden: Golden) -> None:
-    result = trial.train(iterations=40, evaluate_every=1, patience=2, knobs={"lr": 0.1, "grad_clip": 100.0})
-    assert result.iterations < 40
-    golden("".join(f"{line}\n" for line in trial.lines if "evaluations" in line))
+DIVERGING = {"lr": 0.1, "grad_clip": 100.0}
+
+
+def closings(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, str]]:
+    """What viewers are told at the end of each run: a reason and a detail."""
+    told: list[tuple[object, str]] = []
+    close = hoptui.Run.close
+
+    def seen_close(run: hoptui.Run, reason: Any = None, detail: str = "") -> None:
+        told.append((reason, detail))
+        close(run, reason, detail)
+
+    monkeypatch.setattr(hoptui.Run, "close", seen_close)
+    return told
+
+
+def test_without_a_better_evaluation_it_ends_early_and_keeps_the_best_weights(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    told = closings(trial, monkeypatch)
+    options: dict[str, Any] = {"evaluate_every": 1, "patience": 2, "knobs": DIVERGING}
+    result = trial.train(iterations=40, checkpoint_dir=tmp_path, **options)
+    assert result.ending == "early-stopped"
+    losses = trial.rows("val_loss")
+    best = min(range(len(losses)), key=losses.__getitem__)
+    assert result.iterations == len(losses) == best + 3 < 40
+    assert (result.val_loss, result.best_val_loss) == (losses[-1], losses[best])
+    assert (result.val_bpb, result.best_val_bpb) == (trial.rows("val_bpb")[-1], trial.rows("val_bpb")[best])
+    assert result.best_iteration == best + 1
+    assert told[0] == ("finished", "early-stopped: no better val_loss in 2 evaluations")
+    file = tmp_path / "lm-best.pt"
+    assert result.best_file == str(file)
+    saved = read_checkpoint(file, "lm")
+    assert saved["iteration"] == best + 1
+    golden(
+        "".join(f"{line}\n" for line in trial.lines if "val_loss" in line),
+        normalize={re.escape(str(tmp_path)): "DIR", r"\d\.\d{4}": "N"},
+    )
+    # Those weights give that loss, and the folder still means the newest.
+    trial.state.load_state_dict(saved)
+    assert trial.state.evaluate()["val_loss"] == losses[best]
+    assert read_checkpoint(tmp_path, "lm")["iteration"] == result.iterations
+
+
+def test_the_best_so_far_survives_a_resume(trial: Trial, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"evaluate_every": 1, "checkpoint_dir": tmp_path}
+    first = trial.train(iterations=40, patience=2, knobs=DIVERGING, **options)
+    assert first.best_iteration == first.iterations - 2
+    before = (tmp_path / "lm-best.pt").read_bytes()
+    again = trial.train(iterations=first.iterations + 1, resume=tmp_path, **{**options, "evaluate_every": 0})
+    assert (again.best_iteration, again.best_val_loss) == (first.best_iteration, first.best_val_loss)
+    assert again.best_file == first.best_file == str(tmp_path / "lm-best.pt")
+    assert (tmp_path / "lm-best.pt").read_bytes() == before
+    # Resumed from the best weights, it goes on after their iteration.
+    back = trial.train(
+        iterations=first.best_iteration + 1, resume=tmp_path / "lm-best.pt", knobs={"lr": 1e-6}, **options
+    )
+    assert back.iterations == first.best_iteration + 1
+    assert len(trial.rows("val_loss")) == 1
+
+
+def test_patience_goes_on_counting_after_a_resume(trial: Trial, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"evaluate_every": 1, "checkpoint_dir": tmp_path}
+    first = trial.train(iterations=40, patience=2, knobs=DIVERGING, **options)
+    more = trial.train(iterations=40, patience=4, resume=tmp_path, **options)
+    assert (first.ending, more.ending) == ("early-stopped", "early-stopped")
+    assert more.iterations == first.iterations + 2
+
+
+def test_a_full_disk_at_the_best_weights_is_a_warning(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = write_checkpoint
+
+    def full(path: Path, *rest: Any) -> Path:
+        if path.name == "lm-best.pt":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, *rest)
+
+    monkeypatch.setattr(checkpoint_writer, "write_checkpoint", full)
+    result = trial.train(iterations=3, evaluate_every=1, checkpoint_dir=tmp_path)
+    assert (result.ending, result.iterations, result.best_file) == ("finished", 3, None)
+    assert result.best_iteration == 3
+    warnings = [note for note in run_state(trial.run).notes if note.level == "warning"]
+    assert [note.text for note in warnings] == [
+        f"best weights not written: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
+    ] * 3
+    assert not list(tmp_path.glob("*best*"))
+    assert (tmp_path / "lm-000000003.ckpt").exists()
+
+
+def test_best_weights_of_another_run_are_kept_under_another_name(trial: Trial, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"iterations": 1, "evaluate_every": 1, "checkpoint_dir": tmp_path}
+    trial.train(seed=1, **options)
+    before = (tmp_path / "lm-best.pt").read_bytes()
+    trial.train(seed=2, **options)
+    assert (tmp_path / "lm-best.previous.pt").read_bytes() == before
+    assert read_checkpoint(tmp_path / "lm-best.pt", "lm")["seed"] == 2
+    # New weights of a resumed run are as another run's.
+    trial.train(resume=tmp_path, knobs={"d_model": 32}, **{**options, "iterations": 2})
+    assert read_checkpoint(tmp_path / "lm-best.previous.pt", "lm")["seed"] == 2
+    assert read_checkpoint(tmp_path / "lm-best.pt", "lm")["shape"]["d_model"] == 32
+
+
+def test_without_a_folder_it_is_told_that_best_weights_are_not_kept(trial: Trial, golden: Golden) -> None:
+    result = trial.train(iterations=2, evaluate_every=1, patience=2)
+    assert (result.best_iteration, result.best_file) == (2, None)
+    golden(
+        "".join(f"{line}\n" for line in trial.lines if "checkpoint-dir" in line),
+        normalize={r"\d\.\d{4}": "N"},
+    )
+
+
+def test_a_loss_in_nats_can_be_asked_for(trial: Trial) -> None:
+    result = trial.train(iterations=300, evaluate_every=25, until_loss=1.4, knobs=LEARNING)
+    assert result.ending == "passed"
+    assert result.val_loss is not None
+    assert result.val_loss <= 1.4 < trial.rows("val_loss")[-2]
+
+
+def test_an_empty_folder_to_resume_from_means_a_new_run(trial: Trial, tmp_path: Path) -> None:
+    folder = tmp_path / "requeued"
+    options: dict[str, Any] = {"checkpoint_dir": folder, "resume": folder, "corpus_mb": 0.0}
+    first = trial.train(iterations=2, eval_tokens=400, knobs=SMALL, **options)
+    [said] = [line for line in trial.lines if "--resume" in line]
+    assert said == f"--resume {folder}: there is no checkpoint yet, so this is a new run"
+    again = trial.train(iterations=4, eval_tokens=400, knobs=SMALL, **options)
+    assert (first.iterations, again.iterations) == (2, 4)
+    assert run_state(trial.run).epoch == 2
+    with pytest.raises(UsageError, match="no such file"):
+        trial.train(resume=tmp_path / "elsewhere", checkpoint_dir=folder)
 
 
 def test_knobs_change_at_the_next_iteration_and_leave_the_curve_alone(trial: Trial) -> None:
@@ -381,7 +508,8 @@ def test_users_read_what_is_trained_and_where_it_goes_on(
     fixed: dict[str, Any] = {"device": "cpu", "threads": 1, "evaluate_every": 1, "checkpoint_dir": tmp_path}
     trial.train(preset="tiny", iterations=1, **fixed)
     trial.train(resume=tmp_path, iterations=2, knobs={"d_model": 32}, **fixed)
-    sizes = {r"[\d.]+ bpb": "N bpb", r"lzma [\d.]+": "lzma N"}
+    sizes = {r"[\d.]+ bpb": "N bpb", r"lzma [\d.]+": "lzma N", r"val_loss [\d.]+": "val_loss N"}
+    sizes[r"[\d.]+ nats"] = "N nats"
     paths = {re.escape(str(trial._corpus)): "CORPUS", re.escape(str(tmp_path)): "DIR"}
     golden(printed(trial.lines), normalize={**paths, **sizes, **MEASURED})
 

@@ -59,7 +59,8 @@ def test_the_pace_is_of_the_iterations_that_were_added() -> None:
 
 def test_the_result_is_one_line_of_json_with_the_agreed_names(golden: Golden) -> None:
     result = PPOResult(
-        evaluation_return=None,
+        best_iteration=None,
+        best_file=None,
         env_steps=10,
         seconds=2.0,
         iterations=1,
@@ -73,6 +74,9 @@ def test_the_result_is_one_line_of_json_with_the_agreed_names(golden: Golden) ->
     assert json.loads(result.json()) == {
         "workload": "ppo",
         "evaluation_return": None,
+        "best_evaluation_return": None,
+        "best_iteration": None,
+        "best_file": None,
         "env_steps": 10,
         "seconds": 2.0,
         "iterations": 1,

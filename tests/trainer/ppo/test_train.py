@@ -201,6 +201,41 @@ def test_a_passed_evaluation_ends_the_run() -> None:
     assert result.evaluation_return >= 1.0
 
 
+def test_without_a_better_evaluation_it_ends_early_and_keeps_the_best_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returns = iter((3.0, 9.0, 9.0, 4.0, 7.0, 8.0, 1.0, 1.0))
+    monkeypatch.setattr(training, "evaluated", lambda _: next(returns))
+    steered = Steered(monkeypatch, {})
+    result, lines = trained(small_job(tmp_path, iterations=50, evaluate_every=2, patience=3))
+    assert (result.ending, result.iterations, result.evaluation_return) == ("early-stopped", 10, 7.0)
+    assert (result.best_evaluation_return, result.best_iteration) == (9.0, 4)
+    file = tmp_path / "ppo-best.pt"
+    assert result.best_file == str(file)
+    best = read_checkpoint(file, "ppo")
+    assert (best["iteration"], best["evaluations"]["since_best"]) == (4, 0)
+    assert "early-stopped: no better evaluation_return in 3 evaluations" in lines
+    assert [row["evaluation_return"] for row in steered.rows() if "evaluation_return" in row] == [
+        3,
+        9,
+        9,
+        4,
+        7,
+    ]
+    # Resumed from the newest, it has had its patience: the first evaluation that is no better ends it.
+    more, _ = trained(small_job(tmp_path, iterations=50, evaluate_every=2, patience=3, resume=tmp_path))
+    assert (more.ending, more.iterations, more.best_iteration) == ("early-stopped", 12, 4)
+    # Resumed from the best, it has all of it.
+    again, _ = trained(small_job(tmp_path, iterations=50, evaluate_every=2, patience=2, resume=file))
+    assert (again.ending, again.iterations, again.best_evaluation_return) == ("early-stopped", 8, 9.0)
+
+
+def test_a_run_whose_iterations_are_done_is_finished_however_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "evaluated", lambda _: 1.0)
+    result, _ = trained(small_job(iterations=3, evaluate_every=1, patience=2))
+    assert (result.ending, result.iterations, result.best_file) == ("finished", 3, None)
+
+
 def test_the_settings_of_the_threads_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     trained(small_job(iterations=1, threads=2))

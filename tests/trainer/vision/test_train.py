@@ -15,10 +15,13 @@ import torch
 from torch._dynamo.utils import counters
 
 from hoptui.protocol.messages import Command, Origin
+from hoptui_trainer.common.checkpoint import read_checkpoint
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.vision import images as rooms
 from hoptui_trainer.vision.config import LOADING
 from hoptui_trainer.vision.images import Images, Resident
+from hoptui_trainer.vision.state import VisionState
+from hoptui_trainer.vision.update import evaluate
 from tests.golden import Golden
 from tests.run_state import run_state
 from tests.trainer.printed import MEASURED, printed
@@ -36,6 +39,51 @@ def test_digits_are_learned(steered_vision: SteeredVision) -> None:
     assert result.ending == "passed"
     assert result.accuracy is not None
     assert result.accuracy >= GATE
+
+
+def test_without_a_better_loss_it_ends_early_and_keeps_the_best_weights(
+    tmp_path: Path, steered_vision: SteeredVision
+) -> None:
+    result = steered_vision.train(
+        tmp_path, iterations=60, evaluate_every=1, patience=2, knobs={"lr": 0.1, "grad_clip": 100.0}
+    )
+    rows = [row for row in steered_vision.rows() if "val_loss" in row]
+    losses = [row["val_loss"] for row in rows]
+    best = losses.index(min(losses))
+    assert (result.ending, result.iterations) == ("early-stopped", best + 3)
+    assert result.iterations == len(losses) < 60
+    assert (result.best_iteration, result.best_val_loss) == (best + 1, losses[best])
+    assert (result.best_accuracy, result.accuracy) == (rows[best]["accuracy"], rows[-1]["accuracy"])
+    file = tmp_path / "vision-best.pt"
+    assert result.best_file == str(file)
+    state = steered_vision.state
+    state.load_state_dict(read_checkpoint(file, "vision"))
+    assert evaluate(state) == {"val_loss": losses[best], "accuracy": rows[best]["accuracy"]}
+    # The loss is the mean over the held-out images, one by one.
+    images = torch.cat([part.images for part in held_out(state)])
+    labels = torch.cat([part.labels for part in held_out(state)])
+    with torch.no_grad():
+        each = torch.nn.functional.cross_entropy(state.model(images), labels, reduction="none")
+    assert len(each) == 360
+    assert losses[best] == pytest.approx(float(each.double().mean()), rel=1e-5)
+
+
+def held_out(state: VisionState) -> list[Images]:
+    return list(state.source.held_out(0, 1, 64, state.loading, state.device))
+
+
+def test_a_loss_can_be_asked_for(steered_vision: SteeredVision) -> None:
+    result = steered_vision.train(iterations=60, evaluate_every=20, until_loss=2.29)
+    assert (result.ending, result.iterations) == ("passed", 20)
+    assert result.val_loss is not None
+    assert result.val_loss <= 2.29
+
+
+def test_without_held_out_images_nothing_can_be_judged(steered_vision: SteeredVision) -> None:
+    for given in ({"patience": 2}, {"until_loss": 1.0}, {"until_accuracy": 0.5}):
+        [option] = given
+        with pytest.raises(UsageError, match=f"--{option.replace('_', '-')}: there are no held-out images"):
+            steered_vision.train(data="synthetic", image_size=16, evaluate_every=1, **given)
 
 
 def test_labels_that_mean_nothing_are_not_learned(

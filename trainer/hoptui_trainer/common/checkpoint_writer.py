@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import hoptui
-from hoptui_trainer.common.checkpoint import checkpoint_path, write_checkpoint
+from hoptui_trainer.common.checkpoint import best_path, checkpoint_path, write_checkpoint
 from hoptui_trainer.common.ranks import RankGroup
 
 Content = Callable[[], tuple[int, Mapping[str, Any]]]
@@ -15,6 +15,7 @@ Content = Callable[[], tuple[int, Mapping[str, Any]]]
 
 class CheckpointWriter:
     """Writes the checkpoints of one run. All ranks hold the same, so rank 0 writes and the others do nothing.
+    `best` is the file of the best weights, None without a folder.
 
     Args:
         folder: where to; None: no checkpoints. With one, viewers may ask for a checkpoint.
@@ -34,6 +35,7 @@ class CheckpointWriter:
     ) -> None:
         self._run, self._ranks, self._workload = run, ranks, workload
         self._folder, self._content, self._say = folder, content, say
+        self.best = best_path(folder, workload).absolute() if folder is not None else None
         if folder is not None:
             run.on_checkpoint(lambda: self.save(folder))
 
@@ -47,9 +49,39 @@ class CheckpointWriter:
         if self._ranks.rank:
             return None
         path = checkpoint_path(folder, self._workload, iteration)
-        write_checkpoint(path, self._workload, {**content, "run": self._run.state_dict()})
+        self._write(path, content)
         self._run.event(f"checkpoint written: {path}")
         return path
+
+    def keep_best(self, *, first: bool) -> bool:
+        """Write the file of the best weights, which are those of now; all ranks call it.
+
+        Args:
+            first: whether no earlier one is of these weights. What is in their place then is of another run
+                or model, and is kept under another name.
+
+        Returns:
+            Whether they are in the file, on rank 0. An error is a warning, and the older file stays.
+        """
+        if self.best is None:
+            return False
+        try:
+            _, content = self._content()
+            if self._ranks.rank:
+                return False
+            if first and self.best.exists():
+                before = self.best.with_suffix(f".previous{self.best.suffix}")
+                self.best.replace(before)
+                self._say(f"{self.best} was there already: it is {before.name} now")
+            self._write(self.best, content)
+        except (OSError, MemoryError) as error:
+            self._run.event(f"best weights not written: {error}", level="warning")
+            self._say(f"best weights not written: {error}")
+            return False
+        return True
+
+    def _write(self, path: Path, content: Mapping[str, Any]) -> None:
+        write_checkpoint(path, self._workload, {**content, "run": self._run.state_dict()})
 
     def attempt(self, folder: Path | None = None) -> Path | None:
         """The same into `folder`, else into the run's own; None without either, and where it cannot be

@@ -4,10 +4,11 @@
 # would look for their names there.
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -22,6 +23,7 @@ from hoptui_trainer.common.options import (
     spelled,
     whole_number,
 )
+from hoptui_trainer.common.report import Ending
 
 C = TypeVar("C")
 
@@ -31,6 +33,14 @@ NOT_REACHED = 1
 AtLeastOne = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=1))]
 NotNegative = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=0))]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+
+
+class Target(NamedTuple):
+    """A result that ends a run: a figure of its evaluations, at most `value`, or with `higher` at least."""
+
+    metric: str
+    value: float
+    higher: bool = False
 
 
 class _Unsaid(int):
@@ -66,12 +76,15 @@ class JobOptions:
         Print nothing but the result, as one line of JSON.
     evaluate_every
         Iterations between two evaluations; 0 is never.
+    patience
+        End after so many evaluations in a row without a better one; 0 is never.
     checkpoint_dir
-        Folder for checkpoints; one is written at the end.
+        Folder for checkpoints: one is written at the end, and the weights of the best evaluation are kept.
     checkpoint_every
         Iterations between two checkpoints; 0 is only at the end and on request.
     resume
-        Checkpoint to go on from, or a folder whose newest is taken. Options given win over what it holds.
+        Checkpoint to go on from, or a folder whose newest is taken; an empty folder means a new run. Options
+        given win over what it holds.
     profile_dir
         Folder for the traces of `hoptui profile` [default: that of the checkpoints, else the working folder].
     """
@@ -85,6 +98,7 @@ class JobOptions:
     memory_limit: str | None = None
     json: Flag = False
     evaluate_every: NotNegative = 100
+    patience: NotNegative = 0
     checkpoint_dir: Path | None = None
     checkpoint_every: NotNegative = 0
     resume: Path | None = None
@@ -102,6 +116,8 @@ class JobOptions:
         """
         if self.memory_limit is not None:
             parse_limit(self.memory_limit)
+        if (judging := self.judging) and not self.evaluate_every:
+            raise UsageError(f"{judging[0]} needs evaluations: --evaluate-every must not be 0")
         if self.checkpoint_dir is None:
             if self.checkpoint_every:
                 raise UsageError("--checkpoint-every needs a folder: --checkpoint-dir")
@@ -110,6 +126,28 @@ class JobOptions:
             self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--checkpoint-dir {self.checkpoint_dir}: {error.strerror}") from None
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        """The results asked for, by option."""
+        return {}
+
+    @property
+    def judging(self) -> tuple[str, ...]:
+        """The options given that need evaluations."""
+        return (*self.targets, *(("--patience",) if self.patience else ()))
+
+    def reached(self, figures: Mapping[str, float]) -> str:
+        """Which target an evaluation has reached, in words; "" if none. The first one ends a run."""
+        for option, target in self.targets.items():
+            found = figures[target.metric]
+            if found >= target.value if target.higher else found <= target.value:
+                return f"{target.metric} {found:.4f} meets {option} {target.value:g}"
+        return ""
+
+    def exit_code(self, ending: Ending) -> int:
+        """Of a run that ended like this."""
+        return NOT_REACHED if self.targets and ending in ("finished", "early-stopped") else 0
 
     def evaluation_due(self, iteration: int) -> bool:
         """Whether to evaluate after so many iterations: every few, and after the last."""
@@ -179,6 +217,17 @@ def check_kept(options: Iterable[tuple[str, object, object]]) -> None:
     for option, given, held in options:
         if given not in (None, held):
             raise UsageError(f"{option} {given}: the checkpoint's run has {held}, and keeps it")
+
+
+def check_positive(targets: Mapping[str, Target]) -> None:
+    """Refuse losses that no evaluation reaches.
+
+    Raises:
+        UsageError: one is not a positive finite number.
+    """
+    for option, target in targets.items():
+        if not 0 < target.value < math.inf:
+            raise UsageError(f"{option} takes a positive number, not {target.value}")
 
 
 class Checked(Protocol):

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
-Ending = Literal["finished", "passed", "stopped"]
-"""Why a run ended: its iterations are done, it reached what was asked for, or a user stopped it."""
+Ending = Literal["finished", "passed", "early-stopped", "stopped"]
+"""Why a run ended: its iterations are done, it reached what was asked for, its evaluations got no better, or
+a user stopped it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,9 @@ class SupervisedResult:
 
     `iterations` counts the whole run, with what a resumed checkpoint had; `seconds` is this process's wall
     time from the set-up to the end, `loss` that of the last step. `restarts` is how often a knob had this
-    process replaced: times, rates and memory are of the time since. What is not known is None.
+    process replaced: times, rates and memory are of the time since. The best evaluation was made after
+    `best_iteration` iterations; `best_file` has its weights. Its figures are those of the newest one with
+    `best_` before the name. What is not known is None.
     """
 
     workload: ClassVar[str]
@@ -32,6 +35,8 @@ class SupervisedResult:
     peak_memory_bytes: int | None
     loss: float | None
     micro_batch: int
+    best_iteration: int | None
+    best_file: str | None
 
     def json(self) -> str:
         """The figures as one line of JSON."""

@@ -15,10 +15,12 @@ from torch import Tensor
 import hoptui
 from hoptui_trainer.common.checkpoint_writer import CheckpointWriter, Content
 from hoptui_trainer.common.device import wait_for
+from hoptui_trainer.common.evaluations import Evaluations
 from hoptui_trainer.common.job import JobOptions
 from hoptui_trainer.common.launch import ActiveRun
 from hoptui_trainer.common.memory import greatest_bytes, pressure, prove_first_step, reset_peak
 from hoptui_trainer.common.metrics import DelayedMetrics, Finished, measured
+from hoptui_trainer.common.phases import PhaseClock
 from hoptui_trainer.common.ranks import RankGroup, restarts
 from hoptui_trainer.common.report import Console, Ending
 from hoptui_trainer.common.restart import Restart
@@ -42,13 +44,14 @@ class RunResult(Protocol):
 class TrainingSession:
     """One run of a training loop in this process.
 
-    `ending` is the reason why the run ended; the loop sets it to `passed`. `replaced` is true once a new
-    process is to go on.
+    `ending` is the reason why the run ends. `over` is true once an evaluation has ended it, `replaced` once a
+    new process is to go on.
 
     Args:
         workload: its name, as in `hoptui train WORKLOAD`.
         config: the dataclass that declares the workload's knobs.
         content: what a checkpoint holds; see `CheckpointWriter`.
+        evaluations: those of the run, which its checkpoints keep.
     """
 
     def __init__(
@@ -61,16 +64,65 @@ class TrainingSession:
         console: Console,
         config: type,
         content: Content,
+        evaluations: Evaluations,
+        clock: PhaseClock,
     ) -> None:
         self.job, self.run, self.ranks, self.device, self.console = job, run, ranks, device, console
+        self.evaluations, self.clock = evaluations, clock
         self.ending: Ending = "finished"
         self.replaced = False
+        self._why = ""
         self.checkpoints = CheckpointWriter(run, ranks, workload, job.checkpoint_dir, content, console.say)
         self.restart = Restart(run, ranks, self.checkpoints, config, job.checkpoint_dir, console.say)
         self.tracer = Tracer(run, workload, job.trace_folder, device, ranks.rank)
 
+    @property
+    def over(self) -> bool:
+        return self.ending in ("passed", "early-stopped")
+
+    @contextmanager
+    def apart(self, phase: str) -> Iterator[None]:
+        """In here is a phase that is no part of training, such as an evaluation."""
+        with self.clock.waited(phase):
+            yield
+
+    def cautions(self) -> tuple[str, ...]:
+        """What a user should know before the first iteration."""
+        if self.job.patience and self.job.checkpoint_dir is None:
+            return ("the weights of the best evaluation are not kept: that needs --checkpoint-dir",)
+        return ()
+
+    def judge(self, figures: Mapping[str, float], iteration: int) -> None:
+        """Log an evaluation after `iteration` iterations, keep the weights if they are the best so far, and
+        end the run if it has reached what was asked for or its patience is over. All ranks call it."""
+        record, patience = self.evaluations, self.job.patience
+        figures = self.ranks.gather(dict(figures))[0]  # all ranks decide alike
+        better = record.add(figures, iteration)
+        self.run.log(figures)
+        if better:
+            self._keep_best()
+        if reached := self.job.reached(figures):
+            self.ending, self._why = "passed", reached
+        elif 0 < patience <= record.since_best and iteration < self.job.iterations:
+            times = f"{patience:,} evaluation" + "s" * (patience > 1)
+            self.ending, self._why = "early-stopped", f"no better {record.metric} in {times}"
+
+    def _keep_best(self) -> None:
+        """Write the weights of now to the file of the best ones, if there is a folder for it."""
+        record, path = self.evaluations, self.checkpoints.best
+        first, record.file = record.file != path, path
+        if path is None:
+            return
+        with self.apart("checkpoint"):
+            kept = self.checkpoints.keep_best(first=first)
+        if not kept and not self.ranks.rank:
+            record.file = None
+
     def end(self) -> None:
-        """Finish queued work and write the last checkpoint: after the loop, while the run is open."""
+        """Finish queued work and write the last checkpoint: after the loop, while the run is open.
+
+        A run that an evaluation has ended is closed here, with its ending and the reason for viewers.
+        """
         wait_for(self.device)
         self.tracer.close()
         if self.run.stopping and self.ending == "finished":
@@ -78,14 +130,33 @@ class TrainingSession:
         self.replaced = self.restart.leave()
         if not self.replaced:
             self.checkpoints.attempt()
+            if self.over:
+                self.run.close("finished", f"{self.ending}: {self._why}")
 
     def announce(self, result: RunResult, write: Callable[[str], None]) -> None:
         """Print the result, unless a new process goes on: that one prints it."""
         if self.replaced:
             return
+        if self._why:
+            self.console.say(f"{self.ending}: {self._why}")
+        if best := self._best():
+            self.console.say(best)
         self.console.say(result.sentence())
         if self.job.json and self.ranks.rank == 0:
             write(result.json())
+
+    def _best(self) -> str:
+        """Which evaluation was the best, and where its weights are; empty without evaluations."""
+        record = self.evaluations
+        if record.best_iteration is None:
+            return ""
+        found, at = record.best[record.metric], record.best_iteration
+        value = f"best {record.metric} {found:.4f} after iteration {at:,}"
+        if record.file is not None:
+            return f"{value}: its weights are in {record.file}"
+        if self.job.checkpoint_dir is not None:
+            return f"{value}: its weights are in no file"
+        return f"{value}: its weights are not kept, which needs --checkpoint-dir"
 
 
 class SupervisedSession(TrainingSession):
@@ -105,8 +176,8 @@ class SupervisedSession(TrainingSession):
         progress: Progress,
     ) -> None:
         launch = active.launch
-        self.state, self.clock, self.meter = state, active.clock, active.meter
-        self._began, self._progress = launch.began, progress
+        self.state, self.meter = state, active.meter
+        self._launch, self._progress = launch, progress
         self._metrics: Mapping[str, Tensor] = {}
         self._delayed = DelayedMetrics(state.device)
         self._reported = 0
@@ -119,12 +190,14 @@ class SupervisedSession(TrainingSession):
             launch.console,
             type(state.config),
             lambda: (state.iteration, {**state.state_dict(), **about}),
+            state.evaluations,
+            active.clock,
         )
 
     def begin(self, lines: Iterable[str]) -> None:
         """Print the introduction, and try out the sizes of the first step."""
         self._tell_of_smaller_pieces()
-        self.console.begin(lines)
+        self.console.begin((*self._launch.notes, *lines, *self.cautions()))
         prove_first_step(self.ranks, self.state.prove_sizes)
         reset_peak(self.device)
         self._reported = self.state.position
@@ -145,7 +218,7 @@ class SupervisedSession(TrainingSession):
             if self.restart.due():
                 return
             yield iteration
-            if self.ending == "passed":
+            if self.over:
                 return
 
     def learned(self, metrics: Mapping[str, Tensor], work: int, ideal: float | None, **row: float) -> None:
@@ -194,9 +267,10 @@ class SupervisedSession(TrainingSession):
             "ending": self.ending,
             "iterations": self.state.iteration,
             "restarts": restarts(os.environ),
-            "seconds": time.monotonic() - self._began,
+            "seconds": time.monotonic() - self._launch.began,
             "mfu": self.meter.mfu(),
             "peak_memory_bytes": greatest_bytes(self.device),
             "loss": float(self._metrics["loss"]) if self._metrics else None,
             "micro_batch": self.state.config.micro_batch,
+            **self.evaluations.result(),
         }

@@ -15,6 +15,7 @@ from hoptui_trainer.common.batch import Batched, pieces
 from hoptui_trainer.common.compilation import Shapes
 from hoptui_trainer.common.device import describe_device
 from hoptui_trainer.common.dry_run import DryRun
+from hoptui_trainer.common.evaluations import Evaluations
 from hoptui_trainer.common.flat_gradient import FlatGradient
 from hoptui_trainer.common.gradient import Pieces
 from hoptui_trainer.common.memory import on_all_ranks
@@ -38,7 +39,8 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
 
     `config` is the one that the run's knobs change. Whatever changes it calls `fit` or `rebuild` afterwards.
     `position` counts the samples of the stream that the run has learned from. `born` is the iteration in
-    which its weights were new. `on_smaller` is called when a micro-batch was halved because memory ran out.
+    which its weights were new, `evaluations` are those of its weights. `on_smaller` is called when a
+    micro-batch was halved because memory ran out.
     All ranks hold the same, except for their part of a batch.
     """
 
@@ -55,6 +57,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     def __init__(self, config: ConfigT, seed: int, device: torch.device, ranks: RankGroup) -> None:
         self.config, self.seed, self.device, self.ranks = config, seed, device, ranks
         self.automatic = AutoSettings(config)
+        self.evaluations = Evaluations("val_loss")
         self.notes: list[str] = []
         self.on_smaller: Callable[[int, int], None] = lambda before, now: None
         self.iteration = 0
@@ -143,6 +146,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
             "iteration": self.iteration,
             "born": self.born,
             "position": self.position,
+            "evaluations": self.evaluations.state_dict(),
         }
 
     def _saved_weights(self) -> dict[str, Any]:
@@ -164,6 +168,8 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         if saved["shape"] != self.shape:
             self.born = self.iteration
             return False
+        if "evaluations" in saved:  # not in checkpoints of earlier versions
+            self.evaluations.load_state_dict(saved["evaluations"])
         self.model.load_state_dict(saved["model"])
         restore(self.optimizer, saved["optimizer"])
         if saved["scaler"] and self.scaler.is_enabled():

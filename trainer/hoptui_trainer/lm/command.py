@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from hoptui_trainer.common.job import NOT_REACHED
 from hoptui_trainer.common.options import KnobValues, knob_options
 from hoptui_trainer.lm.config import PRESETS, LMConfig, preset_config
 from hoptui_trainer.lm.job import LMOptions
@@ -29,11 +28,11 @@ def lm(
     Presets: tiny (seconds on two cores; the default without a GPU), 124m (the default on a GPU), 350m, 760m.
     Several GPUs: `torchrun --nproc_per_node 2 -m hoptui_trainer lm`. Ctrl-C or SIGTERM finishes the
     iteration, writes a checkpoint if there is a folder for it, and exits with 0; a second one ends at once.
-    Bits a byte asked for and not reached exit with 1, a bad option with 2.
+    A held-out loss asked for and not reached exits with 1, a bad option with 2.
     """
     job = job or LMOptions()
     # Here and not above, because it imports torch, which takes seconds.
     from hoptui_trainer.lm.train import train
 
     result = train(job, knobs or {}, partial(print, flush=True))
-    return NOT_REACHED if job.until_bpb is not None and result.ending == "finished" else 0
+    return job.exit_code(result.ending)

@@ -13,8 +13,9 @@ from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.job import (
     AtLeastOne,
     JobOptions,
-    NotNegative,
+    Target,
     check_kept,
+    check_positive,
     check_sizes,
     preset,
     resolve,
@@ -41,8 +42,8 @@ class LMOptions(JobOptions):
         Tokens of the held-out text [default: tiny: 16,384, else 1,048,576].
     until_bpb
         End as soon as the held-out text takes at most so many bits a byte.
-    patience
-        End after so many evaluations in a row without a better one; 0 is never.
+    until_loss
+        End as soon as the held-out text has at most so many nats a token.
     """
 
     corpus: Path | None = None
@@ -51,17 +52,19 @@ class LMOptions(JobOptions):
     vocab_size: AtLeastOne | None = None
     eval_tokens: AtLeastOne | None = None
     until_bpb: float | None = None
-    patience: NotNegative = 0
+    until_loss: float | None = None
 
     def check(self) -> None:
-        super().check()
         if self.corpus_mb is not None and not 0 <= self.corpus_mb < float("inf"):
             raise UsageError(f"--corpus-mb takes a finite number that is not negative, not {self.corpus_mb}")
-        if self.until_bpb is not None and not 0 < self.until_bpb < float("inf"):
-            raise UsageError(f"--until-bpb takes a positive number, not {self.until_bpb}")
-        if (self.until_bpb is not None or self.patience) and not self.evaluate_every:
-            option = "--until-bpb" if self.until_bpb is not None else "--patience"
-            raise UsageError(f"{option} needs evaluations: --evaluate-every must not be 0")
+        check_positive(self.targets)
+        super().check()
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        asked = {"until_bpb": "val_bpb", "until_loss": "val_loss"}
+        given = {name: value for name in asked if (value := getattr(self, name)) is not None}
+        return {option_name(name): Target(asked[name], value) for name, value in given.items()}
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,6 @@ class LMState(SupervisedState[LMConfig, GPT]):
         self, config: LMConfig, seed: int, device: torch.device, ranks: RankGroup, text: TokenStreams
     ) -> None:
         super().__init__(config, seed, device, ranks)
-        self.val_bpb: float | None = None
-        self.best_bpb: float | None = None
-        self.evaluations_since_best = 0
         self._text = text
         self._float8 = False
         self._attended: tuple[int, torch.dtype] | None = None
@@ -66,8 +63,9 @@ class LMState(SupervisedState[LMConfig, GPT]):
                 hidden = self.forward(inputs)
             return head_loss(hidden, self.model.table, targets, self._grade)
 
-    def evaluate(self) -> float:
-        """Bits a byte on the held-out text, kept with the best so far. Waits for the device."""
+    def evaluate(self) -> dict[str, float]:
+        """The cross-entropy on the held-out text: `val_loss` in nats a token, `val_bpb` in bits a byte. Waits
+        for the device."""
         count, precision = self.config.micro_batch, self.precision
         shape = count, self.held_out.length
         found = bits_per_byte(
@@ -81,11 +79,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
             compiles=self.compile_mode != "off" and shape not in self._evaluated,
         )
         self._evaluated.add(shape)
-        self.val_bpb = found
-        better = self.best_bpb is None or found < self.best_bpb
-        self.best_bpb = found if better else self.best_bpb
-        self.evaluations_since_best = 0 if better else self.evaluations_since_best + 1
-        return found
+        return {"val_loss": self.held_out.nats_per_token(found), "val_bpb": found}
 
     def rebuild(self) -> None:
         """Bring number format, compilation and checkpointing of activations to what `config` now has.
@@ -145,9 +139,6 @@ class LMState(SupervisedState[LMConfig, GPT]):
         return {
             **self._saved_progress(),
             "block": self.sampler.block,
-            "val_bpb": self.val_bpb,
-            "best_bpb": self.best_bpb,
-            "evaluations_since_best": self.evaluations_since_best,
             **self._saved_weights(),
         }
 
@@ -158,11 +149,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
         again.
         """
         self.sampler = SequenceSampler(self._text.train.to(self.device), self.seed, saved["block"])
-        if not self._load(saved):
-            return False
-        self.val_bpb, self.best_bpb = saved["val_bpb"], saved["best_bpb"]
-        self.evaluations_since_best = saved["evaluations_since_best"]
-        return True
+        return self._load(saved)
 
     @property
     def shape(self) -> dict[str, int]:

@@ -24,7 +24,7 @@ from hoptui_trainer.lm.update import learning_rate, update
 
 WORKLOAD = "lm"
 CONVENTIONS = (
-    "loss: cross-entropy of the step's batch in nats a token; bpb: bits a byte of held-out text",
+    "loss: cross-entropy in nats a token, of the step's batch or of held-out text; bpb: bits a byte of that",
     "tokens/s: since the line before, of all GPUs together, everything included",
 )
 
@@ -41,18 +41,25 @@ class LMResult(SupervisedResult):
 
     tokens: int
     tokens_per_s: float | None
-    val_bpb: float | None
     lzma_bpb: float
+    val_loss: float | None = None
+    val_bpb: float | None = None
+    best_val_loss: float | None = None
+    best_val_bpb: float | None = None
 
     def sentence(self) -> str:
         """The result for users."""
-        held_out = f", held out {self.val_bpb:.3f} bpb (lzma {self.lzma_bpb:.3f})" if self.val_bpb else ""
+        held_out = (
+            f", held out {self.val_loss:.4f} nats a token, {self.val_bpb:.3f} bpb (lzma {self.lzma_bpb:.3f})"
+            if self.val_loss is not None
+            else ""
+        )
         return self.summary(f"{amount(self.tokens)} tokens{held_out}", self.tokens_per_s, "tokens")
 
 
 def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LMResult:
-    """Train until `job.iterations` are done, the held-out text is predicted well enough, or a stop is asked
-    for.
+    """Train until `job.iterations` are done, the held-out text is predicted well enough or no better, or a
+    stop is asked for.
 
     `write` takes the lines for users, or with `job.json` the result as one line, on rank 0 alone.
 
@@ -65,8 +72,8 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LM
             with active.preparing():
                 text, state = prepare(job, plan, launch)
             active.set_threads(plan.config.micro_batch * plan.config.seq_len, plan.config.d_model)
-            run, meter = active.run, active.meter
-            declare(run, state, meter)
+            meter = active.meter
+            declare(active.run, state, meter)
             about = {"preset": plan.preset, "name": plan.name, "corpus": text.digest}
             session = SupervisedSession(active, state, about=about, progress=partial(progress, job, state))
             session.begin(introduction(plan, text, state, launch.saved))
@@ -79,22 +86,19 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LM
                 session.learned(metrics, tokens, ideal, tokens=tokens, tokens_total=state.position, lr=lr)
                 if job.evaluation_due(state.iteration):
                     with session.apart("evaluation"):
-                        bpb = state.evaluate()
-                    run.log(val_bpb=bpb, val_loss=state.held_out.nats_per_token(bpb))
-                    session.console.say(f"iteration {state.iteration:,}: held out {bpb:.4f} bpb")
-                    if job.until_bpb is not None and bpb <= job.until_bpb:
-                        session.ending = "passed"
+                        figures = state.evaluate()
+                    session.console.say(
+                        f"iteration {state.iteration:,}: held out {figures['val_loss']:.4f} nats a token, "
+                        f"{figures['val_bpb']:.4f} bpb"
+                    )
+                    session.judge(figures, state.iteration)
                 session.end_iteration()
-                if session.ending != "passed" and 0 < job.patience <= state.evaluations_since_best:
-                    session.console.say(f"no better for {job.patience} evaluations: the end")
-                    break
 
             session.end()
             result = LMResult(
                 **session.figures(),
                 tokens=state.position,
                 tokens_per_s=meter.rate(),
-                val_bpb=state.val_bpb,
                 lzma_bpb=text.lzma_bpb,
             )
             session.announce(result, write)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from hoptui_trainer.common.job import NOT_REACHED
 from hoptui_trainer.common.options import KnobValues, knob_options
 from hoptui_trainer.ppo.config import RECIPES, PPOConfig, recipe
 from hoptui_trainer.ppo.job import PPOOptions
@@ -38,4 +37,4 @@ def ppo(
 
     job = dataclasses.replace(job or PPOOptions(), knobs=knobs or {})
     result = train(job, partial(print, flush=True))
-    return NOT_REACHED if job.until_return is not None and result.ending == "finished" else 0
+    return job.exit_code(result.ending)

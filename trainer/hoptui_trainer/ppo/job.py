@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from hoptui_trainer.common.errors import UsageError
-from hoptui_trainer.common.job import JobOptions, NotNegative, preset, resolve
+from hoptui_trainer.common.job import JobOptions, NotNegative, Target, preset, resolve
 from hoptui_trainer.common.options import KnobValues, option_name
 from hoptui_trainer.ppo.config import (
     MODEL_SIZES,
@@ -54,9 +54,13 @@ class PPOOptions(JobOptions):
     def check(self) -> None:
         if self.until_return is not None and not math.isfinite(self.until_return):
             raise UsageError(f"--until-return takes a finite number, not {self.until_return}")
-        if self.until_return is not None and not self.evaluate_every:
-            raise UsageError("--until-return needs evaluations: --evaluate-every must not be 0")
         super().check()
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        if self.until_return is None:
+            return {}
+        return {"--until-return": Target("evaluation_return", self.until_return, higher=True)}
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,15 @@ class PPOResult:
     process's wall time from the set-up of the training to its end, evaluations and checkpoints included and
     imports not; `env_steps_per_s` is the steps of all processes over that time. `steady_env_steps_per_s` and
     `mfu` are of the iterations in which, and right before which, nothing was compiled, captured, evaluated or
-    written; None without any. `evaluation_return` is the newest one, None without any. `restarts` is how
+    written; None without any. `evaluation_return` is the newest one, `best_evaluation_return` the best, made
+    after `best_iteration` iterations, and `best_file` has its weights; None without any. `restarts` is how
     often a knob had this process replaced: times, rates and memory are of the time since.
     """
 
-    evaluation_return: float | None
+    evaluation_return: float | None = None
+    best_evaluation_return: float | None = None
+    best_iteration: int | None
+    best_file: str | None
     env_steps: int
     seconds: float
     iterations: int

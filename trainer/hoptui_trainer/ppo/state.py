@@ -12,6 +12,7 @@ import torch
 from hoptui_trainer.common.compilation import choose_mode
 from hoptui_trainer.common.cuda_graphs import graphs
 from hoptui_trainer.common.device import free_bytes
+from hoptui_trainer.common.evaluations import Evaluations
 from hoptui_trainer.common.gradient import Pieces
 from hoptui_trainer.common.memory import SizeTrial, on_all_ranks
 from hoptui_trainer.common.memory_budget import bytes_within_limit, limit_bytes
@@ -46,7 +47,7 @@ class PPOState:
     iterations.
 
     `iteration` counts finished iterations, `epoch` the passes over rollouts in them, `env_steps` the steps of
-    all ranks; `evaluation_return` is the newest one. `since` counts the iterations since something had to be
+    all ranks; `evaluations` are those of its weights. `since` counts the iterations since something had to be
     compiled anew; `proves_sizes` is false where memory has run out, and nothing is kept or captured in
     advance. `notes` has what was measured. `automatic` is what the knobs that were left open are here;
     elsewhere it may be another.
@@ -88,7 +89,7 @@ class PPOState:
         self.iteration = 0
         self.epoch = 0
         self.env_steps = 0
-        self.evaluation_return: float | None = None
+        self.evaluations = Evaluations("evaluation_return", higher=True)
         self.since = 0
         self.proves_sizes = True
         self.notes: list[str] = []
@@ -326,7 +327,7 @@ class PPOState:
             "iteration": self.iteration,
             "epoch": self.epoch,
             "env_steps": self.env_steps,
-            "evaluation_return": self.evaluation_return,
+            "evaluations": self.evaluations.state_dict(),
             "policy": self.policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.update.scaler.state_dict(),
@@ -340,8 +341,9 @@ class PPOState:
         With another network than the saved one, the weights of this object stay as they are.
         """
         self.iteration, self.epoch, self.env_steps = saved["iteration"], saved["epoch"], saved["env_steps"]
-        self.evaluation_return = saved["evaluation_return"]
         if not self.has_other_network(saved):
+            if "evaluations" in saved:  # not in checkpoints of earlier versions
+                self.evaluations.load_state_dict(saved["evaluations"])
             self.policy.load_state_dict(saved["policy"])
             held = [dict(group) for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(saved["optimizer"])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import hoptui
-from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.checkpoint import resumed
 from hoptui_trainer.common.compilation import steady
 from hoptui_trainer.common.cuda_graphs import WARM_UPS
 from hoptui_trainer.common.device import choose_device, describe_device
@@ -53,8 +53,8 @@ SIZES = "--num-envs, --rollout-len"
 
 
 def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
-    """Train until `job.iterations` are done, an evaluation reaches `job.until_return`, or a stop is asked
-    for.
+    """Train until `job.iterations` are done, an evaluation reaches `job.until_return`, evaluations get no
+    better, or a stop is asked for.
 
     `write` takes the lines for users, or the one line of JSON. Under torchrun every rank calls this, and
     trains with the others.
@@ -64,8 +64,10 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
         MemoryError: not even one step of one environment fits into memory.
     """
     began = time.monotonic()
+    job.check()
+    saved, notes = resumed(job.resume, WORKLOAD)
+    goes_on = job.resume if saved is not None else None
     with join(job.device) as ranks:
-        saved = read_checkpoint(job.resume, WORKLOAD) if job.resume else None
         plan, task, device = resolve(job, saved, ranks)
         config, on_gpu = plan.config, device.type == "cuda"
         console, pace = Console(silent if job.json or ranks.rank else write), SteadyRate()
@@ -81,7 +83,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
             garbage_collection() as rest,
             ExitStack() as stack,
         ):
-            with preparing(run, signals, device), explained(job.resume, SIZES):
+            with preparing(run, signals, device), explained(goes_on, SIZES):
                 state = prepare(job, plan, task, saved, ranks, device)
             stack.callback(state.close)
             steps_before, delayed = state.env_steps, DelayedMetrics(device)
@@ -96,8 +98,9 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
             session = TrainingSession(
                 *(WORKLOAD, job, run, ranks, device, console, PPOConfig),
                 lambda: (state.iteration, {**state.state_dict(), "name": plan.name}),
+                *(state.evaluations, clock),
             )
-            console.begin(introduction(job, plan, state, saved))
+            console.begin((*notes, *introduction(job, plan, state, saved), *session.cautions()))
             prove_first_step(ranks, state.prepare)
 
             for iteration in run.iterations(job.iterations, start=state.iteration):
@@ -127,11 +130,9 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
                 )
                 if job.evaluation_due(state.iteration):
                     with clock.waited("evaluation"):
-                        state.evaluation_return = ranks.gather(evaluated(state))[0]
-                    run.log(evaluation_return=state.evaluation_return)
-                    lines.evaluation(state.evaluation_return)
-                    if job.until_return is not None and state.evaluation_return >= job.until_return:
-                        session.ending = "passed"
+                        found = evaluated(state)
+                    session.judge({"evaluation_return": found}, state.iteration)
+                    lines.evaluation(state.evaluations.newest["evaluation_return"])
                 if job.checkpoint_due(state.iteration):
                     with clock.waited("checkpoint"):
                         session.checkpoints.attempt()
@@ -149,12 +150,12 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
                     pace.add(steps, time.monotonic() - started, utilization(steps) if on_gpu else None)
                 elif state.since >= WARM_UPS:
                     rest()
-                if session.ending == "passed":
+                if session.over:
                     break
 
             session.end()
             result = PPOResult(
-                evaluation_return=state.evaluation_return,
+                **state.evaluations.result(),
                 env_steps=state.env_steps,
                 seconds=(seconds := time.monotonic() - began),
                 iterations=state.iteration,
@@ -233,11 +234,10 @@ def resolve(
     Raises:
         UsageError: the job cannot be run as asked.
     """
-    job.check()
     set_limit(job.memory_limit)
     device = choose_device(job.device)
-    with explained(job.resume, SIZES):
-        if saved:
+    with explained(job.resume if saved is not None else None, SIZES):
+        if job.resume:
             check_resumed(ranks, job.resume, saved)
         plan = make_plan(job, saved)
         set_threads(job, plan.config, device, ranks)

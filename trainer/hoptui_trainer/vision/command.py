@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from hoptui_trainer.common.job import NOT_REACHED
 from hoptui_trainer.common.options import KnobValues, knob_options
 from hoptui_trainer.vision.config import PRESETS, VisionConfig, preset_config
 from hoptui_trainer.vision.job import VisionOptions
@@ -29,12 +28,12 @@ def vision(
     Presets: tiny (digits, seconds on one core; the default without a GPU), vit-s, vit-b (the default on a
     GPU), vit-l, vit-g (1.0 billion parameters). Several GPUs: `torchrun --nproc_per_node 2 -m hoptui_trainer
     vision`. Ctrl-C or SIGTERM finishes the iteration, writes a checkpoint if there is a folder for it, and
-    exits with 0; a second one ends at once. An accuracy asked for and not reached exits with 1, a bad option
-    with 2.
+    exits with 0; a second one ends at once. An accuracy or loss asked for and not reached exits with 1, a
+    bad option with 2.
     """
     job = job or VisionOptions()
     # Here and not above, because it imports torch, which takes seconds.
     from hoptui_trainer.vision.train import train
 
     result = train(job, knobs or {}, partial(print, flush=True))
-    return NOT_REACHED if job.until_accuracy is not None and result.ending == "finished" else 0
+    return job.exit_code(result.ending)

@@ -35,6 +35,7 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
     run.metric("samples", unit="images")
     run.metric("samples_total", unit="images")
     run.metric("loss", unit="nat")
+    run.metric("val_loss", unit="nat")
     declare_cost(run, state)
 
 

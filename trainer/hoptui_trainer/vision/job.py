@@ -9,7 +9,16 @@ from typing import Any
 
 from hoptui_trainer.common.batch import resolve_batch
 from hoptui_trainer.common.errors import UsageError
-from hoptui_trainer.common.job import AtLeastOne, JobOptions, check_kept, check_sizes, preset, resolve
+from hoptui_trainer.common.job import (
+    AtLeastOne,
+    JobOptions,
+    Target,
+    check_kept,
+    check_positive,
+    check_sizes,
+    preset,
+    resolve,
+)
 from hoptui_trainer.common.options import KnobValues, option_name
 from hoptui_trainer.vision.config import DIGIT_SIZE, IN_MEMORY, LOADING, PRESETS, VisionConfig
 
@@ -33,19 +42,30 @@ class VisionOptions(JobOptions):
         else 16].
     until_accuracy
         End as soon as so large a part of the held-out images is classified right.
+    until_loss
+        End as soon as the held-out images have at most so many nats each.
     """
 
     data: str | None = None
     image_size: AtLeastOne | None = None
     patch_size: AtLeastOne | None = None
     until_accuracy: float | None = None
+    until_loss: float | None = None
 
     def check(self) -> None:
-        super().check()
         if self.until_accuracy is not None and not 0 < self.until_accuracy <= 1:
             raise UsageError(f"--until-accuracy takes a part of 1, not {self.until_accuracy}")
-        if self.until_accuracy is not None and not self.evaluate_every:
-            raise UsageError("--until-accuracy needs evaluations: --evaluate-every must not be 0")
+        check_positive(self.targets)
+        super().check()
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        found = {}
+        if self.until_accuracy is not None:
+            found["--until-accuracy"] = Target("accuracy", self.until_accuracy, higher=True)
+        if self.until_loss is not None:
+            found["--until-loss"] = Target("val_loss", self.until_loss)
+        return found
 
     def sizes(self) -> dict[str, Any]:
         """The options given for the size of the images and of their patches, by the names of the config."""

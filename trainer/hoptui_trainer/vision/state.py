@@ -51,7 +51,6 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
     ) -> None:
         super().__init__(config, seed, device, ranks)
         self.source = source
-        self.accuracy: float | None = None
         self._feed: Feed | None = None
         self._loads = self.loading
         self._attended: torch.dtype | None = None
@@ -85,12 +84,14 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         with self._shapes.meet(len(batch)), autocast(self.precision, self.device):
             return self._losses(images, batch.labels)
 
-    def right(self, batch: Images) -> Tensor:
-        """How many images are classified right (0-d), without distortion and without gradients. Never
-        compiled: parts of held-out images come in many sizes, and few of them."""
+    def judge(self, batch: Images) -> Tensor:
+        """Summed cross-entropy (nats) over images, and how many were classified right; (2,) float64, without
+        distortion and without gradients. Never compiled: parts of held-out images come in many sizes, and few
+        of them."""
         with torch.no_grad(), autocast(self.precision, self.device):
-            right: Tensor = (self.model(batch.images).argmax(-1) == batch.labels).sum()
-        return right
+            logits = self.model(batch.images)
+        loss = functional.cross_entropy(logits.float(), batch.labels, reduction="sum")
+        return torch.stack((loss, (logits.argmax(-1) == batch.labels).sum())).double()
 
     def rebuild(self) -> None:
         """Bring number format, compilation and checkpointing of activations to what `config` now has.
@@ -179,7 +180,6 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         return {
             **self._saved_progress(),
             "images": self.source.count,
-            "accuracy": self.accuracy,
             **self._saved_weights(),
         }
 
@@ -190,10 +190,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         again.
         """
         self.close()
-        if not self._load(saved):
-            return False
-        self.accuracy = saved["accuracy"]
-        return True
+        return self._load(saved)
 
     @property
     def sizes(self) -> Sizes:

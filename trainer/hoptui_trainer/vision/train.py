@@ -31,7 +31,7 @@ from hoptui_trainer.vision.update import evaluate, learning_rate, update
 
 WORKLOAD = "vision"
 CONVENTIONS = (
-    "loss: cross-entropy of the step's batch in nats an image; accuracy: of all held-out images",
+    "loss: cross-entropy in nats an image, of the step's batch or of all held-out images; accuracy: of these",
     "images/s: since the line before, of all GPUs together, everything included",
 )
 
@@ -49,19 +49,26 @@ class VisionResult(SupervisedResult):
     data: str
     samples: int
     samples_per_s: float | None
-    accuracy: float | None
+    val_loss: float | None = None
+    accuracy: float | None = None
+    best_val_loss: float | None = None
+    best_accuracy: float | None = None
 
     def sentence(self) -> str:
         """The result for users."""
-        accuracy = f", accuracy {self.accuracy:.1%}" if self.accuracy is not None else ""
+        judged = (
+            f", held out loss {self.val_loss:.4f}, accuracy {self.accuracy:.1%}"
+            if self.val_loss is not None
+            else ""
+        )
         return self.summary(
-            f"{amount(self.samples)} images ({self.data}){accuracy}", self.samples_per_s, "images"
+            f"{amount(self.samples)} images ({self.data}){judged}", self.samples_per_s, "images"
         )
 
 
 def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -> VisionResult:
-    """Train until `job.iterations` are done, enough held-out images are classified right, or a stop is asked
-    for.
+    """Train until `job.iterations` are done, held-out images are classified well enough or no better, or a
+    stop is asked for.
 
     `write` takes the lines for users, or with `job.json` the result as one line, on rank 0 alone.
 
@@ -77,8 +84,8 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                 state = prepare(plan, source, launch)
             stack.enter_context(state)
             active.set_threads(plan.config.micro_batch * state.model.shape.tokens, plan.config.d_model)
-            run, meter = active.run, active.meter
-            declare(run, state, meter)
+            meter = active.meter
+            declare(active.run, state, meter)
             about = {"preset": plan.preset, "data": plan.data, "name": plan.name}
             session = SupervisedSession(active, state, about=about, progress=partial(progress, job, state))
             session.begin(introduction(plan, state, launch.saved))
@@ -91,11 +98,12 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                 session.learned(metrics, images, ideal, samples=images, samples_total=state.position, lr=lr)
                 if job.evaluation_due(state.iteration) and state.source.judged:
                     with session.apart("evaluation"):
-                        accuracy = evaluate(state)
-                    run.log(accuracy=accuracy)
-                    session.console.say(f"iteration {state.iteration:,}: accuracy {accuracy:.2%}")
-                    if job.until_accuracy is not None and accuracy >= job.until_accuracy:
-                        session.ending = "passed"
+                        figures = evaluate(state)
+                    session.console.say(
+                        f"iteration {state.iteration:,}: held out loss {figures['val_loss']:.4f}, "
+                        f"accuracy {figures['accuracy']:.2%}"
+                    )
+                    session.judge(figures, state.iteration)
                 session.end_iteration()
 
             session.end()
@@ -104,7 +112,6 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                 data=state.source.name,
                 samples=state.position,
                 samples_per_s=meter.rate(),
-                accuracy=state.accuracy,
             )
             session.announce(result, write)
     if session.replaced:
@@ -123,8 +130,8 @@ def resolve(job: VisionOptions, knobs: KnobValues, launch: Launch) -> tuple[Visi
         plan = resolve_job(job, knobs, saved, world=ranks.world, on_gpu=launch.on_gpu)
         source = find_source(plan, launch.device)
         check_alike(ranks, (source.count, source.classes), f"--data {plan.data}", "images")
-        if job.until_accuracy is not None and not source.judged:
-            raise UsageError(f"--until-accuracy: there are no held-out images in {source.name}")
+        if (judging := job.judging) and not source.judged:
+            raise UsageError(f"{judging[0]}: there are no held-out images in {source.name}")
         if saved and saved["images"] != source.count:
             raise UsageError(
                 f"--resume {job.resume}: its run has {saved['images']} images, and now there are "
