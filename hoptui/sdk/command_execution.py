@@ -144,7 +144,10 @@ class CommandExecution:
         done = structs.replace(done, before=before, effective=knob.value, version=knob.version)
         if problem is not None:
             return _failed(done, problem)
-        return done if knob.in_effect else structs.replace(done, code=NOT_AS_ASKED)
+        if knob.in_effect:
+            return done
+        fields = {"reason": knob.reason} if knob.reason else {}
+        return structs.replace(done, code=NOT_AS_ASKED, fields=fields)
 
     def _call(self, command: Command, done: Outcome) -> Outcome:
         """Have the training script write a checkpoint or start a trace."""

@@ -145,6 +145,7 @@ class LiveKnob(Generic[T]):
         "by",
         "command",
         "in_effect",
+        "reason",
         "spec",
         "took_s",
         "value",
@@ -167,6 +168,7 @@ class LiveKnob(Generic[T]):
         self.in_effect = True
         self.command = ""
         self.took_s: float | None = None
+        self.reason = ""
         self._apply = apply
         self._read = read
         self._before: tuple[KnobValue, int, str] = (self.value, 0, "")
@@ -217,6 +219,10 @@ class LiveKnob(Generic[T]):
     def adopt(self) -> None:
         """Take the next value that is read back as the wanted one. Never raises."""
         self._adopt = True
+
+    def explain(self, reason: object) -> None:
+        """Keep why the next value that is read back is not the wanted one. Never raises."""
+        self.reason = clean_text(reason, 300)
 
     def set(self, wanted: KnobValue, by: str) -> None:
         """Apply a checked value and read back what is in effect.
@@ -274,7 +280,7 @@ class LiveKnob(Generic[T]):
         return before != (self.value, self.in_effect)
 
     def _put(self, wanted: KnobValue) -> None:
-        self._adopt = False
+        self._adopt, self.reason = False, ""
         if self._apply is not None:
             self._apply(wanted)
         self._accept(wanted if self._read is None else self._read(), wanted)
@@ -448,6 +454,27 @@ class KnobHandle(ReadOnlyProperties, Generic[T]):
             ```
         """
         self._knob.adopt()
+
+    def explain(self, reason: str) -> None:
+        """Say why the value in effect is another one than was asked for.
+
+        Call it in the `apply` of this knob, if `read` will return another value than `apply` was given. The
+        outcome of the command then has the reason. Without it, viewers only show that the values differ.
+        Never raises.
+
+        Args:
+            reason: Why, in a few words. At most 300 characters are shown.
+
+        Example:
+            ```python
+            def resize(size):
+                if size > 32:
+                    batch.explain("the data has 32 samples")
+
+            batch = run.knob("batch", 32, min=1, max=512, apply=resize, read=lambda: 32)
+            ```
+        """
+        self._knob.explain(reason)
 
 
 class SetterError(Exception):

@@ -91,7 +91,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "written": {"path": "/runs/step_3.pt"},
     "restarting": [{"checkpoint": "step_3.pt"}, {"name": "ppo"}],
     "restarted": {},
-    "not_as_asked": {},
+    "not_as_asked": [{}, {"reason": "a rollout has 32 samples"}],
     "setter_failed": {"knob": "n", "value": 13, "error": "ValueError: unlucky"},
     "undo_failed": {"knob": "n", "value": 8, "error": "OSError: gone"},
     "raised": {"error": "ValueError: no"},

@@ -47,6 +47,7 @@ SIGNATURES = {
     "Run.state_dict": "",
     "Run.stop": "by=''",
     "KnobHandle.adopt": "",
+    "KnobHandle.explain": "reason",
     "KnobHandle.revert": "value, reason",
 }
 PROPERTIES = {

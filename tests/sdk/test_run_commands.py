@@ -39,7 +39,22 @@ def test_the_value_is_the_one_read_back(run: Run) -> None:
     run.boundary(0)
     (done,) = run_state(run).inbox.collect_outcomes()
     assert (done.stage, done.effective, knob.value, knob.in_effect) == ("applied", 32, 32, False)
-    assert done.code == "not_as_asked"
+    assert (done.code, done.fields) == ("not_as_asked", {})
+
+
+def test_the_run_says_why_another_value_is_in_effect(run: Run) -> None:
+    def resize(size: int) -> None:
+        if size > 32:
+            knob.explain("the data has 32 samples")
+
+    knob = run.knob("size", 8, min=1, max=100, apply=resize, read=lambda: 32)
+    for value in (64, 32, 8):
+        send(run, knob="size", value=value)
+        run.boundary(0)
+    done = run_state(run).inbox.collect_outcomes()
+    reason = {"reason": "the data has 32 samples"}
+    assert [outcome.fields for outcome in done] == [reason, {}, {}]  # each change has its own reason or none
+    assert [outcome.code for outcome in done] == ["not_as_asked", "", "not_as_asked"]
 
 
 def test_a_setter_that_raises_is_undone(run: Run) -> None:

@@ -47,3 +47,11 @@ def test_a_batch_that_does_not_fit_is_computed_in_smaller_pieces(
 ) -> None:
     """Such micro-batches take 400 MiB and more."""
     assert 1 <= result(limited(350, *arguments, "--json"))["micro_batch"] < asked
+
+
+def test_a_minibatch_that_does_not_fit_is_computed_in_more_pieces() -> None:
+    """In one piece it takes more than 300 MiB."""
+    sizes = ("--num-envs", "256", "--rollout-len", "64", "--minibatch-size", "16384", "--hidden", "512")
+    figures = result(limited(220, "ppo", *sizes, "--json"))
+    assert figures["grad_accum"] > 1
+    assert (figures["minibatch_size"], figures["env_steps"]) == (16_384, 16_384)

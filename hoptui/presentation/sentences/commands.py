@@ -80,7 +80,9 @@ SENTENCES: Mapping[str, Entry] = {
     "written": "written to {path}",
     "restarting": _restarting,
     "restarted": "restarted",
-    "not_as_asked": "not in effect as asked: this is the value read back",
+    "not_as_asked": lambda fields, _: (
+        f"not in effect as asked: {fields.get('reason') or 'this is the value read back'}"
+    ),
     # failed
     "setter_failed": "{knob} could not be set to {value:value}: {error}",
     "undo_failed": "setting {knob} back to {value:value} raised {error}",

@@ -51,6 +51,16 @@ def test_what_was_typed_says_how_large_a_batch_is() -> None:
         resolve_batch(config, given, 1, total="tokens", each=10, of="words")
 
 
+def test_pieces_of_a_batch_that_is_left_open_wait_for_its_size() -> None:
+    config = Config(tokens=0, grad_accum=4)
+    resolve_batch(config, {"grad_accum": 4, "tokens": 0}, 2, total="tokens", each=10, of="words")
+    assert config == Config(tokens=0, grad_accum=4, micro_batch=0)
+    given = {"grad_accum": 4, "micro_batch": 2, "tokens": 0}
+    config.micro_batch = 2
+    resolve_batch(config, given, 2, total="tokens", each=10, of="words")
+    assert config.tokens == 160  # both say how large it is
+
+
 def test_what_somebody_chose_is_theirs_until_they_leave_it_open_again() -> None:
     left = AutoSettings(Config(micro_batch=0))
     assert left.values() == {"micro_batch": 0, "precision": "auto"}

@@ -215,3 +215,19 @@ def test_a_size_that_gives_way_is_the_largest_that_is_found_to_fit(monkeypatch: 
     with pytest.raises(MemoryError, match="50 sequences do not fit"):
         broken.dry_run.choose(50, 1 << 20, SIZES, give_way=True)
     assert not broken.notes
+
+
+def test_the_most_that_fits_is_found_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    assert machine.dry_run.most(1 << 20) == 64
+    assert machine.tried == [1, 4, 16, 64]
+    assert machine.dry_run.choose(40, 1 << 20, SIZES) == 40
+    assert machine.tried == [1, 4, 16, 64]
+    assert Machine(monkeypatch).dry_run.most(50) == 50
+    assert Machine(monkeypatch, room=40 * GB).dry_run.most(1 << 20) == 32
+    broken = Machine(monkeypatch)
+    broken.fails = lambda size: True
+    assert broken.dry_run.most(50) == 0
+    pair = Pair(0, 2, 0, 2)
+    object.__setattr__(pair, "theirs", 16)
+    assert Machine(monkeypatch, pair).dry_run.most(50) == 16  # the other rank has less

@@ -20,6 +20,7 @@ import hoptui
 from hoptui.protocol.messages import Command
 from hoptui_trainer.common import checkpoint_writer
 from hoptui_trainer.common.checkpoint import read_checkpoint, write_checkpoint
+from hoptui_trainer.common.dry_run import DryRun
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.phases import PhaseClock
 from hoptui_trainer.common.restart import Restart
@@ -125,6 +126,29 @@ def test_resumed_in_the_middle_it_is_bit_for_bit_the_same(trial: Trial, tmp_path
     assert rest["run"]["epoch"] == 2
     [resumed] = [line for line in trial.lines if line.startswith("resumed")]
     assert re.findall(r"\d+", resumed) == ["3", "384"]
+
+
+def test_a_batch_that_is_left_open_is_chosen_reported_and_kept(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory for 13 sequences: 8 are taken, of 16 tokens."""
+    monkeypatch.setattr(DryRun, "most", lambda self, share: min(13, share))
+    open_batch = {"batch_tokens": 0, "grad_accum": 4}
+    result = trial.train(checkpoint_dir=tmp_path, iterations=2, knobs=open_batch)
+    assert (result.batch_tokens, result.micro_batch, result.tokens) == (128, 2, 256)
+    knob = run_state(trial.run).declarations.knobs["batch_tokens"]
+    assert (knob.value, knob.in_effect) == (128, True)
+    assert [line for line in trial.lines if line.startswith("batch_tokens chosen: 128 tokens")]
+    monkeypatch.setattr(DryRun, "most", lambda self, share: share)
+    resumed = trial.train(resume=tmp_path, iterations=3)
+    assert (resumed.batch_tokens, resumed.tokens) == (128, 3 * 128)  # more memory changes nothing
+    trial.after = {3: lambda: trial.ask("set", knob="batch_tokens", value=0)}
+    again = trial.train(resume=tmp_path, iterations=5)
+    count = len(trial.state._text.train) // 16 * 16
+    assert again.batch_tokens == count  # all of the text
+    assert trial.done() == [("applied", count)]
+    knob = run_state(trial.run).declarations.knobs["batch_tokens"]
+    assert (knob.value, knob.in_effect) == (count, True)
 
 
 def test_moments_in_eight_bits_learn_alike_live_and_resumed(

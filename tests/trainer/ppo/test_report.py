@@ -68,6 +68,8 @@ def test_the_result_is_one_line_of_json_with_the_agreed_names(golden: Golden) ->
         steady_env_steps_per_s=None,
         mfu=None,
         peak_memory_bytes=1 << 20,
+        minibatch_size=64,
+        grad_accum=2,
         ending="stopped",
         restarts=0,
     )
@@ -84,6 +86,8 @@ def test_the_result_is_one_line_of_json_with_the_agreed_names(golden: Golden) ->
         "steady_env_steps_per_s": None,
         "mfu": None,
         "peak_memory_bytes": 1 << 20,
+        "minibatch_size": 64,
+        "grad_accum": 2,
         "ending": "stopped",
         "restarts": 0,
     }

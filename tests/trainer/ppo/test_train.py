@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from torch import Tensor
 from hoptui.protocol.messages import NOT_AS_ASKED
 from hoptui_trainer.common import checkpoint_writer, session
 from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.ppo import state as states
 from hoptui_trainer.ppo import train as training
+from hoptui_trainer.ppo.job import PPOOptions
 from hoptui_trainer.ppo.state import PPOState
 from tests.golden import Golden
 from tests.run_state import run_state
@@ -54,7 +57,8 @@ def test_knobs_take_effect_at_the_next_boundary_and_are_read_back(
         "clip_range": 0.1,
         "entropy_coef": 0.01,
     }
-    assert [knob for knob, o in done.items() if o.code == NOT_AS_ASKED] == ["minibatch_size"]
+    (other,) = (o for o in done.values() if o.code == NOT_AS_ASKED)
+    assert (other.effective, "200 samples" in other.fields["reason"]) == (200, True)
     rows = steered.rows()
     assert [row["env_steps"] for row in rows] == [128, 128, 200, 200]
     assert [row["samples"] for row in rows] == [256, 256, 600, 600]
@@ -62,6 +66,33 @@ def test_knobs_take_effect_at_the_next_boundary_and_are_read_back(
     assert rows[2]["lr"] == pytest.approx(1e-4)
     config = read_checkpoint(tmp_path, "ppo")["config"]
     assert (config["num_envs"], config["lr"], config["clip_range"]) == (20, 1e-4, 0.1)
+
+
+def test_a_minibatch_that_is_left_open_is_chosen_reported_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollout has 128 samples. Memory for 100 makes it 64."""
+    monkeypatch.setattr(states, "most_units", lambda share, trials, room: 100)
+    steered = Steered(monkeypatch, {})
+    result, lines = trained(small_job(tmp_path, iterations=2, knobs={"minibatch_size": 0}))
+    assert (result.minibatch_size, result.grad_accum) == (64, 1)
+    assert run_state(steered.run).declarations.knobs["minibatch_size"].in_effect
+    assert [line for line in lines if line.startswith("minibatch_size chosen: 64 samples")]
+    monkeypatch.setattr(states, "most_units", lambda share, trials, room: share)
+    result, _ = trained(PPOOptions(resume=tmp_path, iterations=3, evaluate_every=0))
+    assert result.minibatch_size == 64  # more memory changes nothing
+    steered = Steered(monkeypatch, {3: lambda run: run.ask("set", knob="minibatch_size", value=0)})
+    result, _ = trained(PPOOptions(resume=tmp_path, iterations=5, evaluate_every=0))
+    assert result.minibatch_size == 128  # all of the rollout
+    (done,) = steered.finished()
+    assert (done.stage, done.code, done.effective) == ("applied", "", 128)
+
+
+def test_a_minibatch_larger_than_a_rollout_is_explained(tmp_path: Path) -> None:
+    result, lines = trained(small_job(iterations=1, knobs={"minibatch_size": 1000}))
+    assert result.minibatch_size == 128
+    (line,) = [line for line in lines if line.startswith("minibatch_size")]
+    assert re.findall(r"[\d,]+", line) == ["1,000", "128", "128"]
 
 
 def test_pieces_that_nobody_chose_are_in_effect_as_they_are_with_another_size(

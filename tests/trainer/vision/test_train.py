@@ -16,6 +16,7 @@ from torch._dynamo.utils import counters
 
 from hoptui.protocol.messages import Command, Origin
 from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.dry_run import DryRun
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.vision import images as rooms
 from hoptui_trainer.vision.config import LOADING
@@ -411,3 +412,19 @@ def test_a_model_that_cannot_be_restarts_nothing(steered_vision: SteeredVision, 
     assert (outcome.stage, outcome.effective) == ("failed", 4)
     assert (outcome.code, outcome.fields["value"]) == ("setter_failed", 5)
     golden(f"{outcome.fields['error']}\n")
+
+
+def test_a_batch_that_is_left_open_is_chosen_reported_and_kept(
+    tmp_path: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DryRun, "most", lambda self, share: min(40, share))
+    result = steered_vision.train(tmp_path, iterations=2, knobs={"batch_size": 0, "micro_batch": 8})
+    assert (result.batch_size, result.samples, result.micro_batch) == (32, 64, 8)
+    knob = run_state(steered_vision.run).declarations.knobs["batch_size"]
+    assert (knob.value, knob.in_effect) == (32, True)
+    assert [line for line in steered_vision.lines if line.startswith("batch_size chosen: 32 images")]
+    monkeypatch.setattr(DryRun, "most", lambda self, share: share)
+    steered_vision.after = {2: lambda: steered_vision.ask("set", knob="batch_size", value=0)}
+    again = steered_vision.train(resume=tmp_path, iterations=4)
+    count = steered_vision.state.source.count
+    assert (again.batch_size, again.samples) == (count, 3 * 32 + count)  # a resumed run keeps its size

@@ -56,10 +56,13 @@ def resolve_batch(config: Batched, given: KnobValues, world: int, *, total: str,
     if not accum:
         return
     if not given.get("micro_batch"):
+        if not getattr(config, total):  # it is chosen first, and the pieces follow
+            config.micro_batch = 0
+            return
         config.micro_batch = piece_for(config, accum, world)
         return
     product = config.micro_batch * accum * world * each
-    if total in given and product != given[total]:
+    if given.get(total) and product != given[total]:
         raise UsageError(
             f"{option_name(total)} {given[total]}: {config.micro_batch} {of} × {accum} pieces × {world} "
             f"ranks are {product}"

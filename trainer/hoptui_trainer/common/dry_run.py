@@ -105,6 +105,20 @@ class DryRun:
             self._pieces.micro_batch = size = self._reached
         return size
 
+    def most(self, share: int) -> int:
+        """How many samples, up to `share`, each rank has the memory for at once; 0 if not for one.
+
+        Found by passes that are not compiled, which take more memory than compiled ones, over four times as
+        many samples each time.
+        """
+        limit = self._limit()
+        self._ranks.all(True)  # have looked, before one takes memory of the machine that they share
+        climb = partial(self._climb, share, limit, all_or_nothing=False, start=1)
+        reached = on_all_ranks(self._ranks, self._device, climb)
+        found = int(min(self._ranks.gather(reached)))
+        self._reached = max(self._reached, found)
+        return found
+
     def fastest(self, share: int, sizes: Sizes) -> int:
         """The fastest micro-batch that fits, by passes of real sizes; of several ranks' findings the
         smallest.
@@ -190,14 +204,15 @@ class DryRun:
         """What this process may use in all, in bytes."""
         return limit_bytes(self._device, self._ranks.local_world)
 
-    def _climb(self, size: int, limit: int, *, all_or_nothing: bool) -> int:
+    def _climb(self, size: int, limit: int, *, all_or_nothing: bool, start: int = 0) -> int:
         """The largest of a few sizes up to `size` that fits into `limit` bytes.
 
-        A size is tried if a straight line through the peaks so far predicts that it fits. With
-        `all_or_nothing` the search gives up as soon as that line leads far beyond the limit.
+        It begins with `start`, or near what fitted before. A size is tried if a straight line through the
+        peaks so far predicts that it fits. With `all_or_nothing` the search gives up as soon as that line
+        leads far beyond the limit.
         """
         trials: list[SizeTrial] = []
-        reached, following = 0, max(1, self._reached // STRIDE)
+        reached, following = 0, start or max(1, self._reached // STRIDE)
         while reached < size:
             following = min(size, following)
             hopeless = all_or_nothing and len(trials) > 2 and predicted_peak(trials, size) > STRIDE * limit
@@ -219,6 +234,8 @@ class DryRun:
         with self._shapes.plainly():
             fits = self._fits(size)
         peak = peak_bytes(self._device) or 0
+        if self._device.type == "cuda":
+            release(self._device)  # else the next peak counts what torch keeps of this one
         if not fits or peak > limit:
             return False
         trials.append(SizeTrial(size, peak, 0.0))

@@ -36,6 +36,9 @@ class Tunable(Protocol):
     @property
     def config(self) -> Batched: ...
 
+    def choose_batch(self) -> None:
+        """Choose the size of a batch if `config` leaves it open."""
+
     def fit(self) -> None:
         """Bring batches to the sizes that `config` now has."""
 
@@ -89,6 +92,14 @@ class KnobChanges:
             if state.pieces.micro_batch != in_use:
                 state.prove_sizes()
 
+    def batch(self, name: str) -> Apply:
+        """What applies the knob for the size of a batch: 0 chooses one, and that is then the value."""
+
+        def apply(value: object) -> None:
+            self.resize(*(() if value else (name,)))
+
+        return apply
+
     def resize(self, *follow: str) -> None:
         """A batch is to have another number of samples, or samples of another size; the knobs that `follow`
         do as well.
@@ -96,6 +107,7 @@ class KnobChanges:
         Where that cannot be, micro-batches are to have the size again that they had before.
         """
         with self._meter.apart(), self._kept_size():
+            self._state.choose_batch()
             self._reopen()
             self._state.fit()
             self._tell()

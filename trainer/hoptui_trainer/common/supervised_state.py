@@ -10,8 +10,9 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import torch
 from torch import nn
 
+from hoptui_trainer.common.auto_batch import MOST_SAMPLES, choose_batch
 from hoptui_trainer.common.auto_settings import AutoSettings
-from hoptui_trainer.common.batch import Batched, pieces
+from hoptui_trainer.common.batch import Batched, piece_for, pieces
 from hoptui_trainer.common.compilation import Shapes
 from hoptui_trainer.common.device import describe_device
 from hoptui_trainer.common.dry_run import DryRun
@@ -83,6 +84,14 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         return f"seed {self.seed}, {self.precision}, compile {self.compile_mode}, {where}"
 
     @abstractmethod
+    def choose_batch(self) -> None:
+        """Choose the size of a batch if `config` leaves it open.
+
+        Raises:
+            MemoryError: memory does not hold one sample.
+        """
+
+    @abstractmethod
     def fit(self, *, give_way: bool = False) -> None:
         """Bring batches to the sizes that `config` now has; with `give_way` in smaller pieces than asked for
         if memory is too short."""
@@ -124,6 +133,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         self.pieces = Pieces(1, self.device, self.ranks, self._smaller)
         self.dry_run = DryRun(self._pass, self.gradient, self._shapes, self.pieces, self.ranks, self.notes)
         self.rebuild()
+        self.choose_batch()
         self.fit(give_way=True)
 
     def _set_optimizer(self, make: Callable[[OptimizerName], torch.optim.Optimizer]) -> None:
@@ -131,6 +141,24 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         compiles = name == "adamw8bit"
         self.optimizer = on_all_ranks(self.ranks, self.device, lambda: make(name), compiles=compiles)
         self._optimizer_name = name
+
+    def _choose_batch(self, name: str, available: int, each: int, unit: str) -> None:
+        """Choose the knob `name`, which counts `each` `unit` for a sample, within `available` samples.
+
+        Raises:
+            MemoryError: memory does not hold one sample.
+        """
+        config, world = self.config, self.ranks.world
+        least, most = world, max(world, MOST_SAMPLES // each)
+        chosen = choose_batch(
+            max(least, available), most, lambda whole: self.dry_run.most(-(-whole // world)) * world
+        )
+        value = max(least, chosen.size) * each
+        setattr(config, name, value)
+        self.notes.append(chosen.note(name, unit, value))
+        if config.grad_accum and not config.micro_batch:
+            config.micro_batch = piece_for(config, config.grad_accum, world)
+            self.automatic.choose("micro_batch", config.micro_batch)
 
     def _smaller(self, before: int, now: int) -> None:
         self.config.micro_batch = now

@@ -30,12 +30,12 @@ class LMConfig:
     batch_tokens: Annotated[
         int,
         Knob(
-            1,
+            0,
             1 << 24,
             scale="log",
             cost="shape",
             unit="tokens",
-            description="tokens of one step, on all GPUs together",
+            description="tokens of one step, on all GPUs together; 0 chooses by text and memory",
         ),
     ] = 524_288
     micro_batch: Annotated[int, knobs.micro_batch("sequences", most=4_096)] = 0
@@ -93,7 +93,7 @@ class LMConfig:
                 f"d_model = {self.d_model} must be an even multiple of heads = {self.heads}: positions "
                 "turn pairs"
             )
-        if self.batch_tokens < world * self.seq_len and world > 1:
+        if 0 < self.batch_tokens < world * self.seq_len and world > 1:
             raise ValueError(
                 f"batch_tokens = {self.batch_tokens} is less than one sequence of {self.seq_len} for each "
                 f"of {world} ranks"

@@ -38,7 +38,7 @@ def declare(run: hoptui.Run, state: LMState, meter: Meter) -> None:
         config,
         apply={
             **tuning.apply(),
-            "batch_tokens": lambda _: tuning.resize(),
+            "batch_tokens": tuning.batch("batch_tokens"),
             "seq_len": lengthen,
             "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
             "optimizer": lambda _: tuning.renew(state.choose_optimizer),

@@ -105,6 +105,17 @@ class LMState(SupervisedState[LMConfig, GPT]):
         self._grade = compiled(graded, self.compile_mode)
         self._count = compiled(nats, self.compile_mode)
 
+    def choose_batch(self) -> None:
+        """Choose `batch_tokens` if it is 0: all sequences of the text, what memory holds at once, or the most
+        tokens that an automatic batch has.
+
+        Raises:
+            MemoryError: memory does not hold one sequence.
+        """
+        length = self.config.seq_len
+        if not self.config.batch_tokens:
+            self._choose_batch("batch_tokens", len(self._text.train) // length, length, "tokens")
+
     def fit(self, *, give_way: bool = False) -> None:
         """Bring batches and held-out windows to the sizes that `config` now has; a `micro_batch` of 0 is
         chosen. With `give_way` it is smaller than asked for if memory is too short.

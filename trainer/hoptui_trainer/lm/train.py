@@ -39,6 +39,7 @@ class LMResult(SupervisedResult):
 
     workload = WORKLOAD
 
+    batch_tokens: int
     tokens: int
     tokens_per_s: float | None
     lzma_bpb: float
@@ -97,6 +98,7 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LM
             session.end()
             result = LMResult(
                 **session.figures(),
+                batch_tokens=state.config.step_tokens,
                 tokens=state.position,
                 tokens_per_s=meter.rate(),
                 lzma_bpb=text.lzma_bpb,

@@ -80,12 +80,13 @@ class PPOConfig:
     minibatch_size: Annotated[
         int,
         Knob(
-            1,
+            0,
             1 << 22,
             scale="log",
             cost="shape",
             keeps=MICRO_BATCH,
-            description="samples of one optimizer step, of all processes; at most a rollout",
+            description="samples of one optimizer step, of all processes; at most a rollout; 0 chooses by "
+            "rollout and memory",
         ),
     ] = 512
     epochs: Annotated[int, Knob(1, 64, description="passes over a rollout in one update")] = 10

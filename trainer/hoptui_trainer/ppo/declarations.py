@@ -10,6 +10,7 @@ import torch
 
 import hoptui
 from hoptui.sdk import KnobHandle
+from hoptui_trainer.common.auto_batch import MOST_SAMPLES
 from hoptui_trainer.common.device import choose_threads
 from hoptui_trainer.common.options import declared
 from hoptui_trainer.common.ranks import RankGroup
@@ -61,9 +62,13 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
         if config.num_envs < before:
             run.event(f"num_envs {before} → {config.num_envs}: {dropped} unfinished episodes dropped")
 
-    def cut(_: object) -> None:
+    def cut(size: object) -> None:
         state.cut_anew()
         prepare()
+        if not size:  # it was chosen
+            handles["minibatch_size"].adopt()
+        elif reason := state.minibatch_reason:
+            handles["minibatch_size"].explain(reason)
 
     def accumulate(_: object) -> None:
         state.cut_anew(sizes=False)
@@ -174,7 +179,9 @@ def set_threads(job: PPOOptions, config: PPOConfig, device: torch.device, ranks:
     Compiled code is of one number, on a GPU too: where that does the work, a change of sizes must not cost a
     compilation of everything.
     """
-    minibatch = min(config.minibatch_size // ranks.world, config.num_envs * config.rollout_len)
+    minibatch = min(
+        (config.minibatch_size or MOST_SAMPLES) // ranks.world, config.num_envs * config.rollout_len
+    )
     if job.threads:
         torch.set_num_threads(job.threads)
     elif device.type == "cpu":

@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from hoptui_trainer.common.auto_batch import MOST_SAMPLES
 from hoptui_trainer.common.memory import SizeTrial, predicted_peak
 from hoptui_trainer.common.memory_budget import usable_bytes
 from hoptui_trainer.common.modes import Precision
@@ -32,6 +33,8 @@ CPU = torch.device("cpu")
 
 TRIED = (16, 4)
 """The pieces whose memory is measured are these parts of a minibatch."""
+STRIDE = 4
+"""On a CPU, the next piece that is measured has so many times the units of the one before."""
 
 
 SORTING = 32
@@ -104,7 +107,7 @@ def bytes_needed(config: PPOConfig, task: Physics | GymTask, policy: Policy, pre
         )
         sums(rollout.advantage, rollout.target)
         rows, steps = rollout.units // config.num_envs, rollout.sequence
-        dealt = cut(config.num_envs, rows, steps, config.minibatch_size, ALONE.world)
+        dealt = cut(config.num_envs, rows, steps, config.minibatch_size or MOST_SAMPLES, ALONE.world)
         deal = Deal(rollout.units, dealt.count, meta)
         deal.units.copy_(order(dealt, config.num_envs, ALONE, 0, 0, meta))
         statistics_of(rollout, dealt, deal.units, ALONE.world)
@@ -180,12 +183,39 @@ def measured(share: int, measure: Callable[[int], SizeTrial | None]) -> list[Siz
     return trials
 
 
-def fewest_pieces(share: int, trials: list[SizeTrial], room: int) -> int:
-    """In how many pieces to compute a minibatch of `share` units so that they stay within `room` bytes.
+def climbed(share: int, measure: Callable[[int], SizeTrial | None], room: int) -> list[SizeTrial]:
+    """What pieces of 1, 4, 16 … units take, up to a part of a minibatch of `share` units.
+
+    A size is measured only if a straight line through the ones before predicts that it stays within `room`
+    bytes: on a CPU the kernel ends a process that takes too much.
+
+    Raises:
+        MemoryError: not even one unit fits.
+    """
+    trials: list[SizeTrial] = []
+    size = 1
+    while size <= max(1, share // TRIED[-1]) and predicted_peak(trials, size) <= room:
+        trial = measure(size)
+        if trial is None:
+            break
+        trials.append(trial)
+        size *= STRIDE
+    if not trials:
+        raise MemoryError("one unit of a minibatch does not fit into the memory")
+    return trials
+
+
+def most_units(share: int, trials: list[SizeTrial], room: int) -> int:
+    """How many of `share` units stay within `room` bytes if they are computed at once; 1 or more.
 
     A straight line through the trials predicts what other sizes take.
     """
     most = trials[0].size
     if len(trials) > 1:
         most = bisect_right(range(1, share + 1), float(room), key=lambda size: predicted_peak(trials, size))
-    return -(-share // max(1, min(most, share)))
+    return max(1, min(most, share))
+
+
+def fewest_pieces(share: int, trials: list[SizeTrial], room: int) -> int:
+    """In how many pieces to compute a minibatch of `share` units so that they stay within `room` bytes."""
+    return -(-share // most_units(share, trials, room))

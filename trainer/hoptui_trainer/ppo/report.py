@@ -24,7 +24,8 @@ class PPOResult:
     imports not; `env_steps_per_s` is the steps of all processes over that time. `steady_env_steps_per_s` and
     `mfu` are of the iterations in which, and right before which, nothing was compiled, captured, evaluated or
     written; None without any. `evaluation_return` is the newest one, `best_evaluation_return` the best, made
-    after `best_iteration` iterations, and `best_file` has its weights; None without any. `restarts` is how
+    after `best_iteration` iterations, and `best_file` has its weights; None without any. `minibatch_size` is
+    the one in effect, computed in `grad_accum` pieces. `restarts` is how
     often a knob had this process replaced: times, rates and memory are of the time since.
     """
 
@@ -39,6 +40,8 @@ class PPOResult:
     steady_env_steps_per_s: float | None
     mfu: float | None
     peak_memory_bytes: int | None
+    minibatch_size: int
+    grad_accum: int
     ending: Ending
     restarts: int
 

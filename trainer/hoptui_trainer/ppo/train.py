@@ -163,6 +163,8 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
                 steady_env_steps_per_s=pace.per_s,
                 mfu=pace.mfu,
                 peak_memory_bytes=greatest_bytes(device),
+                minibatch_size=state.dealt.minibatch,
+                grad_accum=state.grad_accum,
                 ending=session.ending,
                 restarts=restarts(os.environ),
             )
@@ -253,6 +255,7 @@ def prepare(
     device: torch.device,
 ) -> PPOState:
     """The state to start from."""
+    is_open = not plan.config.minibatch_size
     env = make_env(
         task,
         plan.config.num_envs,
@@ -263,6 +266,8 @@ def prepare(
         workers=plan.config.env_workers,
     )
     state = PPOState(env, plan.config, plan.seed, device, ranks=ranks)
+    if is_open:  # as a resumed run has them
+        set_threads(job, plan.config, device, ranks)
     if saved:
         state.load_state_dict(saved)
     return state
@@ -309,6 +314,8 @@ def sizes(state: PPOState) -> Iterator[str]:
         f"(ranks × pieces × samples in one); {config.epochs} × {state.dealt.count:,} in an update (epochs × "
         "minibatches)"
     )
+    if reason := state.minibatch_reason:
+        yield f"minibatch_size {config.minibatch_size:,}: {state.dealt.minibatch:,} is in effect: {reason}"
 
 
 @contextlib.contextmanager

@@ -30,12 +30,12 @@ class VisionConfig:
     batch_size: Annotated[
         int,
         Knob(
-            1,
+            0,
             1 << 20,
             scale="log",
             cost="shape",
             unit="images",
-            description="images of one step, on all GPUs together",
+            description="images of one step, on all GPUs together; 0 chooses by data and memory",
         ),
     ] = 1024
     micro_batch: Annotated[int, knobs.micro_batch("images", most=1 << 16)] = 0
@@ -105,7 +105,7 @@ class VisionConfig:
         Raises:
             ValueError: one sentence that begins with the name of a knob.
         """
-        if self.batch_size < world:
+        if 0 < self.batch_size < world:
             raise ValueError(f"batch_size = {self.batch_size}: {world} ranks need an image each")
         if self.d_model % self.heads:
             raise ValueError(f"d_model = {self.d_model} must be a multiple of heads = {self.heads}")

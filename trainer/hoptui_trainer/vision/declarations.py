@@ -20,7 +20,7 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
         config,
         apply={
             **tuning.apply(),
-            "batch_size": lambda _: tuning.resize(),
+            "batch_size": tuning.batch("batch_size"),
             "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
             "optimizer": lambda _: tuning.renew(state.choose_optimizer),
             "checkpointing": lambda _: tuning.rebuild(),

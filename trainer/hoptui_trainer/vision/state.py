@@ -118,6 +118,22 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
 
         self._losses = compiled(losses, self.compile_mode)
 
+    def choose_batch(self) -> None:
+        """Choose `batch_size` if it is 0: all images, what memory holds at once, or the most images that an
+        automatic batch has.
+
+        Raises:
+            MemoryError: memory does not hold one image.
+        """
+        if self.config.batch_size:
+            return
+        available = self.source.count
+        if self.loads:  # a batch is read into the machine's memory, half of which is left to what is ahead
+            room = limit_bytes(torch.device("cpu"), self.ranks.local_world) // 2
+            each = self.source.channels * self.source.image_size**2
+            available = min(available, min(self.ranks.gather(room // each)) * self.ranks.world)
+        self._choose_batch("batch_size", available, 1, "images")
+
     def fit(self, *, give_way: bool = False) -> None:
         """Bring micro-batches to the sizes that `config` now has; a `micro_batch` of 0 is chosen.
         With `give_way` it is smaller than asked for if memory is too short.

@@ -47,6 +47,7 @@ class VisionResult(SupervisedResult):
     workload = WORKLOAD
 
     data: str
+    batch_size: int
     samples: int
     samples_per_s: float | None
     val_loss: float | None = None
@@ -110,6 +111,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
             result = VisionResult(
                 **session.figures(),
                 data=state.source.name,
+                batch_size=state.config.batch_size,
                 samples=state.position,
                 samples_per_s=meter.rate(),
             )
