@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hoptui_trainer.common.counter_rng import bits, key, normal, shuffled, uniform
+from hoptui_trainer.common.counter_rng import bits, key, normal, permuted, shuffled, uniform
 
 COUNT = 1 << 16
 KEY = key(0, "test")
@@ -180,3 +180,37 @@ def test_compiled_numbers_are_the_same_bits() -> None:
     for number in (0, 41):
         counter = torch.tensor(number)
         assert torch.equal(compiled(index, counter), drawn(index, counter))
+
+
+@settings(deadline=None, max_examples=60)
+@given(count=st.integers(1, 5_000), counter=st.integers(0, 1 << 40), seed=st.integers(0, 9))
+def test_a_computed_permutation_has_every_number_once(count: int, counter: int, seed: int) -> None:
+    found = permuted(key(seed, "order"), count, counter, torch.arange(count))
+    assert sorted(found.tolist()) == list(range(count))
+
+
+def test_a_computed_permutation_is_random_and_its_parts_are_those_of_the_whole() -> None:
+    count = 50_000
+    whole = permuted(KEY, count, 3, torch.arange(count))
+    assert torch.equal(permuted(KEY, count, 3, torch.arange(100, 200)), whole[100:200])
+    assert not torch.equal(permuted(KEY, count, 4, torch.arange(count)), whole)
+    assert (whole == torch.arange(count)).sum() < 12  # 1 is expected
+    steps = (whole[1:] - whole[:-1]).abs()
+    assert 0.9 < steps.double().mean() / (count / 3) < 1.1
+    cells = torch.arange(count) * 16 // count * 16 + whole * 16 // count
+    assert abs(chi_square(cells, 256)) < 4.5
+
+
+def test_of_five_numbers_each_order_comes() -> None:
+    orders = {tuple(permuted(KEY, 5, epoch, torch.arange(5)).tolist()) for epoch in range(3_000)}
+    assert len(orders) == 120
+
+
+def test_of_billions_of_numbers_some_are_placed_at_once() -> None:
+    count = (1 << 32) - 5
+    found = permuted(KEY, count, 0, torch.tensor([0, 1, count - 1]))
+    assert len(set(found.tolist())) == 3
+    assert int(found.min()) >= 0
+    assert int(found.max()) < count
+    with pytest.raises(ValueError):
+        permuted(KEY, (1 << 32) + 1, 0, torch.arange(1))

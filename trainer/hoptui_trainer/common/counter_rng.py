@@ -23,6 +23,8 @@ WORD = 0xFFFF_FFFF
 GOLDEN = 0x9E37_79B9
 PLASTIC = 0xC13F_A9A9
 """Odd words that set the draws apart: 2³² over the golden ratio and over its cousin in two dimensions."""
+ROUNDS = 6
+"""Rounds of the Feistel network of `permuted`; four make it pseudo-random (Luby and Rackoff 1988)."""
 FLOAT_BITS = 24
 """A float32 in [0, 1) has so many bits of which every pattern is exact."""
 
@@ -76,6 +78,34 @@ def shuffled(key: int, count: int, counter: Counter, device: torch.device | str)
     """A random permutation (count,) int64 of 0 … count − 1; no two keys are equal, so every device sorts
     alike."""
     return torch.argsort(sort_keys(key, torch.arange(count, device=device), counter))
+
+
+def permuted(key: int, count: int, counter: int, index: Tensor) -> Tensor:
+    """Where a random permutation of 0 … count − 1 puts each `index` (n,) int64; `count` is at most 2³².
+
+    The permutation is computed and not stored, so its memory is that of `index`, however large `count` is. It
+    is a Feistel network over the next power of two, walked until it is below `count` (Black and Rogaway
+    2002). On a GPU it waits for the device.
+    """
+    if not 1 <= count <= 1 << 32:
+        raise ValueError(f"a permutation of {count} numbers")
+    width = max(2, (count - 1).bit_length())
+    words = bits(key, torch.arange(ROUNDS), counter, 2).tolist()
+    found = _feistel(index, width, words)
+    while len(beyond := (found >= count).nonzero().flatten()):
+        found[beyond] = _feistel(found[beyond], width, words)
+    return found
+
+
+def _feistel(index: Tensor, width: int, words: list[list[int]]) -> Tensor:
+    """A bijection of 0 … 2^width − 1, keyed by two words a round; an even number of rounds."""
+    high, low = width // 2, width - width // 2  # bits of the two halves, which change places each round
+    left, right = index >> low, index & ((1 << low) - 1)
+    for first, second in words:
+        drawn = _mixed((_mixed(right ^ first) + second) & WORD) & ((1 << high) - 1)
+        left, right = right, left ^ drawn
+        high, low = low, high
+    return (left << low) | right
 
 
 def _mixed(word: Tensor) -> Tensor:
