@@ -13,6 +13,7 @@ import torch
 
 from hoptui_trainer.common.ranks import ALONE
 from hoptui_trainer.lm.config import LMConfig, preset_config
+from hoptui_trainer.lm.job import LMOptions
 from hoptui_trainer.lm.state import LMState
 from hoptui_trainer.lm.text import Text, prepare_text
 
@@ -70,7 +71,12 @@ def small_config(**fields: Any) -> LMConfig:
 
 @pytest.fixture
 def small_text(corpus_folder: Path) -> Text:
-    return prepare_text(corpus_folder, small_config(), ALONE)
+    job = LMOptions(corpus=corpus_folder)
+    return prepare_text(job, small_config(), ALONE, torch.device("cpu"), quiet)
+
+
+def quiet(what: str, done: float) -> None:
+    """Progress that nobody reads."""
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hoptui_trainer.common.ranks import ALONE, RankGroup
-from hoptui_trainer.lm.evaluate import HeldOut, bits_per_byte, lzma_bits_per_byte
+from hoptui_trainer.lm.evaluate import HeldOut, lzma_bits_per_byte, nats_per_token
 
 CPU = torch.device("cpu")
 LENGTHS = torch.tensor([1, 1, 2, 0])
@@ -33,9 +33,9 @@ def test_a_model_that_knows_nothing_needs_all_bits(batch: int) -> None:
         shapes.add(tuple(tokens.shape))
         return torch.zeros(*tokens.shape, 8)
 
-    found = bits_per_byte(held_out, forward, torch.ones(4, 8), batch, ALONE, "fp32")
-    assert found == pytest.approx(7 * math.log2(4) / 9)
-    assert held_out.nats_per_token(found) == pytest.approx(math.log(4))
+    found = nats_per_token(held_out, forward, torch.ones(4, 8), batch, ALONE, "fp32")
+    assert found == pytest.approx(math.log(4))
+    assert held_out.bits_per_byte(found) == pytest.approx(7 * math.log2(4) / 9)
     assert shapes == {(batch, 3)}  # batches are filled up
 
 
@@ -45,8 +45,17 @@ def test_a_rank_may_have_no_window_to_evaluate() -> None:
     assert len(held_out) == 1
     second = RankGroup(1, 2, 1, 2)
     assert (
-        bits_per_byte(held_out, lambda t: torch.zeros(*t.shape, 8), torch.ones(4, 8), 2, second, "fp32") == 0
+        nats_per_token(held_out, lambda t: torch.zeros(*t.shape, 8), torch.ones(4, 8), 2, second, "fp32") == 0
     )
+
+
+def test_bits_a_byte_are_known_as_far_as_the_bytes_are() -> None:
+    average = HeldOut(TOKENS, 1.5, length=3, limit=100, device=CPU)
+    assert average.bytes == round(1.5 * 7)
+    assert average.bits_per_byte(math.log(2)) == pytest.approx(7 / average.bytes)
+    unknown = HeldOut(TOKENS, None, length=3, limit=100, device=CPU)
+    assert unknown.bytes is None
+    assert unknown.bits_per_byte(1.0) is None
 
 
 def test_lzma_is_measured_in_the_same_unit() -> None:

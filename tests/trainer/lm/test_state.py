@@ -170,7 +170,7 @@ def test_an_evaluation_gives_the_loss_in_nats_a_token_and_in_bits_a_byte(make_st
     # Tokens are bytes here, but for the ends of texts, which are no bytes.
     held_out = state.held_out
     assert first["val_loss"] * held_out.tokens == pytest.approx(
-        first["val_bpb"] * math.log(2) * held_out.bytes
+        first["val_bpb"] * math.log(2) * (held_out.bytes or 0)
     )
     for _ in range(5):
         update(state, 1e-2, CLOCK)

@@ -186,6 +186,7 @@ def test_it_ends_when_the_text_is_predicted_well_enough(trial: Trial) -> None:
     result = trial.train(iterations=300, evaluate_every=25, until_bpb=2.0, knobs=LEARNING)
     assert result.ending == "passed"
     assert result.val_bpb is not None
+    assert result.lzma_bpb is not None
     assert result.val_bpb <= 2.0 < result.lzma_bpb
     assert trial.rows("val_loss")[-1] < trial.rows("val_loss")[0]
 

@@ -1,113 +1,160 @@
 """Text to learn from that is on every machine: Python's own library, or a user's files.
 
-Each document is trained on or held out by a hash of its content, so copies of one text never lie on both
-sides and a new file moves no other one.
+Files are taken in the order of a hash of their names, as good as random and the same everywhere, so a limit
+reads a sample of them and no more. Each document is trained on or held out by a hash of its content, so
+copies of one text never lie on both sides and a new file moves no other one.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import hashlib
+import json
 import os
 import sysconfig
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.lm.documents import Reading, documents, is_columnar
 
 HELD_OUT = 0.05
 FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
-PIECE_BYTES = 16_384
-"""A single file is cut into pieces of at least so many bytes, at the ends of lines, and these are split
-instead."""
 MB = 1_000_000
+KNOWN = 1 << 18
+"""Copies of so many first documents are left out. More hashes would take too much memory."""
+
+
+class SourceFile(NamedTuple):
+    """A file of a corpus: its path, its name below the corpus, and the part of its status that changes with
+    its content."""
+
+    path: Path
+    name: str
+    size: int
+    changed_ns: int
+    status_ns: int
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents in UTF-8, each part in the order of its hashes: as good as random, and the same everywhere.
+    """The files of a corpus, none of them read yet.
 
-    `digest` names the texts: 16 hexadecimal digits.
+    `key` names these files as they are on this machine, with how they are read: 16 hexadecimal digits.
     """
 
-    train: tuple[bytes, ...]
-    held_out: tuple[bytes, ...]
-    digest: str
+    files: tuple[SourceFile, ...]
     origin: str
+    text_field: str | None = None
+    limit_mb: float = 0.0
+    single: bool = False
+    closed_folders: int = 0
+
+    @property
+    def key(self) -> str:
+        files = [[file.name, file.size, file.changed_ns, file.status_ns] for file in self.files]
+        whole = json.dumps([files, self.text_field, self.limit_mb, self.single])
+        return hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """Bytes to read at most, as they are on disk."""
+        return sum(file.size for file in self.files)
 
 
-def read_corpus(path: Path | None, limit_mb: float = 0.0) -> Corpus:
-    """The texts under `path` (a folder or a file), or Python's standard library; at most `limit_mb` MB if not
-    0.
+@dataclass
+class Pass:
+    """One reading of a corpus from its beginning: `left_out` counts what was no text, by reason, and `read`
+    the bytes of documents so far. `done` is the part of the corpus that is read."""
+
+    corpus: Corpus
+    left_out: Counter[str] = field(default_factory=Counter)
+    read: int = 0
+    done: float = 0.0
+
+    def documents(self) -> Iterator[tuple[bytes, bool]]:
+        """Each document once, not empty, in UTF-8, and whether it is held out; as many as the limit allows.
+
+        Raises:
+            UsageError: a file with columns cannot be read as one.
+        """
+        corpus = self.corpus
+        limit = corpus.limit_mb * MB if corpus.limit_mb else float("inf")
+        if corpus.closed_folders:
+            self.left_out["folders that cannot be read"] = corpus.closed_folders
+        known: set[int] = set()
+        for document in self._all():
+            if self.read >= limit:
+                return
+            name = hashlib.blake2b(document, digest_size=16).digest()
+            short = int.from_bytes(name[:8])
+            if short in known:
+                self.left_out["copies"] += 1
+                continue
+            if len(known) < KNOWN:
+                known.add(short)
+            self.read += len(document)
+            if corpus.limit_mb:
+                self.done = max(self.done, min(1.0, self.read / limit))
+            yield document, int.from_bytes(name[-4:]) < HELD_OUT * 2**32
+
+    def _all(self) -> Iterator[bytes]:
+        corpus, before, size = self.corpus, 0, max(1, self.corpus.size)
+        for file in corpus.files:
+            reading = Reading(file.path, self.left_out)
+            for document in documents(reading, corpus.text_field, whole=not corpus.single):
+                self.done = max(self.done, (before + min(reading.consumed, file.size)) / size)
+                yield document
+            before += file.size
+
+
+def find_corpus(path: Path | None, limit_mb: float = 0.0, text_field: str | None = None) -> Corpus:
+    """The files under `path` (a folder or a file), or those of Python's standard library.
+
+    Args:
+        limit_mb: MB of text to read at most; 0 is all.
+        text_field: the column of JSON lines and Parquet files; None: see `documents`.
 
     Raises:
-        UsageError: there is no such path, or too little text to hold any of it out.
+        UsageError: there is no such path, or a field is named and no file has any.
     """
+    closed: list[OSError] = []
     if path is None:
         root, origin = Path(sysconfig.get_paths()["stdlib"]), "the Python library's sources"
-        documents: Iterable[bytes] = _documents(root, "*.py")
+        files: Iterable[SourceFile] = _files(root, "*.py", closed)
     elif path.is_dir():
-        origin, documents = str(path), _documents(path, "*")
+        origin, files = str(path), _files(path, "*", closed)
     elif path.is_file():
-        origin, documents = str(path), _pieces(_text(path) or b"")
+        origin, files = str(path), [_source(path, path.name)]
     else:
         raise UsageError(f"--corpus {path}: there is no such file or folder")
-    return split(documents, origin, limit_mb)
+    chosen = tuple(sorted(files, key=_place))
+    if text_field is not None and not any(is_columnar(file.path) for file in chosen):
+        raise UsageError(f"--text-field {text_field}: {origin} has no JSON lines and no Parquet files")
+    single = path is not None and path.is_file()
+    return Corpus(chosen, origin, text_field, limit_mb, single, len(closed))
 
 
-def split(documents: Iterable[bytes], origin: str, limit_mb: float = 0.0) -> Corpus:
-    """A corpus of `documents`, each once however often it is there.
-
-    Raises:
-        UsageError: nothing is left for one of the parts.
-    """
-    found = sorted({_hash(document): document for document in documents if document}.items())
-    train: list[bytes] = []
-    held_out: list[bytes] = []
-    digest = hashlib.blake2b(digest_size=8)
-    room = limit_mb * MB if limit_mb else float("inf")
-    for name, document in found:
-        if room <= 0:
-            break
-        room -= len(document)
-        digest.update(name)
-        # The hash's end decides: its beginning decides the order, and so what a limit leaves.
-        held = int.from_bytes(name[-4:]) < HELD_OUT * 2**32
-        (held_out if held else train).append(document)
-    if not train or not held_out:
-        raise UsageError(f"--corpus: {origin} holds too few texts to train on some and to hold others out")
-    return Corpus(tuple(train), tuple(held_out), digest.hexdigest(), origin)
+def _place(file: SourceFile) -> bytes:
+    return hashlib.blake2b(os.fsencode(file.name), digest_size=16).digest()
 
 
-def _hash(document: bytes) -> bytes:
-    return hashlib.blake2b(document, digest_size=16).digest()
-
-
-def _documents(root: Path, pattern: str) -> Iterator[bytes]:
-    for folder, below, files in os.walk(root):
+def _files(root: Path, pattern: str, closed: list[OSError]) -> Iterator[SourceFile]:
+    """The files below a folder; `closed` takes the errors of folders that cannot be listed."""
+    for folder, below, names in os.walk(root, onerror=closed.append):
         below[:] = set(below) - FOREIGN
-        for name in fnmatch.filter(files, pattern):
-            text = _text(Path(folder, name))
-            if text is not None:
-                yield text
+        for name in fnmatch.filter(names, pattern):
+            path = Path(folder, name)
+            try:
+                if path.is_file():  # to open a FIFO may never return
+                    yield _source(path, str(path.relative_to(root)))
+            except OSError:
+                continue  # it is gone again
 
 
-def _text(path: Path) -> bytes | None:
-    """The bytes of a file if they are text in UTF-8, else None."""
-    try:
-        if not path.is_file():  # to open a FIFO may never return
-            return None
-        content = path.read_bytes()
-        content.decode()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return None if b"\0" in content else content
-
-
-def _pieces(content: bytes) -> Iterator[bytes]:
-    start = 0
-    while start < len(content):
-        end = content.find(b"\n", start + PIECE_BYTES) + 1 or len(content)
-        yield content[start:end]
-        start = end
+def _source(path: Path, name: str) -> SourceFile:
+    status = path.stat()
+    return SourceFile(path, name, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

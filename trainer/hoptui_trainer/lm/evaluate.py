@@ -24,17 +24,25 @@ class HeldOut:
     once.
 
     `inputs` and `targets` (windows, length) int64; where the last window is too long the target is −1.
-    `tokens` and `bytes` are how long the predicted text is.
+    `tokens` and `bytes` are how long the predicted text is; `bytes` is None if that is not known.
+
+    Args:
+        lengths: the bytes of each token (vocabulary,), or those of a token on average; None: unknown.
     """
 
     def __init__(
-        self, tokens: Tensor, lengths: Tensor, length: int, limit: int, device: torch.device
+        self,
+        tokens: Tensor,
+        lengths: Tensor | float | None,
+        length: int,
+        limit: int,
+        device: torch.device,
     ) -> None:
         stream = widened(tokens[: limit + 1])
         inputs, targets = stream[:-1], stream[1:]
         missing = -len(targets) % length
         self.tokens = len(targets)
-        self.bytes = int(lengths[targets].sum())
+        self.bytes = _text_bytes(targets, lengths)
         self.inputs = functional.pad(inputs, (0, missing)).view(-1, length).to(device)
         self.targets = functional.pad(targets, (0, missing), value=NO_TARGET).view(-1, length).to(device)
 
@@ -46,13 +54,22 @@ class HeldOut:
         """Tokens of a window."""
         return self.inputs.shape[1]
 
-    def nats_per_token(self, bits_per_byte: float) -> float:
-        """The same cross-entropy in the unit of the training loss."""
-        return bits_per_byte * math.log(2) * self.bytes / self.tokens
+    def bits_per_byte(self, nats_per_token: float) -> float | None:
+        """The same cross-entropy over the bytes of the text; None if their number is not known."""
+        return nats_per_token * self.tokens / math.log(2) / self.bytes if self.bytes else None
+
+
+def _text_bytes(tokens: Tensor, lengths: Tensor | float | None) -> int | None:
+    """The bytes of text that tokens (n,) stand for."""
+    if lengths is None:
+        return None
+    if isinstance(lengths, Tensor):
+        return int(lengths[tokens].sum())
+    return round(lengths * len(tokens))
 
 
 @torch.no_grad()
-def bits_per_byte(
+def nats_per_token(
     held_out: HeldOut,
     forward: Callable[[Tensor], Tensor],
     head: Tensor,
@@ -63,7 +80,8 @@ def bits_per_byte(
     *,
     compiles: bool = False,
 ) -> float:
-    """The cross-entropy over the held-out text, each rank computing its part. Waits for the device.
+    """The mean cross-entropy over the held-out tokens, in nats as the loss of training has it, each rank
+    computing its part. Waits for the device.
 
     Batches are filled up to `batch` windows, so that a compiled `forward` sees one shape; `compiles` where it
     is a new one.
@@ -88,7 +106,7 @@ def bits_per_byte(
     for part in others:
         total += nats_of(part)
     ranks.add(total)
-    return float(total) / math.log(2) / held_out.bytes
+    return float(total) / held_out.tokens
 
 
 def lzma_bits_per_byte(text: bytes) -> float:

@@ -31,9 +31,20 @@ class LMOptions(JobOptions):
     Parameters
     ----------
     corpus
-        Folder or file of text to learn from [default: the sources of Python's library].
+        Folder or file to learn from: text, JSON lines, Parquet, or tokens that are ready (.bin) [default: the
+        sources of Python's library].
     corpus_mb
-        Take at most so many MB of it; 0 is all [default: tiny: 2, else 0].
+        Read at most so many MB of it; 0 is all [default: tiny: 2, else 0].
+    text_field
+        Field of JSON lines or column of Parquet files that holds the text [default: text, else the only one
+        of type string].
+    token_dtype
+        Type of ready tokens in files without the header of llm.c [default: uint16].
+    bytes_per_token
+        Bytes of text that a ready token stands for on average; without it, bits a byte are unknown.
+    stream
+        Read tokens from disk while training; --no-stream keeps them on the device [default: on the device if
+        they take at most a tenth of its free memory].
     tokenizer
         Bytes as they are, or byte pairs learned from the corpus [default: tiny: bytes, else bpe].
     vocab_size
@@ -48,6 +59,10 @@ class LMOptions(JobOptions):
 
     corpus: Path | None = None
     corpus_mb: float | None = None
+    text_field: str | None = None
+    token_dtype: Literal["uint16", "uint32"] | None = None
+    bytes_per_token: float | None = None
+    stream: bool | None = None
     tokenizer: Literal["bytes", "bpe"] | None = None
     vocab_size: AtLeastOne | None = None
     eval_tokens: AtLeastOne | None = None
@@ -57,6 +72,8 @@ class LMOptions(JobOptions):
     def check(self) -> None:
         if self.corpus_mb is not None and not 0 <= self.corpus_mb < float("inf"):
             raise UsageError(f"--corpus-mb takes a finite number that is not negative, not {self.corpus_mb}")
+        if self.bytes_per_token is not None and not 0 < self.bytes_per_token < float("inf"):
+            raise UsageError(f"--bytes-per-token takes a positive number, not {self.bytes_per_token}")
         check_positive(self.targets)
         super().check()
 

@@ -20,12 +20,13 @@ from hoptui_trainer.common.precision import autocast, compute_dtype, grad_scaler
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.supervised_state import SupervisedState
 from hoptui_trainer.lm.config import LMConfig
-from hoptui_trainer.lm.evaluate import HeldOut, bits_per_byte
+from hoptui_trainer.lm.data_placement import make_sampler
+from hoptui_trainer.lm.evaluate import HeldOut, nats_per_token
 from hoptui_trainer.lm.float8 import float8_flops, from_float8, to_float8
 from hoptui_trainer.lm.loss import graded, head_loss, nats
 from hoptui_trainer.lm.model import GPT
-from hoptui_trainer.lm.sequence_sampler import SequenceSampler
 from hoptui_trainer.lm.token_files import TokenStreams
+from hoptui_trainer.lm.token_shards import TokenShards
 
 FIRST_TOKENS, MOST_TOKENS = 16_384, 131_072
 """Tokens of the smallest and of the largest micro-batch that is tried on a GPU."""
@@ -51,7 +52,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
         self._attended: tuple[int, torch.dtype] | None = None
         self._evaluated: set[tuple[int, int]] = set()
         config.check(ranks.world)
-        self.sampler = SequenceSampler(text.train.to(device), seed, config.seq_len)
+        self.sampler = make_sampler(text.train, seed, config.seq_len, device)
         self.held_out = self._held_out_windows()
         model = GPT(config, seed).to(device)
         self._train(model, [{"params": model.parameters(), "weight_decay": config.weight_decay}])
@@ -64,11 +65,11 @@ class LMState(SupervisedState[LMConfig, GPT]):
             return head_loss(hidden, self.model.table, targets, self._grade)
 
     def evaluate(self) -> dict[str, float]:
-        """The cross-entropy on the held-out text: `val_loss` in nats a token, `val_bpb` in bits a byte. Waits
-        for the device."""
+        """The cross-entropy on the held-out text: `val_loss` in nats a token, and `val_bpb` in bits a byte if
+        its bytes are known. Waits for the device."""
         count, precision = self.config.micro_batch, self.precision
         shape = count, self.held_out.length
-        found = bits_per_byte(
+        loss = nats_per_token(
             self.held_out,
             self.forward,
             self.model.table,
@@ -79,7 +80,8 @@ class LMState(SupervisedState[LMConfig, GPT]):
             compiles=self.compile_mode != "off" and shape not in self._evaluated,
         )
         self._evaluated.add(shape)
-        return {"val_loss": self.held_out.nats_per_token(found), "val_bpb": found}
+        found = self.held_out.bits_per_byte(loss)
+        return {"val_loss": loss} | ({} if found is None else {"val_bpb": found})
 
     def rebuild(self) -> None:
         """Bring number format, compilation and checkpointing of activations to what `config` now has.
@@ -159,8 +161,13 @@ class LMState(SupervisedState[LMConfig, GPT]):
         False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts
         again.
         """
-        self.sampler = SequenceSampler(self._text.train.to(self.device), self.seed, saved["block"])
+        self.sampler = make_sampler(self._text.train, self.seed, saved["block"], self.device)
         return self._load(saved)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether tokens come from disk while the run trains."""
+        return isinstance(self._text.train, TokenShards)
 
     @property
     def shape(self) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -12,14 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.lm.token_shards import TokenType
 
 TokenizerName = Literal["bytes", "bpe"]
-Tokens = NDArray[np.uint16]
+Tokens = NDArray[Any]
 END = "<|end|>"
-LARGEST = 1 << 16
-"""Tokens are kept as 16-bit numbers."""
-AT_ONCE = 256
-"""Documents that are encoded together."""
+LARGEST = 1 << 20
+"""The largest vocabulary to learn."""
+SAMPLE_MB = 32
+"""Byte pairs are learned from so many MB of text at most, the first ones that are not held out: the memory
+that learning takes grows with them."""
+AT_ONCE = 1 << 20
+"""Bytes of documents that are encoded together."""
+
+
+def token_type(vocabulary: int) -> TokenType:
+    """The type in which so many tokens are kept."""
+    return "uint16" if vocabulary <= 1 << 16 else "uint32"
 
 
 class Tokenizer(Protocol):
@@ -80,10 +88,24 @@ class BytePairs:
         self._tokenizer.save(str(path))
 
     def encode(self, documents: Iterable[bytes]) -> Iterator[Tokens]:
-        texts = (document.decode() for document in documents)
-        while batch := list(islice(texts, AT_ONCE)):  # the library spreads a batch over all cores
+        kind = token_type(len(self.lengths))
+        for batch in _batches(documents):  # the library spreads a batch over all cores
             for encoded in self._tokenizer.encode_batch_fast(batch, add_special_tokens=False):
-                yield np.array([*encoded.ids, self._end], np.uint16)
+                yield np.array([*encoded.ids, self._end], kind)
+
+
+def _batches(documents: Iterable[bytes]) -> Iterator[list[str]]:
+    """Documents together that have about `AT_ONCE` bytes."""
+    batch: list[str] = []
+    size = 0
+    for document in documents:
+        batch.append(document.decode())
+        size += len(document)
+        if size >= AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def check_tokenizer(name: str) -> None:

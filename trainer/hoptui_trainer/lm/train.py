@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,9 @@ from hoptui_trainer.common.options import KnobValues
 from hoptui_trainer.common.report import SupervisedResult, amount, line_parts, model_size
 from hoptui_trainer.common.session import SupervisedSession
 from hoptui_trainer.lm.declarations import declare
+from hoptui_trainer.lm.evaluate import HeldOut
 from hoptui_trainer.lm.job import LMOptions, LMPlan, resolve_job
+from hoptui_trainer.lm.preparation_progress import PreparationProgress
 from hoptui_trainer.lm.state import LMState
 from hoptui_trainer.lm.text import Text, prepare_text
 from hoptui_trainer.lm.update import learning_rate, update
@@ -42,7 +45,7 @@ class LMResult(SupervisedResult):
     batch_tokens: int
     tokens: int
     tokens_per_s: float | None
-    lzma_bpb: float
+    lzma_bpb: float | None
     val_loss: float | None = None
     val_bpb: float | None = None
     best_val_loss: float | None = None
@@ -50,11 +53,11 @@ class LMResult(SupervisedResult):
 
     def sentence(self) -> str:
         """The result for users."""
-        held_out = (
-            f", held out {self.val_loss:.4f} nats a token, {self.val_bpb:.3f} bpb (lzma {self.lzma_bpb:.3f})"
-            if self.val_loss is not None
-            else ""
-        )
+        held_out = ""
+        if self.val_loss is not None:
+            bpb = "" if self.val_bpb is None else f", {self.val_bpb:.3f} bpb"
+            lzma = "" if self.lzma_bpb is None else f" (lzma {self.lzma_bpb:.3f})"
+            held_out = f", held out {self.val_loss:.4f} nats a token{bpb}{lzma}"
         return self.summary(f"{amount(self.tokens)} tokens{held_out}", self.tokens_per_s, "tokens")
 
 
@@ -88,9 +91,9 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LM
                 if job.evaluation_due(state.iteration):
                     with session.apart("evaluation"):
                         figures = state.evaluate()
+                    bpb = f", {figures['val_bpb']:.4f} bpb" if "val_bpb" in figures else ""
                     session.console.say(
-                        f"iteration {state.iteration:,}: held out {figures['val_loss']:.4f} nats a token, "
-                        f"{figures['val_bpb']:.4f} bpb"
+                        f"iteration {state.iteration:,}: held out {figures['val_loss']:.4f} nats a token{bpb}"
                     )
                     session.judge(figures, state.iteration)
                 session.end_iteration()
@@ -125,10 +128,14 @@ def prepare(job: LMOptions, plan: LMPlan, launch: Launch) -> tuple[Text, LMState
     Raises:
         UsageError: there is no such text, or the state cannot be built as asked.
     """
-    text, saved = prepare_text(job.corpus, plan.config, launch.ranks), launch.saved
+    saved, ranks = launch.saved, launch.ranks
+    on_terminal = sys.stdout.isatty() and not job.json and ranks.rank == 0
+    report = PreparationProgress(launch.console.say, sys.stdout if on_terminal else None)
+    text = prepare_text(job, plan.config, ranks, launch.device, report)
+    report.end()
     if saved and saved["corpus"] != text.digest:
         raise UsageError(f"--resume {job.resume}: its run learned from other text than {text.origin}")
-    state = LMState(plan.config, plan.seed, launch.device, launch.ranks, text.streams)
+    state = LMState(plan.config, plan.seed, launch.device, ranks, text.streams)
     if saved and not state.load_state_dict(saved):
         state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
     return text, state
@@ -143,8 +150,8 @@ def introduction(plan: LMPlan, text: Text, state: LMState, saved: Mapping[str, A
             f"{plan.name}: {amount(state.parameters)} parameters ({model_size(state.shape)}), "
             f"{state.computation}"
         ),
-        f"{text.origin}: {amount(len(text.streams.train))} tokens to learn from ({config.tokenizer}), "
-        f"{amount(state.held_out.bytes)}B held out, for which lzma takes {text.lzma_bpb:.3f} bpb",
+        corpus_line(text, state.held_out),
+        *text.notes,
         f"a step: {config.step_tokens:,} tokens = {config.samples} sequences of {config.seq_len} = {world} × "
         f"{config.grad_accum} × {config.micro_batch} (ranks × pieces × sequences in one)",
         memory_line(state.device, state.ranks.local_world),
@@ -152,6 +159,15 @@ def introduction(plan: LMPlan, text: Text, state: LMState, saved: Mapping[str, A
     if saved and state.iteration:
         lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} tokens")
     return [*lines, *plan.notes, *state.notes, *CONVENTIONS, *conventions(state.device)]
+
+
+def corpus_line(text: Text, held_out: HeldOut) -> str:
+    """The corpus in one line: what is not known of it is said to be unknown."""
+    trained = f"{text.origin}: {amount(text.tokens)} tokens to learn from ({text.tokenizer})"
+    if held_out.bytes is None:
+        return f"{trained}, {amount(held_out.tokens)} held out; bits a byte are unknown (--bytes-per-token)"
+    lzma = "" if text.lzma_bpb is None else f", for which lzma takes {text.lzma_bpb:.3f} bpb"
+    return f"{trained}, {amount(held_out.bytes)}B held out{lzma}"
 
 
 def progress(job: LMOptions, state: LMState, done: Finished, tokens_per_s: float) -> list[str]:

@@ -23,17 +23,23 @@ def update(state: LMState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:
     """Train on the next batch of the stream. Returns 0-d tensors: the mean loss in nats a token, the
     gradient's norm.
 
-    Nothing in here waits for a GPU.
+    Nothing in here waits for a GPU. The phase `data` is the time that a GPU waited for tokens from disk.
 
     Raises:
+        UsageError: tokens cannot be read from disk.
         torch.OutOfMemoryError: not even single sequences fit.
         TornStepError: memory ran out in the middle of the optimizer's step.
     """
     config, ranks = state.config, state.ranks
     share = config.share(ranks.rank, ranks.world)
 
+    begin, end = (state.position + place * config.seq_len for place in (share.start, share.stop))
+    if state.streamed:
+        with clock.queued("data"):
+            state.sampler.expect(range(begin, end), config.step_tokens)
+
     def piece(part: slice) -> Tensor:
-        start = state.position + (share.start + part.start) * config.seq_len
+        start = begin + part.start * config.seq_len
         loss = state.nats(*state.sampler.take(start, part.stop - part.start, config.seq_len))
         torch.autograd.backward(state.scaler.scale(loss / config.step_tokens))
         return loss.detach()
