@@ -385,6 +385,20 @@ def test_a_batch_or_a_length_changes_what_is_read_back(trial: Trial) -> None:
     )
 
 
+def test_warm_up_in_iterations_is_a_knob_beside_the_part(trial: Trial, tmp_path: Path) -> None:
+    trial.after = {4: lambda: trial.ask("set", knob="warmup", value=0.0)}
+    knobs = {"warmup_steps": 9, "schedule": "constant"}
+    trial.train(iterations=8, checkpoint_dir=tmp_path, checkpoint_every=3, knobs=knobs)
+    assert trial.rows("lr") == pytest.approx([1e-3 * n for n in (1, 2, 3, 4, 5, 10, 10, 10)])
+    knob = run_state(trial.run).declarations.knobs["warmup_steps"]
+    assert (knob.value, knob.in_effect) == (0, True)
+    trial.after = {}
+    trial.train(iterations=6, resume=tmp_path / "lm-000000003.ckpt")
+    assert trial.rows("lr") == pytest.approx([1e-3 * n for n in (4, 5, 6)])
+    with pytest.raises(UsageError, match=r"^--warmup and --warmup-steps"):
+        trial.train(knobs={"warmup_steps": 9, "warmup": 0.1})
+
+
 def test_what_is_measured_for_another_length_is_told(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "attention: for {} tokens in {}"
     monkeypatch.setattr(

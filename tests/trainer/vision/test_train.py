@@ -69,6 +69,18 @@ def test_without_a_better_loss_it_ends_early_and_keeps_the_best_weights(
     assert losses[best] == pytest.approx(float(each.double().mean()), rel=1e-5)
 
 
+def test_the_learning_rate_has_a_schedule_of_choice(steered_vision: SteeredVision) -> None:
+    given = {"lr": 1e-3, "schedule": "wsd", "warmup_steps": 3, "cooldown": 0.5, "final_lr": 0.5}
+    steered_vision.after = {5: steered_vision.set(schedule="constant")}
+    steered_vision.train(iterations=8, knobs=given)
+    found = [row["lr"] for row in steered_vision.rows()]
+    falling = 1e-3 * (1 - 0.5 * 2 / 4)
+    assert found[:6] == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 8.75e-4, falling])
+    assert found[6:] == [1e-3, 1e-3]
+    with pytest.raises(UsageError, match=r"^--cooldown"):
+        steered_vision.train(knobs={"cooldown": 0.5})
+
+
 def held_out(state: VisionState) -> list[Images]:
     return list(state.source.held_out(0, 1, 64, state.loading, state.device))
 

@@ -6,11 +6,25 @@ from __future__ import annotations
 from typing import Annotated
 
 from hoptui import Knob
+from hoptui_trainer.common.lr_schedule import SCHEDULES
 from hoptui_trainer.common.modes import COMPILE_MODES, OPTIMIZERS, Precision
 
 LearningRate = Annotated[float, Knob(1e-6, 1e-1, scale="log", description="highest learning rate of AdamW")]
+Schedule = Annotated[str, Knob(choices=SCHEDULES, description="course of the learning rate")]
 WarmUp = Annotated[
     float, Knob(0.0, 0.9, description="part of the iterations in which the learning rate rises")
+]
+WarmUpSteps = Annotated[
+    int,
+    Knob(
+        0,
+        1_000_000,
+        scale="log",
+        description="iterations in which the learning rate rises; 0 leaves that to warmup",
+    ),
+]
+CoolDown = Annotated[
+    float, Knob(0.01, 1.0, description="part of the iterations in which it falls at the end, with wsd")
 ]
 FinalRate = Annotated[float, Knob(0.0, 1.0, description="learning rate at the end, as a part of the highest")]
 GradientClip = Annotated[

@@ -3,31 +3,97 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
+from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.options import KnobValues, option_name
+
+SCHEDULES = ("cosine", "onecycle", "wsd", "constant")
 ONECYCLE_START = 1 / 25
 """Where the one-cycle policy begins, as a part of the peak (Smith and Topin 2017; torch's `div_factor`)."""
+WITHOUT_EFFECT = {"cooldown": ("cosine", "onecycle", "constant"), "final_lr": ("constant",)}
+"""Knobs that some schedules do not have."""
 
 
-def scale(schedule: str, step: int, total: int, *, warmup: float, cooldown: float, final: float) -> float:
+class Scheduled(Protocol):
+    """A config with the knobs of a schedule."""
+
+    lr: float
+    schedule: str
+    warmup: float
+    warmup_steps: int
+    cooldown: float
+    final_lr: float
+
+
+def learning_rate(config: Scheduled, step: int, total: int) -> float:
+    """The learning rate of step `step` (from 0) of `total`."""
+    return config.lr * scale(
+        config.schedule,
+        step,
+        total,
+        warmup=config.warmup,
+        warmup_steps=config.warmup_steps,
+        cooldown=config.cooldown,
+        final=config.final_lr,
+    )
+
+
+def check_schedule(config: Scheduled, given: KnobValues) -> None:
+    """Refuse options of a schedule that have no effect. `--warmup` wins over the steps of a checkpoint.
+
+    Args:
+        given: the knobs on the command line, which `config` has already.
+
+    Raises:
+        UsageError: one sentence that begins with the option.
+    """
+    if "warmup" in given:
+        if given.get("warmup_steps"):
+            raise UsageError("--warmup and --warmup-steps: only one of them can be in effect, so give one")
+        config.warmup_steps = 0
+    for name, schedules in WITHOUT_EFFECT.items():
+        if name in given and config.schedule in schedules:
+            raise UsageError(f"{option_name(name)}: it has no effect with --schedule {config.schedule}")
+
+
+def scale(
+    schedule: str,
+    step: int,
+    total: int,
+    *,
+    warmup: float,
+    warmup_steps: int = 0,
+    cooldown: float,
+    final: float,
+) -> float:
     """The learning rate as a part of its peak.
+
+    `onecycle` is torch's `OneCycleLR` with `pct_start=warmup` and `div_factor=25`. `final` is
+    `1 / (div_factor * final_div_factor)` there, 4e-6 by default. Momentum does not change.
 
     Args:
         schedule: `constant`, `cosine`, `onecycle`, or `wsd` (warm-up, stable, decay: Hu et al. 2024).
         step: from 0; beyond the last one, the last one's.
         total: steps of the whole run.
         warmup: part of the steps in which it rises: linearly, from 1/25 on a cosine under `onecycle`.
+        warmup_steps: the number of those steps, also if the run ends sooner; 0: what `warmup` says.
         cooldown: part of the steps in which `wsd` falls linearly at the end.
         final: what the last step has; `constant` does not fall.
     """
     last = total - 1
     step = min(step, last)
-    rise = min(round(warmup * total), last)
+    if schedule == "onecycle":
+        peak = (warmup_steps or warmup * total) - 1
+        if step <= peak and peak > 0:
+            return _cosine(ONECYCLE_START, 1.0, step / peak)
+        peak = max(0.0, peak)
+        return _cosine(1.0, final, (step - peak) / (last - peak) if last > peak else 0.0)
+    rise = warmup_steps or min(round(warmup * total), last)
     if step < rise:
-        if schedule == "onecycle":
-            return _cosine(ONECYCLE_START, 1.0, step / rise)
         return (step + 1) / (rise + 1)
     match schedule:
-        case "cosine" | "onecycle":
+        case "cosine":
             return _cosine(1.0, final, (step - rise) / max(1, last - rise))
         case "wsd":
             fall = max(rise, last - round(cooldown * total))

@@ -10,7 +10,6 @@ from hoptui import Knob
 from hoptui_trainer.common import knobs
 from hoptui_trainer.common.modes import PRECISIONS
 
-SCHEDULES = ("cosine", "onecycle", "wsd", "constant")
 VOCABULARY_MULTIPLE = 128
 """The table of embeddings has a multiple of so many rows: tensor cores want even tiles (nanoGPT's 50,304)."""
 LONGEST = 8_192
@@ -45,11 +44,10 @@ class LMConfig:
     ] = 1024
 
     lr: knobs.LearningRate = 6e-4
-    schedule: Annotated[str, Knob(choices=SCHEDULES, description="course of the learning rate")] = "cosine"
+    schedule: knobs.Schedule = "cosine"
     warmup: knobs.WarmUp = 0.02
-    cooldown: Annotated[
-        float, Knob(0.01, 1.0, description="part of the iterations in which it falls at the end, with wsd")
-    ] = 0.2
+    warmup_steps: knobs.WarmUpSteps = 0
+    cooldown: knobs.CoolDown = 0.2
     final_lr: knobs.FinalRate = 0.1
     weight_decay: Annotated[float, Knob(0.0, 1.0, description="weight decay of AdamW")] = 0.1
     grad_clip: knobs.GradientClip = 1.0

@@ -34,12 +34,17 @@ def declare(run: hoptui.Run, state: LMState, meter: Meter) -> None:
             raise
         in_use = length
 
+    def warm_up_by_part(_: float) -> None:
+        config.warmup_steps = 0
+        handles["warmup_steps"].adopt()
+
     handles = run.knobs(
         config,
         apply={
             **tuning.apply(),
             "batch_tokens": tuning.batch("batch_tokens"),
             "seq_len": lengthen,
+            "warmup": warm_up_by_part,
             "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
             "optimizer": lambda _: tuning.renew(state.choose_optimizer),
             "checkpointing": lambda _: tuning.rebuild(),

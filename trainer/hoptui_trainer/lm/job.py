@@ -20,6 +20,7 @@ from hoptui_trainer.common.job import (
     preset,
     resolve,
 )
+from hoptui_trainer.common.lr_schedule import check_schedule
 from hoptui_trainer.common.options import KnobValues, option_name
 from hoptui_trainer.lm.config import PRESETS, LMConfig
 
@@ -119,6 +120,7 @@ def resolve_job(
         fixed = ((option_name(option), value, saved["config"][option]) for option, value in given.items())
         check_kept((("--preset", job.preset, saved["preset"]), ("--seed", job.seed, seed), *fixed))
     config, notes = resolve(default, saved["config"] if saved else None, knobs)
+    check_schedule(config, knobs)
     resolve_batch(
         config,
         knobs,

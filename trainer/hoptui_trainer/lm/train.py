@@ -11,6 +11,7 @@ from typing import Any
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.flops import conventions, mfu
 from hoptui_trainer.common.launch import Launch, connected, launched
+from hoptui_trainer.common.lr_schedule import learning_rate
 from hoptui_trainer.common.memory import greatest_bytes
 from hoptui_trainer.common.memory_budget import memory_line
 from hoptui_trainer.common.metrics import Finished
@@ -23,7 +24,7 @@ from hoptui_trainer.lm.job import LMOptions, LMPlan, resolve_job
 from hoptui_trainer.lm.preparation_progress import PreparationProgress
 from hoptui_trainer.lm.state import LMState
 from hoptui_trainer.lm.text import Text, prepare_text
-from hoptui_trainer.lm.update import learning_rate, update
+from hoptui_trainer.lm.update import update
 
 WORKLOAD = "lm"
 CONVENTIONS = (

@@ -5,18 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hoptui_trainer.common.lr_schedule import scale
 from hoptui_trainer.common.optimizer import take_step
 from hoptui_trainer.common.phases import PhaseClock
-from hoptui_trainer.lm.config import LMConfig
 from hoptui_trainer.lm.state import LMState
-
-
-def learning_rate(config: LMConfig, step: int, total: int) -> float:
-    """The learning rate of step `step` (from 0) of `total`."""
-    return config.lr * scale(
-        config.schedule, step, total, warmup=config.warmup, cooldown=config.cooldown, final=config.final_lr
-    )
 
 
 def update(state: LMState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:

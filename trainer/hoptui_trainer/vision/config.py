@@ -42,7 +42,10 @@ class VisionConfig:
     grad_accum: knobs.GradAccum = 0
 
     lr: knobs.LearningRate = 1e-3
+    schedule: knobs.Schedule = "cosine"
     warmup: knobs.WarmUp = 0.05
+    warmup_steps: knobs.WarmUpSteps = 0
+    cooldown: knobs.CoolDown = 0.2
     final_lr: knobs.FinalRate = 0.0
     weight_decay: Annotated[float, Knob(0.0, 1.0, description="weight decay of the matrices")] = 0.05
     grad_clip: knobs.GradientClip = 1.0

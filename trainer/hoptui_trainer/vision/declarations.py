@@ -16,11 +16,17 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
     config = state.config
     tuning = KnobChanges(run, state, meter, lambda: declare_cost(run, state))
     reload = dict.fromkeys(LOADING, lambda _: state.reload())
+
+    def warm_up_by_part(_: float) -> None:
+        config.warmup_steps = 0
+        handles["warmup_steps"].adopt()
+
     handles = run.knobs(
         config,
         apply={
             **tuning.apply(),
             "batch_size": tuning.batch("batch_size"),
+            "warmup": warm_up_by_part,
             "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
             "optimizer": lambda _: tuning.renew(state.choose_optimizer),
             "checkpointing": lambda _: tuning.rebuild(),

@@ -19,6 +19,7 @@ from hoptui_trainer.common.job import (
     preset,
     resolve,
 )
+from hoptui_trainer.common.lr_schedule import check_schedule
 from hoptui_trainer.common.options import KnobValues, option_name
 from hoptui_trainer.vision.config import DIGIT_SIZE, IN_MEMORY, LOADING, PRESETS, VisionConfig
 
@@ -111,6 +112,7 @@ def resolve_job(
         )
     _check_applies(data, job, knobs, on_gpu=on_gpu)
     config, notes = resolve(default, saved["config"] if saved else None, knobs)
+    check_schedule(config, knobs)
     if data == "digits":
         config.image_size = DIGIT_SIZE
     resolve_batch(config, knobs, world, total="batch_size", each=1, of="images")

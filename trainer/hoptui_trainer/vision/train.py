@@ -14,6 +14,7 @@ import torch
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.flops import Cost, conventions, mfu
 from hoptui_trainer.common.launch import Launch, connected, launched
+from hoptui_trainer.common.lr_schedule import learning_rate
 from hoptui_trainer.common.memory import greatest_bytes
 from hoptui_trainer.common.memory_budget import memory_line
 from hoptui_trainer.common.metrics import Finished
@@ -27,7 +28,7 @@ from hoptui_trainer.vision.images import Source, digits, synthetic
 from hoptui_trainer.vision.job import VisionOptions, VisionPlan, resolve_job
 from hoptui_trainer.vision.loader import Folder
 from hoptui_trainer.vision.state import VisionState
-from hoptui_trainer.vision.update import evaluate, learning_rate, update
+from hoptui_trainer.vision.update import evaluate, update
 
 WORKLOAD = "vision"
 CONVENTIONS = (

@@ -5,17 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hoptui_trainer.common.lr_schedule import scale
 from hoptui_trainer.common.optimizer import take_step
 from hoptui_trainer.common.phases import PhaseClock
-from hoptui_trainer.vision.config import VisionConfig
 from hoptui_trainer.vision.sampler import share
 from hoptui_trainer.vision.state import VisionState
-
-
-def learning_rate(config: VisionConfig, step: int, total: int) -> float:
-    """The learning rate of step `step` (from 0) of `total`."""
-    return config.lr * scale("cosine", step, total, warmup=config.warmup, cooldown=0, final=config.final_lr)
 
 
 def update(state: VisionState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:
