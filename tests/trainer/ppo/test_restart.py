@@ -124,6 +124,22 @@ def test_a_run_offers_the_sizes_of_its_own_network_and_no_others(monkeypatch: py
     assert (outcome.stage, outcome.effective) == ("failed", 2)
 
 
+def test_a_size_that_another_policy_has_not_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Restart, "due", lambda restart: False)
+
+    def turn(run: Steered) -> None:
+        run.ask("set", knob="policy", value="tiny")
+        run.ask("set", knob="hidden", value=128)
+
+    steered = Steered(monkeypatch, {0: turn})
+    trained(small_job(iterations=2))
+    [outcome] = [o for o in steered.finished() if "hidden" in o.id]
+    assert (outcome.stage, outcome.code, outcome.effective) == ("failed", "setter_failed", 64)
+    assert steered.run.restart_wanted == {"policy": "tiny"}
+
+
 def test_users_read_where_a_resumed_run_goes_on(tmp_path: Path, golden: Golden) -> None:
     trained(small_job(tmp_path, iterations=2, device="cpu", threads=1))
     _, lines = trained(

@@ -96,7 +96,8 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
         """What refuses a network that cannot be, together with what else waits for a new process."""
 
         def check(value: Any) -> None:
-            check_network(config, {**run.restart_wanted, name: value})
+            if value != getattr(config, name):  # else what waited is taken back
+                check_network(config, {**run.restart_wanted, name: value})
 
         return check
 

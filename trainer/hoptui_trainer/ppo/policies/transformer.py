@@ -57,7 +57,7 @@ class PolicyBlock(nn.Module):
         self.up = _linear(d, widths.ff, 1.0, generator)
         self.down = _linear(widths.ff, d, share, generator)
 
-    def forward(self, x: Tensor, turn: Tensor, seen: Tensor, layer: Layer | None) -> Tensor:
+    def forward(self, x: Tensor, turn: Tensor, seen: Tensor, layer: Layer | None = None) -> Tensor:
         """(B, S, d_model) → the same. `seen` (B, 1, S, keys) says which keys an observation looks at.
 
         The keys are those of `x`, or with a memory's layer all of its slots, into which the new ones are
@@ -172,7 +172,7 @@ class Transformer(Policy):
             if self.checkpointing and torch.is_grad_enabled():
                 # Without the state of random numbers: nothing here draws any, and a CUDA graph forbids to
                 # read it.
-                x = checkpoint(block, x, turn, seen, None, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(block, x, turn, seen, use_reentrant=False, preserve_rng_state=False)
             else:
                 x = block(x, turn, seen, None if layers is None else layers[index])
         normed: Tensor = self.norm(x)
