@@ -69,7 +69,7 @@ def test_the_cost_of_vit_b_is_the_published_one() -> None:
     model = ViT(shape, seed=0)
     per_layer = 12 * 768**2
     dense = 6 * 196 * (per_layer + 768 * 768) + 12 * 768 * 196**2 + 6 * 768 * 1000
-    assert model.flops_per_image() == dense
+    assert model.flops_per_sample() == dense
     whole = 6 * 196 * (12 * per_layer + 768 * 768) + 12 * 12 * 768 * 196**2 + 6 * 768 * 1000
     assert whole == pytest.approx(105.6e9, rel=0.02)
 

@@ -47,16 +47,13 @@ def test_a_trial_that_does_not_fit_is_none_and_other_faults_are_raised(
         tiny_state.dry_run.measure(8)
 
 
-def test_a_batch_without_an_image_for_every_rank_is_refused(tiny_state: VisionState) -> None:
-    config = tiny_state.config
-    held, config.batch_size = config.batch_size, 0
-    try:
-        with pytest.raises(ValueError, match="batch_size = 0: 1 ranks need an image each"):
-            tiny_state.fit()
-    finally:
-        config.batch_size = held
-    tiny_state.fit()
-    assert config.micro_batch == 128
+def test_a_batch_without_an_image_for_every_rank_is_refused() -> None:
+    config = preset_config("tiny")
+    config.batch_size = 1
+    with pytest.raises(ValueError, match="batch_size = 1: 2 ranks need an image each"):
+        config.check(2)
+    config.frames, config.batch_size = 2, 2
+    config.check(2)
 
 
 def test_only_matrices_decay(tiny_state: VisionState) -> None:

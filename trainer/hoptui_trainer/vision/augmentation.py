@@ -32,7 +32,7 @@ NONE = Augmentation()
 
 def distorted(images: Tensor, positions: Tensor, key: int, most: Augmentation) -> Tensor:
     """uint8 images (N, C, H, W) as float32 with the same values' range, each distorted by its position
-    (N,).
+    (N,). All frames of a clip (N, F·C, H, W) are distorted alike.
 
     Without any distortion the images themselves come back.
     """

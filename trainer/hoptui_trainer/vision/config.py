@@ -8,11 +8,14 @@ from typing import Annotated, Any
 
 from hoptui import Knob
 from hoptui_trainer.common import knobs
+from hoptui_trainer.common.options import option_name
 
 DIGIT_SIZE = 8
 """Pixels of a digit's side."""
 IN_MEMORY = ("digits", "synthetic")
 """Images that are made and not read."""
+TUBELET = 2
+"""Frames that a patch of a clip spans if nothing else is asked for."""
 LOADING = ("num_workers", "prefetch_factor", "pin_memory")
 """Knobs of how images are read from a folder."""
 
@@ -34,11 +37,11 @@ class VisionConfig:
             1 << 20,
             scale="log",
             cost="shape",
-            unit="images",
-            description="images of one step, on all GPUs together; 0 chooses by data and memory",
+            unit="samples",
+            description="images or clips of one step, on all GPUs together; 0 chooses by data and memory",
         ),
     ] = 1024
-    micro_batch: Annotated[int, knobs.micro_batch("images", most=1 << 16)] = 0
+    micro_batch: Annotated[int, knobs.micro_batch("images or clips", most=1 << 16)] = 0
     grad_accum: knobs.GradAccum = 0
 
     lr: knobs.LearningRate = 1e-3
@@ -53,7 +56,7 @@ class VisionConfig:
 
     num_workers: Annotated[
         int,
-        Knob(0, 256, effect="speed", cost="rebuild", description="processes that read images from a folder"),
+        Knob(0, 256, effect="speed", cost="rebuild", description="processes that read files from a folder"),
     ] = 8
     prefetch_factor: Annotated[
         int,
@@ -62,7 +65,7 @@ class VisionConfig:
             64,
             effect="speed",
             cost="rebuild",
-            description="chunks of 32 images that each process is ahead",
+            description="chunks of 32 images or frames that each process is ahead",
         ),
     ] = 4
     pin_memory: Annotated[
@@ -85,11 +88,23 @@ class VisionConfig:
     mlp_ratio: float = 4.0
     image_size: int = 224
     patch_size: int = 16
+    frames: int = 1
+    tubelet: int = 1
+
+    @property
+    def unit(self) -> str:
+        """What a batch has, in the plural: images or clips."""
+        return "clips" if self.frames > 1 else "images"
+
+    @property
+    def one(self) -> str:
+        """One of them, with its article."""
+        return "a clip" if self.frames > 1 else "an image"
 
     @property
     def patches(self) -> int:
-        """Patches of an image: the tokens of the transformer."""
-        return (self.image_size // self.patch_size) ** 2
+        """Patches of an image or a clip: the tokens of the transformer."""
+        return self.frames // self.tubelet * (self.image_size // self.patch_size) ** 2
 
     @property
     def attention_share(self) -> float:
@@ -99,7 +114,7 @@ class VisionConfig:
 
     @property
     def samples(self) -> int:
-        """Images of one step, of all ranks together."""
+        """Images or clips of one step, of all ranks together."""
         return self.batch_size
 
     def check(self, world: int) -> None:
@@ -109,9 +124,11 @@ class VisionConfig:
             ValueError: one sentence that begins with the name of a knob.
         """
         if 0 < self.batch_size < world:
-            raise ValueError(f"batch_size = {self.batch_size}: {world} ranks need an image each")
+            raise ValueError(f"batch_size = {self.batch_size}: {world} ranks need {self.one} each")
         if self.d_model % self.heads:
             raise ValueError(f"d_model = {self.d_model} must be a multiple of heads = {self.heads}")
+        if self.frames % self.tubelet:
+            raise ValueError(f"frames = {self.frames} must be a multiple of tubelet = {self.tubelet}")
         if self.image_size % self.patch_size:
             nearest = sorted(divisors(self.image_size), key=lambda size: abs(size - self.patch_size))[:2]
             raise ValueError(
@@ -126,16 +143,19 @@ def divisors(number: int) -> list[int]:
 
 
 def many_patches(config: VisionConfig) -> str:
-    """A sentence on images of so many patches that attention takes more work than all else, with the option
-    that helps; empty for others."""
+    """A sentence on images or clips of so many patches that attention takes more work than all else, with
+    the options that help; empty for others."""
     if config.attention_share <= 0.5:
         return ""
-    sizes = divisors(config.image_size)
-    fewer = [cut for size in sizes if (cut := replace(config, patch_size=size)).attention_share <= 0.5]
-    return (
-        f"{config.patches:,} patches an image: attention takes {config.attention_share:.0%} of the FLOPs; "
-        f"--patch-size {fewer[0].patch_size} makes {fewer[0].patches:,} and {fewer[0].attention_share:.0%}"
-    )
+    wider = (replace(config, patch_size=size) for size in divisors(config.image_size))
+    deeper = (replace(config, tubelet=frames) for frames in divisors(config.frames))
+    remedies = []
+    for name, cuts in (("patch_size", wider), ("tubelet", deeper)):
+        if cut := next((cut for cut in cuts if cut.attention_share <= 0.5), None):
+            size, share = getattr(cut, name), cut.attention_share
+            remedies.append(f"{option_name(name)} {size} makes {cut.patches:,} and {share:.0%}")
+    much = f"attention takes {config.attention_share:.0%} of the FLOPs"
+    return "; ".join((f"{config.patches:,} patches {config.one}: {much}", *remedies))
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

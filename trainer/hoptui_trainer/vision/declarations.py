@@ -37,9 +37,9 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
     )
 
     tuning.follow(handles)
-    run.metric("samples_per_s", unit="images/s", headline=True)
-    run.metric("samples", unit="images")
-    run.metric("samples_total", unit="images")
+    run.metric("samples_per_s", unit=f"{config.unit}/s", headline=True)
+    run.metric("samples", unit=config.unit)
+    run.metric("samples_total", unit=config.unit)
     run.metric("loss", unit="nat")
     run.metric("val_loss", unit="nat")
     declare_cost(run, state)
@@ -53,7 +53,7 @@ def without_effect(state: VisionState) -> tuple[str, ...]:
 
 
 def declare_cost(run: hoptui.Run, state: VisionState) -> None:
-    """Declare what an image costs; nothing on a CPU, whose peak is unknown."""
+    """Declare what an image or a clip costs; nothing on a CPU, whose peak is unknown."""
     if state.device.type == "cuda":
-        cost = state.model.flops_per_image()
+        cost = state.model.flops_per_sample()
         run.flops(cost, metric="samples_per_s", precision=state.precision)

@@ -1,4 +1,7 @@
-"""Images in device memory: handwritten digits to learn from, and synthetic ones to measure speed with."""
+"""Images in device memory: handwritten digits to learn from, and synthetic ones to measure speed with.
+
+A clip is its frames one after another: (F·C, H, W), where an image is (C, H, W).
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ POOL_BYTES = 1 << 28
 MOST_SYNTHETIC = 16_384
 SYNTHETIC_CLASSES = 1000
 CHUNK = 32
-"""Images that one worker reads and hands over at a time."""
+"""Images, or frames of clips, that one worker reads and hands over at a time."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """uint8 images (N, C, H, W) and their labels (N,) int64."""
+    """uint8 images (N, C, H, W), or clips (N, F·C, H, W), and their labels (N,) int64."""
 
     images: Tensor
     labels: Tensor
@@ -78,6 +81,7 @@ class Feed(Protocol):
 
 class Source(Protocol):
     """Images to train on (`count`) and to judge by: uint8, `channels` × `image_size`², in `classes` classes.
+    With more than one of `frames`, each is a clip of as many images.
 
     `name` is for users. `judged` is true if there are held-out images whose labels mean something.
     """
@@ -85,6 +89,7 @@ class Source(Protocol):
     name: str
     count: int
     classes: int
+    frames: int
     channels: int
     image_size: int
     distortion: Augmentation
@@ -101,6 +106,16 @@ class Source(Protocol):
         ...
 
 
+def sample_shape(source: Source) -> tuple[int, int, int]:
+    """Of one image (C, H, W), or of one clip (F·C, H, W)."""
+    return source.frames * source.channels, source.image_size, source.image_size
+
+
+def chunk_size(frames: int) -> int:
+    """Images or clips that one worker reads and hands over at a time."""
+    return max(1, CHUNK // frames)
+
+
 class Resident:
     """A source in device memory, which waits for nothing."""
 
@@ -111,9 +126,11 @@ class Resident:
         train: Images,
         held_out: Images | None = None,
         distortion: Augmentation = NONE,
+        frames: int = 1,
     ) -> None:
-        self.name, self.classes, self.distortion = name, classes, distortion
-        self.count, self.channels, self.image_size, _ = train.images.shape
+        self.name, self.classes, self.distortion, self.frames = name, classes, distortion, frames
+        self.count, depth, self.image_size, _ = train.images.shape
+        self.channels = depth // frames
         self.judged = held_out is not None
         self._train, self._held_out = train, held_out
 
@@ -178,11 +195,13 @@ def digits() -> Resident:
     )
 
 
-def synthetic(image_size: int, device: torch.device) -> Resident:
-    """Random pixels with random labels: for speed alone, there is nothing in them to learn."""
+def synthetic(image_size: int, device: torch.device, frames: int = 1) -> Resident:
+    """Random pixels with random labels, as images or as clips of `frames`: for speed alone, there is nothing
+    in them to learn."""
     generator = stream(0, "synthetic images", device)
-    pixels = 3 * image_size**2
-    shape = (min(MOST_SYNTHETIC, max(1, POOL_BYTES // pixels)), 3, image_size, image_size)
+    depth = 3 * frames
+    count = min(MOST_SYNTHETIC, max(1, POOL_BYTES // (depth * image_size**2)))
+    shape = (count, depth, image_size, image_size)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator, device=device)
     labels = torch.randint(0, SYNTHETIC_CLASSES, shape[:1], generator=generator, device=device)
-    return Resident("synthetic", SYNTHETIC_CLASSES, Images(images, labels))
+    return Resident("synthetic", SYNTHETIC_CLASSES, Images(images, labels), frames=frames)

@@ -21,9 +21,9 @@ from hoptui_trainer.common.job import (
 )
 from hoptui_trainer.common.lr_schedule import check_schedule
 from hoptui_trainer.common.options import KnobValues, option_name
-from hoptui_trainer.vision.config import DIGIT_SIZE, IN_MEMORY, LOADING, PRESETS, VisionConfig
+from hoptui_trainer.vision.config import DIGIT_SIZE, IN_MEMORY, LOADING, PRESETS, TUBELET, VisionConfig
 
-SIZES = ("image_size", "patch_size")
+SIZES = ("image_size", "patch_size", "frames", "tubelet")
 """Options that a run keeps: its weights would mean something else."""
 
 
@@ -34,13 +34,17 @@ class VisionOptions(JobOptions):
     Parameters
     ----------
     data
-        digits (8 × 8 pixels), synthetic (for speed), or a folder of images [default: tiny: digits, else
-        synthetic].
+        digits (8 × 8 pixels), synthetic (for speed), or a folder: class/image.jpg, or class/clip/frame.jpg
+        with --frames [default: tiny: digits, else synthetic].
     image_size
         Pixels of an image's side, for synthetic images and those in a folder [default: tiny: 8, else 224].
     patch_size
         Pixels of a patch's side, which divides the image's; a patch is a token [default: tiny: 4, vit-g: 14,
         else 16].
+    frames
+        Frames of a clip, evenly spaced over its files; 1 trains on single images [default: 1].
+    tubelet
+        Frames that a patch spans, which divide those of a clip [default: 2 with --frames, else 1].
     until_accuracy
         End as soon as so large a part of the held-out images is classified right.
     until_loss
@@ -50,6 +54,8 @@ class VisionOptions(JobOptions):
     data: str | None = None
     image_size: AtLeastOne | None = None
     patch_size: AtLeastOne | None = None
+    frames: AtLeastOne | None = None
+    tubelet: AtLeastOne | None = None
     until_accuracy: float | None = None
     until_loss: float | None = None
 
@@ -69,7 +75,7 @@ class VisionOptions(JobOptions):
         return found
 
     def sizes(self) -> dict[str, Any]:
-        """The options given for the size of the images and of their patches, by the names of the config."""
+        """The options given for the size of images, clips and their patches, by the names of the config."""
         return {name: size for name in SIZES if (size := getattr(self, name)) is not None}
 
 
@@ -99,15 +105,17 @@ def resolve_job(
     if saved is None:
         data = job.data or ("digits" if chosen == "tiny" else "synthetic")
         name, seed = job.name or f"vision-{chosen}", job.seed or 0
-        default = dataclasses.replace(default, **job.sizes())
+        tubelet = TUBELET if (job.frames or 1) > 1 else 1
+        default = dataclasses.replace(default, **{"tubelet": tubelet, **job.sizes()})
     else:
         data, name, seed = saved["data"], job.name or saved["name"], saved["seed"]
+        held = {"frames": 1, "tubelet": 1, **saved["config"]}
         check_kept(
             (
                 ("--preset", job.preset, saved["preset"]),
                 ("--data", job.data, data),
                 ("--seed", job.seed, seed),
-                *((option_name(name), size, saved["config"][name]) for name, size in job.sizes().items()),
+                *((option_name(name), size, held[name]) for name, size in job.sizes().items()),
             )
         )
     _check_applies(data, job, knobs, on_gpu=on_gpu)
@@ -115,7 +123,7 @@ def resolve_job(
     check_schedule(config, knobs)
     if data == "digits":
         config.image_size = DIGIT_SIZE
-    resolve_batch(config, knobs, world, total="batch_size", each=1, of="images")
+    resolve_batch(config, knobs, world, total="batch_size", each=1, of=config.unit)
     check_sizes(config, world)
     return VisionPlan(chosen, data, name, seed, config, notes)
 
@@ -130,6 +138,10 @@ def _check_applies(data: str, job: VisionOptions, given: KnobValues, *, on_gpu: 
         raise UsageError(
             f"--image-size {job.image_size}: digits have {DIGIT_SIZE} pixels; --data synthetic or a folder "
             "takes other sizes"
+        )
+    if data == "digits" and (job.frames or 1) > 1:
+        raise UsageError(
+            f"--frames {job.frames}: digits are single images; --data synthetic or a folder has clips"
         )
     for name in LOADING:
         if name in given and data in IN_MEMORY:

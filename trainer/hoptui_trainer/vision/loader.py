@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.vision.augmentation import Augmentation
 from hoptui_trainer.vision.image_folder import FileImages, find
-from hoptui_trainer.vision.images import CHUNK, Feed, Images, Loading
+from hoptui_trainer.vision.images import Feed, Images, Loading, chunk_size
 from hoptui_trainer.vision.sampler import ImageSampler
 
 LEFT_TO_THE_TRAINER = (signal.SIGINT, signal.SIGTERM)
@@ -35,19 +35,22 @@ PHOTOS = Augmentation(turn=0.0, zoom=0.15, shift=0.08, flip=True)
 
 
 class Folder:
-    """A source of files: see `folder.find` for what is held out.
+    """A source of files: see `image_folder.find` for how images and clips lie in it, and for what is held
+    out.
 
     Raises:
-        UsageError: the folder holds no images, one folder a class.
+        UsageError: the folder holds no images, or no clips, one folder a class.
     """
 
-    def __init__(self, root: Path, image_size: int) -> None:
-        names, train, held_out = find(root)
-        self.name, self.count, self.classes = f"{root} ({len(train):,} images)", len(train), len(names)
-        self.channels, self.image_size = 3, image_size
+    def __init__(self, root: Path, image_size: int, frames: int = 1) -> None:
+        names, train, held_out = find(root, frames)
+        unit = "clips" if frames > 1 else "images"
+        self.name, self.count, self.classes = f"{root} ({len(train):,} {unit})", len(train), len(names)
+        self.frames, self.channels, self.image_size = frames, 3, image_size
         self.distortion = PHOTOS
         self.judged = len(held_out) > 0
-        self._train, self._held_out = FileImages(train, image_size), FileImages(held_out, image_size)
+        self._train = FileImages(train, image_size, frames)
+        self._held_out = FileImages(held_out, image_size, frames)
 
     def feed(self, seed: int, first: int, step: int, loading: Loading, device: torch.device) -> Feed:
         return Loader(self._train, seed, first, step, loading, device)
@@ -56,7 +59,7 @@ class Folder:
         self, rank: int, world: int, size: int, loading: Loading, device: torch.device
     ) -> Iterator[Images]:
         mine = range(rank, len(self._held_out), world)
-        size = min(size, CHUNK)
+        size = min(size, chunk_size(self.frames))
         chunks = [list(mine[i : i + size]) for i in range(0, len(mine), size)]
         workers = Workers(self._held_out, chunks, loading, device)
         try:
@@ -76,7 +79,7 @@ class Loader:
     def __init__(
         self, files: FileImages, seed: int, first: int, step: int, loading: Loading, device: torch.device
     ) -> None:
-        self._files, self._device = files, device
+        self._files, self._device, self._chunk = files, device, chunk_size(files.frames)
         self._order = ImageSampler(seed, len(files), "cpu")
         self._first, self._step = first, step
         self._chunks: list[Images] = []
@@ -85,23 +88,23 @@ class Loader:
 
     def begin(self, positions: range) -> None:
         """Forget the images before `positions`, and wait for the workers until those there are read."""
-        passed = self._place(positions.start) // CHUNK
+        passed = self._place(positions.start) // self._chunk
         del self._chunks[:passed]
-        self._first += passed * CHUNK * self._step
+        self._first += passed * self._chunk * self._step
         self._read(positions)
 
     def take(self, positions: range) -> Images:
         """The images at `positions`, of which none may lie before those begun; waits for what is not read
         yet."""
         self._read(positions)
-        start, count, size = self._place(positions.start), len(positions), self._files.size
+        start, count = self._place(positions.start), len(positions)
         found = Images(
-            torch.empty(count, 3, size, size, dtype=torch.uint8, device=self._device),
+            torch.empty(count, *self._files.shape, dtype=torch.uint8, device=self._device),
             torch.empty(count, dtype=torch.int64, device=self._device),
         )
         filled = 0
         while filled < count:
-            number, first = divmod(start + filled, CHUNK)
+            number, first = divmod(start + filled, self._chunk)
             part = slice(first, first + count - filled)
             more = len(self._chunks[number].labels[part])
             found.images[filled : filled + more].copy_(self._chunks[number].images[part], non_blocking=True)
@@ -126,7 +129,7 @@ class Loader:
         self._open.clear()
 
     def _begin(self, position: int, loading: Loading) -> None:
-        ahead = _Ahead(self._order, position, self._step)
+        ahead = _Ahead(self._order, position, self._step, self._chunk)
         self._open.append((ahead, Workers(self._files, ahead, loading, self._device)))
 
     def _place(self, position: int) -> int:
@@ -138,7 +141,7 @@ class Loader:
 
     def _read(self, positions: range) -> None:
         assert positions.step == self._step
-        while len(self._chunks) * CHUNK <= self._place(positions.start) + max(0, len(positions) - 1):
+        while len(self._chunks) * self._chunk <= self._place(positions.start) + max(0, len(positions) - 1):
             while (chunk := next(self._open[0][1], None)) is None:
                 self._open.popleft()[1].close()
             self._chunks.append(chunk)
@@ -161,7 +164,7 @@ class Workers(Iterator[Images]):
         before = set(multiprocessing.active_children())
         self._files = files
         self._pin = loading.pin_memory and device.type == "cuda"
-        self._slots = _Slots(loading.chunks, files.size)
+        self._slots = _Slots(loading.chunks, (chunk_size(files.frames), *files.shape))
         loader = DataLoader(
             _Reader(files, self._slots.memory),
             batch_size=None,
@@ -213,15 +216,16 @@ class _Task(NamedTuple):
 
 
 class _Slots:
-    """Memory that workers share with the trainer: `memory` (slots, CHUNK, 3, size, size) uint8.
+    """Memory that workers share with the trainer: `memory` (slots, *chunk) uint8, where `chunk` is the shape
+    of as many samples as one worker hands over at a time.
 
     It is handed on by forking and has no name: a container's few megabytes of /dev/shm do not limit it, and
     it is gone with the last process. `given` are the tasks given out, in their order, whose slots are not yet
     back in `free`.
     """
 
-    def __init__(self, count: int, size: int) -> None:
-        shape = (count, CHUNK, 3, size, size)
+    def __init__(self, count: int, chunk: tuple[int, ...]) -> None:
+        shape = (count, *chunk)
         self.memory = torch.frombuffer(mmap.mmap(-1, math.prod(shape)), dtype=torch.uint8).view(shape)
         self.free = deque(range(count))
         self.given: deque[_Task] = deque()
@@ -250,18 +254,18 @@ class _Reader(Dataset[str]):
 
 
 class _Ahead:
-    """The chunks from a position on, until `ended` is set; `next` is the position of the first one not
-    asked for."""
+    """The chunks of `size` samples from a position on, until `ended` is set; `next` is the position of the
+    first one not asked for."""
 
-    def __init__(self, order: ImageSampler, position: int, step: int) -> None:
-        self._order, self._step = order, step
+    def __init__(self, order: ImageSampler, position: int, step: int, size: int) -> None:
+        self._order, self._step, self._span = order, step, size * step
         self.next = position
         self.ended = False
 
     def __iter__(self) -> Iterator[list[int]]:
         while not self.ended:
-            positions = range(self.next, self.next + CHUNK * self._step, self._step)
-            self.next += CHUNK * self._step
+            positions = range(self.next, self.next + self._span, self._step)
+            self.next += self._span
             yield self._order.images(positions).tolist()
 
 

@@ -3,6 +3,10 @@ every matmul.
 
 Without a class token, a 224 × 224 image in patches of 16 is 196 tokens and not 197, and every row of every
 product is one token of one image.
+
+A patch of a clip spans some frames: a tubelet, and all tubelets attend to each other (Arnab et al. 2021,
+arXiv:2103.15691, sections 3.2 and 3.3). Patches are cut by reshaping and embedded by a matmul, so no
+convolution runs.
 """
 
 from __future__ import annotations
@@ -21,8 +25,11 @@ from hoptui_trainer.common.init_rng import stream
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What decides the sizes of the weights: images of `channels` × `image_size`², and the transformer on
-    their patches. `mlp_width` is the width between the two layers of each MLP."""
+    """What decides the sizes of the weights: images of `channels` × `image_size`², or clips of `frames` of
+    them, and the transformer on their patches.
+
+    A patch spans `tubelet` frames. `mlp_width` is the width between the two layers of each MLP.
+    """
 
     image_size: int
     channels: int
@@ -32,24 +39,38 @@ class Shape:
     layers: int
     heads: int
     mlp_width: int
+    frames: int = 1
+    tubelet: int = 1
 
     def __post_init__(self) -> None:
         if self.image_size % self.patch_size:
             raise ValueError(
                 f"images of {self.image_size} pixels cannot be cut into patches of {self.patch_size}"
             )
+        if self.frames % self.tubelet:
+            raise ValueError(f"clips of {self.frames} frames cannot be cut into tubelets of {self.tubelet}")
         if self.d_model % self.heads:
             raise ValueError(f"a width of {self.d_model} cannot be shared by {self.heads} heads")
 
     @property
     def tokens(self) -> int:
-        """Patches of one image."""
+        """Patches of one image or clip."""
+        return self.steps * self.places
+
+    @property
+    def steps(self) -> int:
+        """Patches one after another in time: 1 in an image."""
+        return self.frames // self.tubelet
+
+    @property
+    def places(self) -> int:
+        """Patches side by side."""
         return (self.image_size // self.patch_size) ** 2
 
     @property
     def patch_values(self) -> int:
         """Numbers in one patch."""
-        return self.channels * self.patch_size**2
+        return self.tubelet * self.channels * self.patch_size**2
 
 
 class ViTBlock(nn.Module):
@@ -75,7 +96,8 @@ class ViTBlock(nn.Module):
 
 
 class ViT(nn.Module):
-    """Classifies uint8 images (N, C, H, W): logits (N, classes), float32.
+    """Classifies uint8 images (N, C, H, W), or clips (N, F·C, H, W) with one frame after another: logits
+    (N, classes), float32.
 
     With `checkpointing`, the backward pass computes the blocks again instead of keeping their activations.
     """
@@ -86,7 +108,9 @@ class ViT(nn.Module):
         self.checkpointing = False
         with torch.device("meta"):  # torch's own initialisation would draw from its global generator
             self.patches_in = nn.Linear(shape.patch_values, shape.d_model)
-            self.position = nn.Parameter(torch.empty(shape.tokens, shape.d_model))
+            self.position = nn.Parameter(torch.empty(shape.places, shape.d_model))
+            moments = nn.Parameter(torch.empty(shape.steps, shape.d_model))
+            self.time_position = moments if shape.steps > 1 else None
             self.blocks = nn.ModuleList(ViTBlock(shape) for _ in range(shape.layers))
             self.norm = nn.LayerNorm(shape.d_model)
             self.head = nn.Linear(shape.d_model, shape.classes)
@@ -94,9 +118,9 @@ class ViT(nn.Module):
         self._initialise(stream(seed, "vision weights"))
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.patches_in(patches(images, self.shape.patch_size))
+        x = self.patches_in(patches(images, self.shape.patch_size, self.shape.steps))
         # In half precision the sum of all blocks stays in it: half the traffic.
-        x = x + self.position.to(x.dtype)
+        x = x + self.positions().to(x.dtype)
         for block in self.blocks:
             if self.checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
@@ -105,13 +129,20 @@ class ViT(nn.Module):
         logits: Tensor = self.head(self.norm(x).mean(1))
         return logits.float()  # softmax in half precision would cost accuracy
 
-    def flops_per_image(self) -> float:
-        """FLOPs of training on one image: 6·N for each of its tokens plus attention; the head sees one vector
-        an image."""
+    def positions(self) -> Tensor:
+        """What is added to the patches (T, d): one vector for the place, and in clips another for the
+        time."""
+        if self.time_position is None:
+            return self.position
+        return (self.time_position[:, None] + self.position).flatten(0, 1)
+
+    def flops_per_sample(self) -> float:
+        """FLOPs of training on one image or clip: 6·N for each of its tokens plus attention; the head sees
+        one vector for all of them."""
         shape = self.shape
         head = shape.d_model * shape.classes
-        each = sum(weight.numel() for weight in self.parameters() if weight.ndim == 2)
-        each -= head + self.position.numel()
+        matrices = (weight for name, weight in self.named_parameters() if is_matrix(name, weight))
+        each = sum(weight.numel() for weight in matrices) - head
         return shape.tokens * transformer_flops(each, shape.layers, shape.d_model, shape.tokens) + 6 * head
 
     @torch.no_grad()
@@ -130,11 +161,23 @@ class ViT(nn.Module):
         # As large as the patches: the pooled sum knows no order.
         self.position.normal_(0, 1, generator=generator)
         self.head.weight.zero_()
+        if self.time_position is not None:
+            self.time_position.normal_(0, 1, generator=generator)
 
 
-def patches(images: Tensor, size: int) -> Tensor:
-    """uint8 images (N, C, H, W) as patches (N, T, C·size²) with values from −1 to 1."""
+def is_matrix(name: str, parameter: Tensor) -> bool:
+    """Whether a parameter of a `ViT` is the matrix of a product, and not a position, a norm or a bias."""
+    return parameter.ndim == 2 and not name.endswith("position")
+
+
+def patches(images: Tensor, size: int, steps: int = 1) -> Tensor:
+    """uint8 images (N, C, H, W) as patches (N, T, C·size²) with values from −1 to 1.
+
+    Clips (N, F·C, H, W) are cut into as many `steps` in time: patches (N, T, F·C/steps·size²), those of the
+    first step first.
+    """
     count, channels, height, width = images.shape
-    cut = images.view(count, channels, height // size, size, width // size, size)
-    flat = cut.permute(0, 2, 4, 1, 3, 5).reshape(count, -1, channels * size * size)
+    deep = channels // steps
+    cut = images.view(count, steps, deep, height // size, size, width // size, size)
+    flat = cut.permute(0, 1, 3, 5, 2, 4, 6).reshape(count, -1, deep * size * size)
     return flat.float() / 127.5 - 1

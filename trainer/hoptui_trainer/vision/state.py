@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -24,19 +25,26 @@ from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.supervised_state import SupervisedState
 from hoptui_trainer.vision.augmentation import distorted
 from hoptui_trainer.vision.config import LOADING, VisionConfig
-from hoptui_trainer.vision.images import CHUNK, Feed, Images, Loading, Resident, Source
-from hoptui_trainer.vision.model import Shape, ViT
+from hoptui_trainer.vision.images import (
+    Feed,
+    Images,
+    Loading,
+    Resident,
+    Source,
+    chunk_size,
+    sample_shape,
+)
+from hoptui_trainer.vision.model import Shape, ViT, is_matrix
 from hoptui_trainer.vision.sampler import share
 
 RULE, FIRST, MOST = 256, 64, 1024
 """Images of a micro-batch: on a CPU, and the smallest and the largest that is tried on a GPU."""
 USUAL_PATCHES = 196
-"""Patches of an image that these are meant for, of 224² pixels in patches of 16²; of larger ones there are
-fewer."""
+"""Patches of an image that these are meant for: 224² pixels in patches of 16²."""
 
 
 class VisionState(SupervisedState[VisionConfig, ViT]):
-    """The state of a vision run; a sample of the stream is an image.
+    """The state of a vision run; a sample of the stream is an image or a clip.
 
     Whatever changes how `config` loads images calls `reload` afterwards. `close` ends the workers.
 
@@ -119,20 +127,20 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         self._losses = compiled(losses, self.compile_mode)
 
     def choose_batch(self) -> None:
-        """Choose `batch_size` if it is 0: all images, what memory holds at once, or the most images that an
+        """Choose `batch_size` if it is 0: all images or clips, what memory holds at once, or the most that an
         automatic batch has.
 
         Raises:
-            MemoryError: memory does not hold one image.
+            MemoryError: memory does not hold one of them.
         """
         if self.config.batch_size:
             return
         available = self.source.count
         if self.loads:  # a batch is read into the machine's memory, half of which is left to what is ahead
             room = limit_bytes(torch.device("cpu"), self.ranks.local_world) // 2
-            each = self.source.channels * self.source.image_size**2
+            each = math.prod(sample_shape(self.source))
             available = min(available, min(self.ranks.gather(room // each)) * self.ranks.world)
-        self._choose_batch("batch_size", available, 1, "images")
+        self._choose_batch("batch_size", available, 1, self.config.unit)
 
     def fit(self, *, give_way: bool = False) -> None:
         """Bring micro-batches to the sizes that `config` now has; a `micro_batch` of 0 is chosen.
@@ -210,10 +218,11 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
 
     @property
     def sizes(self) -> Sizes:
-        """The micro-batches to choose from, as many as have about the same number of patches."""
+        """The micro-batches to choose from: smaller ones where a sample has more patches."""
         fewer = max(1, self.model.shape.tokens // USUAL_PATCHES)
-        rule, first, most = (max(1, images // fewer) for images in (RULE, FIRST, MOST))
-        return Sizes(rule, first, most, each=1, unit="images", samples="images")
+        rule, first, most = (max(1, size // fewer) for size in (RULE, FIRST, MOST))
+        unit = self.config.unit
+        return Sizes(rule, first, most, each=1, unit=unit, samples=unit)
 
     @property
     def shape(self) -> dict[str, int]:
@@ -232,15 +241,16 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         """
         if not self.loads:
             return
-        each = self.source.channels * self.source.image_size**2
+        each = math.prod(sample_shape(self.source))
         batch = each * largest_share(self.config, self.ranks.world)
-        ahead = each * CHUNK * self.loading.chunks
+        ahead = each * chunk_size(self.source.frames) * self.loading.chunks
         # Of the rank that has least: a rank that went on alone would wait for the one that refuses.
         limit = min(self.ranks.gather(limit_bytes(torch.device("cpu"), self.ranks.local_world)))
         room = f"of the machine's memory on each rank, which has {limit / 1e9:.1f} GB for them"
         if batch > limit:
             raise ValueError(
-                f"batch_size = {self.config.batch_size}: its images take {batch / 1e9:.1f} GB {room}"
+                f"batch_size = {self.config.batch_size}: its {self.config.unit} take {batch / 1e9:.1f} GB "
+                f"{room}"
             )
         if batch + ahead > limit:
             raise ValueError(
@@ -261,9 +271,9 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         self._attended = dtype
 
     def _pass(self, size: int) -> None:
-        """Add the gradient of `size` images of noise: black ones would draw less power than images do."""
+        """Add the gradient of `size` samples of noise: black ones would draw less power than images do."""
         source, noise = self.source, stream(self.seed, "trial images", self.device)
-        shape = (size, source.channels, source.image_size, source.image_size)
+        shape = (size, *sample_shape(source))
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=noise, device=self.device)
         batch = Images(images, torch.zeros(size, dtype=torch.int64, device=self.device))
         torch.autograd.backward(self.losses(batch, torch.arange(size, device=self.device))[0])
@@ -284,11 +294,13 @@ def model_shape(config: VisionConfig, source: Source) -> Shape:
         layers=config.layers,
         heads=config.heads,
         mlp_width=round(config.mlp_ratio * config.d_model),
+        frames=source.frames,
+        tubelet=config.tubelet,
     )
 
 
 def groups(model: ViT, weight_decay: float) -> list[dict[str, Any]]:
     """The parameters of a model for its optimizer: matrices, which decay, and others, which do not."""
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and name != "position"]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or name == "position"]
+    matrices = [p for name, p in model.named_parameters() if is_matrix(name, p)]
+    others = [p for name, p in model.named_parameters() if not is_matrix(name, p)]
     return [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]

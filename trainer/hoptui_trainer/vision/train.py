@@ -31,24 +31,22 @@ from hoptui_trainer.vision.state import VisionState
 from hoptui_trainer.vision.update import evaluate, update
 
 WORKLOAD = "vision"
-CONVENTIONS = (
-    "loss: cross-entropy in nats an image, of the step's batch or of all held-out images; accuracy: of these",
-    "images/s: since the line before, of all GPUs together, everything included",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisionResult(SupervisedResult):
     """How a run ended.
 
-    `samples` counts the whole run. `samples_per_s` is its steady rate on all GPUs together, without the first
-    iteration, evaluations, checkpoints, and what is tried out for a knob.
+    `samples` counts the whole run: images, or clips of `frames`. `samples_per_s` is its steady
+    rate on all GPUs together, without the first iteration, evaluations, checkpoints, and what is tried out
+    for a knob.
     """
 
     workload = WORKLOAD
 
     data: str
     batch_size: int
+    frames: int
     samples: int
     samples_per_s: float | None
     val_loss: float | None = None
@@ -58,14 +56,13 @@ class VisionResult(SupervisedResult):
 
     def sentence(self) -> str:
         """The result for users."""
+        unit = "clips" if self.frames > 1 else "images"
         judged = (
             f", held out loss {self.val_loss:.4f}, accuracy {self.accuracy:.1%}"
             if self.val_loss is not None
             else ""
         )
-        return self.summary(
-            f"{amount(self.samples)} images ({self.data}){judged}", self.samples_per_s, "images"
-        )
+        return self.summary(f"{amount(self.samples)} {unit} ({self.data}){judged}", self.samples_per_s, unit)
 
 
 def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -> VisionResult:
@@ -95,9 +92,9 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
             for iteration in session.iterations():
                 lr = learning_rate(state.config, iteration - state.born, job.iterations - state.born)
                 metrics = update(state, lr, active.clock)
-                images = state.config.batch_size
-                ideal = utilization(state, images)
-                session.learned(metrics, images, ideal, samples=images, samples_total=state.position, lr=lr)
+                count = state.config.batch_size
+                ideal = utilization(state, count)
+                session.learned(metrics, count, ideal, samples=count, samples_total=state.position, lr=lr)
                 if job.evaluation_due(state.iteration) and state.source.judged:
                     with session.apart("evaluation"):
                         figures = evaluate(state)
@@ -113,6 +110,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
                 **session.figures(),
                 data=state.source.name,
                 batch_size=state.config.batch_size,
+                frames=state.source.frames,
                 samples=state.position,
                 samples_per_s=meter.rate(),
             )
@@ -131,13 +129,13 @@ def resolve(job: VisionOptions, knobs: KnobValues, launch: Launch) -> tuple[Visi
     saved, ranks = launch.saved, launch.ranks
     with launch.resolving():
         plan = resolve_job(job, knobs, saved, world=ranks.world, on_gpu=launch.on_gpu)
-        source = find_source(plan, launch.device)
-        check_alike(ranks, (source.count, source.classes), f"--data {plan.data}", "images")
+        source, unit = find_source(plan, launch.device), plan.config.unit
+        check_alike(ranks, (source.count, source.classes), f"--data {plan.data}", unit)
         if (judging := job.judging) and not source.judged:
-            raise UsageError(f"{judging[0]}: there are no held-out images in {source.name}")
+            raise UsageError(f"{judging[0]}: there are no held-out {unit} in {source.name}")
         if saved and saved["images"] != source.count:
             raise UsageError(
-                f"--resume {job.resume}: its run has {saved['images']} images, and now there are "
+                f"--resume {job.resume}: its run has {saved['images']} {unit}, and now there are "
                 f"{source.count}"
             )
     return plan, source
@@ -159,33 +157,42 @@ def prepare(plan: VisionPlan, source: Source, launch: Launch) -> VisionState:
 
 
 def find_source(plan: VisionPlan, device: torch.device) -> Source:
-    """The images that the plan names."""
+    """The images or clips that the plan names."""
+    config = plan.config
     match plan.data:
         case "digits":
             return digits()
         case "synthetic":
-            return synthetic(plan.config.image_size, device)
+            return synthetic(config.image_size, device, config.frames)
         case folder:
-            return Folder(Path(folder), plan.config.image_size)
+            return Folder(Path(folder), config.image_size, config.frames)
 
 
 def introduction(plan: VisionPlan, state: VisionState, saved: Mapping[str, Any] | None) -> list[str]:
     """What is run, where it goes on, the source of each knob that two sources disagree on, and what the
     lines mean."""
-    config, source, world = state.config, state.source, state.ranks.world
-    patches = f"{state.model.shape.tokens} patches of {config.patch_size}"
+    config, source, world, unit = state.config, state.source, state.ranks.world, state.config.unit
+    patch, each = f"{config.patch_size}²", f"{source.channels} × {source.image_size}²"
+    if source.frames > 1:
+        patch, each = f"{config.tubelet} × {patch}", f"{source.frames} × {each}"
+    patches = f"{state.model.shape.tokens} patches of {patch}"
     lines = [
         f"{plan.name}: ViT of {amount(state.parameters)} parameters ({model_size(state.shape)}, {patches}), "
         f"{state.computation}",
-        f"images: {source.name}, {source.channels} × {source.image_size}², {source.classes:,} classes",
-        f"a step: {config.batch_size:,} images = {world} × {config.grad_accum} × {config.micro_batch} "
-        "(ranks × pieces × images in one)",
+        f"{unit}: {source.name}, {each}, {source.classes:,} classes",
+        f"a step: {config.batch_size:,} {unit} = {world} × {config.grad_accum} × {config.micro_batch} "
+        f"(ranks × pieces × {unit} in one)",
         memory_line(state.device, state.ranks.local_world),
     ]
     if saved:
-        lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} images")
-    means = conventions(state.device, "; an image is its patches")
-    return [*lines, *plan.notes, *state.notes, *CONVENTIONS, *means]
+        lines.append(f"resumed after iteration {state.iteration:,} and {amount(state.position)} {unit}")
+    means = (
+        f"loss: cross-entropy in nats {config.one}, of the step's batch or of all held-out {unit}; "
+        "accuracy: of these",
+        f"{unit}/s: since the line before, of all GPUs together, everything included",
+        *conventions(state.device, f"; {config.one} is its patches"),
+    )
+    return [*lines, *plan.notes, *state.notes, *means]
 
 
 def progress(job: VisionOptions, state: VisionState, done: Finished, samples_per_s: float) -> list[str]:
@@ -195,13 +202,13 @@ def progress(job: VisionOptions, state: VisionState, done: Finished, samples_per
         f"accuracy in training {float(done.metrics['train_accuracy']):.1%}" if state.source.judged else "",
         f"gradient {float(done.metrics['grad_norm']):.3g}",
     )
-    rate = f"{samples_per_s:,.0f} images/s ({state.source.name})"
+    rate = f"{samples_per_s:,.0f} {state.config.unit}/s ({state.source.name})"
     used = utilization(state, samples_per_s)
     return line_parts(done.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))
 
 
 def utilization(state: VisionState, samples_per_s: float) -> float | None:
-    """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of images: their
-    seconds at the peak."""
-    cost = Cost(state.model.flops_per_image(), state.precision)
+    """MFU at this rate of all GPUs together; None where it would mean nothing. Of a number of images or
+    clips: their seconds at the peak."""
+    cost = Cost(state.model.flops_per_sample(), state.precision)
     return mfu(cost, samples_per_s, state.device, state.ranks.world)
