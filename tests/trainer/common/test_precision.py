@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hoptui_trainer.common.errors import UsageError
-from hoptui_trainer.common.precision import autocast, choose_precision, compute_dtype, grad_scaler
+from hoptui_trainer.common.precision import autocast, choose_precision, compute_dtype, grad_scaler, use
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -50,3 +50,16 @@ def test_autocast_computes_in_the_precision_asked_for(precision: str) -> None:
 def test_losses_are_scaled_under_fp16_alone() -> None:
     assert grad_scaler("fp16", CPU).is_enabled()
     assert not grad_scaler("bf16", CPU).is_enabled()
+
+
+def test_float32_products_use_tf32_unless_fp32_is_asked_for() -> None:
+    matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    found = {}
+    try:
+        for precision in ("fp32", "tf32", "bf16"):
+            use(precision)  # type: ignore[arg-type]
+            found[precision] = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = convolutions
+    assert found == {"fp32": ("highest", False), "tf32": ("high", True), "bf16": ("high", True)}

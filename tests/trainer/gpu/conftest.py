@@ -70,7 +70,7 @@ def device() -> torch.device:
 def _as_it_was() -> Iterator[None]:
     """Leave the process as the test found it: number formats, kernels, compiled code and memory are the
     process's own."""
-    matmul = torch.get_float32_matmul_precision()
+    matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     yield
     torch.cuda.set_sync_debug_mode("default")
     torch.cuda.set_per_process_memory_fraction(1.0)
@@ -78,5 +78,6 @@ def _as_it_was() -> Iterator[None]:
         switch(True)
     cuda.enable_math_sdp(True)
     torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32 = convolutions
     torch.compiler.reset()
     release(torch.device("cuda", torch.cuda.current_device()))

@@ -43,8 +43,11 @@ def compute_dtype(precision: Precision) -> torch.dtype:
 
 
 def use(precision: Precision) -> None:
-    """Let float32 matmuls use TF32 unless `fp32` is asked for. For the whole process."""
-    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    """Let float32 products use TF32 unless `fp32` is asked for: matmuls, and convolutions, of which this
+    trainer has none. For the whole process."""
+    shorter = precision != "fp32"
+    torch.set_float32_matmul_precision("high" if shorter else "highest")
+    torch.backends.cudnn.allow_tf32 = shorter
 
 
 def autocast(precision: Precision, device: torch.device) -> torch.autocast:
