@@ -57,7 +57,7 @@ def test_float32_products_use_tf32_unless_fp32_is_asked_for() -> None:
     found = {}
     try:
         for precision in ("fp32", "tf32", "bf16"):
-            use(precision)  # type: ignore[arg-type]
+            use(precision)
             found[precision] = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     finally:
         torch.set_float32_matmul_precision(matmul)
