@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hoptui_trainer.common.checkpoint import checkpoint_path, read_checkpoint
+from hoptui_trainer.common.checkpoint import best_path, checkpoint_path, read_checkpoint
 from hoptui_trainer.lm.job import LMOptions
 from hoptui_trainer.lm.train import train as train_lm
 from hoptui_trainer.ppo.job import PPOOptions
@@ -45,10 +45,17 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     for number in range(60):
         (corpus / f"{number}.txt").write_text(" ".join(str(number * n % 97) for n in range(200)))
 
-    def train(workload: str, name: str, device: torch.device, iterations: int, resume: Path | None) -> Path:
+    def train(
+        workload: str,
+        name: str,
+        device: torch.device,
+        iterations: int,
+        resume: Path | None,
+        evaluate_every: int = 0,
+    ) -> Path:
         options: dict[str, Any] = {
             "iterations": iterations,
-            "evaluate_every": 0,
+            "evaluate_every": evaluate_every,
             "device": device.type,
             "threads": 1,
             "checkpoint_dir": tmp_path / name,
@@ -109,3 +116,20 @@ def test_a_run_moves_to_the_cpu_and_back(workload: str, train: Train, device: to
     saved = read_checkpoint(train(workload, "back", device, 5, moved), workload)
     assert saved["iteration"] == 5
     assert all(bool(torch.isfinite(value).all()) for value in tensors(saved).values())
+
+
+@pytest.mark.parametrize("workload", KNOBS)
+def test_the_best_weights_are_those_of_their_iteration(
+    workload: str, train: Train, device: torch.device
+) -> None:
+    folder = train(workload, "judged", device, 6, None, 2)
+    last, best = read_checkpoint(folder, workload), read_checkpoint(best_path(folder, workload), workload)
+    at = best["iteration"]
+    assert at == last["evaluations"]["best_iteration"] in (2, 4, 6)
+    assert best["evaluations"]["best"] == last["evaluations"]["best"]
+    plain = read_checkpoint(train(workload, "plain", device, at, None), workload)
+    found, wanted = tensors(best), tensors(plain)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=REPEATED, atol=REPEATED, msg=name)
+    again = train(workload, "again", device, at + 1, best_path(folder, workload))
+    assert read_checkpoint(again, workload)["iteration"] == at + 1

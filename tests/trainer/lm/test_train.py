@@ -323,6 +323,16 @@ def test_without_a_folder_it_is_told_that_best_weights_are_not_kept(trial: Trial
     )
 
 
+def test_best_weights_can_be_left_out(trial: Trial, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"evaluate_every": 1, "checkpoint_dir": tmp_path}
+    trial.train(iterations=1, **options)
+    result = trial.train(iterations=3, resume=tmp_path, keep_best=False, patience=2, **options)
+    # The file of the first evaluation is not that of the best one any more.
+    assert (result.best_iteration, result.best_file) == (3, None)
+    assert read_checkpoint(tmp_path / "lm-best.pt", "lm")["iteration"] == 1
+    assert sum("not kept: --no-keep-best" in line for line in trial.lines) == 2
+
+
 def test_a_loss_in_nats_can_be_asked_for(trial: Trial) -> None:
     result = trial.train(iterations=300, evaluate_every=25, until_loss=1.4, knobs=LEARNING)
     assert result.ending == "passed"

@@ -79,7 +79,9 @@ class JobOptions:
     patience
         End after so many evaluations in a row without a better one; 0 is never.
     checkpoint_dir
-        Folder for checkpoints: one is written at the end, and the weights of the best evaluation are kept.
+        Folder for checkpoints; one is written at the end.
+    keep_best
+        Keep the weights of the best evaluation in that folder, as a checkpoint of their own.
     checkpoint_every
         Iterations between two checkpoints; 0 is only at the end and on request.
     resume
@@ -100,6 +102,7 @@ class JobOptions:
     evaluate_every: NotNegative = 100
     patience: NotNegative = 0
     checkpoint_dir: Path | None = None
+    keep_best: bool = True
     checkpoint_every: NotNegative = 0
     resume: Path | None = None
     profile_dir: Path | None = None

@@ -88,9 +88,15 @@ class TrainingSession:
 
     def cautions(self) -> tuple[str, ...]:
         """What a user should know before the first iteration."""
-        if self.job.patience and self.job.checkpoint_dir is None:
-            return ("the weights of the best evaluation are not kept: that needs --checkpoint-dir",)
+        if self.job.patience and (missing := self._not_kept()):
+            return (f"the weights of the best evaluation are not kept{missing}",)
         return ()
+
+    def _not_kept(self) -> str:
+        """Why the options do not keep the best weights; empty if they do."""
+        if not self.job.keep_best:
+            return ": --no-keep-best"
+        return "" if self.checkpoints.best is not None else ": that needs --checkpoint-dir"
 
     def judge(self, figures: Mapping[str, float], iteration: int) -> None:
         """Log an evaluation after `iteration` iterations, keep the weights if they are the best so far, and
@@ -110,9 +116,10 @@ class TrainingSession:
     def _keep_best(self) -> None:
         """Write the weights of now to the file of the best ones, if there is a folder for it."""
         record, path = self.evaluations, self.checkpoints.best
-        first, record.file = record.file != path, path
-        if path is None:
+        if path is None or not self.job.keep_best:
+            record.file = None
             return
+        first, record.file = record.file != path, path
         with self.apart("checkpoint"):
             kept = self.checkpoints.keep_best(first=first)
         if not kept and not self.ranks.rank:
@@ -154,9 +161,7 @@ class TrainingSession:
         value = f"best {record.metric} {found:.4f} after iteration {at:,}"
         if record.file is not None:
             return f"{value}: its weights are in {record.file}"
-        if self.job.checkpoint_dir is not None:
-            return f"{value}: its weights are in no file"
-        return f"{value}: its weights are not kept, which needs --checkpoint-dir"
+        return f"{value}: its weights are not kept{self._not_kept()}"
 
 
 class SupervisedSession(TrainingSession):
