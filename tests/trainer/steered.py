@@ -95,9 +95,8 @@ def trained(job: Job) -> Told:
             assert main(job["command"]) == 0
         else:
             workload, options = job["workload"], {**job["options"]}
-            folders = {
-                name: Path(value) for name, value in options.items() if name in ("checkpoint_dir", "corpus")
-            }
+            places = ("checkpoint_dir", "corpus", "resume")
+            folders = {name: Path(value) for name, value in options.items() if name in places}
             LOOPS[workload].train(OPTIONS[workload](**options | folders), job["knobs"], lambda _: None)
     return told
 

@@ -89,6 +89,8 @@ class DryRun:
         before = self._pieces.micro_batch
         size = min(wanted, share) or min(sizes.rule, self._most(share))
         self._pieces.resize(size)
+        if self._pieces.meets:
+            return size
         limit = self._limit()
         if size > self._reached:
             self._ranks.all(True)  # have looked, before one takes memory of the machine that they share
@@ -128,13 +130,16 @@ class DryRun:
         """
         most = min(sizes.most, self._most(share))
         first, limit = min(most, sizes.first), self._limit()
+        measure = self.measure
+        if self._pieces.meets:
+            measure, limit = self._measure_together, min(self._ranks.gather(limit))
 
         def choose() -> tuple[int, list[SizeTrial], str]:
             try:
                 try:
-                    return *choose_micro_batch(self.measure, start=first, most=most, limit=limit), ""
+                    return *choose_micro_batch(measure, start=first, most=most, limit=limit), ""
                 except MemoryError:
-                    return *choose_micro_batch(self.measure, start=1, most=first, limit=limit), ""
+                    return *choose_micro_batch(measure, start=1, most=first, limit=limit), ""
             except MemoryError as error:
                 return 0, [], str(error)
 
@@ -175,9 +180,16 @@ class DryRun:
         release(self._device)
         return SizeTrial(size, peak or 0, seconds) if fits else None
 
+    def _measure_together(self, size: int) -> SizeTrial | None:
+        """`measure`, with the most memory and the longest time of all ranks: each goes on with the same."""
+        trials: list[SizeTrial] = self._ranks.gather(self.measure(size))
+        return SizeTrial(size, max(t.peak_bytes for t in trials), max(t.seconds for t in trials))
+
     def _compiled(self, work: Callable[[], R]) -> R:
         """What `work`, which may compile, returns here; where it raises on one rank, the others do not wait
-        for that one."""
+        for that one. If the ranks meet in it, they compile at the same time, and an error ends the run."""
+        if self._pieces.meets:
+            return work()
         return on_all_ranks(self._ranks, self._device, work, compiles=self._shapes.mode != "off")
 
     def _fits(self, size: int) -> bool:
@@ -187,7 +199,7 @@ class DryRun:
             self._passes(size)
             wait_for(self._device)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if self._pieces.meets or not is_out_of_memory(error):
                 raise
             fits = False
         self._gradient.clear()

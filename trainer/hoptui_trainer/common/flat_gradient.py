@@ -13,6 +13,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from hoptui_trainer.common.ranks import ALONE, RankGroup
+
 
 class FlatGradient:
     """`flat` (n,) on the parameters' device, in their number format; each parameter's `grad` is a part of it
@@ -22,7 +24,8 @@ class FlatGradient:
     `exchanged` (n + k,).
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], notes: int = 0) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], notes: int = 0, ranks: RankGroup = ALONE) -> None:
+        self._ranks = ranks
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         sizes = [parameter.numel() for parameter in self._parameters]
         first = self._parameters[0]
@@ -36,6 +39,13 @@ class FlatGradient:
     def clear(self) -> None:
         self.exchanged.zero_()
 
+    def before_piece(self, *, last: bool) -> None:
+        """Called before each piece of a step."""
+
+    def exchange(self) -> None:
+        """Sum over the ranks, after the last piece."""
+        self._ranks.add(self.flat)
+
     def add(self, loss: Tensor) -> None:
         """Add the gradient of `loss` (0-d), on addresses that never change: for what is captured in a CUDA
         graph.
@@ -45,10 +55,15 @@ class FlatGradient:
         """
         torch._foreach_add_(self._parts, torch.autograd.grad(loss, self._parameters))
 
+    def norm(self) -> Tensor:
+        """That of the gradient over all ranks, 0-d."""
+        norm: Tensor = torch.linalg.vector_norm(self.flat)
+        return norm
+
     def clip(self, longest: Tensor | float) -> Tensor:
         """Scale the gradient down to the norm `longest` if it is longer (0 as a number: leave it). Returns
         its norm before, 0-d."""
-        norm: Tensor = torch.linalg.vector_norm(self.flat)
+        norm = self.norm()
         if isinstance(longest, Tensor) or longest:
             self.flat.mul_((longest / (norm + 1e-6)).clamp(max=1.0))
         return norm

@@ -22,7 +22,8 @@ class Pieces:
     Each piece adds its part of the sum that is divided by the count of the whole batch, so the gradient does
     not depend on how the batch is cut. When memory runs out in a piece of any rank, every rank drops the
     gradient and computes the same batch in pieces half as large; `ceiling` is then the size that is known to
-    be too much. The optimizer has not been touched at that point, and never is in here.
+    be too much. Where the ranks `meet` in each piece, the others wait for one that runs out of memory: it
+    raises, and the run ends. The optimizer has not been touched at that point, and never is in here.
     """
 
     def __init__(
@@ -31,7 +32,10 @@ class Pieces:
         device: torch.device,
         ranks: RankGroup,
         on_smaller: Callable[[int, int], None],
+        *,
+        meets: bool = False,
     ) -> None:
+        self.meets = meets
         self.micro_batch = micro_batch
         self.ceiling: int | None = None
         self._room = 0
@@ -68,7 +72,7 @@ class Pieces:
                 part = piece(slice(start, min(start + self.micro_batch, count)))
                 figures = part if figures is None else figures + part
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if self.meets or not is_out_of_memory(error):
                 raise
             # Its traceback would keep every tensor of the failed pass alive.
             return None, error.with_traceback(None)

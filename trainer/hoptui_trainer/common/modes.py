@@ -13,5 +13,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 CompileMode = Literal["off", "default", "max-autotune"]
 COMPILE_MODES: tuple[CompileMode, ...] = get_args(CompileMode)
 
+ShardMode = Literal["none", "grad", "full"]
+
 OptimizerName = Literal["adamw", "adamw8bit"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)

@@ -16,6 +16,7 @@ from hoptui_trainer.common.batch import Batched, piece_for, pieces
 from hoptui_trainer.common.compilation import Shapes
 from hoptui_trainer.common.device import describe_device
 from hoptui_trainer.common.dry_run import DryRun
+from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.evaluations import Evaluations
 from hoptui_trainer.common.flat_gradient import FlatGradient
 from hoptui_trainer.common.gradient import Pieces
@@ -23,6 +24,7 @@ from hoptui_trainer.common.memory import on_all_ranks
 from hoptui_trainer.common.modes import CompileMode, OptimizerName, Precision
 from hoptui_trainer.common.optimizer import converted, make_optimizer, restore, saved_moments
 from hoptui_trainer.common.ranks import RankGroup
+from hoptui_trainer.common.sharding import ShardedGradient, Sharding
 
 
 class SupervisedConfig(Batched, Protocol):
@@ -46,6 +48,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     """
 
     model: ModelT
+    sharding: Sharding | None
     gradient: FlatGradient
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -81,6 +84,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         """How the run computes, for users: seed, number format, compilation, device and ranks."""
         world = self.ranks.world
         where = describe_device(self.device) + (f", {world} ranks" if world > 1 else "")
+        where += f", {self.sharding.mode} shards" if self.sharding else ""
         return f"seed {self.seed}, {self.precision}, compile {self.compile_mode}, {where}"
 
     @abstractmethod
@@ -109,6 +113,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         """
         if self.config.optimizer == self._optimizer_name:
             return
+        self._check_optimizer()
         self.gradient.clear()
         self._set_optimizer(lambda name: converted(self.optimizer, name, self.device))
         self.dry_run.forget()
@@ -125,16 +130,30 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     def _pass(self, size: int) -> None:
         """Add the gradient of `size` samples."""
 
-    def _train(self, model: ModelT, groups: Iterable[Mapping[str, Any]]) -> None:
-        """Train `model`, on its device, whose parameters are in `groups`."""
-        self.model = model
-        self.gradient = FlatGradient(model.parameters())
+    def _train(
+        self, model: ModelT, groups: Iterable[Mapping[str, Any]], sharding: Sharding | None = None
+    ) -> None:
+        """Train `model`, on its device, whose parameters are in `groups`: with a sharding in one group, which
+        has all of them."""
+        self.model, self.sharding = model, sharding
+        if sharding is None:
+            self.gradient = FlatGradient(model.parameters(), ranks=self.ranks)
+        else:
+            sharded = self.gradient = ShardedGradient(sharding, self.ranks)
+            groups = [{**group, "params": sharded.local} for group in groups]
+        self._check_optimizer()
         self._set_optimizer(lambda name: make_optimizer(name, groups, self.device))
-        self.pieces = Pieces(1, self.device, self.ranks, self._smaller)
+        self.pieces = Pieces(1, self.device, self.ranks, self._smaller, meets=sharding is not None)
         self.dry_run = DryRun(self._pass, self.gradient, self._shapes, self.pieces, self.ranks, self.notes)
         self.rebuild()
         self.choose_batch()
         self.fit(give_way=True)
+
+    def _check_optimizer(self) -> None:
+        if self.sharding and self.config.optimizer != "adamw":
+            raise UsageError(
+                f"--optimizer {self.config.optimizer}: its moments cannot be sharded (--shard none)"
+            )
 
     def _set_optimizer(self, make: Callable[[OptimizerName], torch.optim.Optimizer]) -> None:
         name = cast(OptimizerName, self.config.optimizer)
@@ -179,10 +198,11 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
 
     def _saved_weights(self) -> dict[str, Any]:
         """The part of a checkpoint that holds what was learned."""
+        sharding = self.sharding
         return {
             "shape": self.shape,
-            "model": self.model.state_dict(),
-            "optimizer": saved_moments(self.optimizer),
+            "model": sharding.saved_model() if sharding else self.model.state_dict(),
+            "optimizer": (sharding.saved_moments if sharding else saved_moments)(self.optimizer),
             "scaler": self.scaler.state_dict(),
         }
 
@@ -198,8 +218,12 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
             return False
         if "evaluations" in saved:  # not in checkpoints of earlier versions
             self.evaluations.load_state_dict(saved["evaluations"])
-        self.model.load_state_dict(saved["model"])
-        restore(self.optimizer, saved["optimizer"])
+        if self.sharding:
+            self.sharding.load_model(saved["model"])
+            restore(self.optimizer, self.sharding.own_moments(saved["optimizer"]))
+        else:
+            self.model.load_state_dict(saved["model"])
+            restore(self.optimizer, saved["optimizer"])
         if saved["scaler"] and self.scaler.is_enabled():
             self.scaler.load_state_dict(saved["scaler"])
         return True

@@ -98,6 +98,19 @@ class LMConfig:
             )
 
 
+def check_sharded(config: LMConfig, world: int) -> None:
+    """Refuse a batch that ranks with shards of a model cannot share: they compute as many pieces.
+
+    Raises:
+        ValueError: one sentence that begins with the name of a knob.
+    """
+    if config.samples % world:
+        raise ValueError(
+            f"batch_tokens = {config.batch_tokens}: with --shard its {config.samples} sequences must be a "
+            f"multiple of the {world} ranks"
+        )
+
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "tiny": {
         "batch_tokens": 512,

@@ -101,6 +101,9 @@ def nats_per_token(
 
     windows = torch.arange(ranks.rank, len(held_out), ranks.world, device=device)
     first, *others = torch.split(windows, batch)
+    # As many on all ranks, which may meet in a pass.
+    most = -(-len(held_out) // ranks.world)
+    others += [windows[:0]] * (-(-most // batch) - 1 - len(others))
     with ranks.turn(compiles=compiles):
         total = nats_of(first)
     for part in others:

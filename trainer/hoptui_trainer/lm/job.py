@@ -21,8 +21,9 @@ from hoptui_trainer.common.job import (
     resolve,
 )
 from hoptui_trainer.common.lr_schedule import check_schedule
+from hoptui_trainer.common.modes import ShardMode
 from hoptui_trainer.common.options import KnobValues, option_name
-from hoptui_trainer.lm.config import PRESETS, LMConfig
+from hoptui_trainer.lm.config import PRESETS, LMConfig, check_sharded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,8 @@ class LMOptions(JobOptions):
         End as soon as the held-out text takes at most so many bits a byte.
     until_loss
         End as soon as the held-out text has at most so many nats a token.
+    shard
+        What the ranks share out: nothing, gradients and the optimizer's moments, or the weights as well.
     """
 
     corpus: Path | None = None
@@ -69,6 +72,7 @@ class LMOptions(JobOptions):
     eval_tokens: AtLeastOne | None = None
     until_bpb: float | None = None
     until_loss: float | None = None
+    shard: ShardMode = "none"
 
     def check(self) -> None:
         if self.corpus_mb is not None and not 0 <= self.corpus_mb < float("inf"):
@@ -130,4 +134,11 @@ def resolve_job(
         of=f"sequences of {config.seq_len} tokens",
     )
     check_sizes(config, world)
+    if job.shard != "none":
+        if world == 1:
+            raise UsageError(f"--shard {job.shard}: there is one rank only; start several with torchrun")
+        try:
+            check_sharded(config, world)
+        except ValueError as error:
+            raise UsageError(f"--batch-tokens: {error}") from None
     return LMPlan(chosen, name, seed, config, notes)

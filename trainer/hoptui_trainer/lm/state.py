@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,13 +14,15 @@ from hoptui_trainer.common.auto_settings import resolve_modes
 from hoptui_trainer.common.batch import largest_share, piece_sizes, pieces
 from hoptui_trainer.common.compilation import compiled
 from hoptui_trainer.common.dry_run import Sizes
+from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.flops import Cost, mixed_cost
 from hoptui_trainer.common.memory import on_all_ranks
-from hoptui_trainer.common.modes import CompileMode, Precision
+from hoptui_trainer.common.modes import CompileMode, Precision, ShardMode
 from hoptui_trainer.common.precision import autocast, compute_dtype, grad_scaler, use
 from hoptui_trainer.common.ranks import RankGroup
+from hoptui_trainer.common.sharding import Sharding
 from hoptui_trainer.common.supervised_state import SupervisedState
-from hoptui_trainer.lm.config import LMConfig
+from hoptui_trainer.lm.config import LMConfig, check_sharded
 from hoptui_trainer.lm.data_placement import make_sampler
 from hoptui_trainer.lm.evaluate import HeldOut, nats_per_token
 from hoptui_trainer.lm.float8 import float8_flops, from_float8, to_float8
@@ -44,7 +47,13 @@ class LMState(SupervisedState[LMConfig, GPT]):
     """
 
     def __init__(
-        self, config: LMConfig, seed: int, device: torch.device, ranks: RankGroup, text: TokenStreams
+        self,
+        config: LMConfig,
+        seed: int,
+        device: torch.device,
+        ranks: RankGroup,
+        text: TokenStreams,
+        shard: ShardMode = "none",
     ) -> None:
         super().__init__(config, seed, device, ranks)
         self._text = text
@@ -55,7 +64,8 @@ class LMState(SupervisedState[LMConfig, GPT]):
         self.sampler = make_sampler(text.train, seed, config.seq_len, device)
         self.held_out = self._held_out_windows()
         model = GPT(config, seed).to(device)
-        self._train(model, [{"params": model.parameters(), "weight_decay": config.weight_decay}])
+        sharding = None if shard == "none" else Sharding(model, model.blocks, shard, ranks)
+        self._train(model, [{"params": model.parameters(), "weight_decay": config.weight_decay}], sharding)
 
     def nats(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Summed cross-entropy of targets (B, T), differentiable."""
@@ -69,16 +79,18 @@ class LMState(SupervisedState[LMConfig, GPT]):
         its bytes are known. Waits for the device."""
         count, precision = self.config.micro_batch, self.precision
         shape = count, self.held_out.length
-        loss = nats_per_token(
-            self.held_out,
-            self.forward,
-            self.model.table,
-            count,
-            self.ranks,
-            precision,
-            self._count,
-            compiles=self.compile_mode != "off" and shape not in self._evaluated,
-        )
+        compiles = self.compile_mode != "off" and shape not in self._evaluated and not self.sharding
+        with self._gathered():
+            loss = nats_per_token(
+                self.held_out,
+                self.forward,
+                self.model.table,
+                count,
+                self.ranks,
+                precision,
+                self._count,
+                compiles=compiles,
+            )
         self._evaluated.add(shape)
         found = self.held_out.bits_per_byte(loss)
         return {"val_loss": loss} | ({} if found is None else {"val_bpb": found})
@@ -103,7 +115,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
         self._evaluated.clear()
         self.dry_run.forget()
         self._choose_attention()
-        self.forward: Callable[[Tensor], Tensor] = compiled(self.model, self.compile_mode)
+        self.forward = self._compiled_model()
         self._grade = compiled(graded, self.compile_mode)
         self._count = compiled(nats, self.compile_mode)
 
@@ -128,6 +140,8 @@ class LMState(SupervisedState[LMConfig, GPT]):
         """
         config, world = self.config, self.ranks.world
         config.check(world)
+        if self.sharding:
+            check_sharded(config, world)
         if self.held_out.length != config.seq_len:
             self.dry_run.forget()
             self.held_out = on_all_ranks(self.ranks, self.device, self._held_out_windows)
@@ -191,13 +205,37 @@ class LMState(SupervisedState[LMConfig, GPT]):
         rule, first, most = (max(1, tokens // length) for tokens in (CPU_TOKENS, FIRST_TOKENS, MOST_TOKENS))
         return Sizes(rule, first, most, each=length, unit="tokens", samples=f"sequences of {length}")
 
+    @contextmanager
+    def _gathered(self) -> Iterator[None]:
+        """In here the table is whole, for passes without gradients."""
+        if self.sharding:
+            self.sharding.gather()
+        try:
+            yield
+        finally:
+            if self.sharding:
+                self.sharding.release()
+
     def _resolve_modes(self) -> tuple[Precision, CompileMode]:
         """How to compute; where that is in FP8, the layers do from now on."""
         precision, mode = resolve_modes(self.config, self.device)
+        if self.sharding and precision in ("fp8", "fp16"):
+            raise UsageError(f"--precision {precision}: it cannot be used with shards (--shard none)")
         if precision == "fp8" and not self._float8:
             to_float8(self.model.blocks)
             self._float8 = True
         return precision, mode
+
+    def _compiled_model(self) -> Callable[[Tensor], Tensor]:
+        """The model as one compiled graph; of a sharded one each block, whose weights are gathered
+        outside of graphs."""
+        if self.sharding is None:
+            return compiled(self.model, self.compile_mode)
+        for block in self.model.blocks:
+            vars(block).pop("forward", None)
+            if self.compile_mode != "off":
+                block.forward = compiled(block.forward, self.compile_mode)
+        return self.model
 
     def _held_out_windows(self) -> HeldOut:
         text, config = self._text, self.config

@@ -30,6 +30,7 @@ def update(state: LMState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:
             state.sampler.expect(range(begin, end), config.step_tokens)
 
     def piece(part: slice) -> Tensor:
+        state.gradient.before_piece(last=part.stop == len(share))
         start = begin + part.start * config.seq_len
         loss = state.nats(*state.sampler.take(start, part.stop - part.start, config.seq_len))
         torch.autograd.backward(state.scaler.scale(loss / config.step_tokens))
@@ -38,7 +39,7 @@ def update(state: LMState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:
     with clock.queued("gradient"):
         loss = state.pieces.compute(len(share), piece, state.gradient.clear)
     with clock.queued("exchange"):
-        ranks.add(state.gradient.flat)
+        state.gradient.exchange()
         ranks.add(loss)
     with clock.queued("step"):
         norm = take_step(state.optimizer, state.scaler, state.gradient, lr=lr, longest=config.grad_clip)

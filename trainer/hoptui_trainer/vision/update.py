@@ -37,7 +37,7 @@ def update(state: VisionState, lr: float, clock: PhaseClock) -> dict[str, Tensor
     with clock.queued("gradient"):
         found = state.pieces.compute(len(mine), piece, state.gradient.clear)
     with clock.queued("step"):
-        ranks.add(state.gradient.flat)
+        state.gradient.exchange()
         ranks.add(found)
         norm = take_step(state.optimizer, state.scaler, state.gradient, lr=lr, longest=config.grad_clip)
     state.position += config.batch_size
