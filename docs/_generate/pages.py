@@ -165,6 +165,8 @@ def recording() -> str:
         f"A recording is one SQLite file. Its `application_id` is `{database.APPLICATION_ID:#x}`, and its "
         f"`user_version` is the schema version, now {database.SCHEMA}. Newer versions of hoptui read every "
         "older schema.",
+        "In the table `meta`, `run` is the run as JSON, and `node` the node. A recording of a node alone, by "
+        "`hoptui record`, has no `run`.",
         "For your own analysis use `hoptui export`. It unpacks the blocks into CSV, JSON lines or Parquet. "
         "The two views `event_log` and `command_log` are made for `sqlite3` at the prompt:",
         "```sql\nSELECT utc, knob, before, effective, gain FROM command_log;\n```",

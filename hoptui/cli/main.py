@@ -82,6 +82,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("checkpoint", STEER, "Ask a run to write a checkpoint."),
     ("profile", STEER, "Ask a run to trace its next iterations with its profiler."),
     ("stop", STEER, "Ask a run to stop after its current iteration."),
+    ("record", KEPT, "Record this node without a run, until Ctrl-C."),
     ("replay", KEPT, "Play a recording in the dashboard."),
     ("report", KEPT, "Write a one-page report of a recorded run, as Markdown or HTML."),
     ("export", KEPT, "Export a recording as CSV, JSON lines or Parquet."),

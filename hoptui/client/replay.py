@@ -257,6 +257,8 @@ class Replay:
         self._exact = min(max(t, float(self.store.span[0])), float(self.store.span[1]))
 
     def _iteration(self, step: int) -> int:
+        if not self.store.run_id:
+            raise ValueError("this recording has no run, so it has no iterations")
         source = f"run/{self.store.run_id}"
         found = self.store.pages.first_at(source, step) if source in self.store.pages.sources else None
         if found is None:

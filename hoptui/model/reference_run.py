@@ -310,6 +310,8 @@ def _opened(path: Path) -> tuple[RecordedStore, Recording]:
         recording = Recording.open(path)
         try:
             store = RecordedStore(recording)
+            if not store.run_id:
+                raise RecordingError(library.without_run(path))
         except BaseException:
             recording.close()
             raise

@@ -22,7 +22,7 @@ from hoptui.model.command_history import left
 from hoptui.model.recorded.point_in_time import ALIVE, diagnosis_of
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.protocol.messages import CommandRecord, Event, RunState
-from hoptui.recording import Recording
+from hoptui.recording import Recording, RecordingError, library
 
 DIAGNOSIS = "diagnosis"
 UNDIAGNOSED = ""
@@ -362,9 +362,11 @@ def read(recording: Recording) -> Report:
     """Return the figures of an open recording.
 
     Raises:
-        RecordingError: it cannot be read, does not name its run, or is empty.
+        RecordingError: it cannot be read, has no run, or is empty.
     """
     store = RecordedStore(recording)
+    if not store.run_id:
+        raise RecordingError(library.without_run(recording.path))
     store.seek(store.span[1])
     state, node, sources = store.chronicle.run_at(store.span[1]), store.node, store.pages.sources
     run, derived = f"run/{state.run}", f"derived/{state.run}"

@@ -20,7 +20,8 @@ from hoptui.recording.database import RecordingError, errors_named
 from hoptui.recording.recording import Recording
 
 RUN, NODE = "run", "node"
-"""Keys of the table `meta`. `RUN` holds JSON of a KnownRun, `NODE` of a NodeState without runs."""
+"""Keys of the table `meta`. `RUN` holds JSON of a KnownRun, `NODE` of a NodeState without runs. `RUN` is
+missing in a recording of a node without a run."""
 
 
 class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,11 @@ class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
     state: RunState
     nonce: str
     process_started: int
+
+
+def without_run(path: Path) -> str:
+    """One sentence for a command that needs the run of a recording that has none."""
+    return f"{path} records a node without a run: hoptui replay shows it, and hoptui export writes its rows"
 
 
 def encode_node(node: NodeState) -> bytes:
@@ -206,8 +212,9 @@ def _entry(path: Path) -> RecordingEntry | None:
             if span != (0, 0):
                 first, last = ((t + offset) / 1e9 for t in span)
             raw = recording.recall(RUN)
+            alone = recording.recall(NODE) is not None
         if raw is None:
-            problem = f"{path} does not name its run"
+            problem = without_run(path) if alone else f"{path} does not name its run"
         else:
             state = msgspec.json.decode(raw, type=KnownRun).state
     except RecordingError as error:

@@ -202,7 +202,7 @@ class ReplayApp(HoptuiApp):
     BINDINGS: ClassVar[list[BindingType]] = bindings("replay")
 
     def __init__(self, replay: Replay, **options: Any) -> None:
-        super().__init__(lambda on_change: replay, replay.store.run_id, **options)
+        super().__init__(lambda on_change: replay, replay.store.run_id or None, **options)
         self.replay = replay
         self._listed: object = None  # the commands that lists were last drawn of
 
@@ -210,6 +210,8 @@ class ReplayApp(HoptuiApp):
         return super().view(run)._replace(replay=self.replay.reel)
 
     def get_default_screen(self) -> Screen[Any]:
+        if not self.replay.store.run_id:  # of a node alone: the overview
+            return super().get_default_screen()
         return RunScreen(self.replay.store.name, self.replay.store.run_id)
 
     def offered(self, actions: list[Action]) -> list[Action]:

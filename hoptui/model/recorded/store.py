@@ -199,8 +199,14 @@ class RecordedSteps(RecordedSeries):
         return Newest(float(front.row_step), front.row_t, front.row_step, 0) if front.row_t else None
 
 
+NO_RUN = RunState(run="", name="", epoch=1, pid=0, started_wall=0.0)
+"""Stands for the run inside the store of a recording of a node without one. It is never shown."""
+
+
 class RecordedStore:
     """What was known of a run and its node at the position, which begins at the recording's first stamp.
+
+    `run_id` is empty in a recording of a node without a run, as `hoptui record` writes it.
 
     `span` is the first and the last stamp at the time of opening. Rows that a writer adds later are not
     shown.
@@ -210,15 +216,14 @@ class RecordedStore:
     """
 
     def __init__(self, recording: Recording) -> None:
-        known = _known_run(recording)
+        state = _known_run(recording)
         events, commands = recording.events(), recording.commands()
         self.pages = Pages(recording)
         self.span = _span(recording, commands)
-        self.name = known.state.name
-        self.run_id = known.state.run
+        self.run_id = state.run
         self.tuned: dict[str, Tuned] = {}
         self.processes: tuple[GpuProcess, ...] = ()  # only their sums are recorded, in `derived/<run id>`
-        self.chronicle = Chronicle(known.state, events, commands, self.span[1])
+        self.chronicle = Chronicle(state, events, commands, self.span[1])
         self._position = self.span[0]
         self._fronts: dict[str, Front] = {}
         self._series: dict[tuple[str, str], RecordedSeries] = {}
@@ -228,7 +233,8 @@ class RecordedStore:
         self._followed = -1  # the position of `_run` and `_commands`
         self._measuring = False  # whether an effect was still being measured there
         self._moment = -1  # index of the last moment up to the position
-        self._run = known.state
+        self._run = state
+        self.name = state.name or self._lasting.host
         self._commands: dict[str, CommandRecord] = {}
         self._vital: Vital | None = None
         self._node: NodeState | None = None
@@ -309,12 +315,12 @@ class RecordedStore:
     def run(self, run_id: str) -> RunState | None:
         """Return the run if it is the recorded one."""
         self._follow()
-        return self._run if run_id == self.run_id else None
+        return self._run if run_id and run_id == self.run_id else None
 
     def vital(self, run_id: str) -> Vital | None:
         """Return the fast part of the run's state, derived from rows and commands. Pulses are not
         recorded."""
-        if run_id != self.run_id:
+        if not run_id or run_id != self.run_id:
             return None
         if self._vital is None:
             self._follow()
@@ -328,11 +334,12 @@ class RecordedStore:
 
     @property
     def node(self) -> NodeState | None:
-        """The node with only this run. A GPU that was readable at the position has no `reason`."""
+        """The node with only this run, if there is one. A GPU that was readable at the position has no
+        `problem`."""
         if self._node is None:
             self._follow()
             gpus = tuple(self._then(gpu) for gpu in self._lasting.gpus)
-            self._node = structs.replace(self._lasting, gpus=gpus, runs=(self._run,))
+            self._node = structs.replace(self._lasting, gpus=gpus, runs=(self._run,) if self.run_id else ())
         return self._node
 
     def _follow(self) -> None:
@@ -397,12 +404,15 @@ class RecordedStore:
         return structs.replace(gpu, problem=None) if alive else gpu
 
 
-def _known_run(recording: Recording) -> KnownRun:
+def _known_run(recording: Recording) -> RunState:
+    """Return the last known state of the run, `NO_RUN` in a recording of a node alone."""
     raw = recording.recall(RUN)
     if raw is None:
+        if recording.recall(NODE) is not None:
+            return NO_RUN
         raise RecordingError(f"{recording.path} does not name its run")
     try:
-        return msgspec.json.decode(raw, type=KnownRun)
+        return msgspec.json.decode(raw, type=KnownRun).state
     except (msgspec.DecodeError, RecursionError) as error:
         raise RecordingError(f"{recording.path} is damaged: {error}") from None
 

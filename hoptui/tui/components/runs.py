@@ -154,6 +154,8 @@ def _none(view: View, width: int) -> list[Line]:
         ]
         ours = view.link.state == "failed" and not view.link.node
         return [*figures.missing_lines(view, width), *(advice if ours else ())]
+    if view.replay is not None:
+        return [(Span("this recording has no run", "strong"),)]
     return [
         (Span("no run on this node yet", "strong"),),
         (),

@@ -13,6 +13,7 @@ from textual.widgets import Input
 from hoptui.client.replay import Replay
 from hoptui.settings import Config, Remembered, read
 from hoptui.tui.replay_app import ReplayApp
+from tests.model import recorded_node
 from tests.model.recorded_run import LENGTH_S, at
 from tests.tui.conftest import Scene
 
@@ -55,6 +56,12 @@ def sitting(recorded: Path) -> Sitting:
 def test_replay_playing(snapshot: Snapshot, sitting: Sitting) -> None:
     """A recording is played, ten times as fast as it was."""
     snapshot(sitting.app, sitting.go(200.0), "right_square_bracket", sitting.play(4.0))
+
+
+def test_replay_of_a_node(snapshot: Snapshot, tmp_path: Path) -> None:
+    """A recording of a node without a run begins with the overview."""
+    sitting = Sitting(recorded_node.write(tmp_path / "node.hoptui"))
+    snapshot(sitting.app, sitting.go(90.0))
 
 
 def test_replay_paused(snapshot: Snapshot, sitting: Sitting) -> None:
