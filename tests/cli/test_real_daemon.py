@@ -49,6 +49,12 @@ def test_a_run_from_start_to_end(hoptui: Hoptui, node: TestNode, golden: Golden)
     assert 0 < kept["size_bytes"] < 10 << 20
     lines = [json.loads(line) for line in hoptui("export", "toy", "--format", "jsonl").out.splitlines()]
     assert {"row", "event", "command"} == {line["type"] for line in lines}
+    last = max(
+        line["step"] for line in lines if line["type"] == "row" and line["source"] == f"run/{run['run']}"
+    )
+    assert kept["iteration"] == last + 1
+    [exited] = [line for line in lines if line.get("code") == "run.exited"]
+    assert exited["step"] == last + 1
     assert hoptui("daemon", "stop").code == 0
     assert not node.daemon_pid()
     assert [c["id"] for c in hoptui("history", "toy", "--json").json] == [c["id"] for c in told]
