@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -35,7 +36,8 @@ from hoptui_trainer.common.device import wait_for
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.flops import mfu
 from hoptui_trainer.common.memory import greatest_bytes, release, reset_peak
-from hoptui_trainer.common.optimizer import BETAS
+from hoptui_trainer.common.optimizer import BETAS, make_optimizer
+from hoptui_trainer.common.piece_graphs import PieceGraphs
 from hoptui_trainer.common.precision import autocast
 from hoptui_trainer.common.ranks import ALONE
 from hoptui_trainer.common.supervised_state import SupervisedState
@@ -177,44 +179,55 @@ LADDER: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("fp32, eager, plain attention, foreach AdamW, pieces of 8", {}),
     ("tf32", {"precision": "tf32"}),
     ("bf16", {"precision": "bf16"}),
-    ("torch.compile", {"compile": "default"}),
     ("attention kernel by measurement", {"attention": True}),
+    ("torch.compile", {"compile": "default"}),
+    ("CUDA graphs", {"graphs": True}),
     ("fused AdamW", {"fused": True}),
     ("pieces as measured", {"piece": 0}),
     ("fp8", {"precision": "fp8"}),
 )
-"""Each case has the changes of all before it; `piece` 0 is that of `PIECES`."""
+"""Each case has the changes of all before it; `piece` 0 is that of `PIECES`. Attention comes before the
+compiler, which replaces the plain formula by a kernel."""
+FIRST = {
+    "precision": "fp32", "compile": "off", "attention": False, "graphs": False, "fused": False, "piece": 8,
+}  # fmt: skip
 
 
 def steps(machine: Machine) -> Figures:
     """What each optimisation adds to those before it."""
     cases: dict[str, Figures] = {}
-    now: dict[str, Any] = {
-        "precision": "fp32", "compile": "off", "attention": False, "fused": False, "piece": 8,
-    }  # fmt: skip
-    before = ""
+    now: dict[str, Any] = dict(FIRST)
+    before, state = "", None
     for name, change in LADDER:
         now |= change
-        cases[name] = _ladder_case(machine, now)
+        if state is None or not change.keys() <= {"graphs", "fused"}:  # the others need another model
+            state = None
+            ended(machine)
+            try:
+                fields = {name: now[name] for name in ("precision", "compile")}
+                state = machine.state(now["piece"] or None, **fields)
+            except UsageError as error:
+                cases[name] = tell(name, {"left_out": str(error)})
+                continue
+            state.config.batch_tokens = PIECES[machine.size] * state.config.seq_len  # as much work in each
+        state.optimizer = fused_adamw(state) if now["fused"] else foreach_adamw(state)
+        with (
+            nullcontext() if now["attention"] else plain_attention(),
+            nullcontext() if now["graphs"] else mock.patch.object(PieceGraphs, "active", False),
+        ):
+            cases[name] = measured(machine, state)
         if before:
             cases[name]["times_the_case_before"] = versus(cases, name, before)
         tell(name, cases[name])
-        before = name if "tokens_per_s" in cases[name] else before
-        ended(machine)
-    first, last = LADDER[0][0], before
-    return {"cases": cases, "last over first": versus(cases, last, first)}
+        before = name
+    return {"cases": cases, "last over first": versus(cases, before, LADDER[0][0])}
 
 
-def _ladder_case(machine: Machine, now: Mapping[str, Any]) -> Figures:
-    try:
-        state = machine.state(now["piece"] or None, precision=now["precision"], compile=now["compile"])
-    except UsageError as error:
-        return {"left_out": str(error)}
-    state.config.batch_tokens = PIECES[machine.size] * state.config.seq_len  # as much work in each case
-    if not now["fused"]:
-        state.optimizer = foreach_adamw(state)
-    with nullcontext() if now["attention"] else plain_attention():
-        return measured(machine, state)
+def fused_adamw(state: LMState) -> torch.optim.Optimizer:
+    """AdamW as a run has it."""
+    state.gradient.clear()
+    groups = [{"params": state.model.parameters(), "weight_decay": state.config.weight_decay}]
+    return make_optimizer("adamw", groups, state.device)
 
 
 def foreach_adamw(state: LMState) -> torch.optim.AdamW:

@@ -9,6 +9,7 @@ import torch
 import hoptui
 from hoptui_trainer.common.metrics import measured
 from hoptui_trainer.common.phases import phase_clock
+from hoptui_trainer.common.piece_graphs import PieceGraphs
 from tests.trainer.gpu.small import assert_near, scarce, weights
 from tests.trainer.gpu.supervised import CURVE, WORKLOADS, Workload
 
@@ -35,6 +36,20 @@ def test_compiled_they_learn_the_same(precision: str, workload: Workload, device
     exact = workload.losses(workload.state(device))
     compiled = workload.state(device, precision=precision, compile="default")
     assert_near(workload.losses(compiled), exact, CURVE if precision == "fp32" else workload.half)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_small_pieces_are_graphs_and_learn_the_same(
+    precision: str, workload: Workload, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = workload.state(device, precision=precision, compile="default")
+    found = workload.losses(state, 6)
+    monkeypatch.setattr(PieceGraphs, "active", False)
+    plain = workload.state(device, precision=precision, compile="default")
+    assert_near(workload.losses(plain, 6), found, CURVE if precision == "fp32" else workload.half)
+    assert state.graphs.captured > 0
+    assert plain.graphs.captured == 0
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])

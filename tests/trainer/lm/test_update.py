@@ -9,9 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hoptui_trainer.common.cuda_graphs import Graphs
 from hoptui_trainer.common.flat_gradient import FlatGradient
+from hoptui_trainer.common.piece_graphs import PieceGraphs
+from hoptui_trainer.lm import state as states
 from hoptui_trainer.lm.state import LMState
 from hoptui_trainer.lm.update import update
+from tests.trainer.common.test_cuda_graphs import Tape
 from tests.trainer.lm.conftest import CLOCK
 
 Make = Callable[..., LMState]
@@ -51,6 +55,43 @@ def test_other_lengths_and_batches_go_on_where_the_stream_was(make_state: Make) 
     assert torch.equal(torch.cat(seen).flatten(), expected[0])
     assert state.position == 128 + 64
     assert state.held_out.length == 32
+
+
+def with_graphs(state: LMState) -> Tape:
+    """Let small pieces of `state` become graphs, as on a GPU after compilation."""
+    tape = Tape()
+    state.compile_mode = "default"
+    state.graphs = PieceGraphs(Graphs(tape), state.gradient, state.figures, state.FIGURES)
+    return tape
+
+
+def test_graphs_of_pieces_leave_the_loss_curve_as_it_was(make_state: Make) -> None:
+    whole = losses(make_state(micro_batch=3), 4)
+    state = make_state(micro_batch=3)
+    tape = with_graphs(state)
+    assert losses(state, 4) == pytest.approx(whole, abs=1e-5)
+    assert (tape.captures, tape.forgotten) == (2, 0)  # of three sequences, and of the two that are left
+    state.fit()
+    assert tape.forgotten == 1
+
+
+def test_large_pieces_and_eager_ones_are_no_graphs(make_state: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = make_state(micro_batch=4)
+    tape = with_graphs(state)
+    state.compile_mode = "off"
+    losses(state, 2)
+    state.compile_mode = "default"
+    monkeypatch.setattr(states, "FIRST_TOKENS", 3 * 16)
+    losses(state, 2)
+    assert tape.warm_ups == 0
+
+
+def test_where_memory_runs_out_graphs_give_theirs_back(make_state: Make) -> None:
+    state = make_state(micro_batch=8)
+    tape = with_graphs(state)
+    losses(state, 4)
+    state.pieces.smaller(8)
+    assert (tape.forgotten, state.pieces.micro_batch) == (1, 4)
 
 
 class Full:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hoptui_trainer.common.auto_batch import MOST_SAMPLES, choose_batch
 from hoptui_trainer.common.auto_settings import AutoSettings
 from hoptui_trainer.common.batch import Batched, piece_for, pieces
 from hoptui_trainer.common.compilation import Shapes
+from hoptui_trainer.common.cuda_graphs import graphs
 from hoptui_trainer.common.device import describe_device
-from hoptui_trainer.common.dry_run import DryRun
+from hoptui_trainer.common.dry_run import DryRun, Sizes
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.evaluations import Evaluations
 from hoptui_trainer.common.flat_gradient import FlatGradient
@@ -23,6 +24,7 @@ from hoptui_trainer.common.gradient import Pieces
 from hoptui_trainer.common.memory import on_all_ranks
 from hoptui_trainer.common.modes import CompileMode, OptimizerName, Precision
 from hoptui_trainer.common.optimizer import converted, make_optimizer, restore, saved_moments
+from hoptui_trainer.common.piece_graphs import PieceGraphs
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.sharding import ShardedGradient, Sharding
 
@@ -48,6 +50,9 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     """
 
     model: ModelT
+    FIGURES: ClassVar[tuple[int, ...]] = ()
+
+    graphs: PieceGraphs
     sharding: Sharding | None
     gradient: FlatGradient
     optimizer: torch.optim.Optimizer
@@ -126,6 +131,15 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides how training continues; the same on every rank."""
 
+    @property
+    @abstractmethod
+    def sizes(self) -> Sizes:
+        """The micro-batches to choose from. Pieces of at most the `first` are computed as CUDA graphs."""
+
+    @abstractmethod
+    def figures(self, *inputs: Tensor) -> Tensor:
+        """Figures of a piece with these inputs, of the shape `FIGURES`: the summed loss first."""
+
     @abstractmethod
     def _pass(self, size: int) -> None:
         """Add the gradient of `size` samples."""
@@ -143,6 +157,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
             groups = [{**group, "params": sharded.local} for group in groups]
         self._check_optimizer()
         self._set_optimizer(lambda name: make_optimizer(name, groups, self.device))
+        self.graphs = PieceGraphs(graphs(self.device), self.gradient, self.figures, self.FIGURES)
         self.pieces = Pieces(1, self.device, self.ranks, self._smaller, meets=sharding is not None)
         self.dry_run = DryRun(self._pass, self.gradient, self._shapes, self.pieces, self.ranks, self.notes)
         self.rebuild()
@@ -179,7 +194,21 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
             config.micro_batch = piece_for(config, config.grad_accum, world)
             self.automatic.choose("micro_batch", config.micro_batch)
 
+    def add_gradient(self, inputs: Sequence[Tensor], of: int) -> Tensor:
+        """The figures of a piece with these inputs, the first of which have its samples. Its summed loss over
+        `of` adds to the gradient."""
+        if self.graphs.active and self._compiled_small(len(inputs[0])):
+            factor = self.scaler.scale(torch.full((), 1 / of, device=self.device))
+            return self.graphs.run(inputs, factor)
+        found = self.figures(*inputs)
+        torch.autograd.backward(self.scaler.scale(found.flatten()[0] / of))
+        return found.detach()
+
+    def _compiled_small(self, samples: int) -> bool:
+        return self.compile_mode != "off" and self.sharding is None and samples <= self.sizes.first
+
     def _smaller(self, before: int, now: int) -> None:
+        self.graphs.clear()
         self.config.micro_batch = now
         self.config.grad_accum = pieces(self.config, self.ranks.world)
         self.on_smaller(before, now)

@@ -74,6 +74,10 @@ class LMState(SupervisedState[LMConfig, GPT]):
                 hidden = self.forward(inputs)
             return head_loss(hidden, self.model.table, targets, self._grade)
 
+    def figures(self, *inputs: Tensor) -> Tensor:
+        """The summed cross-entropy of a piece: tokens and targets (B, T)."""
+        return self.nats(*inputs)
+
     def evaluate(self) -> dict[str, float]:
         """The cross-entropy on the held-out text: `val_loss` in nats a token, and `val_bpb` in bits a byte if
         its bytes are known. Waits for the device."""
@@ -112,6 +116,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
         self.model.activations = compute_dtype(precision)
         self.model.checkpointing = config.checkpointing
         self._shapes.reset(self.compile_mode)
+        self.graphs.clear()
         self._evaluated.clear()
         self.dry_run.forget()
         self._choose_attention()
@@ -146,6 +151,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
             self.dry_run.forget()
             self.held_out = on_all_ranks(self.ranks, self.device, self._held_out_windows)
             self._choose_attention()
+        self.graphs.clear()
         share = largest_share(config, world)
         config.micro_batch = self.dry_run.choose(config.micro_batch, share, self.sizes, give_way=give_way)
         config.grad_accum = pieces(config, world)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from hoptui_trainer.common.optimizer import take_step
@@ -32,9 +31,8 @@ def update(state: LMState, lr: float, clock: PhaseClock) -> dict[str, Tensor]:
     def piece(part: slice) -> Tensor:
         state.gradient.before_piece(last=part.stop == len(share))
         start = begin + part.start * config.seq_len
-        loss = state.nats(*state.sampler.take(start, part.stop - part.start, config.seq_len))
-        torch.autograd.backward(state.scaler.scale(loss / config.step_tokens))
-        return loss.detach()
+        inputs = state.sampler.take(start, part.stop - part.start, config.seq_len)
+        return state.add_gradient(inputs, config.step_tokens)
 
     with clock.queued("gradient"):
         loss = state.pieces.compute(len(share), piece, state.gradient.clear)

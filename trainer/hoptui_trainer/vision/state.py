@@ -54,6 +54,8 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         MemoryError: not even one image fits.
     """
 
+    FIGURES = (2,)
+
     def __init__(
         self, config: VisionConfig, seed: int, device: torch.device, ranks: RankGroup, source: Source
     ) -> None:
@@ -85,6 +87,11 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         """How `config` wants images loaded."""
         return Loading(**{name: getattr(self.config, name) for name in LOADING})
 
+    def figures(self, *inputs: Tensor) -> Tensor:
+        """`losses` of a piece: images, labels and positions."""
+        images, labels, positions = inputs
+        return self.losses(Images(images, labels), positions)
+
     def losses(self, batch: Images, positions: Tensor) -> Tensor:
         """Summed cross-entropy (nats) over images that are distorted by their positions (n,), and how
         many of them were classified right; (2,) float32, of which the first is differentiable."""
@@ -115,6 +122,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         self.scaler = grad_scaler(self.precision, device)
         self.model.checkpointing = config.checkpointing
         self._shapes.reset(self.compile_mode)
+        self.graphs.clear()
         self.dry_run.forget()
         self._choose_attention()
         model = self.model
@@ -155,6 +163,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         config.check(world)
         self._check_room()
         share = largest_share(config, world)
+        self.graphs.clear()
         config.micro_batch = self.dry_run.choose(config.micro_batch, share, self.sizes, give_way=give_way)
         config.grad_accum = pieces(config, world)
 

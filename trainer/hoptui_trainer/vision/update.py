@@ -30,9 +30,8 @@ def update(state: VisionState, lr: float, clock: PhaseClock) -> dict[str, Tensor
     def piece(part: slice) -> Tensor:
         places = mine[part]
         positions = torch.arange(places.start, places.stop, places.step, device=state.device)
-        found = state.losses(state.feed.take(places), positions)
-        torch.autograd.backward(state.scaler.scale(found[0] / config.batch_size))
-        return found.detach()
+        batch = state.feed.take(places)
+        return state.add_gradient((batch.images, batch.labels, positions), config.batch_size)
 
     with clock.queued("gradient"):
         found = state.pieces.compute(len(mine), piece, state.gradient.clear)
