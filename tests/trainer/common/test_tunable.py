@@ -13,7 +13,7 @@ from hoptui_trainer.ppo.config import PPOConfig
 from hoptui_trainer.vision.config import VisionConfig
 
 ALLOWED = {
-    PPOConfig: {"num_envs", "rollout_len", "minibatch_size", "precision"},
+    PPOConfig: {"num_envs", "env_workers", "rollout_len", "minibatch_size", "precision"},
     LMConfig: {"batch_tokens", "seq_len", "optimizer"},
     VisionConfig: {"batch_size", "optimizer"},
 }
