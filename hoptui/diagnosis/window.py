@@ -166,7 +166,8 @@ def gpu_window(
         hot=_share(known, HEAT),
         braked=_share(known, BRAKE),
         memory=mean("memory_used_bytes") / (gpu.memory_total_bytes or NAN),
-        upload=mean("pcie_rx_bytes_per_s"),
+        # without GPM it is 20 ms of every two seconds: too little for the thresholds, which are those of GPM
+        upload=mean("pcie_rx_bytes_per_s") if "gpm" not in gpu.missing_because else NAN,
         upload_limit=_pcie_bytes_per_s(gpu),
         link=mean("nvlink_tx_bytes_per_s"),
         shared=shared,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from msgspec import structs
 
 from hoptui.diagnosis.window import WindowIterations, gpu_window, iterations, mean_of
 from hoptui.domain.columns import pack
@@ -87,6 +88,14 @@ def test_readings_become_shares_and_means() -> None:
     assert found.upload / found.upload_limit == 0.5, "generation 5, 16 lanes: 64 GB/s"
     assert math.isnan(found.dram)
     assert math.isnan(found.temperature_c)
+
+
+def test_pcie_traffic_without_gpm_is_no_evidence() -> None:
+    old = structs.replace(gpu(), missing_because={"gpm": fact("gpm.needs_hopper", architecture="Ampere")})
+    rows = pack("gpu/GPU-0", [(SECOND, -1, {"busy": 90.0, "pcie_rx_bytes_per_s": 32e9})])
+    found = gpu_window(old, rows, (), shared=False)
+    assert found.busy == 0.9
+    assert math.isnan(found.uploading)
 
 
 def test_rows_read_while_something_else_was_done_are_left_out() -> None:
