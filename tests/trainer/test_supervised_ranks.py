@@ -83,6 +83,8 @@ def turned_job(folder: Path, workload: str, world: int) -> Job:
     """Six iterations with knobs turned between them."""
     checkpoints = str(folder / f"{workload} on {world}")
     given = options(folder, workload, iterations=6, evaluate_every=6, checkpoint_dir=checkpoints)
+    if workload == "lm":
+        given["stream"] = world > 1
     knobs = SMALL[workload] | ({"compile": "default"} if world > 1 else {})
     return {"workload": workload, "options": given, "knobs": knobs, "after": TURNED[workload]}
 

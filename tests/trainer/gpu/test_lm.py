@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hoptui_trainer.common.attention import SWITCHES, choose_attention
 from hoptui_trainer.common.ranks import ALONE
+from hoptui_trainer.lm import streamed_sampler
+from hoptui_trainer.lm.data_placement import make_sampler
 from hoptui_trainer.lm.state import LMState
+from hoptui_trainer.lm.token_shards import Shard, TokenShards
 from tests.trainer.gpu.small import assert_near, lm_state, scarce
 from tests.trainer.gpu.supervised import CURVE, WORKLOADS
 
@@ -35,6 +39,25 @@ def test_a_gpu_learns_as_a_cpu_does(device: torch.device) -> None:
     there, host = lm_state(device), lm_state(torch.device("cpu"))
     assert_near(losses(there), losses(host), CURVE)
     assert there.evaluate() == pytest.approx(host.evaluate(), abs=1e-3)
+
+
+def test_tokens_from_disk_are_those_on_the_device(
+    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In small units, whose memory is used again and again while the device is busy with what came before."""
+    monkeypatch.setattr(streamed_sampler, "UNIT", 4096)
+    monkeypatch.setattr(streamed_sampler, "AHEAD", 4)
+    (torch.arange(300_000) % 60_000).numpy().astype("uint16").tofile(tmp_path / "tokens.bin")
+    shards = TokenShards([Shard(tmp_path / "tokens.bin", 0, 300_000)], "uint16", 60_000)
+    resident, streamed = (make_sampler(tokens, 0, 64, device) for tokens in (shards.load(device), shards))
+    square = torch.rand(2048, 2048, device=device)
+    different = torch.zeros((), dtype=torch.int64, device=device)
+    for place in range(0, 1_000_000, 10_240):
+        streamed.expect(range(place, place + 10_240), 10_240)
+        square = (square @ square).tanh()  # the copies queue up behind it
+        for one, other in zip(streamed.take(place, 160, 64), resident.take(place, 160, 64), strict=True):
+            different += (one != other).sum()
+    assert int(different) == 0
 
 
 @pytest.mark.timeout(180)

@@ -110,18 +110,18 @@ def test_ready_tokens_train_a_model_whose_bits_a_byte_are_unknown(ready: Path) -
 
 
 def test_from_ready_tokens_a_run_goes_on_where_it_was(ready: Path, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"corpus": ready, "stream": True, "evaluate_every": 0}
-    whole = train(LMOptions(**given, iterations=6), SMALL, lambda _: None)
-    train(LMOptions(**given, iterations=3, checkpoint_dir=tmp_path / "half"), SMALL, lambda _: None)
-    other = tmp_path / "elsewhere"
+    half, other = tmp_path / "half", tmp_path / "elsewhere"
+    given: dict[str, Any] = {"corpus": ready, "iterations": 6, "evaluate_every": 0, "corpus_mb": 0.0}
+    saving = LMOptions(**given, stream=True, checkpoint_dir=half, checkpoint_every=3)
+    whole = train(saving, SMALL, lambda _: None)
+    (half / "lm-000000006.ckpt").unlink()
     ready.rename(other)
-    given |= {"corpus": other, "stream": False}
-    rest = train(LMOptions(**given, iterations=6, resume=tmp_path / "half"), {}, lambda _: None)
-    assert rest.iterations == 6
+    for stream in (True, False):
+        again = LMOptions(**given | {"corpus": other, "resume": half / "lm-000000003.ckpt", "stream": stream})
+        assert train(again, {}, lambda _: None).loss == whole.loss is not None
     (other / "train.bin").write_bytes((other / "val.bin").read_bytes())
     with pytest.raises(UsageError, match="other text"):
-        train(LMOptions(**given, iterations=6, resume=tmp_path / "half"), {}, lambda _: None)
-    assert whole.iterations == 6
+        train(again, {}, lambda _: None)
 
 
 @pytest.mark.parametrize(

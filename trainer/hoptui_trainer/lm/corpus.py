@@ -11,10 +11,12 @@ import fnmatch
 import hashlib
 import json
 import os
+import stat
 import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +34,7 @@ class SourceFile(NamedTuple):
     """A file of a corpus: its path, its name below the corpus, and the part of its status that changes with
     its content."""
 
-    path: Path
+    path: str
     name: str
     size: int
     changed_ns: int
@@ -53,7 +55,7 @@ class Corpus:
     single: bool = False
     closed_folders: int = 0
 
-    @property
+    @cached_property
     def key(self) -> str:
         files = [[file.name, file.size, file.changed_ns, file.status_ns] for file in self.files]
         whole = json.dumps([files, self.text_field, self.limit_mb, self.single])
@@ -104,7 +106,7 @@ class Pass:
     def _all(self) -> Iterator[bytes]:
         corpus, before, size = self.corpus, 0, max(1, self.corpus.size)
         for file in corpus.files:
-            reading = Reading(file.path, self.left_out)
+            reading = Reading(Path(file.path), self.left_out)
             for document in documents(reading, corpus.text_field, whole=not corpus.single):
                 self.done = max(self.done, (before + min(reading.consumed, file.size)) / size)
                 yield document
@@ -128,11 +130,11 @@ def find_corpus(path: Path | None, limit_mb: float = 0.0, text_field: str | None
     elif path.is_dir():
         origin, files = str(path), _files(path, "*", closed)
     elif path.is_file():
-        origin, files = str(path), [_source(path, path.name)]
+        origin, files = str(path), [_source(str(path), path.name, path.stat())]
     else:
         raise UsageError(f"--corpus {path}: there is no such file or folder")
     chosen = tuple(sorted(files, key=_place))
-    if text_field is not None and not any(is_columnar(file.path) for file in chosen):
+    if text_field is not None and not any(is_columnar(Path(file.path)) for file in chosen):
         raise UsageError(f"--text-field {text_field}: {origin} has no JSON lines and no Parquet files")
     single = path is not None and path.is_file()
     return Corpus(chosen, origin, text_field, limit_mb, single, len(closed))
@@ -147,14 +149,14 @@ def _files(root: Path, pattern: str, closed: list[OSError]) -> Iterator[SourceFi
     for folder, below, names in os.walk(root, onerror=closed.append):
         below[:] = set(below) - FOREIGN
         for name in fnmatch.filter(names, pattern):
-            path = Path(folder, name)
+            path = os.path.join(folder, name)  # noqa: PTH118 - there may be millions, and Path takes its time
             try:
-                if path.is_file():  # to open a FIFO may never return
-                    yield _source(path, str(path.relative_to(root)))
+                status = os.stat(path)  # noqa: PTH116
             except OSError:
                 continue  # it is gone again
+            if stat.S_ISREG(status.st_mode):  # to open a FIFO may never return
+                yield _source(path, path[len(str(root)) + 1 :], status)
 
 
-def _source(path: Path, name: str) -> SourceFile:
-    status = path.stat()
+def _source(path: str, name: str, status: os.stat_result) -> SourceFile:
     return SourceFile(path, name, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hoptui_trainer.common.device import free_bytes
 from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.memory_budget import bytes_within_limit
 from hoptui_trainer.lm.sequence_sampler import Sampler, SequenceSampler
 from hoptui_trainer.lm.streamed_sampler import StreamedSampler
 from hoptui_trainer.lm.token_shards import TokenShards
@@ -29,6 +30,8 @@ def place(
         UsageError: they are to be on the device, and do not fit.
     """
     size, free = tokens.nbytes, free_bytes(device, local_world)
+    allowed = bytes_within_limit(device, local_world)
+    free = free if allowed is None else min(free, allowed)
     most = int(SHARE * free)
     if device.type == "cpu":
         most = min(most, MOST_ON_CPU)
