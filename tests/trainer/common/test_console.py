@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hoptui_trainer.common.report import Console, amount, percent, result_json
+from hoptui_trainer.common.report import Console, amount, percent, rate_text, result_json
 
 
 def test_lines_come_at_most_once_a_second() -> None:
@@ -55,5 +55,7 @@ def test_what_is_not_known_is_null() -> None:
 
 
 def test_numbers_for_people() -> None:
+    assert rate_text(0.0517, "clips") == "0.0517 clips/s"
+    assert rate_text(12_345.6, "images") == "12,346 images/s"
     assert [amount(n) for n in (0, 950, 12_345, 4_560_000, 8.1e10)] == ["0", "950", "12.3K", "4.56M", "81G"]
     assert (percent(0.4184), percent(None)) == ("41.8%", "")

@@ -44,7 +44,7 @@ class SupervisedResult:
 
     def summary(self, done: str, per_s: float | None, unit: str) -> str:
         """The result for users: the work `done`, and its rate in `unit` per second."""
-        rate = f", {per_s:,.0f} {unit}/s" if per_s else ""
+        rate = f", {rate_text(per_s, unit)}" if per_s else ""
         used = f" ({percent(self.mfu)} MFU)" if self.mfu is not None else ""
         took = elapsed(self.seconds, self.restarts)
         return f"{self.ending} after {self.iterations:,} iterations and {done}; {took}{rate}{used}"
@@ -108,6 +108,11 @@ def amount(count: float) -> str:
         if abs(count) >= limit:
             return f"{count / limit:.3g}{unit}"
     return f"{count:.3g}"
+
+
+def rate_text(per_s: float, unit: str) -> str:
+    """A rate in `unit` per second, with digits behind the point where it is small: 0.052, 9.87, 12,345."""
+    return f"{per_s:,.0f} {unit}/s" if per_s >= 10 else f"{per_s:.3g} {unit}/s"
 
 
 def model_size(shape: Mapping[str, int]) -> str:

@@ -19,7 +19,7 @@ from hoptui_trainer.common.memory import greatest_bytes
 from hoptui_trainer.common.memory_budget import memory_line
 from hoptui_trainer.common.metrics import Finished
 from hoptui_trainer.common.options import KnobValues
-from hoptui_trainer.common.report import SupervisedResult, amount, line_parts, model_size
+from hoptui_trainer.common.report import SupervisedResult, amount, line_parts, model_size, rate_text
 from hoptui_trainer.common.session import SupervisedSession
 from hoptui_trainer.common.setup import check_alike
 from hoptui_trainer.vision.config import many_patches
@@ -175,7 +175,7 @@ def introduction(plan: VisionPlan, state: VisionState, saved: Mapping[str, Any] 
     patch, each = f"{config.patch_size}²", f"{source.channels} × {source.image_size}²"
     if source.frames > 1:
         patch, each = f"{config.tubelet} × {patch}", f"{source.frames} × {each}"
-    patches = f"{state.model.shape.tokens} patches of {patch}"
+    patches = f"{state.model.shape.tokens:,} patches of {patch}"
     lines = [
         f"{plan.name}: ViT of {amount(state.parameters)} parameters ({model_size(state.shape)}, {patches}), "
         f"{state.computation}",
@@ -202,7 +202,7 @@ def progress(job: VisionOptions, state: VisionState, done: Finished, samples_per
         f"accuracy in training {float(done.metrics['train_accuracy']):.1%}" if state.source.judged else "",
         f"gradient {float(done.metrics['grad_norm']):.3g}",
     )
-    rate = f"{samples_per_s:,.0f} {state.config.unit}/s ({state.source.name})"
+    rate = f"{rate_text(samples_per_s, state.config.unit)} ({state.source.name})"
     used = utilization(state, samples_per_s)
     return line_parts(done.iteration, job.iterations, figures, rate, used, greatest_bytes(state.device))
 
