@@ -11,7 +11,7 @@ from hoptui.cli.commands.gpus import derived_lines
 from hoptui.cli.support import snapshot as node_module
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo, GpuProcess
-from hoptui.domain.facts import fact
+from hoptui.domain.facts import Fact, fact
 from hoptui.node import processes
 from hoptui.presentation import sentences
 from hoptui.protocol.messages import Delta, Fetch, FromViewer, ToViewer, Vital
@@ -161,14 +161,23 @@ def test_no_gpu_is_no_answer(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) ->
     assert [problem["code"] for problem in ended.json["problems"]] == [NO_DRIVER.code]
 
 
+@pytest.mark.parametrize(
+    ("sampler", "gpus"),
+    [((fact("starting"),), None), ((), fact("driver.not_asked"))],
+    ids=["starts", "has not asked the driver yet"],
+)
 def test_a_sampler_that_has_just_begun_gets_time(
-    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    hoptui: Hoptui,
+    daemon: FakeDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    sampler: tuple[Fact, ...],
+    gpus: Fact | None,
 ) -> None:
-    daemon.node = structs.replace(daemon.node, sampler_problems=(fact("starting"),), gpu_problem=None)
+    daemon.node = structs.replace(daemon.node, sampler_problems=sampler, gpu_problem=gpus)
 
     def answer(message: FromViewer) -> None:
         if isinstance(message, Fetch) and len(daemon.of(Fetch)) == 3:
-            daemon.node = structs.replace(daemon.node, gpus=(FIRST,), sampler_problems=())
+            daemon.node = structs.replace(daemon.node, gpus=(FIRST,), sampler_problems=(), gpu_problem=None)
             daemon.columns = [pack("gpu/GPU-a", [(daemon.now, -1, READ)])]
 
     daemon.answer = answer

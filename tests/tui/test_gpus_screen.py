@@ -112,7 +112,7 @@ def test_limits_stand_beside_what_they_limit(scene: MakeScene, play: Play, read:
     async def script(app: Any, pilot: Any) -> None:
         await opened(app, pilot)
         assert line_of(app, "temperature").endswith("slows at 87, off at 92 °C")
-        assert line_of(app, "HBM temperature").endswith("max 95 °C")
+        assert line_of(app, "HBM temperature").endswith("in operation up to 95 °C")
         assert line_of(app, "thermal margin").endswith(GPU["temperature_margin_c"].short), "no such limits"
         labels = list(lines_of(app))
         for _ in range(labels.index("power")):

@@ -202,7 +202,7 @@ def _reading(view: View, gpu: GpuInfo, name: str, meaning: Meaning, now: dict[st
 
 _SHORT_LIMITS = {
     "temperature_c": (("slows at", "temperature_slowdown_c"), ("off at", "temperature_shutdown_c")),
-    "memory_temperature_c": (("of the memory stacks, max", "memory_temperature_max_c"),),
+    "memory_temperature_c": (("in operation up to", "memory_temperature_max_c"),),
     "temperature_margin_c": (("slows at", "margin_slowdown_c"), ("off at", "margin_shutdown_c")),
 }
 """Limits that stand beside a value, with the word before each."""
