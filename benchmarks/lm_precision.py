@@ -9,6 +9,11 @@
 - `reduce-overhead`: the same by torch.compile's own mode.
 - `graphs-vision`: `graphs` for a ViT-B.
 
+Two parts are for several GPUs: `torchrun --standalone --nproc-per-node 2 -m benchmarks.lm_precision PART`.
+
+- `shard`: whole weights and both kinds of shards: memory, speed, losses on the same data.
+- `overlap`: one all-reduce of the gradients after the backward pass, and buckets during it.
+
 Rates are in turns of a few seconds, after compilation. The text is the sources of Python's library in bytes.
 """
 
@@ -30,16 +35,20 @@ from torch import Tensor
 from torch.backends import cuda
 
 from benchmarks.measure import report, spread, tell
+from benchmarks.overlapped_gradient import OverlappedGradient
 from hoptui_trainer.common.attention import SWITCHES
+from hoptui_trainer.common.compilation import compiled
 from hoptui_trainer.common.cuda_graphs import CudaRecorder
 from hoptui_trainer.common.device import wait_for
 from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.flat_gradient import FlatGradient
 from hoptui_trainer.common.flops import mfu
-from hoptui_trainer.common.memory import greatest_bytes, release, reset_peak
+from hoptui_trainer.common.memory import greatest_bytes, prove_first_step, release, reset_peak
+from hoptui_trainer.common.modes import ShardMode
 from hoptui_trainer.common.optimizer import BETAS, make_optimizer
 from hoptui_trainer.common.piece_graphs import PieceGraphs
 from hoptui_trainer.common.precision import autocast
-from hoptui_trainer.common.ranks import ALONE
+from hoptui_trainer.common.ranks import ALONE, join
 from hoptui_trainer.common.supervised_state import SupervisedState
 from hoptui_trainer.lm.config import preset_config
 from hoptui_trainer.lm.loss import graded, head_loss
@@ -56,6 +65,7 @@ PIECES = {"124m": 64, "350m": 32, "760m": 8, "tiny": 4}
 LEARNING_STEPS = 40
 RATE = 3e-4
 GRAPH_SIZES, REDUCED_SIZES, VISION_SIZES = (1, 4, 16, 32), (1, 16), (1, 8, 32)
+EXCHANGE_SIZES = (8, 64)
 HELD_OUT = 65_536
 QUEUED = 8
 """Pieces of a step follow each other without waiting."""
@@ -84,11 +94,16 @@ class Machine:
         self.quick = quick
         self.size = "tiny" if quick else size
         self.device = torch.device("cpu") if quick else torch.device("cuda", 0)
+        self.ranks = join("cpu" if quick else "cuda")
         self.windows, self.window_s = (2, 0.0) if quick else (WINDOWS, WINDOW_S)
         self.text = python_text(200_000 if quick else 8_000_000)
 
-    def state(self, piece: int | None, **fields: Any) -> LMState:
-        """A state whose step is two pieces, `fields` of its config as they are given."""
+    def tell(self, case: str, figures: Figures) -> Figures:
+        """`measure.tell`, on the first rank."""
+        return figures if self.ranks.rank else tell(case, figures)
+
+    def state(self, piece: int | None, pieces: int = 2, shard: ShardMode = "none", **fields: Any) -> LMState:
+        """A state whose step is so many pieces for each rank, `fields` of its config as they are given."""
         config = preset_config(self.size)
         for name, value in ({**QUICK, "compile": "off", "precision": "fp32"} if self.quick else {}).items():
             setattr(config, name, value)
@@ -97,8 +112,8 @@ class Machine:
         for name, value in fields.items():
             if not (self.quick and name in ("compile", "precision")):
                 setattr(config, name, value)
-        config.batch_tokens = 2 * config.micro_batch * config.seq_len
-        return LMState(config, 0, self.device, ALONE, self.text)
+        config.batch_tokens = pieces * config.micro_batch * config.seq_len * self.ranks.world
+        return LMState(config, 0, self.device, self.ranks, self.text, shard)
 
 
 def python_text(limit: int) -> TokenStreams:
@@ -114,17 +129,19 @@ def step(state: LMState) -> Tensor:
     return update(state, RATE, NoClock())["loss"]
 
 
-def rates(machine: Machine, once: Callable[[], object], work: float) -> list[float]:
+def rates(
+    machine: Machine, once: Callable[[], object], work: float, windows: int | None = None
+) -> list[float]:
     """Work a second in each window, after two calls that compile."""
     once(), once()
-    return [_window(machine, once, work) for _ in range(machine.windows)]
+    return [_window(machine, once, work) for _ in range(windows or machine.windows)]
 
 
 def _window(machine: Machine, once: Callable[[], object], work: float, queued: int = 1) -> float:
     """`queued` calls follow each other before anything waits for the device."""
     wait_for(machine.device)
     began, done = time.monotonic(), 0
-    while not done or time.monotonic() - began < machine.window_s:
+    while not done or machine.ranks.all(time.monotonic() - began < machine.window_s):
         for _ in range(queued):
             once()
         done += queued
@@ -139,7 +156,7 @@ def measured(machine: Machine, state: LMState) -> Figures:
     found = spread(rates(machine, lambda: step(state), state.config.step_tokens), 1)
     return {
         "tokens_per_s": found,
-        "mfu": mfu(state.cost, found["median"], machine.device),
+        "mfu": mfu(state.cost, found["median"], machine.device, machine.ranks.world),
         "peak_memory_gb": round((greatest_bytes(machine.device) or 0) / 1e9, 2),
         "first_step_s": first_s,
     }
@@ -204,8 +221,9 @@ def steps(machine: Machine) -> Figures:
             state = None
             ended(machine)
             try:
-                fields = {name: now[name] for name in ("precision", "compile")}
-                state = machine.state(now["piece"] or None, **fields)
+                state = machine.state(
+                    now["piece"] or None, precision=now["precision"], compile=now["compile"]
+                )
             except UsageError as error:
                 cases[name] = tell(name, {"left_out": str(error)})
                 continue
@@ -267,7 +285,7 @@ def compared(machine: Machine, field: str, values: Sequence[str]) -> Figures:
     cases: dict[str, Figures] = {}
     for value in values:
         try:
-            fields = {"compile": "default", "precision": "bf16", field: value}
+            fields: dict[str, Any] = {"compile": "default", "precision": "bf16", field: value}
             state = machine.state(None, **fields)
         except UsageError as error:
             cases[value] = tell(value, {"left_out": str(error)})
@@ -411,6 +429,63 @@ def in_turns(
     return {"cases": cases}
 
 
+# several GPUs -----------------------------------------------------------------------------------------------
+
+
+def shard(machine: Machine) -> Figures:
+    """Whole weights and shards of them."""
+    cases: dict[str, Figures] = {}
+    for mode in ("none", "grad", "full"):
+        state = machine.state(None, shard=mode, compile="default", precision="bf16")
+        prove_first_step(machine.ranks, state.prove_sizes)
+        cases[mode] = machine.tell(mode, {**learned(machine, state), **measured(machine, state)})
+        del state
+        ended(machine)
+    return {
+        "ranks": machine.ranks.world,
+        "cases": cases,
+        **{f"{mode} over none": versus(cases, mode, "none") for mode in ("grad", "full")},
+    }
+
+
+def overlap(machine: Machine) -> Figures:
+    """A step of one piece, with the exchange after its backward pass and during it.
+
+    Compiled as a whole the model has all gradients at the end, compiled by blocks one block after the other.
+    """
+    cases: dict[str, Figures] = {}
+    for size in EXCHANGE_SIZES if not machine.quick else (2,):
+        for blocks in (False, True):
+            state = machine.state(size, pieces=1, compile="default", precision="bf16")
+            if blocks:
+                for block in state.model.blocks:
+                    block.forward = compiled(block.forward, state.compile_mode)
+                state.forward = state.model
+            name = f"pieces of {size}, compiled {'by blocks' if blocks else 'as a whole'}"
+            with mock.patch.object(PieceGraphs, "active", False):
+                prove_first_step(machine.ranks, state.prove_sizes)
+                cases[name] = machine.tell(name, _exchanged(machine, state))
+            del state
+            ended(machine)
+    return {"ranks": machine.ranks.world, "cases": cases}
+
+
+def _exchanged(machine: Machine, state: LMState) -> Figures:
+    parameters = list(state.model.parameters())
+    flat = FlatGradient(parameters, ranks=machine.ranks)
+    overlapped = OverlappedGradient(parameters, machine.ranks)
+    found: dict[str, list[float]] = {"after": [], "during": []}
+    for turn in range(-1, machine.windows):
+        for name, gradient in (("after", flat), ("during", overlapped)):
+            gradient.attach()
+            state.gradient = gradient
+            rate = rates(machine, lambda: step(state), state.config.step_tokens, windows=1)
+            found[name] += rate if turn >= 0 else []
+    ratios = [b / a for a, b in zip(found["after"], found["during"], strict=True)]
+    figures = {name: spread(values, 1) for name, values in found.items()}
+    return {**figures, "ratio": spread(ratios, 4), "buckets_early": overlapped.early}
+
+
 PARTS: Mapping[str, Callable[[Machine], Figures]] = {
     "steps": steps,
     "fp8": lambda machine: compared(machine, "precision", ("bf16", "fp8")),
@@ -418,6 +493,8 @@ PARTS: Mapping[str, Callable[[Machine], Figures]] = {
     "graphs": graphs,
     "reduce-overhead": reduced,
     "graphs-vision": graphs_vision,
+    "shard": shard,
+    "overlap": overlap,
 }
 
 
@@ -434,8 +511,12 @@ def main(arguments: Sequence[str] = ()) -> Figures:
         torch.set_num_threads(1)
     machine = Machine(given.size, quick=given.quick)
     figures = {"part": given.part, "size": machine.size, "unit": "work/s", **PARTS[given.part](machine)}
+    machine.ranks.close()
     if given.quick:
-        print(json.dumps(figures), flush=True)
+        if not machine.ranks.rank:
+            print(json.dumps(figures), flush=True)
+        return figures
+    if machine.ranks.rank:
         return figures
     return report(f"lm_precision_{given.part}_{given.size}", {**figures, "met": {}})
 

@@ -10,6 +10,7 @@ from torch.backends import cuda
 
 from benchmarks import lm_precision
 from benchmarks.lm_precision import LADDER, Machine, captured, moment_bytes, plain_attention
+from tests.trainer.warm import ranks
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,45 @@ def test_moments_take_eight_bytes_a_weight(machine: Machine) -> None:
     state = machine.state(4)
     steps = len(state.optimizer.state)
     assert moment_bytes(state.optimizer) == 8 * state.parameters + 4 * steps
+
+
+SUMS = """
+import torch
+from torch import nn
+from benchmarks.overlapped_gradient import OverlappedGradient
+from hoptui_trainer.common.flat_gradient import FlatGradient
+from hoptui_trainer.common.ranks import join
+
+torch.set_num_threads(1)
+with join("cpu") as ranks:
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+    found = []
+    for gradient in (
+        FlatGradient(layers.parameters(), ranks=ranks),
+        OverlappedGradient(layers.parameters(), ranks, bucket_bytes=500),
+    ):
+        gradient.attach()
+        for step in range(2):
+            gradient.clear()
+            for piece in range(3):
+                torch.manual_seed(10 * step + 3 * ranks.rank + piece)
+                gradient.before_piece(last=piece == 2)
+                layers(torch.randn(4, 8)).square().sum().backward()
+            gradient.exchange()
+        found.append(gradient.flat.clone())
+    sums = ranks.gather(found[1].sum().item())
+    print(torch.equal(*found), float(found[0].norm()) > 0, gradient.early, sums)
+"""
+
+
+def test_sums_during_the_backward_pass_are_those_after_it() -> None:
+    with ranks("-c", SUMS) as children:
+        said = [child.communicate(timeout=60) for child in children]
+    assert [error for _, error in said] == ["", ""]
+    first, second = (out.split(maxsplit=3) for out, _ in said)
+    assert first[:3] == second[:3] == ["True", "True", "2"]
+    assert first[3] == second[3]
 
 
 def test_plain_attention_is_for_a_while() -> None:

@@ -33,6 +33,10 @@ class FlatGradient:
         self.flat, self.notes = torch.split(self.exchanged, [sum(sizes), notes])
         parts = torch.split(self.flat, sizes)
         self._parts = [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
+        self.attach()
+
+    def attach(self) -> None:
+        """Let the gradients of the parameters be parts of this vector."""
         for parameter, part in zip(self._parameters, self._parts, strict=True):
             parameter.grad = part
 
