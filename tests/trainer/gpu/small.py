@@ -98,7 +98,7 @@ def vision_state(device: torch.device, **fields: Any) -> vision.VisionState:
     config = vision_preset("tiny")
     for name, value in {**exact, **fields}.items():
         setattr(config, name, value)
-    return vision.VisionState(config, 0, device, ALONE, synthetic(config.image_size, device))
+    return vision.VisionState(config, 0, device, ALONE, synthetic(config.image_size, device, config.frames))
 
 
 def weights(model: nn.Module) -> Tensor:

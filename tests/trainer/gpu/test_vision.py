@@ -73,3 +73,11 @@ def test_the_fastest_attention_is_chosen_by_measurement(device: torch.device) ->
     [note] = [note for note in state.notes if note.startswith("attention: ")]
     assert note.split()[1] in candidates(), note
     assert note.count(" ms") >= 2
+
+
+@pytest.mark.timeout(180)
+def test_clips_are_learned_compiled_and_checkpointed_as_they_are_plainly(device: torch.device) -> None:
+    clips = {"frames": 8, "tubelet": 2, "batch_size": 16, "micro_batch": 8}
+    plain = WORKLOADS["vision"].losses(vision_state(device, **clips))
+    fast = vision_state(device, **clips, precision="bf16", compile="default", checkpointing=True)
+    assert_near(WORKLOADS["vision"].losses(fast), plain, WORKLOADS["vision"].half)

@@ -14,9 +14,10 @@ import torch
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.vision import images as rooms
 from hoptui_trainer.vision.augmentation import Augmentation, distorted
-from hoptui_trainer.vision.config import VisionConfig, many_patches
+from hoptui_trainer.vision.config import VisionConfig, many_patches, preset_config
 from hoptui_trainer.vision.image_folder import FileImages, Files, find, frame_files
 from hoptui_trainer.vision.images import Loading, synthetic
+from hoptui_trainer.vision.job import VisionOptions, resolve_job
 from hoptui_trainer.vision.loader import Folder
 from hoptui_trainer.vision.model import Shape, ViT, patches
 from hoptui_trainer.vision.sampler import ImageSampler
@@ -190,6 +191,16 @@ def test_a_resumed_run_keeps_its_clips(
     assert_equal(tmp_path / "whole", tmp_path / "rest")
     with pytest.raises(UsageError, match="--frames 2: the checkpoint's run has 4, and keeps it"):
         steered_vision.train(resume=tmp_path / "whole", frames=2)
+
+
+def test_a_checkpoint_from_before_clips_is_one_of_images() -> None:
+    later = {"frames", "tubelet", "mlp_ratio", "checkpointing"}
+    old = {name: value for name, value in vars(preset_config("tiny")).items() if name not in later}
+    found = {"preset": "tiny", "data": "digits", "name": "a", "seed": 0, "config": old}
+    plan = resolve_job(VisionOptions(), {}, found, world=1, on_gpu=False)
+    assert (plan.config.frames, plan.config.unit, plan.config.checkpointing) == (1, "images", False)
+    with pytest.raises(UsageError, match="--frames 4: the checkpoint's run has 1, and keeps it"):
+        resolve_job(VisionOptions(frames=4), {}, found, world=1, on_gpu=False)
 
 
 def test_frames_that_do_not_fit_are_refused_by_their_option(steered_vision: SteeredVision) -> None:

@@ -345,7 +345,7 @@ def test_synthetic_images_are_named_wherever_a_rate_is_told(
     steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rooms, "POOL_BYTES", 1 << 14)
-    result = steered_vision.train(data="synthetic", evaluate_every=2)
+    result = steered_vision.train(data="synthetic")
     figures = json.loads(result.json())
     assert figures["data"] == "synthetic"
     assert figures["accuracy"] is None
@@ -381,6 +381,7 @@ def test_each_refusal_is_a_sentence_that_names_its_option(
         ({"until_accuracy": 2.0}, {}, "--until-accuracy "),
         ({"until_accuracy": 0.9}, {}, "--until-accuracy "),
         ({"until_accuracy": 0.9, "data": "synthetic", "evaluate_every": 1}, {}, "--until-accuracy: "),
+        ({"evaluate_every": 2, "data": "synthetic"}, {}, "--evaluate-every: "),
         ({"data": "/nowhere"}, {}, "--data /nowhere: "),
         ({}, {"grad_accum": 2}, "--batch-size 32: "),
         ({}, {"precision": "fp8"}, "--precision: "),

@@ -48,6 +48,7 @@ class _Unsaid(int):
 
 
 ITERATIONS = _Unsaid(1000)
+EVALUATE_EVERY = _Unsaid(100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,7 @@ class JobOptions:
     threads: AtLeastOne | None = None
     memory_limit: str | None = None
     json: Flag = False
-    evaluate_every: NotNegative = 100
+    evaluate_every: NotNegative = EVALUATE_EVERY
     patience: NotNegative = 0
     checkpoint_dir: Path | None = None
     keep_best: bool = True
@@ -151,6 +152,11 @@ class JobOptions:
     def exit_code(self, ending: Ending) -> int:
         """Of a run that ended like this."""
         return NOT_REACHED if self.targets and ending in ("finished", "early-stopped") else 0
+
+    @property
+    def evaluations_asked(self) -> bool:
+        """Whether evaluations were asked for on the command line, and are not just the default."""
+        return bool(self.evaluate_every) and not isinstance(self.evaluate_every, _Unsaid)
 
     def evaluation_due(self, iteration: int) -> bool:
         """Whether to evaluate after so many iterations: every few, and after the last."""

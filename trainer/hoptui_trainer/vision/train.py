@@ -131,8 +131,9 @@ def resolve(job: VisionOptions, knobs: KnobValues, launch: Launch) -> tuple[Visi
         plan = resolve_job(job, knobs, saved, world=ranks.world, on_gpu=launch.on_gpu)
         source, unit = find_source(plan, launch.device), plan.config.unit
         check_alike(ranks, (source.count, source.classes), f"--data {plan.data}", unit)
-        if (judging := job.judging) and not source.judged:
-            raise UsageError(f"{judging[0]}: there are no held-out {unit} in {source.name}")
+        asked = (*job.judging, *(["--evaluate-every"] if job.evaluations_asked else []))
+        if asked and not source.judged:
+            raise UsageError(f"{asked[0]}: there are no held-out {unit} in {source.name}")
         if saved and saved["images"] != source.count:
             raise UsageError(
                 f"--resume {job.resume}: its run has {saved['images']} {unit}, and now there are "
