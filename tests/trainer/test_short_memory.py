@@ -55,3 +55,30 @@ def test_a_minibatch_that_does_not_fit_is_computed_in_more_pieces() -> None:
     figures = result(limited(220, "ppo", *sizes, "--json"))
     assert figures["grad_accum"] > 1
     assert (figures["minibatch_size"], figures["env_steps"]) == (16_384, 16_384)
+
+
+EXHAUSTED = """
+import sys, torch
+from hoptui_trainer.__main__ import main
+from hoptui_trainer.ppo.rollout import Rollout
+play, played = Rollout.play, []
+def limited(self, *arguments):
+    played.append(1)
+    if len(played) > 1:
+        raise torch.OutOfMemoryError("made up")
+    play(self, *arguments)
+Rollout.play = limited
+sys.exit(main(sys.argv[1:]))
+"""
+"""A process whose memory is too short from the second iteration on."""
+
+
+def test_a_process_with_a_smaller_model_takes_the_place_of_one_without_memory() -> None:
+    arguments = ("ppo", "--preset", "tiny", "--iterations", "3", "--threads", "1", "--smaller-model-on-oom")
+    command = [sys.executable, "-c", EXHAUSTED, *arguments, "--evaluate-every", "0", "--json"]
+    done = subprocess.run(
+        command, env={**os.environ, "HOPTUI": "off"}, capture_output=True, text=True, timeout=60
+    )
+    figures = result(done)
+    assert (figures["iterations"], figures["restarts"], figures["ending"]) == (3, 1, "finished")
+    assert figures["env_steps"] == 3 * 4 * 8  # with the sizes of before

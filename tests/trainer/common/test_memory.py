@@ -21,6 +21,7 @@ from hoptui_trainer.common.memory import (
     release,
     reset_peak,
     set_peak_aside,
+    shortage,
 )
 from hoptui_trainer.common.memory_budget import USABLE, limit_bytes
 from hoptui_trainer.common.ranks import RankGroup
@@ -94,6 +95,25 @@ def test_the_prediction_is_a_straight_line() -> None:
 )
 def test_what_is_no_lack_of_memory_is_not_taken_for_one(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "memory ran out"),
+        ("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`", "memory ran out"),
+        ("4 images do not fit into the memory at once", "4 images do not fit into the memory at once"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB", "2.00 GiB"),
+        (
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 201326592 bytes. Er",
+            "201326592 bytes",
+        ),
+    ],
+)
+def test_a_shortage_is_told_without_the_words_of_an_allocator(text: str, told: str) -> None:
+    found = shortage(RuntimeError(text))
+    assert told in found
+    assert not any(word in found for word in ("Allocator", "GPU 0", "Compile"))
 
 
 def test_an_allocation_that_fails_is_a_lack_of_memory() -> None:

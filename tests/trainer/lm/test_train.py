@@ -21,8 +21,9 @@ from hoptui.protocol.messages import Command
 from hoptui_trainer.common import checkpoint_writer
 from hoptui_trainer.common.checkpoint import read_checkpoint, write_checkpoint
 from hoptui_trainer.common.dry_run import DryRun
-from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.errors import ShortMemoryError, UsageError
 from hoptui_trainer.common.phases import PhaseClock
+from hoptui_trainer.common.ranks import RESTARTS
 from hoptui_trainer.common.restart import Restart
 from hoptui_trainer.lm import state as states
 from hoptui_trainer.lm import train as training
@@ -149,6 +150,71 @@ def test_a_batch_that_is_left_open_is_chosen_reported_and_kept(
     assert trial.done() == [("applied", count)]
     knob = run_state(trial.run).declarations.knobs["batch_tokens"]
     assert (knob.value, knob.in_effect) == (count, True)
+
+
+def too_large_from(monkeypatch: pytest.MonkeyPatch, width: int, *, checkpointing: bool = False) -> None:
+    """Memory is too short for models of that width; not if they keep no activations, with `checkpointing`."""
+    nats = LMState.nats
+
+    def limited(self: LMState, inputs: Tensor, targets: Tensor) -> Tensor:
+        if self.shape["d_model"] >= width and not (checkpointing and self.config.checkpointing):
+            raise torch.OutOfMemoryError("made up")
+        return nats(self, inputs, targets)
+
+    monkeypatch.setattr(LMState, "nats", limited)
+
+
+WIDE = {"d_model": 32, "micro_batch": 4}
+
+
+def test_where_single_sequences_do_not_fit_no_activations_are_kept(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial.train(iterations=4, knobs=WIDE)
+    expected = trial.rows("loss")
+    trial.after = {1: lambda: too_large_from(monkeypatch, 32, checkpointing=True)}
+    result = trial.train(iterations=4, knobs=WIDE)
+    knob = run_state(trial.run).declarations.knobs["checkpointing"]
+    assert (result.ending, knob.value, knob.in_effect) == ("finished", True, True)
+    assert trial.rows("loss") == pytest.approx(expected, abs=1e-5)  # nothing else is learned
+
+
+def test_where_nothing_makes_room_the_run_ends_with_a_checkpoint(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial.after = {2: lambda: too_large_from(monkeypatch, 32)}
+    with pytest.raises(ShortMemoryError, match=r"--seq-len.* --smaller-model-on-oom"):
+        trial.train(checkpoint_dir=tmp_path, knobs=WIDE)
+    held = read_checkpoint(tmp_path, "lm")
+    assert (held["iteration"], held["shape"]["d_model"]) == (2, 32)
+
+
+def test_with_consent_a_smaller_model_goes_on_in_a_new_process(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda path, arguments: started.append(arguments))
+    for name in (RESTARTS, "_HOPTUI_RESTART"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    trial.after = {2: lambda: too_large_from(monkeypatch, 32)}
+    trial.train(checkpoint_dir=tmp_path, knobs=WIDE, smaller_model_on_oom=True)
+    (arguments,) = started
+    assert {"--d-model=16", "--heads=1"} <= set(arguments)
+    assert [note.level for note in run_state(trial.run).notes if "d_model" in note.text] == ["warning"]
+    trial.after = {}
+    result = trial.train(resume=tmp_path, knobs={"d_model": 16, "heads": 1})
+    assert (result.iterations, trial.state.born) == (6, 2)
+    assert result.micro_batch > 1  # pieces are chosen again
+
+
+def test_from_the_start_a_smaller_model_is_begun_with(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    too_large_from(monkeypatch, 32)
+    with pytest.raises(UsageError, match=r"--micro-batch.* --smaller-model-on-oom"):
+        trial.train(knobs={"d_model": 64})
+    result = trial.train(knobs={"d_model": 64}, smaller_model_on_oom=True)
+    assert (result.iterations, trial.state.shape["d_model"]) == (6, 16)
+    assert run_state(trial.run).declarations.knobs["d_model"].value == 16
 
 
 def test_moments_in_eight_bits_learn_alike_live_and_resumed(

@@ -15,11 +15,14 @@ from torch import Tensor
 import hoptui
 from hoptui.protocol.messages import Command
 from hoptui_trainer.common.checkpoint import read_checkpoint
+from hoptui_trainer.common.errors import ShortMemoryError
 from hoptui_trainer.common.flat_gradient import FlatGradient
+from hoptui_trainer.common.restart import Restart
 from hoptui_trainer.ppo import train as training
 from hoptui_trainer.ppo.job import PPOOptions
 from hoptui_trainer.ppo.policies.mlp import MLP
 from hoptui_trainer.ppo.policies.policy import Batch, Judgement
+from hoptui_trainer.ppo.policies.transformer import Transformer
 from hoptui_trainer.ppo.rollout import Rollout
 from tests.run_state import run_state
 
@@ -176,7 +179,41 @@ def test_from_the_start_the_rollout_gives_way_first_and_then_the_environments(
     assert (found["config"]["rollout_len"], found["config"]["num_envs"]) == (1, 2)
 
 
+def test_with_consent_a_smaller_network_has_the_sizes_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts_up_to(monkeypatch, lambda rollout: False)
+    begun: list[Restart] = []
+    monkeypatch.setattr(Restart, "begin", lambda restart: begun.append(restart))
+    job = PPOOptions(
+        iterations=3, evaluate_every=0, checkpoint_dir=tmp_path, knobs=SIZES, smaller_model_on_oom=True
+    )
+    training.train(job, lambda _: None)
+    assert [restart._forced for restart in begun] == [{"hidden": 32}]
+    held = read_checkpoint(tmp_path, "ppo")["config"]
+    assert (held["num_envs"], held["rollout_len"], held["grad_accum"]) == (8, 16, 0)
+    monkeypatch.undo()
+    monkeypatch.setenv("HOPTUI", "off")
+    goes_on = PPOOptions(resume=tmp_path, iterations=2, evaluate_every=0, knobs={"hidden": 32})
+    assert training.train(goes_on, lambda _: None).env_steps == 2 * 8 * 16
+
+
+def test_a_transformer_keeps_no_activations_before_sizes_shrink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = Transformer.judge
+
+    def too_large(self: Transformer, batch: Batch) -> Judgement:
+        if not self.checkpointing:
+            out_of_memory()
+        return judge(self, batch)
+
+    monkeypatch.setattr(Transformer, "judge", too_large)
+    held = trained(tmp_path, iterations=2, policy="tiny", context=4, sequence_len=4)["config"]
+    assert (held["checkpointing"], held["num_envs"], held["rollout_len"]) == (True, 8, 16)
+
+
 def test_what_does_not_fit_at_all_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     rollouts_up_to(monkeypatch, lambda _: False)
-    with pytest.raises(MemoryError, match="one step of one environment"):
+    with pytest.raises(ShortMemoryError, match="one step of one environment"):
         trained()

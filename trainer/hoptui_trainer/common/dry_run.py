@@ -100,7 +100,11 @@ class DryRun:
         if size > self._reached:
             self._pieces.too_much(size)
             self._pieces.micro_batch = before
-            if not self._reached or (wanted and not give_way):
+            if not self._reached and (give_way or not wanted):
+                raise MemoryError(
+                    f"not even one of {sizes.samples} fits into the memory: {limit / 1e9:.1f} GB may be used"
+                )
+            if wanted and not give_way:
                 raise MemoryError(f"{_too_many(size, sizes.samples)}: {limit / 1e9:.1f} GB may be used")
             if wanted:
                 self._notes.append(f"{_too_many(size, sizes.samples)}: pieces of {self._reached} instead")
@@ -115,8 +119,10 @@ class DryRun:
         """
         limit = self._limit()
         self._ranks.all(True)  # have looked, before one takes memory of the machine that they share
+        if self._pieces.meets:
+            limit = min(self._ranks.gather(limit))
         climb = partial(self._climb, share, limit, all_or_nothing=False, start=1)
-        reached = on_all_ranks(self._ranks, self._device, climb)
+        reached = climb() if self._pieces.meets else on_all_ranks(self._ranks, self._device, climb)
         found = int(min(self._ranks.gather(reached)))
         self._reached = max(self._reached, found)
         return found
@@ -246,6 +252,8 @@ class DryRun:
         with self._shapes.plainly():
             fits = self._fits(size)
         peak = peak_bytes(self._device) or 0
+        if self._pieces.meets:  # all ranks try the same sizes
+            peak = max(self._ranks.gather(peak))
         if self._device.type == "cuda":
             release(self._device)  # else the next peak counts what torch keeps of this one
         if not fits or peak > limit:

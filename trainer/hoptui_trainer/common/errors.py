@@ -7,6 +7,11 @@ class UsageError(Exception):
     """One sentence that names the offending option; the command prints it and exits with 2."""
 
 
+class ShortMemoryError(Exception):
+    """Memory ran out in the middle of a run, and nothing makes room; the text says what helps. The command
+    prints it and exits with 1."""
+
+
 class LostRankError(Exception):
     """Another rank is gone; the text says which one and why."""
 

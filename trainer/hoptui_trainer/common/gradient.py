@@ -16,14 +16,20 @@ GROWN = 1.1
 then."""
 
 
+class SingleSampleError(torch.OutOfMemoryError):
+    """Memory ran out with single samples, on one of the ranks; raised on all of them."""
+
+
 class Pieces:
     """Cuts batches into micro-batches of at most `micro_batch` samples.
 
     Each piece adds its part of the sum that is divided by the count of the whole batch, so the gradient does
     not depend on how the batch is cut. When memory runs out in a piece of any rank, every rank drops the
     gradient and computes the same batch in pieces half as large; `ceiling` is then the size that is known to
-    be too much. Where the ranks `meet` in each piece, the others wait for one that runs out of memory: it
-    raises, and the run ends. The optimizer has not been touched at that point, and never is in here.
+    be too much. With single samples `on_exhausted` is called; if it has made room it returns true, and the
+    batch is computed again. Where the ranks `meet` in each piece, the others wait for one that runs out of
+    memory: it raises, and the run ends. The optimizer has not been touched at that point, and never is in
+    here.
     """
 
     def __init__(
@@ -38,6 +44,7 @@ class Pieces:
         self.meets = meets
         self.micro_batch = micro_batch
         self.ceiling: int | None = None
+        self.on_exhausted: Callable[[], bool] = lambda: False
         self._room = 0
         self._device, self._ranks, self._on_smaller = device, ranks, on_smaller
 
@@ -50,7 +57,7 @@ class Pieces:
             clear: forgets the gradients.
 
         Raises:
-            torch.OutOfMemoryError: not even single samples fit, here or on another rank.
+            SingleSampleError: not even single samples fit, here or on another rank.
         """
         while True:
             clear()
@@ -83,11 +90,13 @@ class Pieces:
         of them.
 
         Raises:
-            torch.OutOfMemoryError: they were single samples; `error` is raised if it is this rank's own.
+            SingleSampleError: they were single samples; with the text of `error` if it is this rank's own.
         """
         release(self._device)
         if self.micro_batch == 1:
-            raise error or torch.OutOfMemoryError("another rank is out of memory with single samples")
+            if self.on_exhausted():
+                return
+            raise SingleSampleError(str(error or "another rank is out of memory with single samples"))
         # The ranks' parts of a batch may differ by a sample.
         before = max(self._ranks.gather(min(self.micro_batch, count)))
         self.too_much(before)

@@ -73,6 +73,9 @@ class JobOptions:
     memory_limit
         Memory that each process plans with: an amount such as 72GB, or a part of all memory of its GPU, or of
         the machine, such as 90% [default: 92% of what is free].
+    smaller_model_on_oom
+        Go on with a smaller model, whose weights begin anew, where nothing else makes room. Without it, the
+        run asks on a terminal, and ends elsewhere.
     json
         Print nothing but the result, as one line of JSON.
     evaluate_every
@@ -99,6 +102,7 @@ class JobOptions:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: AtLeastOne | None = None
     memory_limit: str | None = None
+    smaller_model_on_oom: Flag = False
     json: Flag = False
     evaluate_every: NotNegative = EVALUATE_EVERY
     patience: NotNegative = 0

@@ -30,6 +30,7 @@ class Tunable(Protocol):
     automatic: AutoSettings
     notes: list[str]
     on_smaller: Callable[[int, int], None]
+    own_checkpointing: bool
     pieces: Pieces
     ranks: RankGroup
 
@@ -148,7 +149,20 @@ class KnobChanges:
                 )
 
         self._state.on_smaller = smaller
+        self._state.pieces.on_exhausted = self._checkpointed
         self._tell()
+
+    def _checkpointed(self) -> bool:
+        """Keep no activations any more, because memory ran out with single samples. False if that was so
+        before."""
+        config: Any = self._state.config
+        if config.checkpointing:
+            return False
+        if "micro_batch" in self._state.automatic.names:
+            config.micro_batch = 0  # more fit then
+        self._state.own_checkpointing = True
+        self._handles["checkpointing"].revert(True, "out of memory with a single sample in a piece")
+        return True
 
     def _anew(self, name: str) -> Apply:
         """What refuses a model that cannot be, together with what else waits for a new process."""

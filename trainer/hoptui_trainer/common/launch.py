@@ -22,6 +22,7 @@ from hoptui_trainer.common.ranks import RankGroup, join
 from hoptui_trainer.common.report import Console, silent
 from hoptui_trainer.common.setup import check_resumed, explained, preparing
 from hoptui_trainer.common.signals import StopOnSignal
+from hoptui_trainer.common.smaller_model import Consent
 
 SIZES = "--micro-batch"
 """The option that decides how much memory a step takes."""
@@ -86,6 +87,20 @@ class ActiveRun:
         launch = self.launch
         with preparing(self.run, self.signals, launch.device), explained(launch.resumed, SIZES):
             yield
+
+    @property
+    def consent(self) -> Consent:
+        """Whether the run may go on with a smaller model."""
+        launch = self.launch
+        world = launch.ranks.world
+        return Consent(
+            launch.job,
+            self.run,
+            launch.ranks,
+            launch.device,
+            lambda config: config.check(world),
+            launch.console.say,
+        )
 
     def set_threads(self, samples: int, width: int) -> None:
         """Set the CPU threads of torch: `--threads`, else what suits pieces of `samples` tokens or patches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar, cast
@@ -36,6 +37,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in EXHAUSTED)
+
+
+def shortage(error: BaseException) -> str:
+    """Why memory ran out, in a few words: without what an allocator says of its own sources and settings."""
+    text = str(error).partition("\n")[0]
+    if match := re.search(r"tried to allocate ([\d.]+ ?\w+)", text, re.IGNORECASE):
+        return f"memory ran out: there was no room for {match[1]} more"
+    if not text or any(words in text for words in EXHAUSTED):
+        return "memory ran out"
+    return text
 
 
 def release(device: torch.device) -> None:
@@ -80,7 +91,7 @@ def on_all_ranks(
     except Exception as raised:
         # Without its traceback, which would keep the memory of what failed.
         short = is_out_of_memory(raised)
-        error = MemoryError(str(raised).partition("\n")[0] or "memory ran out") if short else raised
+        error = _without_frames(raised) if short else raised
     if isinstance(error, MemoryError):
         release(device)
     everybodys = ranks.gather((isinstance(error, MemoryError), "" if error is None else repr(error)))
@@ -90,6 +101,15 @@ def on_all_ranks(
         if text:
             raise (MemoryError if short else RuntimeError)(f"on another rank: {text}")
     return cast(R, found)
+
+
+def _without_frames(error: Exception) -> MemoryError:
+    """A lack of memory as a MemoryError, without the frames that it came through."""
+    own = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
+    if own and isinstance(error, MemoryError):  # its class says more
+        error.__context__ = error.__cause__ = None
+        return error.with_traceback(None)
+    return MemoryError(shortage(error))
 
 
 def prove_first_step(ranks: RankGroup, prove_sizes: Callable[[], None]) -> None:

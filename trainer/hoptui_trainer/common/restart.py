@@ -48,6 +48,7 @@ class Restart:
         self._checkpoint: Path | None = None
         self._left = os.environ.pop(LEFT, None)
         self._proven = False
+        self._forced: dict[str, int] = {}
 
     def due(self) -> bool:
         """Whether the loop is to end for a new process; to be asked after each boundary, on all ranks.
@@ -68,6 +69,18 @@ class Restart:
         self._say(f"restarting from {self._checkpoint} with {values}")
         return True
 
+    def force(self, values: Mapping[str, int]) -> str:
+        """End the loop for a new process with these values of knobs, which nobody asked for. All ranks call
+        it, and leave the loop.
+
+        Returns why that cannot be, "" if it can.
+        """
+        self._forced = dict(values)
+        if problem := self._prepare():
+            return problem
+        self._say(f"restarting from {self._checkpoint}")
+        return ""
+
     def leave(self) -> bool:
         """After the loop, while the run is open: leave it to the next process, if there is to be one."""
         if self._checkpoint is None:
@@ -79,6 +92,7 @@ class Restart:
     def begin(self) -> NoReturn:
         """Replace this process by the one that goes on. The run has been left, and the ranks have left each
         other."""
+        values = self._run.restart_wanted | self._forced
         os.environ[RESTARTS] = str(restarts(os.environ) + 1)
         if self._folder is None and self._checkpoint is not None:
             os.environ[LEFT] = str(self._checkpoint.parent)
@@ -86,7 +100,7 @@ class Restart:
         sys.stdout.flush()
         sys.stderr.flush()
         arguments = [*kept(sys.argv[1:], self._knobs), f"--resume={self._checkpoint}"]
-        arguments += (f"{option_name(name)}={value}" for name, value in self._run.restart_wanted.items())
+        arguments += (f"{option_name(name)}={value}" for name, value in values.items())
         safe = ["-P"] if sys.flags.safe_path else []
         os.execv(sys.executable, [sys.executable, *safe, "-m", "hoptui_trainer", *arguments])
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,17 +15,30 @@ from torch import Tensor
 import hoptui
 from hoptui_trainer.common.checkpoint_writer import CheckpointWriter, Content
 from hoptui_trainer.common.device import wait_for
+from hoptui_trainer.common.errors import ShortMemoryError
 from hoptui_trainer.common.evaluations import Evaluations
+from hoptui_trainer.common.gradient import SingleSampleError
 from hoptui_trainer.common.job import JobOptions
 from hoptui_trainer.common.launch import ActiveRun
-from hoptui_trainer.common.memory import greatest_bytes, pressure, prove_first_step, reset_peak
+from hoptui_trainer.common.memory import (
+    greatest_bytes,
+    is_out_of_memory,
+    pressure,
+    prove_first_step,
+    release,
+    reset_peak,
+    shortage,
+)
 from hoptui_trainer.common.metrics import DelayedMetrics, Finished, measured
 from hoptui_trainer.common.phases import PhaseClock
 from hoptui_trainer.common.ranks import RankGroup, restarts
 from hoptui_trainer.common.report import Console, Ending
 from hoptui_trainer.common.restart import Restart
+from hoptui_trainer.common.smaller_model import Consent
 from hoptui_trainer.common.supervised_state import SupervisedState
 from hoptui_trainer.common.tracer import Tracer
+
+R = TypeVar("R")
 
 Progress = Callable[[Finished, float], list[str]]
 """From an iteration and the samples per second since the last line to the parts of a line."""
@@ -52,6 +65,7 @@ class TrainingSession:
         config: the dataclass that declares the workload's knobs.
         content: what a checkpoint holds; see `CheckpointWriter`.
         evaluations: those of the run, which its checkpoints keep.
+        consent: whether it may go on with a smaller model.
     """
 
     def __init__(
@@ -66,9 +80,10 @@ class TrainingSession:
         content: Content,
         evaluations: Evaluations,
         clock: PhaseClock,
+        consent: Consent,
     ) -> None:
         self.job, self.run, self.ranks, self.device, self.console = job, run, ranks, device, console
-        self.evaluations, self.clock = evaluations, clock
+        self.evaluations, self.clock, self.consent = evaluations, clock, consent
         self.ending: Ending = "finished"
         self.replaced = False
         self._why = ""
@@ -124,6 +139,23 @@ class TrainingSession:
             kept = self.checkpoints.keep_best(first=first)
         if not kept and not self.ranks.rank:
             record.file = None
+
+    def shrink(self, config: Any, why: str, anew: Mapping[str, int]) -> None:
+        """Go on in a new process with a smaller model, if the user agrees; the loop is to be left then.
+        `anew` are knobs that its checkpoint has with these values. All ranks call it.
+
+        Raises:
+            ShortMemoryError: there is none, or it is not wanted; the checkpoint is written.
+        """
+        for name, value in anew.items():
+            setattr(config, name, value)
+        if values := self.consent.smaller(config, why):
+            problem = self.restart.force(values)
+            if not problem:
+                return
+            why = f"{why}; {problem}"
+        self.checkpoints.attempt()
+        raise ShortMemoryError(f"{why}; {self.consent.remedies(config)}")
 
     def end(self) -> None:
         """Finish queued work and write the last checkpoint: after the loop, while the run is open.
@@ -197,6 +229,7 @@ class SupervisedSession(TrainingSession):
             lambda: (state.iteration, {**state.state_dict(), **about}),
             state.evaluations,
             active.clock,
+            active.consent,
         )
 
     def begin(self, lines: Iterable[str]) -> None:
@@ -225,6 +258,26 @@ class SupervisedSession(TrainingSession):
             yield iteration
             if self.over:
                 return
+
+    def step(self, update: Callable[[], R]) -> R | None:
+        """What `update` returns; None if the loop is to be left for a process with a smaller model.
+
+        Raises:
+            ShortMemoryError: memory is too short for a single sample; the checkpoint is written.
+        """
+        try:
+            return update()
+        except (RuntimeError, MemoryError) as error:
+            # Beside other ranks, only the first is raised on all of them.
+            agreed = isinstance(error, SingleSampleError)
+            if not agreed and (self.ranks.world > 1 or not is_out_of_memory(error)):
+                raise
+            why = "memory ran out with a single sample in a piece" if agreed else shortage(error)
+        self.state.gradient.clear()
+        release(self.device)
+        anew = {"micro_batch": 0, **({"checkpointing": False} if self.state.own_checkpointing else {})}
+        self.shrink(self.state.config, why, anew)
+        return None
 
     def learned(self, metrics: Mapping[str, Tensor], work: int, ideal: float | None, **row: float) -> None:
         """Count an iteration and log its metrics, with the other figures of its `row`.

@@ -46,6 +46,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     `position` counts the samples of the stream that the run has learned from. `born` is the iteration in
     which its weights were new, `evaluations` are those of its weights. `on_smaller` is called when a
     micro-batch was halved because memory ran out.
+    `own_checkpointing` is whether a lack of memory, and no user, has switched checkpointing on.
     All ranks hold the same, except for their part of a batch.
     """
 
@@ -69,6 +70,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         self.evaluations = Evaluations("val_loss")
         self.notes: list[str] = []
         self.on_smaller: Callable[[int, int], None] = lambda before, now: None
+        self.own_checkpointing = False
         self.iteration = 0
         self.born = 0
         self.position = 0

@@ -63,7 +63,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
         config.check(ranks.world)
         self.sampler = make_sampler(text.train, seed, config.seq_len, device)
         self.held_out = self._held_out_windows()
-        model = GPT(config, seed).to(device)
+        model = on_all_ranks(ranks, device, lambda: GPT(config, seed).to(device))
         sharding = None if shard == "none" else Sharding(model, model.blocks, shard, ranks)
         self._train(model, [{"params": model.parameters(), "weight_decay": config.weight_decay}], sharding)
 

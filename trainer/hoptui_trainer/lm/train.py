@@ -70,12 +70,13 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LM
 
     Raises:
         UsageError: the job cannot be run as asked.
+        ShortMemoryError: memory ran out, and nothing makes room.
     """
     with launched(WORKLOAD, job, write) as launch:
         plan = resolve(job, knobs, launch)
         with connected(launch, plan.name) as active:
             with active.preparing():
-                text, state = prepare(job, plan, launch)
+                plan, (text, state) = active.consent.fitted(plan, lambda plan: prepare(job, plan, launch))
             active.set_threads(plan.config.micro_batch * plan.config.seq_len, plan.config.d_model)
             meter = active.meter
             declare(active.run, state, meter)
@@ -85,7 +86,9 @@ def train(job: LMOptions, knobs: KnobValues, write: Callable[[str], None]) -> LM
 
             for iteration in session.iterations():
                 lr = learning_rate(state.config, iteration - state.born, job.iterations - state.born)
-                metrics = update(state, lr, active.clock)
+                metrics = session.step(partial(update, state, lr, active.clock))
+                if metrics is None:
+                    break
                 tokens = state.config.step_tokens
                 ideal = utilization(state, tokens)
                 session.learned(metrics, tokens, ideal, tokens=tokens, tokens_total=state.position, lr=lr)

@@ -195,8 +195,8 @@ def _reader(state: PPOState, name: str) -> Callable[[], float]:
 
 
 def make_room(state: PPOState, handles: Handles, proven: PPOConfig) -> None:
-    """Shrink what is too large for the memory: back to the sizes that were `proven`, else rollout, else
-    environments.
+    """Make room: a transformer keeps no activations any more if single units of a minibatch were too much.
+    Else what is too large shrinks: back to the sizes that were `proven`, else rollout, else environments.
 
     Micro-batches have given way before, by themselves. Called on all ranks alike.
 
@@ -204,8 +204,13 @@ def make_room(state: PPOState, handles: Handles, proven: PPOConfig) -> None:
         MemoryError: one step of one environment is too much.
     """
     state.proves_sizes = False  # there is no room for it now
+    config = state.config
     try:
-        name, size = _smaller(state.config, proven)
+        if state.units_short and not config.checkpointing and "checkpointing" not in not_of(config.policy):
+            state.own_checkpointing = True
+            handles["checkpointing"].revert(True, "memory ran out with single units of a minibatch")
+            return
+        name, size = _smaller(config, proven)
         handles[name].revert(size, "memory ran out")
     finally:
         state.proves_sizes = True

@@ -46,14 +46,20 @@ ROOMY = 1000
 """What is made beside a rollout's storage is less than so many times as much, whichever policy there is."""
 
 
+class RolloutMemoryError(MemoryError):
+    """A rollout does not fit, whatever the model."""
+
+
 class NoRoomError(Exception):
     """Memory ran out on one of the ranks: in the rollout, or however small the pieces of a minibatch were.
 
-    `freed` is set where a rank has given back what was only kept for later: then it may fit now.
+    `rollout` is true if it was the rollout. `freed` is set where a rank has given back what was only kept for
+    later: then it may fit now.
     """
 
-    def __init__(self, text: str, *, freed: bool = False) -> None:
+    def __init__(self, text: str, *, freed: bool = False, rollout: bool = False) -> None:
         super().__init__(text)
+        self.rollout = rollout
         self.freed = freed
 
 
@@ -144,7 +150,7 @@ def check_memory(
     storage alone.
 
     Raises:
-        MemoryError: one sentence with both figures.
+        RolloutMemoryError: one sentence with both figures.
     """
     free += held
     room = usable_bytes(device, free, None if limit is None else limit + held)
@@ -153,7 +159,7 @@ def check_memory(
         return stored
     needed = bytes_needed(config, task, policy, precision)
     if needed > max(held, room):
-        raise MemoryError(
+        raise RolloutMemoryError(
             f"{config.num_envs} environments × {config.rollout_len} steps: about {needed / 1e9:.1f} GB, "
             f"and {free / 1e9:.1f} GB are free for them"
             if limit is None

@@ -50,8 +50,9 @@ class PPOState:
     `iteration` counts finished iterations, `epoch` the passes over rollouts in them, `env_steps` the steps of
     all ranks; `evaluations` are those of its weights. `since` counts the iterations since something had to be
     compiled anew; `proves_sizes` is false where memory has run out, and nothing is kept or captured in
-    advance. `notes` has what was measured. `automatic` is what the knobs that were left open are here;
-    elsewhere it may be another.
+    advance. `units_short` is whether it last ran out with single units of a minibatch,
+    `own_checkpointing` whether checkpointing was switched on for that, by no user. `notes` has what was
+    measured. `automatic` is what the knobs that were left open are here; elsewhere it may be another.
 
     Raises:
         MemoryError: the device has not the memory for `config`.
@@ -71,8 +72,8 @@ class PPOState:
         self.policy = make_policy(config, env.task, seed)
         self._needed: dict[tuple[int, int], int] = {}  # bytes, by size
         on_all_ranks(ranks, device, self._find_room)
-        self.policy.to(device)
-        self.optimizer = make_optimizer(self.policy, config.lr, device)
+        on_all_ranks(ranks, device, lambda: self.policy.to(device))
+        self.optimizer = on_all_ranks(ranks, device, lambda: make_optimizer(self.policy, config.lr, device))
         self.coefficients = Coefficients(config, device)
         self.graphs = graphs(device)
         self.collector = make_collector(env, self.policy, config, seed=seed, graphs=self.graphs)
@@ -93,6 +94,7 @@ class PPOState:
         self.evaluations = Evaluations("evaluation_return", higher=True)
         self.since = 0
         self.proves_sizes = True
+        self.units_short = self.own_checkpointing = False
         self.notes: list[str] = []
         self._trials: list[SizeTrial] = []
         self._compiled: set[tuple[int, int]] = set()

@@ -36,14 +36,15 @@ from hoptui_trainer.common.report import Console, amount, silent
 from hoptui_trainer.common.session import TrainingSession
 from hoptui_trainer.common.setup import check_resumed, explained, preparing
 from hoptui_trainer.common.signals import StopOnSignal
-from hoptui_trainer.ppo.config import PPOConfig
-from hoptui_trainer.ppo.declarations import declare, flops_per_step, make_room, set_threads
+from hoptui_trainer.common.smaller_model import Consent
+from hoptui_trainer.ppo.config import PPOConfig, not_of
+from hoptui_trainer.ppo.declarations import Handles, declare, flops_per_step, make_room, set_threads
 from hoptui_trainer.ppo.envs.gym import GymTask
 from hoptui_trainer.ppo.envs.physics import Physics
 from hoptui_trainer.ppo.envs.registry import find_task, make_env
 from hoptui_trainer.ppo.evaluate import episodes
 from hoptui_trainer.ppo.job import PPOOptions, PPOPlan, make_plan
-from hoptui_trainer.ppo.memory import NoRoomError
+from hoptui_trainer.ppo.memory import NoRoomError, RolloutMemoryError
 from hoptui_trainer.ppo.report import CONVENTIONS, PPOProgress, PPOResult, SteadyRate
 from hoptui_trainer.ppo.state import PPOState
 
@@ -61,7 +62,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
 
     Raises:
         UsageError: the job cannot be run as asked.
-        MemoryError: not even one step of one environment fits into memory.
+        ShortMemoryError: memory ran out, and nothing makes room.
     """
     began = time.monotonic()
     job.check()
@@ -69,7 +70,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
     goes_on = job.resume if saved is not None else None
     with join(job.device) as ranks:
         plan, task, device = resolve(job, saved, ranks)
-        config, on_gpu = plan.config, device.type == "cuda"
+        on_gpu = device.type == "cuda"
         console, pace = Console(silent if job.json or ranks.rank else write), SteadyRate()
 
         epoch = saved["run"] if saved else None
@@ -84,7 +85,15 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
             ExitStack() as stack,
         ):
             with preparing(run, signals, device), explained(goes_on, SIZES):
-                state = prepare(job, plan, task, saved, ranks, device)
+                consent = Consent(
+                    *(job, run, ranks, device, PPOConfig.check, console.say),
+                    without=lambda config: not_of(config.policy),
+                    other=(RolloutMemoryError,),
+                )
+                plan, state = consent.fitted(
+                    plan, lambda plan: prepare(job, plan, task, saved, ranks, device)
+                )
+            config = state.config
             stack.callback(state.close)
             steps_before, delayed = state.env_steps, DelayedMetrics(device)
             lines = PPOProgress(steps_before)
@@ -98,7 +107,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
             session = TrainingSession(
                 *(WORKLOAD, job, run, ranks, device, console, PPOConfig),
                 lambda: (state.iteration, {**state.state_dict(), "name": plan.name}),
-                *(state.evaluations, clock),
+                *(state.evaluations, clock, consent),
             )
             console.begin((*notes, *introduction(job, plan, state, saved), *session.cautions()))
             prove_first_step(ranks, state.prepare)
@@ -107,8 +116,9 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
                 if session.restart.due():
                     break
                 started, pieces = time.monotonic(), state.grad_accum
-                while (metrics := learned(state, clock)) is None:
-                    make_room(state, handles, proven)
+                metrics = with_room(state, clock, handles, proven, session)
+                if metrics is None:
+                    break
                 if state.grad_accum > pieces:
                     why = ran_out(pieces)
                     handles["grad_accum"].revert(state.grad_accum, why)
@@ -211,6 +221,7 @@ def learned(state: PPOState, clock: PhaseClock) -> dict[str, Tensor] | None:
                 return metrics
             except NoRoomError as error:
                 again = error.freed
+                state.units_short = not error.rollout
         release(state.device)
     return None
 
@@ -219,6 +230,32 @@ def ran_out(pieces: int) -> str:
     """Why minibatches are computed in more than so many pieces."""
     cut = "minibatches in one piece" if pieces == 1 else f"minibatches in {pieces} pieces"
     return f"memory ran out with {cut}: the same minibatches are computed in smaller ones"
+
+
+def with_room(
+    state: PPOState, clock: PhaseClock, handles: Handles, proven: PPOConfig, session: TrainingSession
+) -> dict[str, Tensor] | None:
+    """The metrics of an iteration, for which sizes were made smaller where memory was too short.
+
+    None if the loop is to be left for a process with a smaller model, which begins with the sizes of before.
+
+    Raises:
+        ShortMemoryError: nothing makes room; the checkpoint is written.
+    """
+    config = state.config
+    anew = {"num_envs": config.num_envs, "rollout_len": config.rollout_len, "grad_accum": 0}
+    while (metrics := learned(state, clock)) is None:
+        why = ""
+        try:
+            make_room(state, handles, proven)
+        except MemoryError as error:
+            why = str(error)
+        if why:
+            session.shrink(
+                config, why, {**anew, **({"checkpointing": False} if state.own_checkpointing else {})}
+            )
+            return None
+    return metrics
 
 
 def evaluated(state: PPOState) -> float:
@@ -265,7 +302,11 @@ def prepare(
         staggered=True,
         workers=plan.config.env_workers,
     )
-    state = PPOState(env, plan.config, plan.seed, device, ranks=ranks)
+    try:
+        state = PPOState(env, plan.config, plan.seed, device, ranks=ranks)
+    except BaseException:
+        env.close()
+        raise
     if is_open:  # as a resumed run has them
         set_threads(job, plan.config, device, ranks)
     if saved:

@@ -256,7 +256,7 @@ class Update:
         first = min(minibatch for minibatch, _ in known if minibatch is not None)
         freed = any(spare for _, spare in known)
         if first == NO_ROLLOUT:
-            raise NoRoomError("there was no memory for a rollout", freed=freed)
+            raise NoRoomError("there was no memory for a rollout", freed=freed, rollout=True)
         if freed:
             release(self._device)
             return first

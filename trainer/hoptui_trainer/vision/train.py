@@ -73,6 +73,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
 
     Raises:
         UsageError: the job cannot be run as asked, or an image cannot be read.
+        ShortMemoryError: memory ran out, and nothing makes room.
     """
     with launched(WORKLOAD, job, write) as launch:
         plan, source = resolve(job, knobs, launch)
@@ -80,7 +81,7 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
             launch.console.say(warning)  # Now: measuring sizes takes long with so many.
         with connected(launch, plan.name) as active, ExitStack() as stack:
             with active.preparing():
-                state = prepare(plan, source, launch)
+                plan, state = active.consent.fitted(plan, lambda plan: prepare(plan, source, launch))
             stack.enter_context(state)
             active.set_threads(plan.config.micro_batch * state.model.shape.tokens, plan.config.d_model)
             meter = active.meter
@@ -91,7 +92,9 @@ def train(job: VisionOptions, knobs: KnobValues, write: Callable[[str], None]) -
 
             for iteration in session.iterations():
                 lr = learning_rate(state.config, iteration - state.born, job.iterations - state.born)
-                metrics = update(state, lr, active.clock)
+                metrics = session.step(partial(update, state, lr, active.clock))
+                if metrics is None:
+                    break
                 count = state.config.batch_size
                 ideal = utilization(state, count)
                 session.learned(metrics, count, ideal, samples=count, samples_total=state.position, lr=lr)
