@@ -9,6 +9,7 @@
 - `vit-g-checkpointing`, `vit-g`: 1.0 billion parameters.
 - `clips`: ViT-B on 32 frames of 224², in tubelets of 2 × 16².
 - `512`: ViT-L on images of 512².
+- `vit-b-eager`, `vit-b`, `vit-b-max-autotune`: without torch.compile, and in its modes.
 
 Cases that the limit leaves no time for are listed as `left_out`. Micro-batches are given, so that no time
 goes into choosing them. Rates are in turns, after compilation. Images are synthetic and in the GPU's memory.
@@ -46,7 +47,7 @@ from hoptui_trainer.vision.update import update
 Figures = dict[str, Any]
 
 RATE = 1e-4
-WINDOWS, WINDOW_S = 5, 1.0
+WINDOWS, WINDOW_S = 4, 0.8
 POOL_BYTES = 1 << 28
 LEAST_SAVED = 0.6
 """The peak of ViT-L with checkpointing, as a part of that without it: at most so much."""
@@ -64,13 +65,17 @@ class ModelCase(NamedTuple):
 
 LARGE: Mapping[str, Any] = {"batch_size": 256, "micro_batch": 128}
 GIANT: Mapping[str, Any] = {"batch_size": 64, "micro_batch": 32}
+WHOLE: Mapping[str, Any] = {"batch_size": 256, "micro_batch": 256}
 MODELS: Mapping[str, ModelCase] = {
     "vit-l": ModelCase("vit-l", LARGE),
     "vit-l-checkpointing": ModelCase("vit-l", {**LARGE, "checkpointing": True}),
-    "vit-g-checkpointing": ModelCase("vit-g", {**GIANT, "checkpointing": True}, 60.0),
+    "vit-g-checkpointing": ModelCase("vit-g", {**GIANT, "checkpointing": True}, 75.0),
     "clips": ModelCase("vit-b", {"batch_size": 32, "micro_batch": 16, "frames": 32, "tubelet": 2}),
     "512": ModelCase("vit-l", {"batch_size": 64, "micro_batch": 32, "image_size": 512}),
-    "vit-g": ModelCase("vit-g", GIANT, 60.0),
+    "vit-g": ModelCase("vit-g", GIANT, 75.0),
+    "vit-b-eager": ModelCase("vit-b", {**WHOLE, "compile": "off"}, 20.0),
+    "vit-b": ModelCase("vit-b", WHOLE, 35.0),
+    "vit-b-max-autotune": ModelCase("vit-b", {**WHOLE, "compile": "max-autotune"}, 150.0),
 }
 CASES = ("cudnn", "attention", *MODELS)
 SETTINGS_S = 15.0
@@ -141,6 +146,7 @@ def measured(machine: Machine, case: ModelCase) -> Figures:
         "tokens": state.model.shape.tokens,
         "batch": [config.batch_size, config.micro_batch],
         "checkpointing": config.checkpointing,
+        "compile": state.compile_mode,
         f"{config.unit}_per_s": found,
         "mfu": used,
         "flops_per_sample": cost,
