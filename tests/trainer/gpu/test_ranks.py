@@ -92,6 +92,7 @@ with join(kind) as ranks:
 """
 
 TRAINS = """
+import dataclasses
 from pathlib import Path
 from hoptui_trainer.lm.job import LMOptions
 from hoptui_trainer.lm.train import train as train_lm
@@ -111,7 +112,12 @@ for env, policy in (("CartPole-v1", "mlp"), ("CartPole-NoVel", "tiny")):
     train_ppo(PPOOptions(**common, env=env, checkpoint_dir=folder / env, knobs=knobs), lambda _: None)
 lm = LMOptions(**common, preset="tiny", corpus=folder.parent / "corpus", corpus_mb=0.0, eval_tokens=512,
                checkpoint_dir=folder / "lm")
-train_lm(lm, {"batch_tokens": 512, "micro_batch": 3, "seq_len": 32, **exact}, lambda _: None)
+batch = {"batch_tokens": 512, "micro_batch": 3, "seq_len": 32}
+train_lm(lm, {**batch, **exact}, lambda _: None)
+if world > 1:
+    for shard, how in (("grad", exact), ("full", {**exact, "compile": "default"})):
+        sharded = dataclasses.replace(lm, shard=shard, checkpoint_dir=folder / shard)
+        train_lm(sharded, {**batch, **how}, lambda _: None)
 vision = VisionOptions(**common, preset="tiny", checkpoint_dir=folder / "vision")
 train_vision(vision, {"batch_size": 31, "micro_batch": 8, **exact}, lambda _: None)
 say(world=world)
@@ -224,6 +230,8 @@ def test_two_ranks_train_as_one(
             assert ended(child) == [{"world": world}] * world
     for folder, workload in JOBS.items():
         assert_near(tmp_path / "one" / folder, tmp_path / "two" / folder, workload, SAME)
+    for shard in ("grad", "full"):
+        assert_near(tmp_path / "one" / "lm", tmp_path / "two" / shard, "lm", SAME)
 
 
 def test_two_ranks_restart_for_another_model(
