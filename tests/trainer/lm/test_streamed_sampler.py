@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,25 @@ def test_a_file_that_is_lost_or_shorter_is_told(tmp_path: Path) -> None:
     (tmp_path / "0.bin").unlink()
     with pytest.raises(UsageError, match=r"0\.bin: No such file"):
         TokenShards(shards.shards, "uint16", 1 << 16).load(CPU)
+
+
+def test_an_error_that_passes_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = shards_of(tmp_path, [50])
+    monkeypatch.setattr("hoptui_trainer.lm.token_shards.PAUSE_S", 0.0)
+    errors, preadv = [errno.EIO, errno.ESTALE], os.preadv
+
+    def flaky(file: int, buffers: list[memoryview], offset: int) -> int:
+        if errors:
+            raise OSError(errors[-1], os.strerror(errors.pop()))
+        return preadv(file, [buffers[0][:7]], offset)  # and no more at once
+
+    monkeypatch.setattr(os, "preadv", flaky)
+    assert widened(shards.load(CPU)).tolist() == list(range(50))
+    assert len(shards._given_up) == 2
+    errors[:] = [errno.EIO] * 6
+    with pytest.raises(UsageError, match=r"0\.bin: Input/output error"):
+        shards.load(CPU)
+    assert errors == []
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ error and not the end of the process, and the pages read do not count as memory 
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+import time
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -28,6 +30,9 @@ STORED = {"uint16": torch.int16, "uint32": torch.int32}
 """The torch type with the bits of a token type: torch computes little with unsigned numbers."""
 OPEN_FILES = 256
 """Files that stay open. Those beyond are opened for each read."""
+TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
+"""Errors of network disks that may pass: what is read is read again."""
+TRIES, PAUSE_S = 6, 2.0
 LOADED = 1 << 22
 """Tokens that are copied to a device at once."""
 
@@ -53,7 +58,8 @@ class TokenShards:
         self._starts = [0, *accumulate(shard.tokens for shard in self.shards)]
         self._files: dict[Path, int] = {}
         self._lock = threading.Lock()
-        weakref.finalize(self, _close, self._files)
+        self._given_up: list[int] = []
+        weakref.finalize(self, _close, self._files, self._given_up)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -120,15 +126,22 @@ class TokenShards:
 
     def _read(self, path: Path, offset: int, out: Tokens) -> None:
         view = out.view(np.uint8).data
-        try:
-            with self._opened(path) as file:
-                while view:
-                    count = os.preadv(file, [view], offset)
-                    if not count:
-                        raise UsageError(f"{path} has become shorter since the run began to read it")
-                    view, offset = view[count:], offset + count
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}") from None
+        for tries_left in reversed(range(TRIES)):
+            try:
+                with self._opened(path) as file:
+                    while view:
+                        count = os.preadv(file, [view], offset)
+                        if not count:
+                            raise UsageError(f"{path} has become shorter since the run began to read it")
+                        view, offset = view[count:], offset + count
+                return
+            except OSError as error:
+                if error.errno not in TRANSIENT or not tries_left:
+                    raise UsageError(f"{path}: {error.strerror}") from None
+            with self._lock:  # other threads may still read from it: it is closed at the end
+                if (file := self._files.pop(path, -1)) >= 0:
+                    self._given_up.append(file)
+            time.sleep(PAUSE_S)
 
     def _opened(self, path: Path) -> _Opened:
         with self._lock:
@@ -173,6 +186,6 @@ def _signed(kind: np.dtype[Any]) -> str:
     return f"<i{kind.itemsize}"
 
 
-def _close(files: dict[Path, int]) -> None:
-    for file in files.values():
+def _close(files: dict[Path, int], given_up: list[int]) -> None:
+    for file in (*files.values(), *given_up):
         os.close(file)
