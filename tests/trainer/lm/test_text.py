@@ -261,10 +261,10 @@ def test_a_terminal_gets_one_line_that_is_removed_at_the_end() -> None:
     terminal, clock = io.StringIO(), Clock()
     progress = PreparationProgress(lambda _: pytest.fail("a line"), terminal, clock)
     walked(progress, clock, "short", 1.0)
-    progress.end()
+    progress.close()
     assert terminal.getvalue() == ""
     walked(progress, clock, "tokenizing", 10.0)
-    progress.end()
+    progress.close()
     written = terminal.getvalue()
     assert "\n" not in written
     assert 25 <= written.count(CLEAR) <= 42

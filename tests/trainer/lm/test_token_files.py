@@ -99,16 +99,22 @@ def test_what_fails_half_way_leaves_nothing(corpus: Corpus, monkeypatch: pytest.
         assert cached_tokens(corpus, "bytes", 384) is None
 
 
-def test_what_a_killed_process_has_left_is_removed(corpus: Corpus) -> None:
-    made(corpus)
-    (entry,) = (cache_folder() / SOURCES).glob("*.json")
-    entry.unlink()
-    left = cache_folder() / f".{entry.stem}-killed"
-    left.mkdir()
-    (left / "train.bin").write_bytes(b"half")
-    made(corpus)
-    assert not left.exists()
-    assert len(folders()) == 1
+def test_what_killed_processes_have_left_is_removed(corpus: Corpus, corpus_folder: Path) -> None:
+    """But nothing of those that are at work."""
+    other, busy = (find_corpus(corpus_folder, limit_mb=mb) for mb in (1.0, 2.0))
+    left = {}
+    for name, wanted in (("own", corpus), ("other", other), ("busy", busy)):
+        made(wanted)
+        entry = cache_folder() / SOURCES / f"{wanted.key}-bytes-v2.json"
+        entry.unlink()
+        left[name] = cache_folder() / f".{entry.stem}-killed"
+        left[name].mkdir()
+        (left[name] / "train.bin").write_bytes(b"half")
+    with (cache_folder() / SOURCES / f"{busy.key}-bytes-v2.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made(corpus)
+    assert [name for name, path in left.items() if path.exists()] == ["busy"]
+    assert len(folders()) == 2
 
 
 def test_a_folder_that_was_lost_is_made_again(corpus: Corpus) -> None:

@@ -49,7 +49,7 @@ class PreparationProgress:
             self._terminal.flush()
             self._shown = True
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Remove the line that changes."""
         if self._terminal is not None and self._shown:
             self._terminal.write(CLEAR)

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -145,8 +145,7 @@ def _kind(tokenizer: str, vocab_size: int) -> str:
 
 def _make(corpus: Corpus, tokenizer: str, vocab_size: int, entry: Path, report: Report) -> None:
     """Fill a folder, give it its name, then its entry in the index."""
-    for left in cache_folder().glob(f".{entry.stem}-*"):  # of one that was killed: the lock is ours
-        shutil.rmtree(left, ignore_errors=True)
+    _remove_left(entry)
     partial = Path(tempfile.mkdtemp(prefix=f".{entry.stem}-", dir=cache_folder()))
     try:
         digest, left_out = _fill(partial, corpus, tokenizer, vocab_size, report)
@@ -161,6 +160,19 @@ def _make(corpus: Corpus, tokenizer: str, vocab_size: int, entry: Path, report: 
         new.replace(entry)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_left(entry: Path) -> None:
+    """Remove what killed processes have left: folders whose lock nobody holds, or that are for `entry`, whose
+    lock is held here."""
+    for left in cache_folder().glob(f".*-v{FORMAT}-*"):
+        stem = left.name[1:].rpartition("-")[0]
+        lock = entry.with_name(f"{stem}.lock")
+        with suppress(OSError), ExitStack() as held:  # else another process is at work there
+            if stem != entry.stem:
+                file = held.enter_context(lock.open("rb"))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _fill(

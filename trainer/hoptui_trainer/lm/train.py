@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -135,8 +136,8 @@ def prepare(job: LMOptions, plan: LMPlan, launch: Launch) -> tuple[Text, LMState
     saved, ranks = launch.saved, launch.ranks
     on_terminal = sys.stdout.isatty() and not job.json and ranks.rank == 0
     report = PreparationProgress(launch.console.say, sys.stdout if on_terminal else None)
-    text = prepare_text(job, plan.config, ranks, launch.device, report)
-    report.end()
+    with closing(report):
+        text = prepare_text(job, plan.config, ranks, launch.device, report)
     if saved and saved["corpus"] != text.digest:
         raise UsageError(f"--resume {job.resume}: its run learned from other text than {text.origin}")
     state = LMState(plan.config, plan.seed, launch.device, ranks, text.streams, job.shard)
