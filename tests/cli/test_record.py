@@ -16,7 +16,7 @@ from msgspec import structs
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo
 from hoptui.model.recorded.store import RecordedStore
-from hoptui.protocol.messages import Fetch, FromViewer
+from hoptui.protocol.messages import Fetch, FromViewer, ToViewer
 from hoptui.recording import Recording
 from tests import factories
 from tests.cli.conftest import Hoptui
@@ -128,6 +128,42 @@ def test_without_readings_no_file_is_left(hoptui: Hoptui, ppo: FakeDaemon, tmp_p
     ended = hoptui("record", "-o", str(path), "--seconds", "0.1")
     assert (ended.code, path.exists()) == (3, False)
     assert "there were no readings" in ended.err
+
+
+def test_a_daemon_that_is_gone_is_replaced(
+    hoptui: Hoptui, node: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("ANSWER_S", 0.2), ("RETURN_S", 0.0), ("SAMPLER_S", 0.0)):
+        monkeypatch.setattr(f"hoptui.cli.support.snapshot.{name}", seconds)
+    tell, turns, restarts = node.answer, 0, 0
+
+    def answer(message: FromViewer) -> list[ToViewer] | None:
+        nonlocal turns
+        if isinstance(message, Fetch) and message.hz:
+            turns += 1
+            if turns == 3:
+                node.release_lock()
+                return []
+        return tell(message)
+
+    def start(where: object) -> None:
+        nonlocal restarts
+        restarts += 1
+        node.hang()
+        node.events = []
+        node.start()
+
+    node.answer = answer
+    monkeypatch.setattr("hoptui.node.processes.start_daemon", start)
+    path = tmp_path / "node.hoptui"
+    ended = hoptui("record", "-o", str(path), "--seconds", "1.5", "--interval", "0.1")
+    assert (ended.code, restarts) == (0, 1)
+    assert "connecting again" in ended.err
+    with Recording.open(path) as recording:
+        assert recording.sources()["gpu/GPU-a"][2] >= 20 * 3
+        seqs = [event.seq for event in recording.events()]
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert len(seqs) >= 3, "those of the daemon before are kept"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

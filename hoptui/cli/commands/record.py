@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from msgspec import structs
 
 from hoptui.cli.support import recordings
 from hoptui.cli.support.options import Force
@@ -57,9 +58,8 @@ def record(
     if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
         raise usage(f"--seconds must be more than 0, not {seconds:g}")
     path = _new(output, force=force)
-    end = math.inf if seconds is None else time.monotonic() + seconds
     with _ends_at_signals():
-        rows = _recorded(path, interval, end)
+        rows = _recorded(path, interval, math.inf if seconds is None else seconds)
     if not rows:
         raise Fail(f"{path} was not written: there were no readings", MISSING)
     say(f"{path}: {numbers.grouped(rows)} rows, {recordings.size(path.stat().st_size)}")
@@ -98,8 +98,8 @@ def _ends_at_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _recorded(path: Path, interval: float, end: float) -> int:
-    """Record until `end` (monotonic seconds) or Ctrl-C; returns the number of rows. Without one, no file is
+def _recorded(path: Path, interval: float, seconds: float) -> int:
+    """Record for so many seconds or until Ctrl-C; returns the number of rows. Without one, no file is
     left.
     """
     try:
@@ -108,7 +108,7 @@ def _recorded(path: Path, interval: float, end: float) -> int:
         raise Fail(str(error), REJECTED) from None
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            _record(path, writer, interval, end)
+            _record(path, writer, interval, seconds)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):  # another Ctrl-C must not cut the end off
             signal.signal(number, signal.SIG_IGN)
@@ -121,15 +121,17 @@ def _recorded(path: Path, interval: float, end: float) -> int:
     return writer.rows
 
 
-def _record(path: Path, writer: _Writer, interval: float, end: float) -> None:
-    """Record until `end`; goes on with a new daemon when one is gone."""
-    while time.monotonic() < end:
+def _record(path: Path, writer: _Writer, interval: float, seconds: float) -> None:
+    """Record for so many seconds from the first connection on; goes on with a new daemon when one is gone."""
+    end: float | None = None
+    while end is None or time.monotonic() < end:
         before = writer.rows
         try:
             with look() as seen:
                 if seen.session.started_daemon:
                     seen.await_readings()
                 _tell(path, seen)
+                end = time.monotonic() + seconds if end is None else end
                 _follow(seen, writer, interval, end)
         except Fail as fail:
             if fail.code != MISSING or writer.rows == before:
@@ -187,6 +189,7 @@ class _Writer:
         self._last: dict[str, int] = {}
         self._waiting: dict[str, dict[str, float]] = {}
         self._node = b""
+        self._events = 0
         self.rows = 0
 
     def add(self, delta: Delta) -> None:
@@ -195,8 +198,9 @@ class _Writer:
             if part.source == HOST or part.source.startswith("gpu/"):
                 self._rows(part)
         for event in delta.events:
-            if not event.run:
-                self._recording.event(event)
+            if not event.run:  # numbered anew: another daemon counts from the start
+                self._events += 1
+                self._recording.event(structs.replace(event, seq=self._events))
 
     def node(self, seen: NodeSnapshot) -> None:
         """Store the node as it is now."""
