@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.vision import images as rooms
@@ -90,6 +92,16 @@ def test_the_cost_of_a_clip_counts_each_tubelet_once() -> None:
     shape = replace(CLIP_SHAPE, layers=1)
     dense = 6 * 12 * (12 * 32**2 + 96 * 32)  # 12 tokens: the block, and patches of 2 · 3 · 4² values
     assert ViT(shape, seed=0).flops_per_sample() == dense + 12 * 32 * 12**2 + 6 * 32 * 5
+
+
+def test_torch_counts_as_many_flops_forward_as_a_third_of_the_cost() -> None:
+    for shape in (CLIP_SHAPE, replace(CLIP_SHAPE, frames=1, tubelet=1)):
+        model, samples = ViT(shape, seed=0), 3
+        pixels = torch.zeros(samples, 3 * shape.frames, 8, 8, dtype=torch.uint8)
+        plain = sdpa_kernel(SDPBackend.MATH)  # torch does not count the attention kernel of the CPU
+        with FlopCounterMode(display=False) as counter, plain, torch.no_grad():
+            model(pixels)
+        assert counter.get_total_flops() == pytest.approx(samples * model.flops_per_sample() / 3)
 
 
 def test_frames_that_cannot_be_cut_are_told() -> None:
