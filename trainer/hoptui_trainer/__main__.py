@@ -10,7 +10,7 @@ import cyclopts
 
 from hoptui_trainer import __version__
 from hoptui_trainer.check.command import check
-from hoptui_trainer.common.errors import LostRankError, ShortMemoryError, UsageError
+from hoptui_trainer.common.errors import LostRankError, ShardMemoryError, ShortMemoryError, UsageError
 from hoptui_trainer.lm.command import lm
 from hoptui_trainer.ppo.command import ppo
 from hoptui_trainer.slurm import slurm
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (cyclopts.CycloptsError, UsageError) as error:
         print(f"hoptui train: {error}", file=sys.stderr)
         return BAD_USAGE
-    except (LostRankError, ShortMemoryError) as error:
+    except (LostRankError, ShardMemoryError, ShortMemoryError) as error:
         print(f"hoptui train: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:

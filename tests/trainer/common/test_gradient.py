@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hoptui_trainer.common import gradient
+from hoptui_trainer.common.errors import ShardMemoryError
 from hoptui_trainer.common.gradient import Pieces
 from hoptui_trainer.common.ranks import ALONE, RankGroup
 
@@ -158,3 +159,15 @@ def test_another_error_is_not_taken_for_a_lack_of_memory() -> None:
 
     with pytest.raises(RuntimeError, match="shapes do not match"):
         _pieces(2).compute(4, broken, lambda: None)
+
+
+def test_where_other_ranks_wait_in_a_piece_the_run_ends() -> None:
+    """Not by an Exception: a knob that ran into it would count as refused, on this rank alone."""
+    problem = Problem()
+    problem.fails = lambda size: size > 4
+    pieces = Pieces(8, CPU, ALONE, lambda before, now: pytest.fail("others would not follow"), meets=True)
+    with pytest.raises(ShardMemoryError, match="--micro-batch"):
+        pieces.compute(24, problem.piece, problem.clear)
+    assert not issubclass(ShardMemoryError, Exception)
+    pieces.resize(4)
+    assert float(pieces.compute(24, problem.piece, problem.clear)) > 0

@@ -205,8 +205,9 @@ class DryRun:
             self._passes(size)
             wait_for(self._device)
         except (RuntimeError, MemoryError) as error:
-            if self._pieces.meets or not is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
+            self._pieces.end_if_met(size)
             fits = False
         self._gradient.clear()
         if not fits:

@@ -12,6 +12,14 @@ class ShortMemoryError(Exception):
     prints it and exits with 1."""
 
 
+class ShardMemoryError(BaseException):
+    """Memory ran out on this rank in the middle of a pass, in which the others wait for it. The command
+    prints it and exits with 1.
+
+    It is no `Exception`, because a knob that ran into it must not go on as if it had been refused.
+    """
+
+
 class LostRankError(Exception):
     """Another rank is gone; the text says which one and why."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hoptui_trainer.common.errors import ShardMemoryError
 from hoptui_trainer.common.memory import is_out_of_memory, release
 from hoptui_trainer.common.memory_budget import limit_bytes
 from hoptui_trainer.common.ranks import RankGroup
@@ -79,11 +80,24 @@ class Pieces:
                 part = piece(slice(start, min(start + self.micro_batch, count)))
                 figures = part if figures is None else figures + part
         except (RuntimeError, MemoryError) as error:
-            if self.meets or not is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
+            self.end_if_met(min(self.micro_batch, count))
             # Its traceback would keep every tensor of the failed pass alive.
             return None, error.with_traceback(None)
         return figures, None
+
+    def end_if_met(self, size: int) -> None:
+        """Memory ran out in a piece of `size` samples: end the run if other ranks wait in it for this one.
+
+        Raises:
+            ShardMemoryError: they do.
+        """
+        if self.meets:
+            raise ShardMemoryError(
+                f"memory ran out in a piece of {size} on a rank that others waited for (--shard): go on from "
+                "a checkpoint with a smaller --micro-batch"
+            ) from None
 
     def smaller(self, count: int, error: BaseException | None = None) -> None:
         """Halve the pieces, on all ranks alike, because memory ran out in a batch of `count` samples on one
