@@ -128,3 +128,18 @@ def test_in_eight_bits_it_starts_and_comes_back(device: torch.device) -> None:
     state.config.precision = "bf16"
     state.rebuild()
     assert_near(losses(state, 1)[0], exact[-1], 0.5)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+def test_in_eight_bits_small_pieces_are_graphs(device: torch.device) -> None:
+    if torch.cuda.get_device_capability(device) < (8, 9):
+        pytest.skip("needs a GPU with FP8")
+    sizes: dict[str, Any] = {"d_model": 128, "heads": 2}
+    state = lm_state(device, precision="fp8", compile="default", optimizer="adamw8bit", **sizes)
+    exact = losses(lm_state(device, **sizes), 6)
+    assert_near(losses(state, 6), exact, 0.2)
+    assert state.graphs.captured > 0
+    state.config.optimizer = "adamw"
+    state.choose_optimizer()
+    assert_near(losses(state, 1)[0], exact[-1], 0.5)
