@@ -83,6 +83,15 @@ def test_a_folder_gives_its_texts_wherever_they_lie_and_nothing_else(folder: Pat
     assert reading.done == pytest.approx(1.0, abs=0.05)
 
 
+def test_a_few_long_texts_are_cut_so_that_some_is_held_out(tmp_path: Path) -> None:
+    line = "a line of a book, number {}\n"
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("".join(line.format((number, n)) for n in range(20_000)))
+    train, held_out = parts(find_corpus(tmp_path))
+    assert len(train) > 60
+    assert held_out
+
+
 def test_files_and_folders_without_permission_are_counted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

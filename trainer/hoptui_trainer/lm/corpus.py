@@ -26,6 +26,8 @@ from hoptui_trainer.lm.documents import Reading, documents, is_columnar
 HELD_OUT = 0.05
 FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
 MB = 1_000_000
+FEW = 200
+"""Of fewer files than these, texts are cut into pieces: else there may be none to hold out."""
 KNOWN = 1 << 18
 """Copies of so many first documents are left out. More hashes would take too much memory."""
 
@@ -52,13 +54,12 @@ class Corpus:
     origin: str
     text_field: str | None = None
     limit_mb: float = 0.0
-    single: bool = False
     closed_folders: int = 0
 
     @cached_property
     def key(self) -> str:
         files = [[file.name, file.size, file.changed_ns, file.status_ns] for file in self.files]
-        whole = json.dumps([files, self.text_field, self.limit_mb, self.single])
+        whole = json.dumps([files, self.text_field, self.limit_mb])
         return hashlib.blake2b(whole.encode(), digest_size=8).hexdigest()
 
     @property
@@ -107,7 +108,7 @@ class Pass:
         corpus, before, size = self.corpus, 0, max(1, self.corpus.size)
         for file in corpus.files:
             reading = Reading(Path(file.path), self.left_out)
-            for document in documents(reading, corpus.text_field, whole=not corpus.single):
+            for document in documents(reading, corpus.text_field, whole=len(corpus.files) >= FEW):
                 self.done = max(self.done, (before + min(reading.consumed, file.size)) / size)
                 yield document
             before += file.size
@@ -136,8 +137,7 @@ def find_corpus(path: Path | None, limit_mb: float = 0.0, text_field: str | None
     chosen = tuple(sorted(files, key=_place))
     if text_field is not None and not any(is_columnar(Path(file.path)) for file in chosen):
         raise UsageError(f"--text-field {text_field}: {origin} has no JSON lines and no Parquet files")
-    single = path is not None and path.is_file()
-    return Corpus(chosen, origin, text_field, limit_mb, single, len(closed))
+    return Corpus(chosen, origin, text_field, limit_mb, len(closed))
 
 
 def _place(file: SourceFile) -> bytes:
