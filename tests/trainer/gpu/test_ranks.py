@@ -115,9 +115,9 @@ lm = LMOptions(**common, preset="tiny", corpus=folder.parent / "corpus", corpus_
 batch = {"batch_tokens": 512, "micro_batch": 3, "seq_len": 32}
 train_lm(lm, {**batch, **exact}, lambda _: None)
 if world > 1:
-    for shard, how in (("grad", exact), ("full", {**exact, "compile": "default"})):
+    for shard in ("grad", "full"):
         sharded = dataclasses.replace(lm, shard=shard, checkpoint_dir=folder / shard)
-        train_lm(sharded, {**batch, **how}, lambda _: None)
+        train_lm(sharded, {**batch, **exact}, lambda _: None)
 vision = VisionOptions(**common, preset="tiny", checkpoint_dir=folder / "vision")
 train_vision(vision, {"batch_size": 31, "micro_batch": 8, **exact}, lambda _: None)
 say(world=world)
