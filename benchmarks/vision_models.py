@@ -132,10 +132,11 @@ def measured(machine: Machine, case: ModelCase) -> Figures:
     began = time.monotonic()
     state = machine.state(config)
     built_s = time.monotonic() - began
+    if device.type == "cuda":
+        # Before the first steps: what a CUDA graph allocates is counted when it is captured.
+        torch.cuda.reset_peak_memory_stats(device)
     losses = [float(step(state)) for _ in range(2)]
     compiled_s = time.monotonic() - began - built_s
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     found = spread(machine.rates(lambda: step(state), config.batch_size), 1)
     cost = state.model.flops_per_sample()
     used = mfu(Cost(cost, state.precision), found["median"], device)
@@ -147,6 +148,7 @@ def measured(machine: Machine, case: ModelCase) -> Figures:
         "batch": [config.batch_size, config.micro_batch],
         "checkpointing": config.checkpointing,
         "compile": state.compile_mode,
+        "cuda_graphs": state.graphs.captured,
         f"{config.unit}_per_s": found,
         "mfu": used,
         "flops_per_sample": cost,
