@@ -182,18 +182,19 @@ def test_from_the_start_the_rollout_gives_way_first_and_then_the_environments(
 def test_with_consent_a_smaller_network_has_the_sizes_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rollouts_up_to(monkeypatch, lambda rollout: False)
     begun: list[Restart] = []
-    monkeypatch.setattr(Restart, "begin", lambda restart: begun.append(restart))
     job = PPOOptions(
         iterations=3, evaluate_every=0, checkpoint_dir=tmp_path, knobs=SIZES, smaller_model_on_oom=True
     )
-    training.train(job, lambda _: None)
+    with monkeypatch.context() as short:
+        rollouts_up_to(short, lambda rollout: False)
+        short.setattr(Restart, "begin", lambda restart: begun.append(restart))
+        short.setenv("_HOPTUI_RESTART", "")  # removed again afterwards
+        short.delenv("_HOPTUI_RESTART")
+        training.train(job, lambda _: None)
     assert [restart._forced for restart in begun] == [{"hidden": 32}]
     held = read_checkpoint(tmp_path, "ppo")["config"]
     assert (held["num_envs"], held["rollout_len"], held["grad_accum"]) == (8, 16, 0)
-    monkeypatch.undo()
-    monkeypatch.setenv("HOPTUI", "off")
     goes_on = PPOOptions(resume=tmp_path, iterations=2, evaluate_every=0, knobs={"hidden": 32})
     assert training.train(goes_on, lambda _: None).env_steps == 2 * 8 * 16
 

@@ -155,13 +155,17 @@ class KnobChanges:
     def _checkpointed(self) -> bool:
         """Keep no activations any more, because memory ran out with single samples. False if that was so
         before."""
-        config: Any = self._state.config
+        state = self._state
+        config: Any = state.config
         if config.checkpointing:
             return False
-        if "micro_batch" in self._state.automatic.names:
+        if "micro_batch" in state.automatic.names:
             config.micro_batch = 0  # more fit then
-        self._state.own_checkpointing = True
+        state.own_checkpointing = True
         self._handles["checkpointing"].revert(True, "out of memory with a single sample in a piece")
+        if not config.micro_batch:  # there was no memory to choose it
+            config.micro_batch = state.pieces.micro_batch
+            config.grad_accum = pieces(config, state.ranks.world)
         return True
 
     def _anew(self, name: str) -> Apply:

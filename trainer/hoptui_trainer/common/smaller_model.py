@@ -91,15 +91,13 @@ class Consent:
             try:
                 return attempt, prepare(attempt)
             except (RuntimeError, MemoryError) as error:
-                # Only a MemoryError was raised on all ranks.
-                if not is_out_of_memory(error) or (
-                    self._ranks.world > 1 and not isinstance(error, MemoryError)
-                ):
+                if not is_out_of_memory(error):
                     raise
-                helps = not isinstance(error, self._other)
-                why = shortage(error)
+                why, helps = shortage(error), not isinstance(error, self._other)
+                everywhere = self._ranks.world == 1 or isinstance(error, MemoryError)
             release(self._device)
-            values = self.smaller(config, why, helps=helps)
+            # What other ranks have not met cannot be agreed on with them.
+            values = self.smaller(config, why, helps=helps) if everywhere else {}
             if not values:
                 raise MemoryError(f"{why}; {self.remedies(config)}")
             config = dataclasses.replace(config, **values)
