@@ -50,6 +50,10 @@ class Aiming(QuietNode):
         return self.run.state.targets[0]
 
     @property
+    def standing(self) -> str:
+        return self.first.standing
+
+    @property
     def codes(self) -> list[str]:
         return [event.code for event in self.node.events if event.kind == "target"]
 
@@ -64,7 +68,7 @@ def aiming() -> Aiming:
 def test_a_miss_is_told_once_and_its_end_too(aiming: Aiming) -> None:
     assert aiming.aim(BUSY).granted
     aiming.train(34, {"busy": 50.0})
-    assert aiming.first.standing == "unknown"
+    assert aiming.standing == "unknown"
     aiming.train(60, {"busy": 50.0})
     assert (aiming.first.standing, aiming.first.mean, aiming.first.gpu) == ("missed", 50.0, "GPU-a")
     assert aiming.codes == ["target.set", "target.missed"]
@@ -81,7 +85,7 @@ def test_a_miss_is_told_once_and_its_end_too(aiming: Aiming) -> None:
 def test_what_is_met_from_the_start_is_no_event(aiming: Aiming) -> None:
     aiming.aim(BUSY)
     aiming.train(60, {"busy": 95.0})
-    assert aiming.first.standing == "met"
+    assert aiming.standing == "met"
     assert aiming.codes == ["target.set"]
 
 
@@ -106,7 +110,7 @@ def test_evaluations_checkpoints_and_pauses_are_no_misses(aiming: Aiming, phase:
     aiming.aim(BUSY)
     aiming.train(60, {"busy": 95.0})
     aiming.train(300, {"busy": 0.0}, **{phase: 0.9})
-    assert aiming.first.standing == "met"
+    assert aiming.standing == "met"
     assert "target.missed" not in aiming.codes
 
 
@@ -116,7 +120,7 @@ def test_setup_and_a_pause_between_iterations_are_no_misses(aiming: Aiming) -> N
         aiming.now += SECOND
         aiming.node.rows((pack(f"gpu/{GPU.uuid}", [(aiming.now, -1, {"busy": 0.0})]),))
         aiming.targets.tend()
-    assert aiming.first.standing == "unknown"
+    assert aiming.standing == "unknown"
     assert aiming.codes == ["target.set"]
 
 
@@ -181,9 +185,9 @@ def test_they_go_on_with_the_next_process(aiming: Aiming) -> None:
     aiming.begin("n2")
     assert (aiming.first.target, aiming.first.standing) == (BUSY, "missed")
     aiming.train(34, {"busy": 99.0})
-    assert aiming.first.standing == "missed"  # the first iterations do not count
+    assert aiming.standing == "missed"  # the first iterations do not count
     aiming.train(3, {"busy": 99.0})
-    assert aiming.first.standing == "met"
+    assert aiming.standing == "met"
     assert aiming.codes == ["target.set", "target.missed", "target.met"]
 
 
