@@ -18,7 +18,7 @@ import torch
 import hoptui
 from hoptui.protocol.messages import Command
 from hoptui_trainer.common.errors import UsageError
-from hoptui_trainer.common.ranks import ALONE, join
+from hoptui_trainer.common.ranks import ALONE, join, sharers
 from tests.golden import Golden
 from tests.run_state import run_state
 from tests.trainer.warm import Warm, ranks
@@ -185,6 +185,11 @@ def test_a_rank_that_raises_ends_one_that_waits_for_ever(golden: Golden) -> None
         assert out == "exception: rank 1: ValueError: BATCH"  # how the run was closed
         assert "ValueError: BATCH" in raises.communicate(timeout=10)[1]
         assert raises.returncode == 1
+
+
+def test_cores_are_shared_only_where_a_launcher_does_not_divide_them() -> None:
+    assert sharers([{0, 1, 2, 3}, {0, 1, 2, 3}], 1) == 2
+    assert [sharers([{0, 1}, {2, 3}, {3, 4}], rank) for rank in range(3)] == [1, 2, 2]
 
 
 def test_alone_a_run_is_as_without_ranks() -> None:

@@ -107,7 +107,7 @@ class ActiveRun:
         in a network of that width."""
         launch = self.launch
         threads = choose_threads(samples, width)
-        set_threads(launch.device, launch.job.threads or threads // launch.ranks.local_world)
+        set_threads(launch.device, launch.job.threads or threads // launch.ranks.core_sharers)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -57,6 +57,11 @@ class RankGroup:
     local_world: int
 
     _turns = _follows = False  # whether some compile for others, and whether another does for this one
+
+    @property
+    def core_sharers(self) -> int:
+        """How many ranks of this machine use this one's CPU cores, itself included."""
+        return self.local_world
 
     def add(self, tensor: Tensor) -> None:
         """Replace `tensor` by its sum over all ranks, in place. On a GPU it is queued, and nothing waits."""
@@ -211,9 +216,14 @@ class _Joined(RankGroup):
         self._control = dist.new_group(backend="gloo", timeout=CONTROL_LIMIT)
         self._tell: Callable[[str], None] = _nobody
         self._closed = False
+        self._core_sharers = self.local_world
         beats = PrefixStore(f"heartbeat/{job}", self._own)
         self._heartbeat = Heartbeat(beats, self.rank, self.world, host, self._lost)
         self._heartbeat.start()
+
+    @property
+    def core_sharers(self) -> int:
+        return self._core_sharers
 
     def add(self, tensor: Tensor) -> None:
         with self._explained():
@@ -288,9 +298,12 @@ class _Joined(RankGroup):
             self._heartbeat.post(self._words(error))
 
     def compare(self, device: torch.device) -> None:
-        """Learn which ranks compile the same, and refuse two on one GPU, for which NCCL's own words are hard
-        to read."""
-        uuids, caches = zip(*self.gather((gpu_uuid(device), kernel_cache(device))), strict=True)
+        """Learn which ranks compile the same and which use the same cores, and refuse two on one GPU, for
+        which NCCL's own words are hard to read."""
+        own = gpu_uuid(device), kernel_cache(device), os.sched_getaffinity(0)
+        uuids, caches, cores = zip(*self.gather(own), strict=True)
+        first = self.rank - self.local_rank
+        self._core_sharers = sharers(cores[first : first + self.local_world], self.local_rank)
         if device.type == "cuda" and len(set(uuids)) < self.world:
             raise UsageError(f"{self.world} ranks on {len(set(uuids))} GPUs: start one a GPU")
         follow = followers(caches)
@@ -331,6 +344,12 @@ _jobs = itertools.count()
 def _store(address: str, port: int, world: int, *, hosts: bool) -> TCPStore:
     """Where ranks meet; it stays for the next job of this process, which others may begin sooner."""
     return TCPStore(address, port, world, is_master=hosts, timeout=JOIN_LIMIT, multi_tenant=True)
+
+
+def sharers(cores: Sequence[Set[int]], local_rank: int) -> int:
+    """How many ranks of a machine may use a core of that local rank's. torchrun leaves all cores to each,
+    Slurm gives each its own."""
+    return sum(not own.isdisjoint(cores[local_rank]) for own in cores)
 
 
 def restarts(environ: Mapping[str, str]) -> int:

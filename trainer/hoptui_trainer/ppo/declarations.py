@@ -187,7 +187,7 @@ def set_threads(job: PPOOptions, config: PPOConfig, device: torch.device, ranks:
         torch.set_num_threads(job.threads)
     elif device.type == "cpu":
         chosen = choose_threads(minibatch // max(1, config.grad_accum))
-        torch.set_num_threads(max(1, chosen // ranks.local_world))
+        torch.set_num_threads(max(1, chosen // ranks.core_sharers))
 
 
 def _reader(state: PPOState, name: str) -> Callable[[], float]:
