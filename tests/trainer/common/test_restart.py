@@ -16,8 +16,9 @@ from hoptui import Knob
 from hoptui.protocol.messages import Command, Outcome
 from hoptui_trainer.common import checkpoint_writer
 from hoptui_trainer.common.checkpoint_writer import CheckpointWriter
+from hoptui_trainer.common.options import kept
 from hoptui_trainer.common.ranks import ALONE, RESTARTS, RankGroup
-from hoptui_trainer.common.restart import LEFT, Restart, kept
+from hoptui_trainer.common.restart import LEFT, Restart
 from tests.golden import Golden
 from tests.run_state import run_state
 

@@ -101,3 +101,21 @@ def check_options(config: type, given: KnobValues) -> dict[str, Any]:
             except ValueError as error:
                 raise UsageError(f"{option_name(name)}: {error}") from None
     return checked
+
+
+def kept(arguments: Sequence[str], knobs: Mapping[str, type]) -> list[str]:
+    """A command line without `--resume` and the knobs (by option): the checkpoint knows their values as they
+    are by now."""
+    left: list[str] = []
+    skip = False
+    for argument in arguments:
+        written, has_value, _ = argument.partition("=")
+        option = written.replace("_", "-")  # `--num_envs` is taken as well
+        positive = f"--{option.removeprefix('--no-')}"
+        if skip:
+            skip = False
+        elif option == "--resume" or option in knobs:
+            skip = not has_value and knobs.get(option) is not bool
+        elif knobs.get(positive) is not bool:
+            left.append(argument)
+    return left

@@ -11,13 +11,13 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 import hoptui
 from hoptui_trainer.common.checkpoint_writer import CheckpointWriter
-from hoptui_trainer.common.options import declared, option_name
+from hoptui_trainer.common.options import declared, kept, option_name
 from hoptui_trainer.common.ranks import RESTARTS, RankGroup, restarts
 
 LEFT = "TRAINER_RESTART_FOLDER"
@@ -133,21 +133,3 @@ class Restart:
         if self._left and not self._ranks.rank:
             shutil.rmtree(self._left, ignore_errors=True)
         self._left = None
-
-
-def kept(arguments: Sequence[str], knobs: Mapping[str, type]) -> list[str]:
-    """A command line without `--resume` and the knobs (by option): the checkpoint knows their values as they
-    are by now."""
-    left: list[str] = []
-    skip = False
-    for argument in arguments:
-        written, has_value, _ = argument.partition("=")
-        option = written.replace("_", "-")  # `--num_envs` is taken as well
-        positive = f"--{option.removeprefix('--no-')}"
-        if skip:
-            skip = False
-        elif option == "--resume" or option in knobs:
-            skip = not has_value and knobs.get(option) is not bool
-        elif knobs.get(positive) is not bool:
-            left.append(argument)
-    return left

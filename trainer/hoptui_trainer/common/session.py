@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -34,6 +35,7 @@ from hoptui_trainer.common.phases import PhaseClock
 from hoptui_trainer.common.ranks import RankGroup, restarts
 from hoptui_trainer.common.report import Console, Ending
 from hoptui_trainer.common.restart import Restart
+from hoptui_trainer.common.signals import STOPPED, StopOnSignal
 from hoptui_trainer.common.smaller_model import Consent
 from hoptui_trainer.common.supervised_state import SupervisedState
 from hoptui_trainer.common.tracer import Tracer
@@ -66,6 +68,7 @@ class TrainingSession:
         content: what a checkpoint holds; see `CheckpointWriter`.
         evaluations: those of the run, which its checkpoints keep.
         consent: whether it may go on with a smaller model.
+        signals: those that stop it.
     """
 
     def __init__(
@@ -81,7 +84,9 @@ class TrainingSession:
         evaluations: Evaluations,
         clock: PhaseClock,
         consent: Consent,
+        signals: StopOnSignal,
     ) -> None:
+        self._signals = signals
         self.job, self.run, self.ranks, self.device, self.console = job, run, ranks, device, console
         self.evaluations, self.clock, self.consent = evaluations, clock, consent
         self.ending: Ending = "finished"
@@ -169,8 +174,18 @@ class TrainingSession:
         self.replaced = self.restart.leave()
         if not self.replaced:
             self.checkpoints.attempt()
+            self._report_signal()
             if self.over:
                 self.run.close("finished", f"{self.ending}: {self._why}")
+
+    def _report_signal(self) -> None:
+        """Write the file that `STOPPED` names, if a signal to any rank has stopped the run."""
+        path = os.environ.get(STOPPED)
+        if not path or self.ending != "stopped":
+            return
+        if any(self.ranks.gather(self._signals.received)) and self.ranks.rank == 0:
+            with suppress(OSError):  # no reason to fail: then nothing reports the signal, and the job ends
+                Path(path).touch()
 
     def announce(self, result: RunResult, write: Callable[[str], None]) -> None:
         """Print the result, unless a new process goes on: that one prints it."""
@@ -230,6 +245,7 @@ class SupervisedSession(TrainingSession):
             state.evaluations,
             active.clock,
             active.consent,
+            active.signals,
         )
 
     def begin(self, lines: Iterable[str]) -> None:

@@ -107,7 +107,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
             session = TrainingSession(
                 *(WORKLOAD, job, run, ranks, device, console, PPOConfig),
                 lambda: (state.iteration, {**state.state_dict(), "name": plan.name}),
-                *(state.evaluations, clock, consent),
+                *(state.evaluations, clock, consent, signals),
             )
             console.begin((*notes, *introduction(job, plan, state, saved), *session.cautions()))
             prove_first_step(ranks, state.prepare)
