@@ -13,7 +13,7 @@ from hoptui_trainer.check.command import check
 from hoptui_trainer.common.errors import LostRankError, ShardMemoryError, ShortMemoryError, UsageError
 from hoptui_trainer.lm.command import lm
 from hoptui_trainer.ppo.command import ppo
-from hoptui_trainer.slurm import slurm
+from hoptui_trainer.slurm.command import slurm
 from hoptui_trainer.vision.command import vision
 
 BAD_USAGE = 2
@@ -39,7 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except (cyclopts.CycloptsError, UsageError) as error:
-        print(f"hoptui train: {error}", file=sys.stderr)
+        words = sys.argv[1:] if arguments is None else arguments
+        unmarked = (
+            isinstance(error, cyclopts.UnknownOptionError) and words[0] == "slurm" and "--" not in words
+        )
+        hint = " The training command follows a --." if unmarked else ""
+        print(f"hoptui train: {error}{hint}", file=sys.stderr)
         return BAD_USAGE
     except (LostRankError, ShardMemoryError, ShortMemoryError) as error:
         print(f"hoptui train: {error}", file=sys.stderr)

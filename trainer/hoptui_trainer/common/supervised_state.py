@@ -189,8 +189,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         chosen = choose_batch(
             max(least, available), most, lambda whole: self.dry_run.most(-(-whole // world)) * world
         )
-        size = max(least, chosen.size)
-        value = (size - size % world if self.sharding else size) * each
+        value = max(least, chosen.size) * each
         setattr(config, name, value)
         self.notes.append(chosen.note(name, unit, value))
         if config.grad_accum and not config.micro_batch:

@@ -1,0 +1,1 @@
+"""`hoptui train slurm`: a batch file for Slurm."""
