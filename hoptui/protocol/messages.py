@@ -16,7 +16,6 @@ from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSam
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
-from hoptui.domain.targets import SetTargets, TargetsSet, TargetState
 from hoptui.domain.tuning import Change, Measured, Tune, Tuned, TunerState
 
 PROTOCOL = 1
@@ -404,7 +403,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
     `gpus` are the UUIDs of its GPUs: declared, or derived from its environment and its processes. `ranks` are
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
-    there is one. `targets` are what users want of its GPUs.
+    there is one.
     """
 
     run: str
@@ -430,7 +429,6 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     recording: str = ""
     diagnosis: Diagnosis | None = None
     tuner: TunerState | None = None
-    targets: tuple[TargetState, ...] = ()
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):
@@ -537,6 +535,6 @@ def as_asked(done: Outcome | CommandRecord) -> bool:
 
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
 ToRun = RunWelcome | Command | Hold | Retire | Error
-FromViewer = ViewerHello | Command | Lease | Tune | SetTargets | Fetch | Query | ViewerBye | Shutdown
-ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Tuned | TargetsSet | Error
+FromViewer = ViewerHello | Command | Lease | Tune | Fetch | Query | ViewerBye | Shutdown
+ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Tuned | Error
 Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler
