@@ -21,6 +21,7 @@ from hoptui.daemon.archive import Archive
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.samplers import SamplerDesk
+from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
 from hoptui.daemon.recordings import RetentionLimits
@@ -69,7 +70,8 @@ class DayNode:
         self.node = Node(clock, self._archive, lambda: None, lambda patience: None)
         tuners = TunerDesk(self.node, self._archive, lambda command, run: self._runs.forward(command, run))
         self._runs = RunDesk(self.node, self._to_run, self._tell, tuners.end)
-        self._viewers = ViewerDesk(self.node, self._to_viewer, self._runs, tuners, lambda: None)
+        targets = TargetDesk(self.node, self._archive.keep)
+        self._viewers = ViewerDesk(self.node, self._to_viewer, self._runs, tuners, targets, lambda: None)
         self._samplers = SamplerDesk(self.node, Ancestry())
         self._diagnosing, self._tuners = Diagnosing(self.node), tuners
         self._queries = 0

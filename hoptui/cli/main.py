@@ -77,6 +77,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("get", STEER, "Show the knobs of a run and their current values."),
     ("set", STEER, "Change knobs of a run: k=v ...; wait until the changes take effect."),
     ("tune", STEER, "Let the daemon tune a run's speed knobs: keep what helps, revert the rest."),
+    ("target", STEER, "Set targets for the GPUs of a run, such as busy=90; list them and how they stand."),
     ("pause", STEER, "Pause a run; it resumes automatically after a time."),
     ("resume", STEER, "Resume a paused run."),
     ("checkpoint", STEER, "Ask a run to write a checkpoint."),

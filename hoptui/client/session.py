@@ -17,6 +17,7 @@ from typing import TypeVar, Unpack
 import zmq
 
 from hoptui.client.conversation import NO_LIMITS, Details, ReadOnlyError, TuneOp, mismatch, pause_renewal
+from hoptui.domain.targets import SetTargets, Target, TargetsSet
 from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.node import processes as node_processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
@@ -248,6 +249,18 @@ class Session:
         self._must_steer()
         request = Tune(id=self._next(), run=run, op=op, knob=knob, limits=limits)
         return self._ask(request, request.id, Tuned, self._timeout_s)
+
+    def set_targets(
+        self, run: str, targets: tuple[Target, ...] = (), *, remove: tuple[str, ...] = (), clear: bool = False
+    ) -> TargetsSet:
+        """Set and remove targets of a run. The answer says whether it was granted.
+
+        Raises:
+            RefusedError: the daemon is too old for targets.
+        """
+        self._must_steer()
+        request = SetTargets(id=self._next(), run=run, targets=targets, remove=remove, clear=clear)
+        return self._ask(request, request.id, TargetsSet, self._timeout_s)
 
     def submit(self, run: RunState, verb: Verb, **details: Unpack[Details]) -> str:
         """Send a command and return its id. `outcome` waits for its final stage."""

@@ -18,7 +18,8 @@ from hoptui.daemon.state.derived_rows import headline
 from hoptui.daemon.state.node import Node
 from hoptui.domain.devices import REASONS
 from hoptui.domain.facts import Fact, fact
-from hoptui.protocol.messages import NodeState, State, Vital
+from hoptui.domain.targets import Target
+from hoptui.protocol.messages import NodeState, RunState, State, Vital
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -160,6 +161,8 @@ OTHER_EVENTS = (
     ("restarted", "warning"),
     ("reverted", "warning"),
     ("started", "info"),
+    ("target", "info"),
+    ("target", "warning"),
 )
 """Kinds and levels of events that are counted from 0. `increase()` misses the first event of a series that
 begins with it."""
@@ -247,6 +250,7 @@ def _runs(snapshot: Snapshot) -> Iterator[Metric]:
             rates.append(((*key, rate), known))
     text = "The run's headline figure over its last iterations: units of work per second"
     yield from _gauge("hoptui_run_throughput_per_second", text, (*labels, "metric"), rates)
+    yield from _targets(runs)
     for prefix, table in (("derived", DERIVED), ("process", PROCESS)):
         rows = [(key, readings.get(f"{prefix}/{run.run}", {})) for key, run in runs]
         yield from _readings("hoptui_run_", table, labels, rows)
@@ -257,6 +261,34 @@ def _runs(snapshot: Snapshot) -> Iterator[Metric]:
     ]
     text = "What the run logs, by its own names and in its own units"
     yield from _gauge("hoptui_run_metric", text, (*labels, "name"), logged)
+
+
+def _targets(runs: Iterable[tuple[Labels, RunState]]) -> Iterator[Metric]:
+    """Yield the targets of runs in base units. Whether one is met is left out while that is unknown."""
+    known = [
+        ((*key, _target_name(state.target), state.target.side), state)
+        for key, run in runs
+        for state in run.targets
+    ]
+    labels = ("run", "run_name", "reading", "side")
+    wanted = [(key, _in_base_unit(state.target, state.target.value)) for key, state in known]
+    yield from _gauge("hoptui_run_target", "A target of the run's GPUs, in base units", labels, wanted)
+    means = [(key, _in_base_unit(state.target, state.mean)) for key, state in known if state.mean is not None]
+    text = "The mean that a target is judged by, of the run's worst GPU, in base units"
+    yield from _gauge("hoptui_run_target_mean", text, labels, means)
+    met = [(key, float(state.standing == "met")) for key, state in known if state.standing != "unknown"]
+    yield from _gauge("hoptui_run_target_met", "Whether a target is met", labels, met)
+
+
+def _target_name(target: Target) -> str:
+    """Return the name of a reading as in its metric. A share of what the GPU has is a ratio."""
+    if target.share:
+        return f"{target.reading.removesuffix('_bytes').removesuffix('_w').removesuffix('_mhz')}_ratio"
+    return GPU[target.reading].name if target.reading in GPU else target.reading
+
+
+def _in_base_unit(target: Target, value: float) -> float:
+    return value if target.share or target.reading not in GPU else value * GPU[target.reading].factor
 
 
 def _readings(

@@ -22,6 +22,7 @@ from hoptui.daemon.archive import Archive
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.runs import Lives, RunDesk
 from hoptui.daemon.handlers.samplers import SamplerDesk
+from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
 from hoptui.daemon.prometheus import Endpoint, MetricsError, snapshot
@@ -91,8 +92,14 @@ class Server:
             self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
         )
         self._run_desk = RunDesk(self._node, self._to_run, self._tell, self._tuner_desk.end)
+        self._target_desk = TargetDesk(self._node, self._archive.keep)
         self._viewer_desk = ViewerDesk(
-            self._node, self._to_viewer, self._run_desk, self._tuner_desk, self._shutdown
+            self._node,
+            self._to_viewer,
+            self._run_desk,
+            self._tuner_desk,
+            self._target_desk,
+            self._shutdown,
         )
         programs = samplers or {}
         self._sampler_desk = SamplerDesk(self._node, Ancestry())
@@ -285,6 +292,7 @@ class Server:
         self._sampler_desk.leave({index: self._gpus.suspects.pause_s(index) for index in self._gpus.left})
         self._sampler_desk.tend()
         self._diagnosing.tend()
+        self._target_desk.tend()
         self._tuner_desk.tend()
         problems = tuple(filter(None, (self._gpus.problem, self._host.problem)))
         if problems != node.sampler_problems:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hoptui.domain.knobs import KnobState
+from hoptui.domain.targets import Standing
 from hoptui.domain.tuning import WORK_PER_JOULE, Measured
 from hoptui.presentation import numbers, sentences
 from hoptui.protocol.authors import author
@@ -43,6 +44,13 @@ STAGES: dict[Stage, Word] = {
     "reverted": Word("↶", "reverted"),
     "voided": Word("↻", "voided"),
 }
+
+STANDINGS: dict[Standing, Word] = {
+    "met": Word("✓", "met"),
+    "missed": Word("⚠", "missed"),
+    "unknown": Word("?", "unknown"),
+}
+"""How a target stands."""
 
 EFFECTS = {"speed": "speed only", "learning": "changes what is learned"}
 COSTS = {

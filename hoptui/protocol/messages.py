@@ -16,6 +16,7 @@ from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSam
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.domain.targets import SetTargets, TargetsSet, TargetState
 from hoptui.domain.tuning import Change, Measured, Tune, Tuned, TunerState
 
 PROTOCOL = 1
@@ -403,7 +404,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
     `gpus` are the UUIDs of its GPUs: declared, or derived from its environment and its processes. `ranks` are
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
-    there is one.
+    there is one. `targets` are what users want of its GPUs.
     """
 
     run: str
@@ -429,6 +430,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     recording: str = ""
     diagnosis: Diagnosis | None = None
     tuner: TunerState | None = None
+    targets: tuple[TargetState, ...] = ()
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):
@@ -535,6 +537,6 @@ def as_asked(done: Outcome | CommandRecord) -> bool:
 
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
 ToRun = RunWelcome | Command | Hold | Retire | Error
-FromViewer = ViewerHello | Command | Lease | Tune | Fetch | Query | ViewerBye | Shutdown
-ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Tuned | Error
+FromViewer = ViewerHello | Command | Lease | Tune | SetTargets | Fetch | Query | ViewerBye | Shutdown
+ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Tuned | TargetsSet | Error
 Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler

@@ -44,10 +44,11 @@ _OWN_ASCII = str.maketrans(
         "←": "<",
         "⇧": "+",
         "≤": "<=",
+        "≥": ">=",
     }
 )
 
-_WITH_A_BLANK = {"± ": "+-", "→ ": "->", "≤ ": "<=", " … ": "..."}
+_WITH_A_BLANK = {"± ": "+-", "→ ": "->", "≤ ": "<=", "≥ ": ">=", " … ": "..."}
 """ASCII replacements that are longer than the symbol take a blank beside it, so that measured text still
 fits.
 """

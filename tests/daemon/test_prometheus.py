@@ -30,6 +30,7 @@ from hoptui.daemon.prometheus import (
 )
 from hoptui.domain.devices import REASONS, GpuInfo
 from hoptui.domain.facts import fact
+from hoptui.domain.targets import Target, TargetState
 from hoptui.protocol.messages import NodeState, RunState, Vital
 from hoptui.telemetry.events import XIDS
 
@@ -139,6 +140,26 @@ def test_runs_and_what_they_log() -> None:
     }
     states = {labels["state"]: value for labels, value in found["hoptui_run_state"]}
     assert states == {"live": 1, "busy": 0, "paused": 0, "unresponsive": 0, "exited": 0}
+
+
+def test_targets_and_whether_they_are_met() -> None:
+    target = Target(reading="busy", value=90.0)
+    targets = (
+        TargetState(target=target, standing="missed", mean=71.0),
+        TargetState(target=Target(reading="power_w", value=0.85, share=True), standing="met", mean=0.9),
+        TargetState(target=Target(reading="temperature_c", value=80.0, side="most")),
+    )
+    run = structs.replace(RUN, targets=targets)
+    found = scrape(replace(WHOLE, node=structs.replace(NODE, runs=(run,))))
+
+    def of(name: str) -> dict[tuple[str, str], float]:
+        return {(labels["reading"], labels["side"]): value for labels, value in found[name]}
+
+    wanted = {("busy_ratio", "least"): 0.9, ("power_ratio", "least"): 0.85}
+    assert of("hoptui_run_target") == wanted | {("temperature_celsius", "most"): 80.0}
+    assert of("hoptui_run_target_met") == {("busy_ratio", "least"): 0.0, ("power_ratio", "least"): 1.0}
+    assert of("hoptui_run_target_mean") == {("busy_ratio", "least"): 0.71, ("power_ratio", "least"): 0.9}
+    assert "hoptui_run_target" not in scrape(WHOLE)
 
 
 def test_events_are_counted_from_zero_and_by_gpu() -> None:

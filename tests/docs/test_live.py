@@ -84,6 +84,7 @@ def test_json_has_the_documented_keys(node: TestNode, capsys: pytest.CaptureFixt
         "get": ["get", "toy"],
         "gpus": ["gpus"],
         "tune": ["tune", "toy", "--status"],
+        "target": ["target", "toy"],
         "daemon status": ["daemon", "status"],
         "doctor": ["doctor"],
     }.items():

@@ -8,6 +8,7 @@ import msgspec
 
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec
+from hoptui.domain.targets import Target
 from hoptui.presentation.sentences import hardware
 from hoptui.presentation.sentences.diagnosis import VERDICTS
 from tests.presentation import sentence_samples_tuner
@@ -19,6 +20,11 @@ BATCH = msgspec.to_builtins(KnobSpec(name="batch_size", kind="int", default=8, c
 
 def _nested(inner: Fact) -> Fields:
     found: Fields = msgspec.to_builtins(inner)
+    return found
+
+
+def _nested_target(reading: str, value: float, **fields: Any) -> Fields:
+    found: Fields = msgspec.to_builtins(Target(reading=reading, value=value, **fields))
     return found
 
 
@@ -55,6 +61,23 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "metrics.bad_address": {"address": "9400"},
     "metrics.not_installed": {},
     "metrics.unavailable": {"address": "127.0.0.1:9400", "error": "Address already in use"},
+    # targets
+    "target.set": {"target": _nested_target("busy", 90.0), "by": "ana (pid 7)"},
+    "target.removed": {"target": _nested_target("temperature_c", 80.0, side="most"), "by": "ana (pid 7)"},
+    "target.missed": [
+        {"target": _nested_target("busy", 90.0), "mean": 71.2, "seconds": 34.0},
+        {
+            "target": _nested_target("memory_used_bytes", 0.9, share=True),
+            "mean": 0.71,
+            "seconds": 34.0,
+            "gpu": 3,
+        },
+    ],
+    "target.met": {"target": _nested_target("power_w", 600.0), "mean": 641.0, "seconds": 30.5},
+    "target.no_live_run": {"run": "abcd2345"},
+    "target.invalid": {"reading": "busy"},
+    "target.too_many": {"most": 16},
+    "target.none": {"run": "ppo", "reading": "busy"},
     # commands
     "bad_type": [
         {"spec": LR, "value": "fast"},

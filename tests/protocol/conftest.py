@@ -14,6 +14,7 @@ from hoptui.domain.columns import pack
 from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.targets import SetTargets, Target, TargetsSet, TargetState
 from hoptui.domain.tuning import Change, Limits, Measured, Trial, Tune, Tuned, TunerState
 from hoptui.protocol import codec, messages
 
@@ -135,6 +136,16 @@ TUNER = TunerState(
     started=16,
     user="ana",
 )
+TARGET = TargetState(
+    target=Target(reading="power_w", value=0.85, side="most", share=True),
+    standing="missed",
+    mean=0.91,
+    gpu="GPU-1",
+    seconds=31.5,
+    t=18,
+    since=17,
+    told=True,
+)
 RUN = messages.RunState(
     run="r1",
     name="ppo",
@@ -159,6 +170,7 @@ RUN = messages.RunState(
     recording="/var/tmp/hoptui-1000/r1.hoptui",
     diagnosis=DIAGNOSIS,
     tuner=TUNER,
+    targets=(TARGET,),
 )
 GPU = devices.GpuInfo(
     uuid="GPU-1",
@@ -305,6 +317,7 @@ EXAMPLES: list[messages.Message] = [
     ),
     messages.Lease(id=4, run="r1", op="steal", what="pause", seconds=30.0),
     Tune(id=8, run="r1", op="freeze", knob="lr", limits=LIMITS),
+    SetTargets(id=9, run="r1", targets=(TARGET.target,), remove=("busy",), clear=True),
     messages.Fetch(
         id=5,
         run="r1",
@@ -348,6 +361,7 @@ EXAMPLES: list[messages.Message] = [
     ),
     LEASE,
     Tuned(id=8, run="r1", granted=True, code="tune.off", fields={"run": "ppo"}, reason="begun", state=TUNER),
+    TargetsSet(id=9, run="r1", granted=True, code="target.none", fields={"run": "ppo"}, targets=(TARGET,)),
     messages.Error(code="no_such_run", text="there is no run r2", id=6),
     devices.Devices(gpus=(GPU,), problem=Fact("driver.no_gpu")),
     devices.HostInfo(cpus=64, memory_total_bytes=1 << 40),

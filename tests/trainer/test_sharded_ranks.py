@@ -70,6 +70,9 @@ def together(folder: Path) -> list[list[Told]]:
             resumed(folder, "full", "none"),
         ]
         jobs.append(job(folder, "full", "refused", after=REFUSED))
+        jobs.append(
+            job(folder, "full", "open", knobs={**SMALL, "batch_tokens": 0}, options={"iterations": 1})
+        )
         return on_two(jobs)
 
 
@@ -98,6 +101,13 @@ def test_shards_leave_the_training_as_it_was(together: list[list[Told]], folder:
 
 
 @pytest.mark.timeout(120)
+def test_ranks_with_shards_choose_a_batch_that_they_can_share(together: list[list[Told]]) -> None:
+    first, second = (jobs[-1]["values"][0]["batch_tokens"] for jobs in together)
+    assert first == second > 128
+    assert first % (2 * 16) == 0
+
+
+@pytest.mark.timeout(120)
 def test_a_resumed_run_goes_on_to_the_bit(together: list[list[Told]], folder: Path) -> None:
     expected, found = weights(folder, "full"), weights(folder, "full as full")
     assert expected.keys() == found.keys()
@@ -121,10 +131,10 @@ def test_a_checkpoint_fits_other_shards_and_fewer_ranks(
 
 @pytest.mark.timeout(120)
 def test_what_shards_cannot_do_is_refused_and_the_run_goes_on(together: list[list[Told]]) -> None:
-    for told in (jobs[-1] for jobs in together):
+    for told in (jobs[-2] for jobs in together):
         assert len(told["values"]) == 6
         assert (told["values"][-1]["batch_tokens"], told["values"][-1]["optimizer"]) == (128, "adamw")
-    assert together[0][-1]["stages"] == ["failed"] * 2
+    assert together[0][-2]["stages"] == ["failed"] * 2
 
 
 @pytest.mark.parametrize(

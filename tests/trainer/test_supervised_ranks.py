@@ -42,7 +42,7 @@ CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
     "lm": {
         "micro_batch": (1, 2, 3, 8, 5_000),
         "grad_accum": (0, 1, 2, 3),
-        "batch_tokens": (16, 32, 64, 144),
+        "batch_tokens": (0, 16, 32, 64, 144),
         "seq_len": (8, 16, 24),
         "lr": (1e-3, 1e-2, 7.0),
         "checkpointing": (False, True),
@@ -51,7 +51,7 @@ CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
     "vision": {
         "micro_batch": (1, 2, 3, 8),
         "grad_accum": (0, 1, 2, 3),
-        "batch_size": (1, 2, 7, 31),
+        "batch_size": (0, 1, 2, 7, 31),
         "weight_decay": (0.1, 0.2, -1.0),
         "checkpointing": (False, True),
         "precision": ("fp32", "bf16"),

@@ -6,7 +6,7 @@ import time
 from array import array
 from typing import Any
 
-from hoptui.cli.commands import gpus
+from hoptui.cli.commands import gpus, target
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import SECOND, NodeSnapshot, diagnosis_json, headline, knobs_of, look
 from hoptui.cli.support.terminal import OK, dump, say, table
@@ -80,6 +80,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "derived": gpus.derived(seen, run),
         "diagnosis": diagnosis_json(run.diagnosis),
         "tuner": tuner.in_words(run.tuner) if run.tuner is not None else None,
+        "targets": target.json_of(seen, run, run.targets),
         "started": run.started_wall,
         "exited": run.exited_wall or None,
         "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run.exit_reason else None,
@@ -141,6 +142,10 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
         say()
         say("the tuner")
         say(f"  {tuner.standing(run.tuner)}")
+    if run.targets:
+        say()
+        say("targets")
+        table(target.lines(seen, run, run.targets), indent="  ")
     if run.world > 1:
         _print_ranks(seen, run)
     _print_gpus(seen, run)

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from hoptui.daemon.handlers.runs import RunDesk
+from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
 from hoptui.domain.columns import Columns
+from hoptui.domain.targets import SetTargets
 from hoptui.domain.tuning import Tune
 from hoptui.node.processes import Peer
 from hoptui.protocol import VERSION, messages
@@ -48,12 +50,14 @@ class ViewerDesk:
         send: Callable[[bytes, messages.ToViewer], bool],
         forward: RunDesk,
         tuners: TunerDesk,
+        targets: TargetDesk,
         shutdown: Callable[[], None],
     ) -> None:
         self._node = node
         self._send = send
         self._runs = forward
         self._tuners = tuners
+        self._targets = targets
         self._shutdown = shutdown
         self._viewers: dict[bytes, Viewer] = {}
         self._by_name: dict[str, bytes] = {}
@@ -107,6 +111,8 @@ class ViewerDesk:
                 self._lease(viewer, message)
             case Tune():
                 self._send(identity, self._tuners.receive(message, viewer.hello.viewer, viewer.origin))
+            case SetTargets():
+                self._send(identity, self._targets.receive(message, viewer.origin))
             case messages.ViewerBye():
                 self._forget(identity)
             case messages.Shutdown():

@@ -316,6 +316,7 @@ class Registry:
         else:
             run = TrackedRun(_state(hello, epoch, wall), nonce=hello.nonce, claim=_claim(hello))
             if known is not None:
+                run.state = structs.replace(run.state, targets=known.state.targets)
                 run.account = known.account
                 run.account.restart()
             self._add(run)

@@ -11,11 +11,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
 from msgspec import structs
 
 from hoptui.domain.diagnosis import VERDICTS, Diagnosis
 from hoptui.domain.facts import fact, nested
 from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.domain.targets import Standing, Target, TargetState
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FINAL, CommandRecord, Event, RunState, as_asked
@@ -48,6 +50,7 @@ class Chronicle:
         }
         self.moments: tuple[int, ...] = tuple(sorted({*stamps, end}))
         self._life = [e for e in self.events if e.run == state.run and e.kind in (*ALIVE, "exited")]
+        self._target_events = [e for e in self.events if e.run == state.run and e.kind == "target"]
         self._verdict_events = [
             e for e in self.events if e.run == state.run and e.kind in ("diagnosis", *BEGUN)
         ]
@@ -84,6 +87,7 @@ class Chronicle:
             diagnosis=self._diagnosis_at(t),
             # before the end, events and commands describe the tuner
             tuner=state.tuner if t >= self._end else None,
+            targets=state.targets if t >= self._end else self._targets_at(t),
             exit_reason=ended.exit_reason if ended else "",
             exit_detail=ended.exit_detail if ended else "",
             exited_wall=ended.exited_wall if ended else 0.0,
@@ -107,6 +111,22 @@ class Chronicle:
             return newest
         # an older recording has only text
         return last if last.facts else structs.replace(last, facts=newest.facts)
+
+    def _targets_at(self, t: int) -> tuple[TargetState, ...]:
+        """Return the targets at `t`. One that was met from the start has no event that says so."""
+        found: dict[tuple[str, str], TargetState] = {}
+        for event in self._target_events:
+            if event.t > t:
+                break
+            state = _target_of(event)
+            if state is None:
+                continue
+            key = (state.target.reading, state.target.side)
+            if event.code == "target.removed":
+                found.pop(key, None)
+            else:
+                found[key] = state
+        return tuple(found.values())
 
     def _ended_at(self, t: int) -> RunState | None:
         """Return the run with its end, if it had ended by `t`."""
@@ -137,6 +157,27 @@ def diagnosis_of(event: Event) -> Diagnosis:
         return Diagnosis(facts=(fact("diagnosis.text", text=event.text),), t=event.t)
     figures = tuple(fact("diagnosis.text", text=text) for text in evidence.split("; ") if text)
     return Diagnosis(verdict=verdict, facts=figures, t=event.t)
+
+
+TARGET_STANDINGS: dict[str, Standing] = {"target.missed": "missed", "target.met": "met"}
+
+
+def _target_of(event: Event) -> TargetState | None:
+    """Return the target that an event is about, as it left it; None if its fields do not fit."""
+    try:
+        target = msgspec.convert(event.fields["target"], Target, strict=False)
+        mean = event.fields.get("mean")
+        seconds = float(event.fields.get("seconds", 0.0))
+        return TargetState(
+            target=target,
+            standing=TARGET_STANDINGS.get(event.code, "unknown"),
+            mean=None if mean is None else float(mean),
+            seconds=seconds,
+            t=event.t,
+            since=event.t,
+        )
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _ending(event: Event) -> tuple[str, str]:

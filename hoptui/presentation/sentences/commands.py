@@ -81,7 +81,7 @@ SENTENCES: Mapping[str, Entry] = {
     "restarting": _restarting,
     "restarted": "restarted",
     "not_as_asked": lambda fields, _: (
-        f"not in effect as asked: {fields.get('reason') or 'this is the value read back'}"
+        fields.get("reason") or "not in effect as asked: this is the value read back"
     ),
     # failed
     "setter_failed": "{knob} could not be set to {value:value}: {error}",

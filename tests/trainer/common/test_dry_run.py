@@ -89,7 +89,7 @@ def test_what_nobody_chose_is_as_large_as_the_memory_allows(monkeypatch: pytest.
     assert tight.dry_run.choose(0, 1000, SIZES) == tight.pieces.micro_batch == 16
     none = Machine(monkeypatch, room=100 * GB)
     none.fails = lambda size: True
-    with pytest.raises(MemoryError, match="not even one of sequences"):
+    with pytest.raises(MemoryError, match="not even one of the sequences"):
         none.dry_run.choose(0, 1000, SIZES)
 
 
@@ -212,7 +212,7 @@ def test_a_size_that_gives_way_is_the_largest_that_is_found_to_fit(monkeypatch: 
     assert broken.dry_run.choose(50, 1 << 20, SIZES, give_way=True) == 8
     broken = Machine(monkeypatch, room=100 * GB)
     broken.fails = lambda size: True
-    with pytest.raises(MemoryError, match="not even one of sequences"):
+    with pytest.raises(MemoryError, match="not even one of the sequences"):
         broken.dry_run.choose(50, 1 << 20, SIZES, give_way=True)
     assert not broken.notes
 

@@ -106,7 +106,7 @@ def test_what_is_no_lack_of_memory_is_not_taken_for_one(error: Exception, expect
         ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB", "2.00 GiB"),
         (
             "DefaultCPUAllocator: can't allocate memory: you tried to allocate 201326592 bytes. Er",
-            "201326592 bytes",
+            "201 MB",
         ),
     ],
 )

@@ -10,6 +10,7 @@ import msgspec
 
 from hoptui.client.client import Link
 from hoptui.domain.facts import fact
+from hoptui.domain.targets import Target, TargetState
 from hoptui.protocol.messages import Event
 from hoptui.settings import Config, Remembered
 from hoptui.tui.run_control import Seen
@@ -36,6 +37,35 @@ def with_readings(there: Scene) -> Scene:
 def test_run_live(snapshot: Snapshot) -> None:
     """It trains on one GPU; the last change made it faster."""
     snapshot(with_readings(working()).app())
+
+
+def aimed(there: Scene) -> Scene:
+    """Three targets of the run: one missed, one met, one whose reading is not known."""
+    targets = (
+        TargetState(
+            target=Target(reading="power_w", value=600.0),
+            standing="met",
+            mean=642.0,
+            gpu="GPU-0",
+            seconds=31.0,
+        ),
+        TargetState(
+            target=Target(reading="busy", value=90.0), standing="missed", mean=71.2, gpu="GPU-0", seconds=31.0
+        ),
+        TargetState(target=Target(reading="memory_temperature_c", value=95.0, side="most")),
+    )
+    there.update(run={"targets": targets})
+    return there
+
+
+def test_run_with_targets(snapshot: Snapshot) -> None:
+    """Targets beside the readings: missed ones first."""
+    snapshot(aimed(with_readings(working())).app())
+
+
+def test_run_with_targets_on_many_gpus(snapshot: Snapshot) -> None:
+    """The worst GPU of eight decides, and is named."""
+    snapshot(aimed(with_readings(working(gpus=8))).app())
 
 
 def test_run_connecting(snapshot: Snapshot) -> None:

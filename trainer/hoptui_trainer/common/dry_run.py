@@ -102,7 +102,8 @@ class DryRun:
             self._pieces.micro_batch = before
             if not self._reached and (give_way or not wanted):
                 raise MemoryError(
-                    f"not even one of {sizes.samples} fits into the memory: {limit / 1e9:.1f} GB may be used"
+                    f"not even one of the {sizes.samples} fits into the memory: {limit / 1e9:.1f} GB may be "
+                    "used"
                 )
             if wanted and not give_way:
                 raise MemoryError(f"{_too_many(size, sizes.samples)}: {limit / 1e9:.1f} GB may be used")

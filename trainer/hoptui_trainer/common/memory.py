@@ -43,7 +43,10 @@ def shortage(error: BaseException) -> str:
     """Why memory ran out, in a few words: without what an allocator says of its own sources and settings."""
     text = str(error).partition("\n")[0]
     if match := re.search(r"tried to allocate ([\d.]+ ?\w+)", text, re.IGNORECASE):
-        return f"memory ran out: there was no room for {match[1]} more"
+        amount = match[1]
+        if amount.endswith("bytes"):
+            amount = f"{int(amount.split()[0]) / 1e6:,.0f} MB"
+        return f"memory ran out: there was no room for {amount} more"
     if not text or any(words in text for words in EXHAUSTED):
         return "memory ran out"
     return text

@@ -189,7 +189,8 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         chosen = choose_batch(
             max(least, available), most, lambda whole: self.dry_run.most(-(-whole // world)) * world
         )
-        value = max(least, chosen.size) * each
+        size = max(least, chosen.size)
+        value = (size - size % world if self.sharding else size) * each
         setattr(config, name, value)
         self.notes.append(chosen.note(name, unit, value))
         if config.grad_accum and not config.micro_batch:

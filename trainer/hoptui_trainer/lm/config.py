@@ -104,7 +104,7 @@ def check_sharded(config: LMConfig, world: int) -> None:
     Raises:
         ValueError: one sentence that begins with the name of a knob.
     """
-    if config.samples % world:
+    if config.batch_tokens and config.samples % world:  # an automatic batch is chosen to fit
         raise ValueError(
             f"batch_tokens = {config.batch_tokens}: with --shard its {config.samples} sequences must be a "
             f"multiple of the {world} ranks"

@@ -22,7 +22,7 @@ from hoptui.tui.charts.plot import (
     rasterize,
     value_scale,
 )
-from hoptui.tui.components import figures, gpus, host, phases, runs
+from hoptui.tui.components import figures, gpus, host, phases, runs, targets
 from hoptui.tui.components.events import last_change, unmeasured
 from hoptui.tui.components.figures import VALUE, energy, fact, headline, label_of, number
 from hoptui.tui.components.header import banner, rate, state
@@ -45,12 +45,15 @@ def hardware(view: View, width: int) -> HardwareLines:
     shown = view.gpus()
     if not shown:
         none = " · no GPU of its own" if view.node and view.node.gpus else " · no GPU" if view.node else ""
-        return HardwareLines(f"Host{none}", [*gpus.absent(view, width), *host.lines(view, width)])
+        lines = [*targets.line(view, width), *gpus.absent(view, width), *host.lines(view, width)]
+        return HardwareLines(f"Host{none}", lines)
     if len(shown) == 1:
-        return HardwareLines(gpus.title(shown[0]), gpus.detail(view, shown[0], width, FACT_LINES))
+        lines = [*targets.line(view, width), *gpus.detail(view, shown[0], width, FACT_LINES)]
+        return HardwareLines(gpus.title(shown[0]), lines)
     chunks = [fact(gauge.label, gauge.value) for gauge in gpus.mfu(view)] + gpus.together(view)
     rows = gpus.table_rows(view, shown, width)
-    return HardwareLines(gpus.kinds(shown), [gpus.table_head(shown, width), *rows, *pack(chunks, width)[:1]])
+    head = (*targets.line(view, width), gpus.table_head(shown, width))
+    return HardwareLines(gpus.kinds(shown), [*head, *rows, *pack(chunks, width)[:1]])
 
 
 def hardware_curves(view: View) -> list[ChartSeries]:
@@ -261,7 +264,7 @@ def compact_summary(
     found += [gpus.short_of_many(view, own, width)] if many else []
     found += [gpus.short(view, gpu, width) for gpu in shown] or [(Span(gpus.none(view), "dim"),)]
     found += [(Span(_more_gpus(view, len(own) - len(shown)), "dim"),)] if many else []
-    return [*found, *_cost(view, width), host.short(view, width)]
+    return [*found, *targets.line(view, width), *_cost(view, width), host.short(view, width)]
 
 
 def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
@@ -283,6 +286,7 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
         found.append(_figure(label_of(metric), number(latest)))
     if vital is not None:
         found.append(runs.diagnosis_line(view, phases.measured(view), width))
+    found += targets.missed(view)
     own = view.gpus()
     if len(own) > MOST_GPUS:
         return [*found, gpus.short_of_many(view, own, width)]
