@@ -154,7 +154,7 @@ def restless_job(folder: Path) -> dict[str, Any]:
     after = {
         str(step): {
             pick("num_envs", "rollout_len"): pick(1, 2, 3, 8),
-            pick("minibatch_size", "grad_accum", "epochs", "entropy_coef"): pick(1, 2, 3, 5),
+            pick("minibatch_size", "grad_accum", "epochs", "entropy_coef"): pick(0, 1, 2, 3, 5),
         }
         for step in range(25)
     }

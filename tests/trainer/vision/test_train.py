@@ -441,3 +441,20 @@ def test_a_batch_that_is_left_open_is_chosen_reported_and_kept(
     again = steered_vision.train(resume=tmp_path, iterations=4)
     count = steered_vision.state.source.count
     assert (again.batch_size, again.samples) == (count, 3 * 32 + count)  # a resumed run keeps its size
+
+
+def test_where_memory_is_too_short_a_smaller_model_is_begun_with(
+    tmp_path: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = VisionState._pass
+
+    def limited(self: VisionState, size: int) -> None:
+        if self.shape["d_model"] > 32:
+            raise torch.OutOfMemoryError("made up")
+        compute(self, size)
+
+    monkeypatch.setattr(VisionState, "_pass", limited)
+    with pytest.raises(UsageError, match=r"--checkpointing.* --d-model.* --smaller-model-on-oom"):
+        steered_vision.train()
+    result = steered_vision.train(smaller_model_on_oom=True)
+    assert (result.ending, steered_vision.state.shape["d_model"]) == ("finished", 32)

@@ -19,6 +19,7 @@ from hoptui_trainer.common.memory_budget import set_limit
 from hoptui_trainer.common.meter import Meter
 from hoptui_trainer.common.phases import PhaseClock, phase_clock
 from hoptui_trainer.common.ranks import RankGroup, join
+from hoptui_trainer.common.remedies import SMALLER_BATCHES
 from hoptui_trainer.common.report import Console, silent
 from hoptui_trainer.common.setup import check_resumed, explained, preparing
 from hoptui_trainer.common.signals import StopOnSignal
@@ -100,6 +101,7 @@ class ActiveRun:
             launch.device,
             lambda config: config.check(world),
             launch.console.say,
+            tried=SMALLER_BATCHES,
         )
 
     def set_threads(self, samples: int, width: int) -> None:

@@ -40,6 +40,12 @@ REMEDIES = (
 """From the mildest to the strongest."""
 
 
+SMALLER_BATCHES = tuple(
+    name for remedy in REMEDIES for name in remedy.knobs if name == "grad_accum" or "batch" in name
+)
+"""Knobs that do not help where a single sample is too much."""
+
+
 def remedies(config: object, without: tuple[str, ...] = ()) -> str:
     """What helps a run with this config, in one sentence part; knobs `without` effect are left out."""
     have = {name for name, _, _ in declared(type(config))} - set(without)

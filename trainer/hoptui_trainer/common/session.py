@@ -33,6 +33,7 @@ from hoptui_trainer.common.memory import (
 from hoptui_trainer.common.metrics import DelayedMetrics, Finished, measured
 from hoptui_trainer.common.phases import PhaseClock
 from hoptui_trainer.common.ranks import RankGroup, restarts
+from hoptui_trainer.common.remedies import SMALLER_BATCHES
 from hoptui_trainer.common.report import Console, Ending
 from hoptui_trainer.common.restart import Restart
 from hoptui_trainer.common.signals import STOPPED, StopOnSignal
@@ -152,6 +153,7 @@ class TrainingSession:
         Raises:
             ShortMemoryError: there is none, or it is not wanted; the checkpoint is written.
         """
+        helps = self.consent.remedies(config, tried=SMALLER_BATCHES)
         for name, value in anew.items():
             setattr(config, name, value)
         if values := self.consent.smaller(config, why):
@@ -160,7 +162,7 @@ class TrainingSession:
                 return
             why = f"{why}; {problem}"
         self.checkpoints.attempt()
-        raise ShortMemoryError(f"{why}; {self.consent.remedies(config)}")
+        raise ShortMemoryError(f"{why}; {helps}")
 
     def end(self) -> None:
         """Finish queued work and write the last checkpoint: after the loop, while the run is open.

@@ -43,6 +43,7 @@ class Consent:
         say: takes a line for users.
         without: the knobs that mean nothing to the model of a config.
         other: errors that a smaller model does not help against.
+        tried: knobs that `fitted` does not name as a remedy, because `prepare` has tried them.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class Consent:
         say: Callable[[str], None],
         without: Callable[[Any], tuple[str, ...]] = lambda config: (),
         other: tuple[type[Exception], ...] = (),
+        tried: tuple[str, ...] = (),
     ) -> None:
         self._job, self._run, self._ranks, self._device = job, run, ranks, device
         self._check, self._say, self._without, self._other = check, say, without, other
+        self._tried = tried
 
     def smaller(self, config: Any, why: str, *, helps: bool = True) -> dict[str, int]:
         """The knobs of a smaller model and their values if the user agrees to it; else empty.
@@ -73,9 +76,12 @@ class Consent:
         self._say(text)
         return values
 
-    def remedies(self, config: Any) -> str:
-        """What helps instead."""
-        return remedies(config, self._without(config))
+    def remedies(self, config: Any, tried: tuple[str, ...] = ()) -> str:
+        """What helps instead, without knobs that were `tried`."""
+        limited = (
+            f"; {self._job.memory_limit} are planned with (--memory-limit)" if self._job.memory_limit else ""
+        )
+        return remedies(config, (*self._without(config), *tried)) + limited
 
     def fitted(self, plan: PlanT, prepare: Callable[[PlanT], S]) -> tuple[PlanT, S]:
         """The plan that fits, and what `prepare` makes of it.
@@ -98,8 +104,10 @@ class Consent:
             release(self._device)
             # What other ranks have not met cannot be agreed on with them.
             values = self.smaller(config, why, helps=helps) if everywhere else {}
+            if not values and not helps:
+                raise MemoryError(why)  # it names what is too large
             if not values:
-                raise MemoryError(f"{why}; {self.remedies(config)}")
+                raise MemoryError(f"{why}; {self.remedies(config, self._tried)}")
             config = dataclasses.replace(config, **values)
 
     def _memory(self) -> str:
