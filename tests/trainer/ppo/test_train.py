@@ -17,7 +17,7 @@ from torch import Tensor
 from hoptui.protocol.messages import NOT_AS_ASKED
 from hoptui_trainer.common import checkpoint_writer, session
 from hoptui_trainer.common.checkpoint import read_checkpoint
-from hoptui_trainer.ppo import state as states
+from hoptui_trainer.ppo import minibatch_sizes
 from hoptui_trainer.ppo import train as training
 from hoptui_trainer.ppo.job import PPOOptions
 from hoptui_trainer.ppo.state import PPOState
@@ -72,13 +72,13 @@ def test_a_minibatch_that_is_left_open_is_chosen_reported_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rollout has 128 samples. Memory for 100 makes it 64."""
-    monkeypatch.setattr(states, "most_units", lambda share, trials, room: 100)
+    monkeypatch.setattr(minibatch_sizes, "most_units", lambda share, trials, room: 100)
     steered = Steered(monkeypatch, {})
     result, lines = trained(small_job(tmp_path, iterations=2, knobs={"minibatch_size": 0}))
     assert (result.minibatch_size, result.grad_accum) == (64, 1)
     assert run_state(steered.run).declarations.knobs["minibatch_size"].in_effect
     assert [line for line in lines if line.startswith("minibatch_size chosen: 64 samples")]
-    monkeypatch.setattr(states, "most_units", lambda share, trials, room: share)
+    monkeypatch.setattr(minibatch_sizes, "most_units", lambda share, trials, room: share)
     result, _ = trained(PPOOptions(resume=tmp_path, iterations=3, evaluate_every=0))
     assert result.minibatch_size == 64  # more memory changes nothing
     steered = Steered(monkeypatch, {3: lambda run: run.ask("set", knob="minibatch_size", value=0)})

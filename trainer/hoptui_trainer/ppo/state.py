@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, cast
 
 import torch
 
-from hoptui_trainer.common.auto_batch import MOST_SAMPLES, choose_batch
 from hoptui_trainer.common.compilation import choose_mode
 from hoptui_trainer.common.cuda_graphs import graphs
 from hoptui_trainer.common.device import free_bytes
 from hoptui_trainer.common.evaluations import Evaluations
 from hoptui_trainer.common.gradient import Pieces
-from hoptui_trainer.common.memory import SizeTrial, on_all_ranks, peak_bytes
-from hoptui_trainer.common.memory_budget import bytes_within_limit, held_bytes, limit_bytes
+from hoptui_trainer.common.memory import on_all_ranks
+from hoptui_trainer.common.memory_budget import bytes_within_limit
 from hoptui_trainer.common.modes import CompileMode, Precision
 from hoptui_trainer.common.precision import choose_precision, use
 from hoptui_trainer.common.ranks import ALONE, RankGroup
@@ -27,7 +25,8 @@ from hoptui_trainer.ppo.config import PPOConfig, model_sizes
 from hoptui_trainer.ppo.envs.gym import GymEnv
 from hoptui_trainer.ppo.envs.vector import VectorEnv
 from hoptui_trainer.ppo.evaluate import Evaluation
-from hoptui_trainer.ppo.memory import check_memory, climbed, fewest_pieces, measured, most_units
+from hoptui_trainer.ppo.memory import check_memory
+from hoptui_trainer.ppo.minibatch_sizes import MinibatchSizes
 from hoptui_trainer.ppo.minibatches import Cut
 from hoptui_trainer.ppo.optimizer import make_optimizer, set_lr
 from hoptui_trainer.ppo.policies.registry import make_policy
@@ -96,7 +95,7 @@ class PPOState:
         self.proves_sizes = True
         self.units_short = self.own_checkpointing = False
         self.notes: list[str] = []
-        self._trials: list[SizeTrial] = []
+        self._sizes = MinibatchSizes(self.update, self.collector, ranks, device)
         self._compiled: set[tuple[int, int]] = set()
         self.automatic: dict[str, int | str] = {}
         self.rebuild()
@@ -168,7 +167,8 @@ class PPOState:
             MemoryError: pieces so large were too much before, or not even small ones fit; on all ranks.
         """
         if not self.config.minibatch_size:
-            self._choose_minibatch()
+            self.config.minibatch_size, note = self._sizes.minibatch()
+            self.notes.append(note)
         config, share = self.config, self._share
         is_open = config.grad_accum in (0, self.automatic.get("grad_accum"))
         if not config.grad_accum or (is_open and sizes):
@@ -291,61 +291,18 @@ class PPOState:
         limit = bytes_within_limit(where, self.ranks.local_world)
         return check_memory(self.config, self.env.task, self.policy, precision, free, held, limit, where)
 
-    def _choose_minibatch(self) -> None:
-        """Choose `minibatch_size`: a rollout, what memory holds at once, or the most samples of an automatic
-        minibatch. All ranks choose the same.
-
-        Raises:
-            MemoryError: memory does not hold one unit.
-        """
-        rollout, world = self.collector.rollout, self.ranks.world
-
-        def fitting(whole: int) -> int:
-            dealt = self.update.cut(rollout, whole)
-            share = dealt.share(0, world)
-            room = self._room
-            if peak_bytes(self.device) is None:  # nothing can be measured
-                return whole
-            if self.device.type != "cpu":
-                trials = self._measured_trials(share)
-            else:
-                self.ranks.all(True)  # have looked, before one takes memory of the machine that they share
-                climb = partial(climbed, share, partial(self.update.measure, self.collector.stored), room)
-                trials = on_all_ranks(self.ranks, self.device, climb)
-            units = int(min(self.ranks.gather(most_units(share, trials, room))))
-            return whole if units == share else units * dealt.steps * world
-
-        chosen = choose_batch(rollout.size * world, MOST_SAMPLES, fitting)
-        size = self.update.cut(rollout, chosen.size).minibatch
-        self.config.minibatch_size = size
-        self.notes.append(chosen.note("minibatch_size", "samples", size))
-
-    @property
-    def _room(self) -> int:
-        """The bytes that a piece of a minibatch may take for a while."""
-        return limit_bytes(self.device, self.ranks.local_world) - held_bytes(self.device)
-
-    def _measured_trials(self, share: int) -> list[SizeTrial]:
-        """What pieces of a minibatch of `share` units take; measured once, and again after it may have
-        changed."""
-        if not self._trials:
-            measure = partial(self.update.measure, self.collector.stored)
-            self._trials = on_all_ranks(self.ranks, self.device, lambda: measured(share, measure))
-        return self._trials
-
     def _measured_pieces(self, share: int) -> int:
         """The fewest pieces that fit, as all ranks found them; 1 on a CPU, where memory means little."""
         if self.device.type == "cpu":
             return 1
-        trials = self._measured_trials(share)
-        pieces = int(max(self.ranks.gather(fewest_pieces(share, trials, self._room))))
+        pieces = self._sizes.pieces(share)
         if pieces != self.automatic.get("grad_accum"):
             self.notes.append(f"grad_accum chosen by measurement: {pieces}")
         return pieces
 
     def _forget_measured(self) -> None:
         """What a sample takes may have changed."""
-        self._trials = []
+        self._sizes.forget()
         self.update.pieces.forget()
 
     def _smaller(self, before: int, after: int) -> None:
