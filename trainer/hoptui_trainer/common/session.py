@@ -161,6 +161,8 @@ class TrainingSession:
             if not problem:
                 return
             why = f"{why}; {problem}"
+        if self.job.checkpoint_dir is None:
+            helps += "; there is no checkpoint, which needs --checkpoint-dir"
         self.checkpoints.attempt()
         raise ShortMemoryError(f"{why}; {helps}")
 
