@@ -86,6 +86,7 @@ class Then(Replay):
         *,
         knob: str = "",
         value: KnobValue | None = None,
+        options: dict[str, int | bool] | None = None,
         expect_version: int | None = None,
         why: str = "",
         hold_s: float = 60.0,

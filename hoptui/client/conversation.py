@@ -134,6 +134,7 @@ class Details(TypedDict, total=False):
 
     knob: str
     value: KnobValue | None
+    options: dict[str, int | bool]
     expect_version: int | None
     why: str
     hold_s: float

@@ -118,6 +118,7 @@ class Replay:
             verb=verb,
             knob=details.get("knob", ""),
             wanted=details.get("value"),
+            options=details.get("options", {}),
             stage="rejected",
             code="recording",
             origin=Origin(user=user_name(), pid=os.getpid(), client="replay"),

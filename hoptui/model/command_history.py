@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec import structs
@@ -89,8 +89,16 @@ def again(record: CommandRecord, run: str) -> str:
     if record.verb == "set":
         rest = (f"{record.knob}={as_typed(record.wanted)}",)
     elif record.verb == "profile":
-        rest = ("--steps", str(record.wanted))
+        rest = ("--steps", str(record.wanted), *_options(record.options))
     return command_line(record.verb, run, *rest)
+
+
+def _options(options: Mapping[str, int | bool]) -> Iterator[str]:
+    for option, value in options.items():
+        if value is True or value is False:
+            yield f"--{'' if value else 'no-'}{option}"
+        else:
+            yield from (f"--{option}", str(value))
 
 
 def reason(record: CommandRecord, commands: Mapping[str, CommandRecord]) -> str:

@@ -225,6 +225,7 @@ class Store:
             verb=command.verb,
             knob=command.knob,
             wanted=command.value,
+            options=command.options,
             before=held.value if held else None,
             origin=command.origin,
             why=command.why,

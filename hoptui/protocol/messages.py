@@ -232,9 +232,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     """A request to a run, from the viewer to the daemon and on to the run.
 
     The viewer creates the `id`, so it can send the same command again: it is applied at most once. `value` is
-    absolute; for `profile` it is the number of iterations to trace. `expect_version` makes it
-    compare-and-set. `ttl_s` counts from its arrival in the run, 0 is no limit. For a pause, `hold_s` is the
-    lease after which the run resumes by itself. `why` is a user's note, `purpose` are the tuner's reasons.
+    absolute; for `profile` it is the number of iterations to trace, and `options` are those of
+    `hoptui.domain.traces`. `expect_version` makes it compare-and-set. `ttl_s` counts from its arrival in the
+    run, 0 is no limit. For a pause, `hold_s` is the lease after which the run resumes by itself. `why` is a
+    user's note, `purpose` are the tuner's reasons.
     """
 
     id: str
@@ -243,6 +244,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     verb: Verb
     knob: str = ""
     value: KnobValue | None = None
+    options: dict[str, int | bool] = {}
     expect_version: int | None = None
     ttl_s: float = 600.0
     hold_s: float = 60.0
@@ -349,6 +351,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     verb: Verb
     knob: str = ""
     wanted: KnobValue | None = None
+    options: dict[str, int | bool] = {}
     before: KnobValue | None = None
     effective: KnobValue | None = None
     version: int | None = None

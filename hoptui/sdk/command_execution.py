@@ -155,7 +155,7 @@ class CommandExecution:
         own: Fact | None = None
         try:
             if command.verb == "profile" and declarations.profile_handler and isinstance(command.value, int):
-                declarations.profile_handler(command.value)
+                declarations.profile_handler(command.value, **command.options)
                 done = structs.replace(done, code="tracing", fields={"iterations": command.value})
             elif declarations.checkpoint_handler:
                 with PhaseTimer(phases, "checkpoint"):

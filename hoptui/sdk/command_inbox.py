@@ -13,16 +13,16 @@ from typing import Any
 
 from msgspec import structs
 
+from hoptui.domain import traces
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, check_value
+from hoptui.domain.traces import MOST_TRACED
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FINAL, Command, Outcome
 from hoptui.sdk.knobs import LiveKnob
 
 REMEMBERED = 4096
 """Outcomes that are kept to answer a repeated command."""
-MOST_TRACED = 1000
-"""Iterations of one trace. Its files grow by megabytes per iteration."""
 
 
 class DueCommand:
@@ -121,6 +121,11 @@ class CommandInbox:
             return _rejected("unsupported", verb=command.verb)
         if command.verb == "profile" and not _traceable(command.value):
             return _rejected("out_of_range", iterations=command.value, most=MOST_TRACED)
+        for option, value in command.options.items():
+            if traces.declared(option) not in self._verbs():
+                return _rejected("unsupported", verb=command.verb, option=option)
+            if not traces.valid(option, value):
+                return _rejected("out_of_range", iterations=value, most=MOST_TRACED, option=option)
         if command.verb != "set":
             return None
         if self.refusal is not None:

@@ -288,12 +288,15 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.declarations.declare_checkpoint_handler(save)
 
-    def on_profile(self, start: Callable[[int], object]) -> None:
+    def on_profile(self, start: Callable[..., object]) -> None:
         """Let users ask for a trace of the next iterations.
 
         Args:
             start: Called at a boundary with the number of iterations to trace, 1 to 1000. It starts the trace
                 and returns. Report with `event` where the trace was written. If it raises, the command fails.
+                Each of these keyword parameters that it has becomes an option of `hoptui profile`: `wait` and
+                `warmup` (iterations before the trace), `stacks`, `shapes` and `memory` (bool). Only options
+                that were asked for are passed.
 
         Example:
             ```python

@@ -7,6 +7,7 @@ writes. The link thread writes only `id` and `epoch` (as the daemon asks), `paus
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import secrets
@@ -17,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
+from hoptui.domain import traces
 from hoptui.domain.facts import Fact, clean_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
 from hoptui.protocol.messages import Command, Flops, Note
@@ -44,7 +46,8 @@ class Declarations:
         self.gpu_uuids: tuple[str, ...] = ()
         self.flops: Flops | None = None
         self.checkpoint_handler: Callable[[], object] | None = None
-        self.profile_handler: Callable[[int], object] | None = None
+        self.profile_handler: Callable[..., object] | None = None
+        self._profile_options: tuple[str, ...] = ()
         self.revision = 0
         self.on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
 
@@ -107,13 +110,14 @@ class Declarations:
         self.checkpoint_handler = save
         self.revision += 1
 
-    def declare_profile_handler(self, start: Callable[[int], object]) -> None:
-        """Set the function that starts a trace."""
+    def declare_profile_handler(self, start: Callable[..., object]) -> None:
+        """Set the function that starts a trace. Its keyword parameters are the options that it offers."""
         self.profile_handler = start
+        self._profile_options = tuple(filter(_parameters(start).__contains__, traces.OPTIONS))
         self.revision += 1
 
     def verbs(self) -> tuple[str, ...]:
-        """Return the commands that this run can carry out."""
+        """Return the commands that this run can carry out, and the options of `profile`."""
         with_handler = {"checkpoint": self.checkpoint_handler, "profile": self.profile_handler}
         return (
             "set",
@@ -121,6 +125,7 @@ class Declarations:
             "resume",
             "stop",
             *(verb for verb, handler in with_handler.items() if handler),
+            *map(traces.declared, self._profile_options),
         )
 
     def objection(self, command: Command) -> Fact | None:
@@ -295,6 +300,18 @@ class PhaseTimer:
         phases.add(phases.current, now - self._start)
         phases.current = self._outer
         phases.since = now
+
+
+def _parameters(function: Callable[..., object]) -> set[str]:
+    """Return the names of the parameters that can be passed by keyword."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # functions of C may have no signature
+        return set()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in found):
+        return set(traces.OPTIONS)
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {parameter.name for parameter in found if parameter.kind in by_name}
 
 
 def new_run_id() -> str:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hoptui.protocol.messages import Command, FromViewer, Lease, Outcome, Shutdown, Stage, ToViewer
 from tests import factories
@@ -236,6 +237,22 @@ def test_resume_and_checkpoint(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) 
     assert hoptui("checkpoint", "ppo").code == 0
     golden(hoptui.transcript())
     assert [verb for verb, _, _ in sent(ppo)] == ["resume", "checkpoint"]
+
+
+def test_profile_with_options(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
+    ppo.stages = (Outcome(id="", stage="applied", step=9, code="tracing", fields={"iterations": 5}),)
+    [run] = ppo.node.runs
+    ppo.node = structs.replace(ppo.node, runs=(structs.replace(run, can=("profile",)),))
+    refused = hoptui("profile", "ppo", "--stacks")
+    assert (refused.code, sent(ppo)) == (1, [])
+    able = structs.replace(run, can=("profile", "profile.stacks", "profile.warmup", "profile.shapes"))
+    ppo.node = structs.replace(ppo.node, runs=(able,))
+    assert hoptui("profile", "ppo", "--steps", "5", "--warmup", "2", "--stacks", "--no-shapes").code == 0
+    assert hoptui("profile", "ppo", "--warmup", "-1").code == 2
+    assert hoptui("profile", "ppo", "--wait", "1001").code == 2
+    (command,) = [message for message in ppo.received if isinstance(message, Command)]
+    assert (command.value, command.options) == (5, {"warmup": 2, "stacks": True, "shapes": False})
+    golden(hoptui.transcript())
 
 
 def test_profile_asks_for_so_many_iterations(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:

@@ -89,6 +89,11 @@ def test_other_commands_can_be_typed_again() -> None:
     assert (
         again(factories.change(verb="profile", knob="", wanted=20), "ppo") == "hoptui profile ppo --steps 20"
     )
+    options = {"warmup": 2, "stacks": True, "shapes": False}
+    assert (
+        again(factories.change(verb="profile", knob="", wanted=20, options=options), "ppo")
+        == "hoptui profile ppo --steps 20 --warmup 2 --stacks --no-shapes"
+    )
 
 
 def test_the_reason_of_an_undo_names_the_change() -> None:

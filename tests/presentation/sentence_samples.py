@@ -89,13 +89,14 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"spec": LR, "value": 0.5},
         {"spec": LR, "value": 1e-9},
         {"iterations": 2000, "most": 1000},
+        {"iterations": -1, "most": 1000, "option": "warmup"},
     ],
     "unknown_knob": [
         {"knob": "grad_acum", "known": ["grad_accum", "lr"]},
         {"knob": "width", "known": []},
         {"run": "ppo", "knob": "width", "known": ["grad_accum", "lr"]},
     ],
-    "unsupported": [{"verb": "checkpoint"}, {"world": 8}],
+    "unsupported": [{"verb": "checkpoint"}, {"verb": "profile", "option": "stacks"}, {"world": 8}],
     "no_such_run": [{"run": "abc"}, {"name": "ppo", "exit_reason": "finished"}],
     "stale_epoch": [{}, {"name": "ppo"}],
     "version_conflict": [

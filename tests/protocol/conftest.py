@@ -308,6 +308,7 @@ EXAMPLES: list[messages.Message] = [
         verb="set",
         knob="grad_accum",
         value=8,
+        options={"warmup": 2, "stacks": True},
         expect_version=3,
         ttl_s=5.0,
         hold_s=30.0,

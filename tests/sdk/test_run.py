@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -235,6 +236,34 @@ def test_a_trace_is_begun_by_the_script(run: Run) -> None:
     run.boundary(0)
     (done,) = run_state(run).inbox.collect_outcomes()
     assert (asked, done.stage, done.code, done.fields) == ([3], "applied", "tracing", {"iterations": 3})
+
+
+def test_the_parameters_of_a_trace_handler_are_its_options(run: Run) -> None:
+    asked: list[dict[str, object]] = []
+
+    def trace(steps: int, *, warmup: int = 0, stacks: bool = False) -> None:
+        asked.append({"steps": steps, "warmup": warmup, "stacks": stacks})
+
+    run.on_profile(trace)
+    verbs = run_state(run).declarations.verbs()
+    assert [verb for verb in verbs if verb.startswith("profile")] == [
+        "profile",
+        "profile.warmup",
+        "profile.stacks",
+    ]
+    refused = send(run, "profile", value=3, options={"memory": True})[0]
+    assert (refused.code, refused.fields["option"]) == ("unsupported", "memory")
+    for nonsense in (-1, 1001, True, 1.0):
+        assert send(run, "profile", value=3, options={"warmup": nonsense})[0].code == "out_of_range"
+    send(run, "profile", value=3, options={"stacks": True})
+    run.boundary(0)
+    assert asked == [{"steps": 3, "warmup": 0, "stacks": True}]
+
+
+@pytest.mark.parametrize("handler", [min, print, lambda steps: None, lambda *a, **options: None])
+def test_any_handler_of_traces_is_taken(run: Run, handler: Callable[..., object]) -> None:
+    run.on_profile(handler)
+    assert "profile" in run_state(run).declarations.verbs()
 
 
 def test_flops_are_told_and_nonsense_is_not(run: Run, caplog: pytest.LogCaptureFixture) -> None:

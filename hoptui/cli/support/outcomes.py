@@ -117,6 +117,7 @@ def send_verb(
     *,
     hold_s: float = 60.0,
     value: KnobValue | None = None,
+    options: dict[str, int | bool] | None = None,
 ) -> int:
     """Send a verb to a run, report its outcome, and return the exit code.
 
@@ -125,6 +126,6 @@ def send_verb(
     """
     if not timeout > 0:
         raise usage(f"--timeout must be more than 0 seconds, not {timeout:g}")
-    command = seen.session.submit(run, verb, hold_s=hold_s, value=value)
+    command = seen.session.submit(run, verb, hold_s=hold_s, value=value, options=options or {})
     code, _ = follow(seen.session, [Given(command, f"{verb} {numbers.clean(run.name)}")], timeout_s=timeout)
     return code

@@ -69,6 +69,7 @@ class Book:
             verb=command.verb,
             knob=command.knob,
             wanted=command.value,
+            options=command.options,
             before=_value(run, command.knob) if run else None,
             origin=command.origin,
             why=command.why[:300],

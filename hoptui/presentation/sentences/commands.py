@@ -14,6 +14,8 @@ from hoptui.presentation.sentences.template import Entry, Fields, Write
 
 def _bad_value(fields: Fields, _: Write) -> str:
     """The sentence of the check that the run has made, with the same rules."""
+    if "option" in fields:
+        return f"{fields['option']} = {shown(fields['iterations'])} is not possible in a trace"
     if "iterations" in fields:
         return f"a trace is of 1 to {fields['most']} iterations, not {shown(fields['iterations'])}"
     try:
@@ -26,6 +28,8 @@ def _bad_value(fields: Fields, _: Write) -> str:
 def _unsupported(fields: Fields, _: Write) -> str:
     if "world" in fields:
         return f"this run has {fields['world']} ranks, and one rank alone must not change a knob"
+    if "option" in fields:
+        return f"this run cannot trace with --{fields['option']}: its handler has no such parameter"
     return f"this run has no {fields['verb']} handler (run.on_{fields['verb']})"
 
 

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
 from hoptui import Knob
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.job import JobOptions, preset, resolve
+from hoptui_trainer.common.trace_plan import TracePlan
 from tests.golden import Golden
 
 
@@ -61,3 +62,27 @@ def test_the_tiny_preset_ends_soon_unless_told_otherwise() -> None:
     assert JobOptions().iterations == 1000
     assert JobOptions(preset="tiny").iterations == 100
     assert JobOptions(preset="tiny", iterations=7).iterations == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"profile_wait": 3}, "--profile-wait"),
+        ({"profile_warmup": 0}, "--profile-warmup"),
+        ({"profile_stacks": True}, "--profile-stacks"),
+        ({"profile_shapes": False}, "--no-profile-shapes"),
+        ({"profile_memory": True}, "--profile-memory"),
+        ({"profile_steps": 1001}, "--profile-steps"),
+        ({"profile_steps": 1, "iterations": 11}, "--profile-steps"),
+    ],
+)
+def test_a_trace_that_cannot_be_is_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError, match=f"^{named}"):
+        JobOptions(**options).check()
+
+
+def test_a_trace_from_the_command_line() -> None:
+    job = JobOptions(profile_steps=4, profile_warmup=2, profile_memory=True, iterations=13)
+    job.check()
+    assert job.trace == TracePlan(steps=4, wait=10, warmup=2, memory=True)
+    assert JobOptions().trace is None

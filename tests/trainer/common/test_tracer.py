@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import hoptui
+from hoptui_trainer.common import tracer as module
+from hoptui_trainer.common.trace_plan import TracePlan
 from hoptui_trainer.common.tracer import Tracer
 from tests.run_state import run_state
 
@@ -16,41 +21,128 @@ def notes(run: hoptui.Run) -> list[str]:
     return [note.text for note in run_state(run).notes]
 
 
-def test_a_trace_covers_the_iterations_asked_for_and_is_told(tmp_path: Path) -> None:
+def traced(run: hoptui.Run, tracer: Tracer, iterations: range) -> None:
+    """Iterations of the run, each with one product of matrices."""
+    for iteration in iterations:
+        run.boundary(iteration)
+        torch.ones(iteration + 1, 3) @ torch.ones(3, 2)
+        tracer.end_iteration()
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    return list(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
+
+
+def products(path: Path) -> list[Any]:
+    """The sizes of the first inputs of the products in a trace."""
+    found = (event for event in events(path) if event.get("name") == "aten::mm")
+    return [event["args"].get("Input Dims", [None])[0] for event in found]
+
+
+def test_a_trace_covers_the_iterations_asked_for(tmp_path: Path) -> None:
     run = hoptui.connect("traced")
     tracer = Tracer(run, "lm", tmp_path / "new", CPU, rank=1)
-    assert "profile" in run_state(run).declarations.verbs()
     assert run_state(run).declarations.profile_handler == tracer.start
-    tracer.end_iteration()  # nobody asked
-    tracer.start(2)
-    with pytest.raises(RuntimeError, match="2 iterations are left"):
+    assert set(run_state(run).declarations.verbs()) >= {
+        "profile",
+        "profile.wait",
+        "profile.warmup",
+        "profile.stacks",
+        "profile.shapes",
+        "profile.memory",
+    }
+    traced(run, tracer, range(2))  # nobody asked
+    run.boundary(2)
+    tracer.start(2, wait=1, warmup=1)
+    with pytest.raises(RuntimeError, match="4 iterations are left"):
         tracer.start(5)
-    tracer.end_iteration()
-    assert notes(run) == []
-    tracer.end_iteration()
-    path = tmp_path / "new" / "lm-trace-000000000-rank1.json.gz"
-    assert path.stat().st_size > 0
-    assert notes(run) == [f"trace written: {path}"]
+    traced(run, tracer, range(2, 8))
+    tracer.close()
+    path = tmp_path / "new" / "lm-rank1.000000004.pt.trace.json.gz"
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert products(path) == [[5, 3], [6, 3]]
+    (note,) = notes(run)
+    assert str(path) in note
     tracer.close()
     assert len(notes(run)) == 1
+
+
+def test_a_trace_of_the_first_iterations(tmp_path: Path) -> None:
+    run = hoptui.connect("traced")
+    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0, planned=TracePlan(steps=1, wait=2, shapes=False))
+    traced(run, tracer, range(6))
+    tracer.close()
+    assert products(tmp_path / "lm-rank0.000000003.pt.trace.json.gz") == [None]  # without shapes
+
+
+def test_stacks_and_memory_are_recorded_if_asked_for(tmp_path: Path) -> None:
+    run = hoptui.connect("traced")
+    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
+    tracer.start(1, warmup=0, stacks=True, memory=True)
+    traced(run, tracer, range(1))
+    tracer.close()
+    found = events(tmp_path / "lm-rank0.000000000.pt.trace.json.gz")
+    assert any(event.get("name") == "[memory]" for event in found)
+    assert any(event.get("cat") == "python_function" and "traced" in event["name"] for event in found)
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MEMORY_BYTES", -(1 << 40)), ("SECONDS", -1.0)])
+def test_a_trace_that_grows_too_large_ends_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
+) -> None:
+    monkeypatch.setattr(module, limit, value)
+    run = hoptui.connect("traced")
+    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
+    tracer.start(100)
+    traced(run, tracer, range(5))
+    tracer.close()
+    assert products(tmp_path / "lm-rank0.000000001.pt.trace.json.gz") == [[2, 3]]
+    (note,) = notes(run)
+    assert "99 fewer" in note
 
 
 def test_a_run_that_ends_in_a_trace_writes_what_there_is(tmp_path: Path) -> None:
     run = hoptui.connect("traced")
     tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
     tracer.start(100)
-    tracer.end_iteration()
+    traced(run, tracer, range(2))
     tracer.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["lm-trace-000000000-rank0.json.gz"]
+    assert [path.name for path in tmp_path.iterdir()] == ["lm-rank0.000000001.pt.trace.json.gz"]
+
+
+def test_a_run_that_ends_before_its_trace_begins_writes_none(tmp_path: Path) -> None:
+    run = hoptui.connect("traced")
+    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0, planned=TracePlan(steps=3, wait=9))
+    traced(run, tracer, range(2))
+    tracer.close()
+    assert list(tmp_path.iterdir()) == []
+    assert [note.level for note in run_state(run).notes] == ["warning"]
 
 
 def test_a_trace_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     run = hoptui.connect("traced")
     tracer = Tracer(run, "lm", tmp_path / "file", CPU, rank=0)
-    tracer.start(1)
-    tracer.end_iteration()
-    assert notes(run)[0].startswith("no trace written: ")
+    tracer.start(1, warmup=0)
+    traced(run, tracer, range(1))
+    tracer.close()
+    assert [note.level for note in run_state(run).notes] == ["warning"]
+
+
+def test_a_trace_that_cannot_be_compressed_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hoptui_trainer.common.tracer.gzip.open", full)
+    run = hoptui.connect("traced")
+    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
+    tracer.start(1, warmup=0)
+    traced(run, tracer, range(1))
+    tracer.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["lm-rank0.000000000.pt.trace.json"]
+    assert [note.level for note in run_state(run).notes] == ["warning"]
 
 
 def test_a_profiler_that_cannot_begin_or_end_harms_nothing(
@@ -62,18 +154,19 @@ def test_a_profiler_that_cannot_begin_or_end_harms_nothing(
         raise RuntimeError(cause)
 
     run = hoptui.connect("traced")
-    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
     with monkeypatch.context() as patched:
         patched.setattr("hoptui_trainer.common.tracer.profile.start", busy)
+        tracer = Tracer(run, "lm", tmp_path, CPU, rank=0, planned=TracePlan(steps=1))
         with pytest.raises(RuntimeError, match=cause):
             tracer.start(1)
-    tracer.end_iteration()
-    assert notes(run) == []
-    tracer.start(1)
+    traced(run, tracer, range(1))
+    assert [note.level for note in run_state(run).notes] == ["warning"]
+    tracer.start(1, warmup=0)
     with monkeypatch.context() as patched:
         patched.setattr("hoptui_trainer.common.tracer.profile.stop", busy)
-        tracer.end_iteration()
-    assert notes(run) == [f"no trace written: {cause}"]
-    tracer.start(1)
-    tracer.end_iteration()
-    assert notes(run)[1].startswith("trace written: ")
+        traced(run, tracer, range(1, 2))
+    assert cause in notes(run)[1]
+    tracer.start(1, warmup=0)
+    traced(run, tracer, range(2, 3))
+    tracer.close()
+    assert len(products(tmp_path / "lm-rank0.000000001.pt.trace.json.gz")) == 1

@@ -24,6 +24,7 @@ from hoptui_trainer.common.options import (
     whole_number,
 )
 from hoptui_trainer.common.report import Ending
+from hoptui_trainer.common.trace_plan import MOST_TRACED, WAIT, WARMUP, TracePlan
 
 C = TypeVar("C")
 
@@ -92,7 +93,20 @@ class JobOptions:
         Checkpoint to go on from, or a folder whose newest is taken; an empty folder means a new run. Options
         given win over what it holds.
     profile_dir
-        Folder for the traces of `hoptui profile` [default: that of the checkpoints, else the working folder].
+        Folder for traces, which TensorBoard and ui.perfetto.dev show [default: that of the checkpoints, else
+        the working folder].
+    profile_steps
+        Trace so many iterations near the start; `hoptui profile` traces later ones.
+    profile_wait
+        Iterations before that [default: 10, in which shapes are compiled].
+    profile_warmup
+        Iterations in which the profiler runs and records nothing [default: 1].
+    profile_stacks
+        Record the source line of each operation.
+    profile_shapes
+        Record the shapes of its inputs.
+    profile_memory
+        Record each allocation.
     """
 
     preset: str | None = None
@@ -111,6 +125,12 @@ class JobOptions:
     checkpoint_every: NotNegative = 0
     resume: Path | None = None
     profile_dir: Path | None = None
+    profile_steps: NotNegative = 0
+    profile_wait: NotNegative | None = None
+    profile_warmup: NotNegative | None = None
+    profile_stacks: Flag = False
+    profile_shapes: bool = True
+    profile_memory: Flag = False
 
     def __post_init__(self) -> None:
         if self.preset == "tiny" and isinstance(self.iterations, _Unsaid):
@@ -126,6 +146,7 @@ class JobOptions:
             parse_limit(self.memory_limit)
         if (judging := self.judging) and not self.evaluate_every:
             raise UsageError(f"{judging[0]} needs evaluations: --evaluate-every must not be 0")
+        self._check_profile()
         if self.checkpoint_dir is None:
             if self.checkpoint_every:
                 raise UsageError("--checkpoint-every needs a folder: --checkpoint-dir")
@@ -171,6 +192,40 @@ class JobOptions:
     def checkpoint_due(self, iteration: int) -> bool:
         """Whether to write one after so many iterations; the one at the end is not counted here."""
         return bool(self.checkpoint_every) and iteration % self.checkpoint_every == 0
+
+    def _check_profile(self) -> None:
+        given = {
+            "--profile-wait": self.profile_wait is not None,
+            "--profile-warmup": self.profile_warmup is not None,
+            "--profile-stacks": self.profile_stacks,
+            "--no-profile-shapes": not self.profile_shapes,
+            "--profile-memory": self.profile_memory,
+        }
+        for option, is_given in given.items():
+            if is_given and not self.profile_steps:
+                raise UsageError(f"{option} needs a trace: say how many iterations with --profile-steps")
+        if self.profile_steps > MOST_TRACED:
+            raise UsageError(f"--profile-steps {self.profile_steps}: at most {MOST_TRACED} iterations")
+        first = (plan.wait + plan.warmup) if (plan := self.trace) else 0
+        if self.profile_steps and first >= self.iterations:
+            raise UsageError(
+                f"--profile-steps: the trace would begin after iteration {first}, and the run ends at "
+                f"{self.iterations} (--profile-wait, --profile-warmup, --iterations)"
+            )
+
+    @property
+    def trace(self) -> TracePlan | None:
+        """What to trace near the start; None: nothing."""
+        if not self.profile_steps:
+            return None
+        return TracePlan(
+            steps=self.profile_steps,
+            wait=WAIT if self.profile_wait is None else self.profile_wait,
+            warmup=WARMUP if self.profile_warmup is None else self.profile_warmup,
+            stacks=self.profile_stacks,
+            shapes=self.profile_shapes,
+            memory=self.profile_memory,
+        )
 
     @property
     def trace_folder(self) -> Path:

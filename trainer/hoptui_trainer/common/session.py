@@ -95,7 +95,8 @@ class TrainingSession:
         self._why = ""
         self.checkpoints = CheckpointWriter(run, ranks, workload, job.checkpoint_dir, content, console.say)
         self.restart = Restart(run, ranks, self.checkpoints, config, job.checkpoint_dir, console.say)
-        self.tracer = Tracer(run, workload, job.trace_folder, device, ranks.rank)
+        planned = None if restarts(os.environ) else job.trace  # a restart goes on with the same command line
+        self.tracer = Tracer(run, workload, job.trace_folder, device, ranks.rank, planned, console.say)
 
     @property
     def over(self) -> bool:
