@@ -54,6 +54,14 @@ def clean_text(text: object, most: int) -> str:
     return str(text).encode("utf-8", "replace").decode()[:most]
 
 
+def refusal_text(error: Exception) -> str:
+    """Return what a setter says that refuses a value: the text alone of a `ValueError` or a `MemoryError`,
+    which is a sentence for users. Other exceptions are faults and keep their type, as in `exception_text`."""
+    text = str(error)
+    refused = isinstance(error, (ValueError, MemoryError)) and not isinstance(error, UnicodeError)
+    return clean_text(text, LONGEST_ERROR) if text and refused else exception_text(error)
+
+
 def exception_text(error: BaseException) -> str:
     """Return `ValueError: no`, or only the type if the exception has no text."""
     text = str(error)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from hoptui.domain import knobs as wire
-from hoptui.domain.facts import Fact, clean_text, exception_text, fact
+from hoptui.domain.facts import Fact, clean_text, exception_text, fact, refusal_text
 from hoptui.domain.knobs import Cost, Effect, Kind, KnobError, KnobSpec, KnobState, KnobValue, Scale
 from hoptui.domain.tuning import TUNER
 
@@ -236,7 +236,7 @@ class LiveKnob(Generic[T]):
         try:
             self._put(wanted)
         except Exception as error:
-            failed = fact("setter_failed", knob=self.name, value=wanted, error=exception_text(error))
+            failed = fact("setter_failed", knob=self.name, value=wanted, error=refusal_text(error))
             try:
                 self._put(before)
             except Exception as second:

@@ -140,7 +140,8 @@ class Run(ReadOnlyProperties):
             unit: The unit shown with the value, such as `tokens`.
             description: One line that explains the knob.
             apply: Called at a boundary with the new value, to put it into effect. If it raises, the command
-                fails with the error as its reason, and `apply` is called with the old value.
+                fails with the error as its reason, and `apply` is called with the old value. To refuse a
+                value, raise a `ValueError` or a `MemoryError`: users see its text alone.
             read: Called after `apply` and after changes of other knobs. Returns the value in effect. None:
                 the value in effect is the one that was applied last.
 

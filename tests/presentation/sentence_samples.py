@@ -116,7 +116,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "restarting": [{"checkpoint": "step_3.pt"}, {"name": "ppo"}],
     "restarted": {},
     "not_as_asked": [{}, {"reason": "a rollout has 32 samples"}],
-    "setter_failed": {"knob": "n", "value": 13, "error": "ValueError: unlucky"},
+    "setter_failed": {"knob": "n", "value": 13, "error": "unlucky"},
     "undo_failed": {"knob": "n", "value": 8, "error": "OSError: gone"},
     "raised": {"error": "ValueError: no"},
     "on_ranks": [

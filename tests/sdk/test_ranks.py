@@ -75,7 +75,7 @@ report(held=held, value=knob.value, version=knob.version,
     assert (first["value"], first["version"]) == (second["value"], second["version"]) == (5, 1)
     failed, applied, missing = first["done"]
     assert failed[:3] == ["failed", 4, 0]
-    unlucky = {"knob": "n", "value": 13, "error": "ValueError: unlucky"}
+    unlucky = {"knob": "n", "value": 13, "error": "unlucky"}
     assert problems_of(failed) == [(1, "setter_failed", unlucky)]
     assert applied == ["applied", 5, 1, "", {}]
     assert missing[0] == "failed"

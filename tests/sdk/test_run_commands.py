@@ -70,9 +70,31 @@ def test_a_setter_that_raises_is_undone(run: Run) -> None:
     assert run.boundary(0)
     (done,) = run_state(run).inbox.collect_outcomes()
     assert (done.stage, done.effective, done.version) == ("failed", 4, 0)
-    assert (done.code, done.fields["error"]) == ("setter_failed", "ValueError: unlucky")
+    assert (done.code, done.fields["error"]) == ("setter_failed", "unlucky")
     assert held == [13, 4]
     assert knob.value == 4
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (MemoryError("16 do not fit"), "16 do not fit"),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "no"), "UnicodeDecodeError: 'utf-8'"),
+        (ValueError(), "ValueError"),
+        (KeyError("n"), "KeyError: 'n'"),
+        (RuntimeError("a kernel"), "RuntimeError: a kernel"),
+    ],
+)
+def test_a_refusal_is_its_reason_and_a_fault_keeps_its_type(run: Run, raised: Exception, said: str) -> None:
+    def put(value: int) -> None:
+        if value == 13:
+            raise raised
+
+    run.knob("n", 4, min=1, max=64, apply=put)
+    send(run, knob="n", value=13)
+    assert run.boundary(0)
+    (done,) = run_state(run).inbox.collect_outcomes()
+    assert done.fields["error"].startswith(said)
 
 
 def test_a_repeated_id_is_applied_once_and_answered_again(run: Run) -> None:

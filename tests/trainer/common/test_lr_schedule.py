@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 import torch
 
+from hoptui_trainer.common.applicability import Circumstances, check_applies
 from hoptui_trainer.common.errors import UsageError
-from hoptui_trainer.common.lr_schedule import SCHEDULES, check_schedule, learning_rate, scale
+from hoptui_trainer.common.lr_schedule import (
+    SCHEDULE_RULES,
+    SCHEDULES,
+    learning_rate,
+    scale,
+    settle_warm_up,
+)
 from hoptui_trainer.lm.config import LMConfig
 from hoptui_trainer.vision.config import VisionConfig
 
@@ -70,22 +77,25 @@ def test_warm_up_is_a_part_or_a_number_of_steps(schedule: str) -> None:
 
 @pytest.mark.parametrize("kind", [LMConfig, VisionConfig])
 def test_options_of_a_schedule_that_have_no_effect_are_refused(kind: type[LMConfig | VisionConfig]) -> None:
-    for given, config, said in (
-        ({"warmup": 0.1, "warmup_steps": 5}, kind(), "--warmup and --warmup-steps"),
-        ({"cooldown": 0.9}, kind(), "--cooldown: it has no effect with --schedule cosine"),
-        (
-            {"final_lr": 0.9},
-            kind(schedule="constant"),
-            "--final-lr: it has no effect with --schedule constant",
-        ),
-    ):
-        with pytest.raises(UsageError, match=f"^{said}"):
-            check_schedule(config, given)
-    check_schedule(kind(schedule="wsd"), {"cooldown": 0.9, "final_lr": 0.0, "warmup_steps": 7})
+    def check(config: LMConfig | VisionConfig, **given: float) -> None:
+        check_applies(SCHEDULE_RULES, Circumstances(config=config, on_gpu=False), given)
+
+    for schedule in set(SCHEDULES) - {"wsd"}:
+        with pytest.raises(UsageError, match=f"^--cooldown: schedule {schedule} has no cooldown"):
+            check(kind(schedule=schedule), cooldown=0.9)
+    with pytest.raises(UsageError, match=r"^--final-lr: schedule constant does not fall"):
+        check(kind(schedule="constant"), final_lr=0.9)
+    check(kind(schedule="wsd"), cooldown=0.9, final_lr=0.0, warmup_steps=7)
+
+
+@pytest.mark.parametrize("kind", [LMConfig, VisionConfig])
+def test_a_part_wins_over_the_steps_of_a_checkpoint(kind: type[LMConfig | VisionConfig]) -> None:
+    with pytest.raises(UsageError, match=r"^--warmup and --warmup-steps"):
+        settle_warm_up(kind(), {"warmup": 0.1, "warmup_steps": 5})
     resumed = kind(warmup=0.1, warmup_steps=7)
-    check_schedule(resumed, {})
+    settle_warm_up(resumed, {})
     assert resumed.warmup_steps == 7
-    check_schedule(resumed, {"warmup": 0.1})
+    settle_warm_up(resumed, {"warmup": 0.1})
     assert resumed.warmup_steps == 0
 
 

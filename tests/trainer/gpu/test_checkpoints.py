@@ -57,7 +57,6 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
             "iterations": iterations,
             "evaluate_every": evaluate_every,
             "device": device.type,
-            "threads": 1,
             "checkpoint_dir": tmp_path / name,
             "checkpoint_every": 3,
             "resume": resume,

@@ -79,7 +79,7 @@ class Watched:
 
 def train_ppo(device: torch.device) -> PPOResult:
     kind: Any = device.type
-    job = PPOOptions(iterations=ITERATIONS, evaluate_every=0, device=kind, threads=1, knobs=PPO)
+    job = PPOOptions(iterations=ITERATIONS, evaluate_every=0, device=kind, knobs=PPO)
     return ppo.train(job, lambda _: None)
 
 
@@ -146,7 +146,7 @@ def train_lm(device: torch.device, folder: Path, monkeypatch: pytest.MonkeyPatch
         (corpus / f"{number}.txt").write_text(" ".join(str(number * n % 97) for n in range(200)))
     kind: Any = device.type
     fixed: dict[str, Any] = {"preset": "tiny", "corpus": corpus, "corpus_mb": 0.0, "eval_tokens": 512}
-    job = LMOptions(iterations=ITERATIONS, evaluate_every=0, device=kind, threads=1, **fixed)
+    job = LMOptions(iterations=ITERATIONS, evaluate_every=0, device=kind, **fixed)
     return lm.train(job, LM, lambda _: None)
 
 

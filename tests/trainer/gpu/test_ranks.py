@@ -104,7 +104,7 @@ from hoptui_trainer.vision.train import train as train_vision
 
 collector.compiled = update.compiled = lambda function, *_, **__: function  # graphs of eager functions
 folder, world = Path(sys.argv[2]), int(os.environ.get("WORLD_SIZE", "1"))
-common = {"iterations": 4, "evaluate_every": 0, "device": kind, "threads": 1}
+common = {"iterations": 4, "evaluate_every": 0, "device": kind}
 exact = {"precision": "fp32", "compile": "off"}
 ppo = {"num_envs": 32 // world, "rollout_len": 16, "minibatch_size": 128, "epochs": 2, "precision": "fp32"}
 for env, policy in (("CartPole-v1", "mlp"), ("CartPole-NoVel", "tiny")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class UsageError(Exception):
     """One sentence that names the offending option; the command prints it and exits with 2."""
@@ -27,3 +29,8 @@ class LostRankError(Exception):
 class TornStepError(Exception):
     """Some weights have taken a step that others have not: they are of no use, and must not be written to a
     checkpoint."""
+
+
+def in_terms_of_knobs(text: str) -> str:
+    """A sentence on options as one on knobs: `--micro-batch 4` as `micro_batch 4`."""
+    return re.sub(r"--([a-z][a-z0-9-]*)", lambda found: found[1].replace("-", "_"), text)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from hoptui_trainer.common.applicability import Circumstances, Rule
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.memory_limit import parse_limit
 from hoptui_trainer.common.options import (
@@ -86,7 +87,8 @@ class JobOptions:
     checkpoint_dir
         Folder for checkpoints; one is written at the end.
     keep_best
-        Keep the weights of the best evaluation in that folder, as a checkpoint of their own.
+        Keep the weights of the best evaluation in that folder, as a checkpoint of their own [default: they
+        are kept].
     checkpoint_every
         Iterations between two checkpoints; 0 is only at the end and on request.
     resume
@@ -121,7 +123,7 @@ class JobOptions:
     evaluate_every: NotNegative = EVALUATE_EVERY
     patience: NotNegative = 0
     checkpoint_dir: Path | None = None
-    keep_best: bool = True
+    keep_best: Annotated[bool | None, Parameter(show_default=False)] = None
     checkpoint_every: NotNegative = 0
     resume: Path | None = None
     profile_dir: Path | None = None
@@ -147,6 +149,7 @@ class JobOptions:
         if (judging := self.judging) and not self.evaluate_every:
             raise UsageError(f"{judging[0]} needs evaluations: --evaluate-every must not be 0")
         self._check_profile()
+        self._check_best()
         if self.checkpoint_dir is None:
             if self.checkpoint_every:
                 raise UsageError("--checkpoint-every needs a folder: --checkpoint-dir")
@@ -193,6 +196,15 @@ class JobOptions:
         """Whether to write one after so many iterations; the one at the end is not counted here."""
         return bool(self.checkpoint_every) and iteration % self.checkpoint_every == 0
 
+    def _check_best(self) -> None:
+        if self.keep_best is None:
+            return
+        option = "--keep-best" if self.keep_best else "--no-keep-best"
+        if not self.evaluate_every:
+            raise UsageError(f"{option} needs evaluations: --evaluate-every must not be 0")
+        if self.checkpoint_dir is None:
+            raise UsageError(f"{option} needs a folder: --checkpoint-dir")
+
     def _check_profile(self) -> None:
         given = {
             "--profile-wait": self.profile_wait is not None,
@@ -231,6 +243,27 @@ class JobOptions:
     def trace_folder(self) -> Path:
         """Where traces go."""
         return self.profile_dir or self.checkpoint_dir or Path()
+
+
+def options_given(job: JobOptions) -> dict[str, Any]:
+    """The options of a job that are not as they are by default, by field; the knobs in it are left out."""
+    given = {}
+    for field in dataclasses.fields(job):
+        value, usual = getattr(job, field.name), field.default
+        said = isinstance(usual, _Unsaid) and not isinstance(value, _Unsaid)
+        if field.name != "knobs" and (said or value != usual):
+            given[field.name] = value
+    return given
+
+
+def _without_threads(where: Circumstances) -> str:
+    if not where.on_gpu or where.acts_on_cpu:
+        return ""
+    return "the GPU computes, and not the CPU's threads; --device cpu uses them"
+
+
+THREAD_RULE = Rule(("threads",), _without_threads)
+"""CPU threads have no effect where a GPU computes everything."""
 
 
 def preset(presets: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from hoptui_trainer.common.applicability import Circumstances, Rule
 from hoptui_trainer.common.errors import UsageError
-from hoptui_trainer.common.options import KnobValues, option_name
+from hoptui_trainer.common.options import KnobValues
 
 SCHEDULES = ("cosine", "onecycle", "wsd", "constant")
 ONECYCLE_START = 1 / 25
 """Where the one-cycle policy begins, as a part of the peak (Smith and Topin 2017; torch's `div_factor`)."""
-WITHOUT_EFFECT = {"cooldown": ("cosine", "onecycle", "constant"), "final_lr": ("constant",)}
-"""Knobs that some schedules do not have."""
 
 
 class Scheduled(Protocol):
@@ -28,33 +27,49 @@ class Scheduled(Protocol):
 
 def learning_rate(config: Scheduled, step: int, total: int) -> float:
     """The learning rate of step `step` (from 0) of `total`."""
+    schedule = config.schedule
     return config.lr * scale(
-        config.schedule,
+        schedule,
         step,
         total,
         warmup=config.warmup,
         warmup_steps=config.warmup_steps,
-        cooldown=config.cooldown,
-        final=config.final_lr,
+        cooldown=config.cooldown if schedule == "wsd" else 0.0,
+        final=config.final_lr if schedule != "constant" else 1.0,
     )
 
 
-def check_schedule(config: Scheduled, given: KnobValues) -> None:
-    """Refuse options of a schedule that have no effect. `--warmup` wins over the steps of a checkpoint.
+def _no_cooldown(where: Circumstances) -> str:
+    schedule = where.config.schedule
+    return "" if schedule == "wsd" else f"schedule {schedule} has no cooldown; schedule wsd has one"
+
+
+def _no_final_rate(where: Circumstances) -> str:
+    if where.config.schedule != "constant":
+        return ""
+    return "schedule constant does not fall; schedule cosine, onecycle or wsd does"
+
+
+SCHEDULE_RULES = (
+    Rule(("cooldown",), _no_cooldown, by_knob=True),
+    Rule(("final_lr",), _no_final_rate, by_knob=True),
+)
+"""When the knobs of a schedule have an effect."""
+
+
+def settle_warm_up(config: Scheduled, given: KnobValues) -> None:
+    """Let `--warmup` win over the steps of a checkpoint.
 
     Args:
         given: the knobs on the command line, which `config` has already.
 
     Raises:
-        UsageError: one sentence that begins with the option.
+        UsageError: `--warmup` and `--warmup-steps` are both given.
     """
     if "warmup" in given:
         if given.get("warmup_steps"):
             raise UsageError("--warmup and --warmup-steps: only one of them can be in effect, so give one")
         config.warmup_steps = 0
-    for name, schedules in WITHOUT_EFFECT.items():
-        if name in given and config.schedule in schedules:
-            raise UsageError(f"{option_name(name)}: it has no effect with --schedule {config.schedule}")
 
 
 def scale(

@@ -116,7 +116,7 @@ class TrainingSession:
 
     def _not_kept(self) -> str:
         """Why the options do not keep the best weights; empty if they do."""
-        if not self.job.keep_best:
+        if self.job.keep_best is False:
             return ": --no-keep-best"
         return "" if self.checkpoints.best is not None else ": that needs --checkpoint-dir"
 
@@ -138,7 +138,7 @@ class TrainingSession:
     def _keep_best(self) -> None:
         """Write the weights of now to the file of the best ones, if there is a folder for it."""
         record, path = self.evaluations, self.checkpoints.best
-        if path is None or not self.job.keep_best:
+        if path is None or self.job.keep_best is False:
             record.file = None
             return
         first, record.file = record.file != path, path

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hoptui
+from hoptui_trainer.common.applicability import Circumstances, knob_setters, without_effect
 from hoptui_trainer.common.knob_changes import KnobChanges
 from hoptui_trainer.common.meter import Meter
 from hoptui_trainer.common.optimizer import set_weight_decay, weight_decay
+from hoptui_trainer.lm.job import RULES
 from hoptui_trainer.lm.state import LMState
 
 
@@ -38,21 +40,29 @@ def declare(run: hoptui.Run, state: LMState, meter: Meter) -> None:
         config.warmup_steps = 0
         handles["warmup_steps"].adopt()
 
+    def circumstances() -> Circumstances:
+        return Circumstances(config=config, on_gpu=state.device.type == "cuda")
+
     handles = run.knobs(
         config,
-        apply={
-            **tuning.apply(),
-            "batch_tokens": tuning.batch("batch_tokens"),
-            "seq_len": lengthen,
-            "warmup": warm_up_by_part,
-            "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
-            "optimizer": lambda _: tuning.renew(state.choose_optimizer),
-            "checkpointing": lambda _: tuning.rebuild(),
-        },
+        apply=knob_setters(
+            RULES,
+            circumstances,
+            {
+                **tuning.apply(),
+                "batch_tokens": tuning.batch("batch_tokens"),
+                "seq_len": lengthen,
+                "warmup": warm_up_by_part,
+                "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
+                "optimizer": lambda _: tuning.renew(state.choose_optimizer),
+                "checkpointing": lambda _: tuning.rebuild(),
+            },
+        ),
         read={
             "batch_tokens": lambda: config.step_tokens,
             "weight_decay": lambda: weight_decay(state.optimizer),
         },
+        without=without_effect(RULES, circumstances()),
     )
 
     tuning.follow(handles)

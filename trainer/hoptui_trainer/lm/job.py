@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hoptui_trainer.common.applicability import Circumstances, check_applies
 from hoptui_trainer.common.batch import resolve_batch
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.job import (
+    THREAD_RULE,
     AtLeastOne,
     JobOptions,
     Target,
     check_kept,
     check_positive,
     check_sizes,
+    options_given,
     preset,
     resolve,
 )
-from hoptui_trainer.common.lr_schedule import check_schedule
+from hoptui_trainer.common.lr_schedule import SCHEDULE_RULES, settle_warm_up
 from hoptui_trainer.common.modes import ShardMode
 from hoptui_trainer.common.options import KnobValues, option_name
 from hoptui_trainer.lm.config import PRESETS, LMConfig, check_sharded
@@ -100,6 +103,8 @@ class LMPlan:
     notes: tuple[str, ...] = ()
 
 
+RULES = (*SCHEDULE_RULES, THREAD_RULE)
+"""When options and knobs have an effect."""
 FIXED = ("corpus_mb", "tokenizer", "vocab_size", "eval_tokens")
 """Options that a run keeps: its weights and its results would mean something else."""
 
@@ -124,7 +129,8 @@ def resolve_job(
         fixed = ((option_name(option), value, saved["config"][option]) for option, value in given.items())
         check_kept((("--preset", job.preset, saved["preset"]), ("--seed", job.seed, seed), *fixed))
     config, notes = resolve(default, saved["config"] if saved else None, knobs)
-    check_schedule(config, knobs)
+    settle_warm_up(config, knobs)
+    check_applies(RULES, Circumstances(config=config, on_gpu=on_gpu), {**options_given(job), **knobs})
     resolve_batch(
         config,
         knobs,

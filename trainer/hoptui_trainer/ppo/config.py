@@ -208,20 +208,6 @@ def not_of(policy: str) -> tuple[str, ...]:
     return OF_TRANSFORMERS if policy == "mlp" else OF_THE_MLP
 
 
-def not_of_env(env: str) -> tuple[str, ...]:
-    """The knobs that mean nothing to an environment: ours step all at once, on any device."""
-    return ("env_workers",) if env in RECIPES else ()
-
-
-def why_not(name: str, policy: str, env: str = "") -> str:
-    """Why a knob means nothing to a policy or an environment, and what to use instead."""
-    if name == "env_workers":
-        return f"{env} steps all its copies as one; only Gymnasium's have workers, as gymnasium:CartPole-v1"
-    if name in OF_THE_MLP:
-        return f"the policy {policy} is a transformer, whose sizes are {', '.join(MODEL_SIZES)}"
-    return f"the policy {policy} is no transformer; {', '.join(TRANSFORMERS)} are"
-
-
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "CartPole-v1": {},
     "CartPole-NoVel": {"policy": "tiny", "context": 8},

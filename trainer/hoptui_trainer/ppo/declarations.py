@@ -10,6 +10,7 @@ import torch
 
 import hoptui
 from hoptui.sdk import KnobHandle
+from hoptui_trainer.common.applicability import Circumstances, knob_setters, objection, without_effect
 from hoptui_trainer.common.auto_batch import MOST_SAMPLES
 from hoptui_trainer.common.device import choose_threads
 from hoptui_trainer.common.options import declared
@@ -20,10 +21,8 @@ from hoptui_trainer.ppo.config import (
     TRANSFORMERS,
     PPOConfig,
     not_of,
-    not_of_env,
-    why_not,
 )
-from hoptui_trainer.ppo.job import PPOOptions
+from hoptui_trainer.ppo.job import RULES, PPOOptions
 from hoptui_trainer.ppo.optimizer import read_lr
 from hoptui_trainer.ppo.policies.transformer import Transformer
 from hoptui_trainer.ppo.state import PPOState
@@ -120,8 +119,21 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
         "lr": lambda: read_lr(state.optimizer),
         **{name: _reader(state, name) for name in NAMES},
     }
-    without = (*not_of(config.policy), *not_of_env(state.env.task.id))
-    handles = run.knobs(config, apply=apply, read=read, without=without)
+
+    def circumstances() -> Circumstances:
+        return Circumstances(
+            config=config,
+            on_gpu=state.device.type == "cuda",
+            source=state.env.task.id,
+            acts_on_cpu=state.collector.device != state.device,
+        )
+
+    handles = run.knobs(
+        config,
+        apply=knob_setters(RULES, circumstances, apply),
+        read=read,
+        without=without_effect(RULES, circumstances()),
+    )
     run.metric("env_steps_per_s", unit="steps/s", headline=True)
     run.metric("samples_per_s", unit="samples/s")
     run.metric("env_steps", unit="steps")
@@ -141,13 +153,14 @@ def check_network(config: PPOConfig, wanted: Mapping[str, Any]) -> None:
         ValueError: one sentence that begins with the name of a knob.
     """
     policy = wanted.get("policy", config.policy)
+    left = {} if policy == config.policy else dict.fromkeys(MODEL_SIZES, 0)
+    network = replace(config, **{**left, **wanted})
+    if reason := objection(RULES, Circumstances(config=network, on_gpu=False), wanted):
+        raise ValueError(reason)
     for name, value in wanted.items():
-        if name in not_of(policy):
-            raise ValueError(f"{name}: {why_not(name, policy)}")
         if name in MODEL_SIZES and not value:
             raise ValueError(f"{name}: 0 is for the command line; {policy} has {TRANSFORMERS[policy][name]}")
-    left = {} if policy == config.policy else dict.fromkeys(MODEL_SIZES, 0)
-    replace(config, **{**left, **wanted}).check()
+    network.check()
 
 
 def flops_per_step(state: PPOState) -> float:

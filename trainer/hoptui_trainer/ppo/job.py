@@ -11,22 +11,60 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from hoptui_trainer.common.applicability import Circumstances, Rule, check_applies
 from hoptui_trainer.common.errors import UsageError
-from hoptui_trainer.common.job import JobOptions, NotNegative, Target, preset, resolve
+from hoptui_trainer.common.job import (
+    THREAD_RULE,
+    JobOptions,
+    NotNegative,
+    Target,
+    options_given,
+    preset,
+    resolve,
+)
 from hoptui_trainer.common.options import KnobValues, option_name
 from hoptui_trainer.ppo.config import (
     MODEL_SIZES,
+    OF_THE_MLP,
+    OF_TRANSFORMERS,
     PRESETS,
+    RECIPES,
     TRANSFORMERS,
     PPOConfig,
     model_sizes,
-    not_of,
-    not_of_env,
     recipe,
-    why_not,
 )
 
 DEFAULT_ENV = "CartPole-v1"
+
+
+def _no_mlp(where: Circumstances) -> str:
+    policy = where.config.policy
+    if policy == "mlp":
+        return ""
+    return f"the policy {policy} is a transformer, whose sizes are {', '.join(MODEL_SIZES)}"
+
+
+def _no_transformer(where: Circumstances) -> str:
+    policy = where.config.policy
+    return f"the policy {policy} is no transformer; {', '.join(TRANSFORMERS)} are" if policy == "mlp" else ""
+
+
+def _no_workers(where: Circumstances) -> str:
+    if where.source not in RECIPES:
+        return ""
+    return (
+        f"{where.source} steps all its copies as one; only Gymnasium's have workers, as gymnasium:CartPole-v1"
+    )
+
+
+RULES = (
+    THREAD_RULE,
+    Rule(OF_THE_MLP, _no_mlp),
+    Rule(OF_TRANSFORMERS, _no_transformer),
+    Rule(("env_workers",), _no_workers),
+)
+"""When options and knobs have an effect. The policy of a process does not change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +112,7 @@ class PPOPlan:
     notes: tuple[str, ...] = ()
 
 
-def make_plan(job: PPOOptions, saved: Mapping[str, Any] | None) -> PPOPlan:
+def make_plan(job: PPOOptions, saved: Mapping[str, Any] | None, *, on_gpu: bool = False) -> PPOPlan:
     """Command line before checkpoint before preset before the environment's recipe.
 
     Raises:
@@ -100,7 +138,10 @@ def make_plan(job: PPOOptions, saved: Mapping[str, Any] | None) -> PPOPlan:
     named: Mapping[str, Any] = TRANSFORMERS.get(str(policy), {})
     default = dataclasses.replace(default, **named)
     config, notes = resolve(default, None if held is None else _filled(held, named), job.knobs)
-    _check_applies(config, env, job.knobs)
+    on_cpu = job.rollout_device == "cpu" or env not in RECIPES
+    where = Circumstances(config=config, on_gpu=on_gpu, source=env, acts_on_cpu=on_cpu)
+    check_applies(RULES, where, {**options_given(job), **job.knobs})
+    _check_sizes(config)
     sizes: Mapping[str, Any] = model_sizes(config)
     config = dataclasses.replace(config, **sizes)
     return PPOPlan(env, job.name or (saved["name"] if saved else _run_name(env)), seed, config, notes)
@@ -111,15 +152,12 @@ def _filled(held: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]
     return {**held, **{name: held.get(name) or size for name, size in named.items()}}
 
 
-def _check_applies(config: PPOConfig, env: str, given: KnobValues) -> None:
-    """Refuse options without effect, and sizes that do not fit together.
+def _check_sizes(config: PPOConfig) -> None:
+    """Refuse sizes that do not fit together.
 
     Raises:
         UsageError: one sentence that begins with the option.
     """
-    for name in (*not_of(config.policy), *not_of_env(env)):
-        if name in given:
-            raise UsageError(f"{option_name(name)}: {why_not(name, config.policy, env)}")
     try:
         config.check()
     except ValueError as error:

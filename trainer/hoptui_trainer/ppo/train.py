@@ -278,7 +278,7 @@ def resolve(
     with explained(job.resume if saved is not None else None, SIZES):
         if job.resume:
             check_resumed(ranks, job.resume, saved)
-        plan = make_plan(job, saved)
+        plan = make_plan(job, saved, on_gpu=device.type == "cuda")
         set_threads(job, plan.config, device, ranks)
         return plan, find_task(plan.env), device
 

@@ -43,7 +43,7 @@ def _check_lm(job: LMOptions, knobs: KnobValues, world: int, on_gpu: bool) -> ob
 
 
 def _check_ppo(job: PPOOptions, knobs: KnobValues, world: int, on_gpu: bool) -> object:
-    return make_plan(dataclasses.replace(job, knobs=knobs), None)
+    return make_plan(dataclasses.replace(job, knobs=knobs), None, on_gpu=on_gpu)
 
 
 def _check_vision(job: VisionOptions, knobs: KnobValues, world: int, on_gpu: bool) -> object:
@@ -109,7 +109,7 @@ def checked(words: Sequence[str], *, world: int, on_gpu: bool, has_folder: bool)
         )
     local = job  # without a folder for checkpoints, which `check` would make on this machine
     if has_folder or job.checkpoint_dir is not None:
-        local = dataclasses.replace(job, checkpoint_dir=None, checkpoint_every=0)
+        local = dataclasses.replace(job, checkpoint_dir=None, checkpoint_every=0, keep_best=None)
     local.check()
     if job.resume is None:
         workload.check(job, knobs, world, on_gpu)

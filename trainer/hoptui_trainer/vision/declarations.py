@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hoptui
+from hoptui_trainer.common.applicability import Circumstances, knob_setters, without_effect
 from hoptui_trainer.common.knob_changes import KnobChanges
 from hoptui_trainer.common.meter import Meter
 from hoptui_trainer.common.optimizer import set_weight_decay, weight_decay
 from hoptui_trainer.vision.config import LOADING
+from hoptui_trainer.vision.job import RULES
 from hoptui_trainer.vision.state import VisionState
 
 
@@ -21,19 +23,27 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
         config.warmup_steps = 0
         handles["warmup_steps"].adopt()
 
+    def circumstances() -> Circumstances:
+        on_gpu = state.device.type == "cuda"
+        return Circumstances(config=config, on_gpu=on_gpu, source=state.source.name)
+
     handles = run.knobs(
         config,
-        apply={
-            **tuning.apply(),
-            "batch_size": tuning.batch("batch_size"),
-            "warmup": warm_up_by_part,
-            "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
-            "optimizer": lambda _: tuning.renew(state.choose_optimizer),
-            "checkpointing": lambda _: tuning.rebuild(),
-            **reload,
-        },
+        apply=knob_setters(
+            RULES,
+            circumstances,
+            {
+                **tuning.apply(),
+                "batch_size": tuning.batch("batch_size"),
+                "warmup": warm_up_by_part,
+                "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
+                "optimizer": lambda _: tuning.renew(state.choose_optimizer),
+                "checkpointing": lambda _: tuning.rebuild(),
+                **reload,
+            },
+        ),
         read={"weight_decay": lambda: weight_decay(state.optimizer)},
-        without=without_effect(state),
+        without=without_effect(RULES, circumstances()),
     )
 
     tuning.follow(handles)
@@ -43,13 +53,6 @@ def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
     run.metric("loss", unit="nat")
     run.metric("val_loss", unit="nat")
     declare_cost(run, state)
-
-
-def without_effect(state: VisionState) -> tuple[str, ...]:
-    """Knobs that change nothing in this run."""
-    if not state.loads:
-        return LOADING
-    return () if state.device.type == "cuda" else ("pin_memory",)
 
 
 def declare_cost(run: hoptui.Run, state: VisionState) -> None:

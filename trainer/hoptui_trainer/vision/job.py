@@ -7,24 +7,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hoptui_trainer.common.applicability import Circumstances, Rule, check_applies
 from hoptui_trainer.common.batch import resolve_batch
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.job import (
+    THREAD_RULE,
     AtLeastOne,
     JobOptions,
     Target,
     check_kept,
     check_positive,
     check_sizes,
+    options_given,
     preset,
     resolve,
 )
-from hoptui_trainer.common.lr_schedule import check_schedule
+from hoptui_trainer.common.lr_schedule import SCHEDULE_RULES, settle_warm_up
 from hoptui_trainer.common.options import KnobValues, option_name
 from hoptui_trainer.vision.config import DIGIT_SIZE, IN_MEMORY, LOADING, PRESETS, TUBELET, VisionConfig
 
 SIZES = ("image_size", "patch_size", "frames", "tubelet")
 """Options that a run keeps: its weights would mean something else."""
+
+
+def _in_memory(where: Circumstances) -> str:
+    if where.source not in IN_MEMORY:
+        return ""
+    return f"the {where.source} images are in memory; those of a folder (--data) are read by workers"
+
+
+def _not_pinned(where: Circumstances) -> str:
+    return "" if where.on_gpu else "it needs a GPU, which copies from that memory"
+
+
+def _not_ahead(where: Circumstances) -> str:
+    return "" if where.config.num_workers else "num_workers 0 reads nothing ahead; num_workers 1 does"
+
+
+RULES = (
+    *SCHEDULE_RULES,
+    THREAD_RULE,
+    Rule(LOADING, _in_memory),
+    Rule(("pin_memory",), _not_pinned),
+    Rule(("prefetch_factor",), _not_ahead, by_knob=True),
+)
+"""When options and knobs have an effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +145,11 @@ def resolve_job(
                 *((option_name(name), size, held[name]) for name, size in job.sizes().items()),
             )
         )
-    _check_applies(data, job, knobs, on_gpu=on_gpu)
+    _check_digits(data, job)
     config, notes = resolve(default, saved["config"] if saved else None, knobs)
-    check_schedule(config, knobs)
+    settle_warm_up(config, knobs)
+    where = Circumstances(config=config, on_gpu=on_gpu, source=data)
+    check_applies(RULES, where, {**options_given(job), **knobs})
     if data == "digits":
         config.image_size = DIGIT_SIZE
     resolve_batch(config, knobs, world, total="batch_size", each=1, of=config.unit)
@@ -128,8 +157,8 @@ def resolve_job(
     return VisionPlan(chosen, data, name, seed, config, notes)
 
 
-def _check_applies(data: str, job: VisionOptions, given: KnobValues, *, on_gpu: bool) -> None:
-    """Refuse options that have no effect on `data`.
+def _check_digits(data: str, job: VisionOptions) -> None:
+    """Refuse sizes that digits do not have.
 
     Raises:
         UsageError: one sentence that begins with the option.
@@ -143,16 +172,3 @@ def _check_applies(data: str, job: VisionOptions, given: KnobValues, *, on_gpu: 
         raise UsageError(
             f"--frames {job.frames}: digits are single images; --data synthetic or a folder has clips"
         )
-    for name in LOADING:
-        if name in given and data in IN_MEMORY:
-            raise UsageError(
-                f"{_written(name, given)}: it has no effect with --data {data}, which is in memory; a folder "
-                "is read by workers"
-            )
-    if "pin_memory" in given and not on_gpu:
-        raise UsageError(f"{_written('pin_memory', given)}: it needs a GPU, which copies from that memory")
-
-
-def _written(name: str, given: KnobValues) -> str:
-    """A knob as it was given on the command line."""
-    return f"--no-{option_name(name)[2:]}" if given[name] is False else option_name(name)
