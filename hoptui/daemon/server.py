@@ -25,6 +25,7 @@ from hoptui.daemon.handlers.samplers import SamplerDesk
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
+from hoptui.daemon.phases import PhaseJoin
 from hoptui.daemon.prometheus import Endpoint, MetricsError, snapshot
 from hoptui.daemon.recordings import limits, refused
 from hoptui.daemon.sampler_supervisor import Sampler
@@ -104,6 +105,7 @@ class Server:
         programs = samplers or {}
         self._sampler_desk = SamplerDesk(self._node, Ancestry())
         self._diagnosing = Diagnosing(self._node)
+        self._phase_join = PhaseJoin(self._node)
         self._host = Sampler("host", programs.get("host"), silence_s=timings.sampler_silence_s)
         self._gpus = Sampler("gpus", programs.get("gpus"), silence_s=timings.sampler_silence_s)
         self._poller = zmq.Poller()
@@ -293,6 +295,7 @@ class Server:
         self._sampler_desk.tend()
         self._diagnosing.tend()
         self._target_desk.tend()
+        self._phase_join.tend()
         self._tuner_desk.tend()
         problems = tuple(filter(None, (self._gpus.problem, self._host.problem)))
         if problems != node.sampler_problems:

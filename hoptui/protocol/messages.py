@@ -16,6 +16,7 @@ from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSam
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.domain.phases import PhaseReadings, PhaseSpan
 from hoptui.domain.targets import SetTargets, TargetsSet, TargetState
 from hoptui.domain.tuning import Change, Measured, Tune, Tuned, TunerState
 
@@ -155,7 +156,8 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
 
     `t` is when it was sent (0: unknown). `progress_age_s` is the time since the last boundary, `phase_age_s`
     since the phase began. `paused_left_s` is the rest of the pause lease. `dropped` counts rows lost since
-    the start because the daemon did not accept them.
+    the start because the daemon did not accept them. `spans` are stretches of phases that ended since
+    the pulse before, as far as they are long enough for a sample of a GPU.
     """
 
     step: int
@@ -167,6 +169,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     paused_left_s: float = 0.0
     dropped: int = 0
     bad_values: int = 0
+    spans: tuple[PhaseSpan, ...] = ()
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):
@@ -441,7 +444,7 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
 
     `step` is the iteration in progress, from 0, and so the number of those that have finished.
     `throughput` is the run's headline rate over its last iterations (see `throughput.level`), None if
-    unknown.
+    unknown. `phases` are those during which the GPUs were read often enough.
     """
 
     state: State
@@ -456,6 +459,7 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
     paused_left_s: float = 0.0
     dropped: int = 0
     last_t: int = 0
+    phases: tuple[PhaseReadings, ...] = ()
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):

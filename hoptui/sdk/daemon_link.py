@@ -19,6 +19,7 @@ from typing import Any
 
 from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.phases import PhaseSpan
 from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.protocol import codec, messages
@@ -399,6 +400,21 @@ class DaemonLink:
             paused_left_s=max(0.0, until - now) if until else 0.0,
             dropped=self._buffer.dropped,
             bad_values=state.converter.bad,
+            spans=self._spans(),
+        )
+
+    def _spans(self) -> tuple[PhaseSpan, ...]:
+        """Take the stretches of phases that have ended. A pulse that is not sent loses them.
+
+        Only rank 0 does: its pulse is the run's.
+        """
+        if self._state.rank:
+            return ()
+        spans = self._state.phases.spans
+        taken = [spans.popleft() for _ in range(len(spans))]
+        return tuple(
+            PhaseSpan(path=clean_name(path), start=int(start * 1e9), end=int(end * 1e9))
+            for path, start, end in taken
         )
 
     # rows ---------------------------------------------------------------------------------------------------

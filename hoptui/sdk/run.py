@@ -376,19 +376,24 @@ class Run(ReadOnlyProperties):
         """
         return PhaseTimer(self._core.state.phases, name)
 
-    def phase_seconds(self, path: str, seconds: float) -> None:
+    def phase_seconds(self, path: str, seconds: float, *, ended: float | None = None) -> None:
         """Add time to a phase of this iteration that was measured in another way, such as with CUDA events.
 
         Args:
             path: The path of the phase, such as `rollout/env`.
             seconds: The time to add, in seconds.
+            ended: When it ended, in seconds of `time.monotonic()`, if it was one stretch of time. Then GPU
+                readings of that time count for the phase.
 
         Example:
             ```python
             run.phase_seconds("update/forward", 0.012)
             ```
         """
-        self._core.state.phases.add(path, float(seconds))
+        phases = self._core.state.phases
+        phases.add(path, float(seconds))
+        if ended is not None:
+            phases.stretch(path, float(ended) - float(seconds), float(ended))
 
     def log(self, values: Mapping[str, Any] | None = None, /, **metrics: Any) -> None:
         """Log metrics of this iteration. Outside of a loop with boundaries, each call makes a row of its own.

@@ -259,17 +259,35 @@ class SharedState:
         self.boundary_wake.set()
 
 
+LEAST_SPAN_S = 0.05
+"""A stretch of a phase that is shorter is not reported: no sample of a GPU has a shorter window."""
+SPANS_KEPT = 256
+LATEST_S = 1e9
+"""No machine is up for thirty years."""
+PhaseStretch = tuple[str, float, float]
+"""The path of a phase, and when it began and ended: monotonic seconds."""
+
+
 class PhaseTimes:
-    """The phases of the iteration in progress. `current` is the path of the innermost one."""
+    """The phases of the iteration in progress. `current` is the path of the innermost one.
+
+    `spans` are long stretches of phases that the link has not sent yet.
+    """
 
     def __init__(self) -> None:
         self.current = ""
         self.since = time.monotonic()
+        self.spans: deque[PhaseStretch] = deque(maxlen=SPANS_KEPT)
         self._seconds: dict[str, float] = {}
 
     def add(self, path: str, seconds: float) -> None:
         """Add time to a phase of this iteration."""
         self._seconds[path] = self._seconds.get(path, 0.0) + seconds
+
+    def stretch(self, path: str, start: float, end: float) -> None:
+        """Add a stretch of a phase: monotonic seconds. Times that cannot be are ignored."""
+        if start > 0 and start + LEAST_SPAN_S <= end < LATEST_S:
+            self.spans.append((path, start, end))
 
     def take(self) -> dict[str, float]:
         """Return the seconds by phase path since the last call, and start again from zero."""
@@ -298,6 +316,8 @@ class PhaseTimer:
         phases = self._phases
         now = time.monotonic()
         phases.add(phases.current, now - self._start)
+        if now - self._start >= LEAST_SPAN_S:
+            phases.spans.append((phases.current, self._start, now))
         phases.current = self._outer
         phases.since = now
 

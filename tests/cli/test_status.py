@@ -7,6 +7,7 @@ from msgspec import structs
 
 from hoptui.domain.columns import pack
 from hoptui.domain.facts import fact
+from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.tuning import Measured
 from hoptui.node import processes
 from hoptui.presentation.numbers import duration
@@ -127,6 +128,15 @@ def test_status(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     assert ended.code == 0
     assert "\x1b" not in ended.out
     golden(hoptui.transcript())
+
+
+def test_status_tells_what_the_gpus_read_in_each_phase(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    update = PhaseReadings(phase="update", samples=24, readings={"sm_active": 71.2, "power_w": 512.4})
+    ppo.vitals["abcd2345"] = structs.replace(ppo.vitals["abcd2345"], phases=(update,))
+    ppo.columns.append(pack(RUN, [(ppo.now + 1, 1205, {"phase/rollout": 1.0, "phase/update": 0.8})]))
+    assert "44 %  SM 71 %, 512 W (24 samples)" in hoptui("status", "ppo").out
+    found = hoptui("status", "ppo", "--json").json
+    assert found["gpu_by_phase"] == {"update": {"sm_active": 71.2, "power_w": 512.4, "samples": 24}}
 
 
 def test_status_tells_what_happened_to_the_runs_gpus(hoptui: Hoptui, ppo: FakeDaemon) -> None:

@@ -3,7 +3,8 @@
     fake_gpus.py PLAN [--probe FD] [--leave INDEX]...
 
 PLAN is a JSON file that is read before each tick: `hang` (indices: asks this GPU and never returns), `die`
-(exit code), `nonsense`, `events` (each sent once), `processes` (GPU, pid, MiB).
+(exit code), `nonsense`, `events` (each sent once), `processes` (GPU, pid, MiB), `row`
+(readings besides the usual ones).
 """
 
 from __future__ import annotations
@@ -75,7 +76,11 @@ def main() -> None:
         if "nonsense" in plan:
             os.write(1, b"\xff" * 64)
         t = time.monotonic_ns()
-        send(Sample(parts=tuple(pack(f"gpu/{gpu.uuid}", [(t, -1, row(t))]) for gpu in here)))
+        send(
+            Sample(
+                parts=tuple(pack(f"gpu/{gpu.uuid}", [(t, -1, row(t) | plan.get("row", {}))]) for gpu in here)
+            )
+        )
         events = plan.get("events", [])
         for event in events[told:]:
             send(msgspec.convert({"t": t, **event}, Happened))

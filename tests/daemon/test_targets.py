@@ -186,7 +186,7 @@ def test_they_go_on_with_the_next_process(aiming: Aiming) -> None:
     assert (aiming.first.target, aiming.first.standing) == (BUSY, "missed")
     aiming.train(34, {"busy": 99.0})
     assert aiming.standing == "missed"  # the first iterations do not count
-    aiming.train(3, {"busy": 99.0})
+    aiming.train(6, {"busy": 99.0})
     assert aiming.standing == "met"
     assert aiming.codes == ["target.set", "target.missed", "target.met"]
 

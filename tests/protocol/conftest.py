@@ -14,6 +14,7 @@ from hoptui.domain.columns import pack
 from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.phases import PhaseReadings, PhaseSpan
 from hoptui.domain.targets import SetTargets, Target, TargetsSet, TargetState
 from hoptui.domain.tuning import Change, Limits, Measured, Trial, Tune, Tuned, TunerState
 from hoptui.protocol import codec, messages
@@ -230,6 +231,7 @@ VITAL = messages.Vital(
     paused_left_s=12.0,
     dropped=2,
     last_t=18,
+    phases=(PhaseReadings(phase="update", samples=24, readings={"sm_active": 71.2}),),
 )
 DOUBLES = (array("d", [0.5, math.nan]).tobytes(),)
 
@@ -294,6 +296,7 @@ EXAMPLES: list[messages.Message] = [
         paused_left_s=9.5,
         dropped=2,
         bad_values=3,
+        spans=(PhaseSpan(path="update", start=5, end=9),),
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Bye(reason="exception", detail="ValueError: no"),

@@ -42,7 +42,7 @@ SIGNATURES = {
     "Run.on_checkpoint": "save",
     "Run.on_profile": "start",
     "Run.phase": "name",
-    "Run.phase_seconds": "path, seconds",
+    "Run.phase_seconds": "path, seconds, *, ended=None",
     "Run.refuse_restart": "reason",
     "Run.state_dict": "",
     "Run.stop": "by=''",

@@ -37,6 +37,25 @@ def test_an_iteration_is_one_row_with_its_time_phases_and_rates(run: Run) -> Non
     assert stamps == sorted(set(stamps))
 
 
+def test_long_stretches_of_phases_are_kept_with_their_times(run: Run) -> None:
+    began = time.monotonic()
+    for _ in run.iterations(1):
+        with run.phase("update"):
+            with run.phase("short"):
+                pass
+            time.sleep(0.06)
+        now = time.monotonic()
+        run.phase_seconds("gpu", 0.5, ended=now)
+        for ended in (math.nan, math.inf, 0.1, 1e300):  # no times of this machine
+            run.phase_seconds("odd", 0.5, ended=ended)
+        run.phase_seconds("odd", math.nan, ended=now)
+        run.phase_seconds("unplaced", 0.5)
+    (first, start, end), (second, *stretch) = run_state(run).phases.spans
+    assert (first, second) == ("update", "gpu")
+    assert began <= start < start + 0.06 <= end <= now
+    assert stretch == [now - 0.5, now]
+
+
 def test_without_a_loop_every_log_is_a_row(run: Run) -> None:
     run.log(loss=1.0)
     run.log(loss=2.0)

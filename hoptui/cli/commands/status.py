@@ -12,8 +12,10 @@ from hoptui.cli.support.snapshot import SECOND, NodeSnapshot, diagnosis_json, he
 from hoptui.cli.support.terminal import OK, dump, say, table
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.knobs import KnobState
+from hoptui.domain.phases import PhaseReadings
 from hoptui.model import runs
 from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
+from hoptui.presentation.readings import value_text
 from hoptui.protocol.messages import Event, RunState, Vital
 
 LAST = 10  # events and commands in `status`
@@ -74,6 +76,9 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "iteration_s": vital.iteration_s if vital else None,
         "left_s": _left_s(seen, run, vital) if vital else None,
         "phases": _phases(seen.store.latest(f"run/{run.run}")),
+        "gpu_by_phase": {
+            one.phase: {**one.readings, "samples": one.samples} for one in (vital.phases if vital else ())
+        },
         "world": run.world,
         "ranks": _ranks(seen, run),
         "gpus": [gpus.report(seen, gpu) for gpu in seen.gpus_of(run)],
@@ -131,8 +136,14 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     if phases:
         say()
         say("where the last iteration went")
+        read = {one.phase: one for one in (vital.phases if vital and seen.lives(run) else ())}
         rows = [
-            (_inset(name), numbers.seconds(s), numbers.percent(s / whole if whole else None))
+            (
+                _inset(name),
+                numbers.seconds(s),
+                numbers.percent(s / whole if whole else None),
+                _during(read[name]) if name in read else "",
+            )
             for name, s in phases.items()
         ]
         table(rows, right=(1, 2), indent="  ")
@@ -203,6 +214,18 @@ def _print_gpus(seen: NodeSnapshot, run: RunState) -> None:
         say()
         say("GPUs and training together")
         table(together, indent="  ")
+
+
+def _during(found: PhaseReadings) -> str:
+    """`SM 71 %, tensor 30 %, 512 W (24 samples)`: what the GPUs read during a phase."""
+    parts = [
+        f"{label} {value_text('%', found.readings[name])}"
+        for label, name in gpus.SHARES
+        if name in found.readings
+    ]
+    watts = found.readings.get("power_w")
+    parts += [value_text("W", watts)] if watts is not None else []
+    return f"{', '.join(parts)} ({numbers.counted(found.samples, 'sample')})"
 
 
 def _inset(phase: str) -> str:

@@ -80,6 +80,7 @@ class RunDesk:
                 # are ignored.
                 waited = self._now() - message.t / 1e9
                 run.pulse(message, self._now() - (waited if 0 < waited < LONGEST_WAIT_S else 0.0))
+                run.phases.add(message.spans, self._node.clock.t() + FUTURE_NS)
                 if run.vital(self._now()).state != before:
                     self._node.changed()
             case messages.Outcome():

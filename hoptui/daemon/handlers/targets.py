@@ -22,6 +22,8 @@ from hoptui.protocol.messages import Origin
 SECOND = 1_000_000_000
 KIND = "target"
 MOST_ROWS = 8192
+EVERY_NS = 5 * SECOND
+"""Time between two judgements. Each looks at half a minute of rows of each GPU."""
 MOVED, MOVED_NS = 0.01, 10 * SECOND
 """A new mean is published if it has moved by this share of the target, and after this time. Each publication
 costs viewers the whole state of the node."""
@@ -94,7 +96,7 @@ class TargetDesk:
         t = node.clock.t()
         if t < self._due:
             return
-        self._due = t + int(node.timings.diagnose_s * SECOND)
+        self._due = t + EVERY_NS
         live = {run.id: run for run in node.registry.live() if run.state.targets}
         self._cases = {run: case for run, case in self._cases.items() if run in live}
         for run in live.values():

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from hoptui.daemon.state.derived_rows import Account, headline
 from hoptui.daemon.state.gpu_ownership import Claim, Resolved
+from hoptui.diagnosis.phase_readings import PhaseAccount
 from hoptui.domain.columns import Columns
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact, fact
@@ -69,6 +70,7 @@ class TrackedRun:
         self.seen: set[str] = set()
         self.said = False
         self.account = account or Account()
+        self.phases = PhaseAccount()
         self.nonce = nonce
         self.process_started = process_started  # /proc/<pid>/stat start time: distinguishes a reused pid
         self.identity: bytes | None = None
@@ -168,6 +170,7 @@ class TrackedRun:
         if outcome.effective is None or outcome.version is None:
             return
         self._rates.clear()  # rates with the previous value
+        self.phases.clear(outcome.t)
         self._throughput = None
         self.state = structs.replace(
             self.state, knobs=tuple(_after(k, knob, outcome, by) for k in self.state.knobs)
@@ -217,6 +220,7 @@ class TrackedRun:
             paused_left_s=max(0.0, pulse.paused_left_s - still) if pulse else 0.0,
             dropped=pulse.dropped if pulse else 0,
             last_t=self.last_t,
+            phases=self.phases.readings,
         )
 
     def _judge(self, pulse: Pulse | None, age: float | None) -> tuple[State, Fact | None]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from hoptui.presentation import numbers
+from hoptui.presentation.numbers import UNKNOWN
+from hoptui.presentation.readings import value_text
 from hoptui.tui.charts.line_chart import whole_dots
 from hoptui.tui.components import figures
 from hoptui.tui.snapshot import SECOND, AnySeries, View
@@ -24,6 +26,7 @@ FEW = 3  # up to this many iterations are counted, more are given as a time
 _INKS = ("1", "2", "3", "4")
 MOST_S = 1e9  # what a run says beyond that is no time
 LEAST_SPREAD = 0.05  # ranks whose iterations differ by less are not worth a word
+LEAST_ACROSS = 16  # cells of the bars, below which there is no room for what the GPUs read
 LEAST_OTHER = 0.02  # a remainder smaller than that is not worth a line
 _SUMS: WeakKeyDictionary[AnySeries, tuple[object, tuple[float, int]]] = WeakKeyDictionary()
 """The last sums of `_spent` by series: several figures use the same iterations, and an ended run keeps its
@@ -197,8 +200,24 @@ def lines(view: View, split: Split, width: int, height: int) -> list[Line]:
     found = _most(found, height)
     label = max(len(_label(phase)) for phase in found) + 1
     label = min(label, width // 3)
-    across = max(6, width - label - 16)
-    return [_row(phase, whole, label, across) for phase in found]
+    read = _read(view)
+    beside = max((len(text) for text in read.values()), default=0) + 2 if read else 0
+    if width - label - 16 - beside < LEAST_ACROSS:
+        read, beside = {}, 0
+    across = max(6, width - label - 16 - beside)
+    return [_row(phase, whole, label, across, read.get(phase.path, UNKNOWN), beside) for phase in found]
+
+
+def _read(view: View) -> dict[str, str]:
+    """`SM 71 %` by phase: how busy the GPUs are during it, as far as it is known."""
+    vital = view.vital
+    found = {}
+    for one in vital.phases if vital is not None and not view.exited else ():
+        for name, text in (("sm_active", "SM"), ("busy", "busy")):
+            if name in one.readings:
+                found[one.phase] = f"{text} {value_text('%', one.readings[name])}"
+                break
+    return found
 
 
 def short(view: View, width: int) -> list[Line]:
@@ -226,7 +245,8 @@ def short(view: View, width: int) -> list[Line]:
     return [(head, *spans), tuple(names)]
 
 
-def _row(phase: PhaseBar, whole: float, label: int, across: int) -> Line:
+def _row(phase: PhaseBar, whole: float, label: int, across: int, read: str, beside: int) -> Line:
+    """A phase: its bar, share and seconds, and what the GPUs read during it in `beside` cells."""
     start = min(across - 1, _cells(phase.start, whole, across))
     end = max(start + 1, _cells(phase.start + phase.seconds, whole, across))
     stroke = TRACK if phase.path == OTHER else FULL
@@ -238,7 +258,13 @@ def _row(phase: PhaseBar, whole: float, label: int, across: int) -> Line:
         Span(" " * (across - end)),
         Span(share, "" if phase.depth == 0 else "dim", 6, right=True),
         Span(numbers.seconds(phase.seconds), "dim", 10, right=True),
+        *([_reading(phase, read, beside)] if beside else []),
     )
+
+
+def _reading(phase: PhaseBar, read: str, cells: int) -> Span:
+    ink = "dim" if read == UNKNOWN else ""
+    return Span("" if phase.path == OTHER else read, ink, cells, right=True)
 
 
 def _cells(part: float, whole: float, across: int) -> int:

@@ -16,9 +16,11 @@ class FakeRun:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, float]] = []
+        self.ended: list[float | None] = []
 
-    def phase_seconds(self, path: str, seconds: float) -> None:
+    def phase_seconds(self, path: str, seconds: float, *, ended: float | None) -> None:
         self.told.append((path, seconds))
+        self.ended.append(ended)
 
 
 class FakeEvent:
@@ -26,6 +28,7 @@ class FakeEvent:
 
     made = 0
     recorded = 0
+    passed = False
 
     def __init__(self, device: str, *, enable_timing: bool) -> None:
         assert (device, enable_timing) == ("cuda", True)
@@ -35,6 +38,9 @@ class FakeEvent:
     def record(self) -> None:
         FakeEvent.recorded += 1
         self.at = FakeEvent.recorded
+
+    def query(self) -> bool:
+        return FakeEvent.passed
 
     def synchronize(self) -> None:
         self.waited = True
@@ -46,6 +52,7 @@ class FakeEvent:
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeEvent.made = FakeEvent.recorded = 0
+    FakeEvent.passed = False
     monkeypatch.setattr(torch, "Event", FakeEvent)
 
 
@@ -72,7 +79,7 @@ def test_gpu_events_are_used_again() -> None:
             pass
         clock.end_iteration()
     assert FakeEvent.recorded == 100
-    assert FakeEvent.made == 4
+    assert FakeEvent.made == 5  # one of them is the anchor
 
 
 @pytest.mark.usefixtures("fake_gpu")
@@ -85,6 +92,44 @@ def test_the_host_waits_for_the_iteration_before_and_not_for_this_one() -> None:
         ends.append(clock._spans[-1][2])
         clock.end_iteration()
     assert [end.waited for end in ends] == [True, False]  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("fake_gpu")
+@pytest.mark.parametrize("passed", [False, True])
+def test_phases_are_placed_on_the_hosts_clock(monkeypatch: pytest.MonkeyPatch, passed: bool) -> None:
+    """By the event that the host has waited for; without one, by a mark of its own, and that seldom."""
+    FakeEvent.passed = passed
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    run = FakeRun()
+    clock = CudaClock(run)  # type: ignore[arg-type]
+    for _ in range(4):
+        with clock.queued("update"), clock.queued("forward"):
+            pass
+        clock.end_iteration()
+    assert [path for path, _ in run.told] == ["update/forward", "update"] * 3
+    if not passed:  # the anchor is the end of `update`, one second after that of `forward`
+        assert run.ended == [999.0, 1000.0] * 3
+        return
+    # one mark after the eight events of two iterations: the first `update` ended five events before it
+    assert run.ended[:2] == [994.0, 995.0]
+    assert FakeEvent.recorded == 4 * 4 + 1
+    now[0] += phases.ANCHORED_S + 1
+    clock.end_iteration()
+    assert FakeEvent.recorded == 4 * 4 + 2
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_short_phases_are_not_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases, "LEAST_S", 2.0)
+    run = FakeRun()
+    clock = CudaClock(run)  # type: ignore[arg-type]
+    for _ in range(2):
+        with clock.queued("update"), clock.queued("forward"):
+            pass
+        clock.end_iteration()
+    assert run.ended[0] is None
+    assert run.ended[1] is not None
 
 
 def test_on_a_cpu_the_phases_are_the_runs_own() -> None:

@@ -58,6 +58,32 @@ def test_what_is_waited_for_does_not_get_the_time_of_what_was_queued_before(devi
     assert row["phase/checkpoint"] < 0.005
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_long_phases_are_placed_on_the_hosts_clock(device: torch.device, waits: bool) -> None:
+    """Whether the host waits for each phase, or is an iteration ahead of the GPU."""
+    run = hoptui.connect("gpu")
+    clock = phase_clock(run, device)
+    torch.cuda.synchronize()
+    begun, ended = time.monotonic(), []
+    for _ in run.iterations(4):
+        with clock.queued("long"):
+            torch.cuda._sleep(6 * CYCLES)  # type: ignore[no-untyped-call]
+            if waits:
+                torch.cuda.synchronize()
+                ended.append(time.monotonic())
+        clock.end_iteration()
+    torch.cuda.synchronize()
+    spans = list(run_state(run).phases.spans)
+    assert [path for path, _, _ in spans] == ["long"] * 3  # that of the last iteration is not known yet
+    for i, (_, start, end) in enumerate(spans):
+        if i:
+            assert start == pytest.approx(spans[i - 1][2], abs=0.01)
+        assert start > begun - 0.01
+        if waits:
+            assert end == pytest.approx(ended[i], abs=0.01)
+    assert spans[-1][2] < time.monotonic()
+
+
 def test_metrics_are_read_without_waiting_for_what_was_queued_behind_them(device: torch.device) -> None:
     delayed = DelayedMetrics(device)
     assert delayed.ready(Finished(1, 10, {"loss": torch.full((), 1.5, device=device)}), due=True) is None

@@ -10,6 +10,7 @@ import msgspec
 
 from hoptui.client.client import Link
 from hoptui.domain.facts import fact
+from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.targets import Target, TargetState
 from hoptui.protocol.messages import Event
 from hoptui.settings import Config, Remembered
@@ -66,6 +67,17 @@ def test_run_with_targets(snapshot: Snapshot) -> None:
 def test_run_with_targets_on_many_gpus(snapshot: Snapshot) -> None:
     """The worst GPU of eight decides, and is named."""
     snapshot(aimed(with_readings(working(gpus=8))).app())
+
+
+def test_run_with_gpu_readings_by_phase(snapshot: Snapshot) -> None:
+    """How busy the GPU is during each phase that is long enough."""
+    there = with_readings(working())
+    known = {"rollout": 12.1, "rollout/env": 3.4, "update": 88.0}
+    phases = tuple(
+        PhaseReadings(phase=path, samples=24, readings={"sm_active": sm}) for path, sm in known.items()
+    )
+    there.update(vital={"phases": phases})
+    snapshot(there.app())
 
 
 def test_run_connecting(snapshot: Snapshot) -> None:
