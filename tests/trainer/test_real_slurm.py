@@ -20,7 +20,7 @@ TRAINING = ("lm", "--preset", "tiny", "--iterations", "250", "--evaluate-every",
 
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=f"Slurm is not installed: {', '.join(missing())} not found"),
-    pytest.mark.timeout(110),
+    pytest.mark.timeout(110, method="signal"),  # which ends the daemons too
 ]
 
 
