@@ -27,8 +27,8 @@ from hoptui.client.session import Session
 from hoptui.domain.tuning import Limits
 from hoptui.presentation import sentences
 
-PROMISED = "10–20 ×"
-"""What the guides say of their settings."""
+PROMISED = {"RL": None, "LM": "7 ×", "vision": "10–20 ×"}
+"""What the guide of a workload says of its settings on one GPU, if it gives a ratio."""
 LEARNING = {"RL": ("num_envs", "minibatch_size"), "LM": (), "vision": ("batch_size",)}
 """Knobs of learning that the guide of a workload turned."""
 ENDLESS = "100000000"
@@ -41,15 +41,13 @@ def endless(before: Sequence[str]) -> tuple[str, ...]:
     return (*before[:at], "--iterations", ENDLESS, *before[at + 2 :])
 
 
-def tuned(
-    node: Bench, session: Session, work: str, arguments: Sequence[str], learning: tuple[str, ...]
-) -> dict[str, Any]:
+def tuned(node: Bench, session: Session, kind: str, work: str, arguments: Sequence[str]) -> dict[str, Any]:
     """One run from its slow settings to where the tuner leaves it."""
     run = Live(node, session, start(node, arguments), work)
     before = run.values()
     slow = run.rate()
     began, since = time.monotonic(), time.monotonic_ns()
-    state = run.tuned(Limits(learning=learning, budget=1.0), TUNE_S)
+    state = run.tuned(Limits(learning=LEARNING[kind], budget=1.0), TUNE_S)
     took_s = time.monotonic() - began
     after, fast = run.values(), run.rate()
     return {
@@ -57,7 +55,7 @@ def tuned(
         "before": round(slow, 1),
         "after": round(fast, 1),
         "speed_up": round(fast / slow, 2),
-        "guides": PROMISED,
+        "guide": PROMISED[kind],
         "found": {name: [before[name], value] for name, value in after.items() if before[name] != value},
         "took_s": round(took_s, 1),
         "done": state.stand == "holding",
@@ -84,7 +82,7 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
             kind = name.split(":")[0]
             if kind in given.only:
                 try:
-                    one = tuned(node, session, work, (*endless(before), *device), LEARNING[kind])
+                    one = tuned(node, session, kind, work, (*endless(before), *device))
                 except RuntimeError as error:  # the run was lost
                     one = {"end": str(error)}
                 found[name] = tell(name, one)

@@ -134,7 +134,7 @@ def commands() -> Iterator[tuple[str, ...]]:
     for module in (vision_speed, lm_speed, ppo_speed):
         yield from (*module.CASES.values(), *module.QUICK.values())
     yield from (ppo_learn.CASE, ppo_learn.QUICK, ppo_resize.CASE, ppo_resize.QUICK)
-    for _, before, after in (*guides.PAIRS.values(), *guides.QUICK.values()):
+    for _, before, after in (*guides.PAIRS.values(), *guides.OWN.values(), *guides.QUICK.values()):
         yield from (before, after, tuner_guides.endless(before))
     for _, command, option, amount in (*ranks_speed.CASES.values(), *ranks_speed.QUICK.values()):
         yield (*command, option, str(amount))

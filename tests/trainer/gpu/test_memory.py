@@ -4,6 +4,8 @@ them."""
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +222,19 @@ def test_with_consent_a_smaller_model_goes_on_from_the_checkpoint(
     assert case.begun == [{"d_model": 32, "heads": 1}]
     assert case.state.own_checkpointing  # was tried before
     assert read_checkpoint(tmp_path / "ck", "lm")["config"]["checkpointing"] is False
+
+
+def test_a_new_process_has_no_cached_memory_to_give_back() -> None:
+    """So nothing is gained by `empty_cache` at its start."""
+    script = """
+import torch
+before = torch.cuda.mem_get_info()[0]
+cached = torch.cuda.memory_reserved()
+torch.cuda.empty_cache()
+print(cached, torch.cuda.mem_get_info()[0] - before)
+"""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stderr
+    cached, gained = map(int, told.stdout.split())
+    assert cached == 0
+    assert gained < 4 * MB  # others may use the GPU
