@@ -21,6 +21,7 @@ from hoptui.domain.throughput import level, usable
 from hoptui.model.command_history import left
 from hoptui.model.recorded.point_in_time import ALIVE, diagnosis_of
 from hoptui.model.recorded.store import RecordedStore
+from hoptui.model.target_times import TargetTime, target_times
 from hoptui.protocol.messages import CommandRecord, Event, RunState
 from hoptui.recording import Recording, RecordingError, library
 
@@ -148,7 +149,7 @@ class Report:
 
     `changes` took effect, in that order. `refused` are the changes that did not, `commands` all other
     commands. `shifts` are changes of throughput without a change of a knob. `events` are all other events of
-    the run and its GPUs, without verdicts and the tuner's reports.
+    the run and its GPUs, without verdicts and the tuner's reports. `targets` are summed up from events.
     """
 
     state: RunState
@@ -174,6 +175,7 @@ class Report:
     tuner_events: tuple[Event, ...]
     shifts: tuple[Event, ...]
     events: tuple[Event, ...]
+    targets: tuple[TargetTime, ...] = ()
 
     def wall(self, t: int) -> float:
         """Return a stamp as seconds since 1970."""
@@ -416,6 +418,7 @@ def read(recording: Recording) -> Report:
         tuner_events=tuple(e for e in own if e.kind == TUNER),
         shifts=tuple(e for e in own if e.kind == SHIFT),
         events=tuple(e for e in events if e.kind not in (TUNER, SHIFT, DIAGNOSIS)),
+        targets=target_times(own, state.targets, store.span[1]),
     )
 
 

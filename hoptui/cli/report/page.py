@@ -24,6 +24,7 @@ from hoptui.cli.report.document import (
     spent,
     when,
 )
+from hoptui.cli.report.targets import targets_sections
 from hoptui.model.command_history import reason
 from hoptui.model.report import ITERATION, UNDIAGNOSED, Report
 from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
@@ -51,6 +52,7 @@ def page(report: Report, made: float) -> Document:
         time_section(report),
         energy_section(report),
         tuner_section(report),
+        *targets_sections(report),
         _events(report),
         Section("The run", (_head(report),)),
     ]

@@ -118,7 +118,7 @@ class Chronicle:
         for event in self._target_events:
             if event.t > t:
                 break
-            state = _target_of(event)
+            state = target_of(event)
             if state is None:
                 continue
             key = (state.target.reading, state.target.side)
@@ -162,7 +162,7 @@ def diagnosis_of(event: Event) -> Diagnosis:
 TARGET_STANDINGS: dict[str, Standing] = {"target.missed": "missed", "target.met": "met"}
 
 
-def _target_of(event: Event) -> TargetState | None:
+def target_of(event: Event) -> TargetState | None:
     """Return the target that an event is about, as it left it; None if its fields do not fit."""
     try:
         target = msgspec.convert(event.fields["target"], Target, strict=False)
