@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from hoptui.daemon.state.derived_rows import headline
 from hoptui.daemon.state.node import Node
+from hoptui.diagnosis.phase_readings import READINGS
 from hoptui.domain.devices import REASONS
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.targets import Target
 from hoptui.protocol.messages import NodeState, RunState, State, Vital
 
@@ -251,6 +253,7 @@ def _runs(snapshot: Snapshot) -> Iterator[Metric]:
     text = "The run's headline figure over its last iterations: units of work per second"
     yield from _gauge("hoptui_run_throughput_per_second", text, (*labels, "metric"), rates)
     yield from _targets(runs)
+    yield from _phases((key, vital.phases) for key, vital in vitals)
     for prefix, table in (("derived", DERIVED), ("process", PROCESS)):
         rows = [(key, readings.get(f"{prefix}/{run.run}", {})) for key, run in runs]
         yield from _readings("hoptui_run_", table, labels, rows)
@@ -278,6 +281,13 @@ def _targets(runs: Iterable[tuple[Labels, RunState]]) -> Iterator[Metric]:
     yield from _gauge("hoptui_run_target_mean", text, labels, means)
     met = [(key, float(state.standing == "met")) for key, state in known if state.standing != "unknown"]
     yield from _gauge("hoptui_run_target_met", "Whether a target is met", labels, met)
+
+
+def _phases(runs: Iterable[tuple[Labels, Iterable[PhaseReadings]]]) -> Iterator[Metric]:
+    """Yield what the GPUs read during each phase, where there are enough samples."""
+    known = [((*key, one.phase), one.readings) for key, phases in runs for one in phases]
+    during = {name: GPU[name]._replace(text=f"{GPU[name].text}, mean during a phase") for name in READINGS}
+    yield from _readings("hoptui_run_phase_", during, ("run", "run_name", "phase"), known)
 
 
 def _target_name(target: Target) -> str:

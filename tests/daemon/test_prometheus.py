@@ -30,6 +30,7 @@ from hoptui.daemon.prometheus import (
 )
 from hoptui.domain.devices import REASONS, GpuInfo
 from hoptui.domain.facts import fact
+from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.targets import Target, TargetState
 from hoptui.protocol.messages import NodeState, RunState, Vital
 from hoptui.telemetry.events import XIDS
@@ -160,6 +161,16 @@ def test_targets_and_whether_they_are_met() -> None:
     assert of("hoptui_run_target_met") == {("busy_ratio", "least"): 0.0, ("power_ratio", "least"): 1.0}
     assert of("hoptui_run_target_mean") == {("busy_ratio", "least"): 0.71, ("power_ratio", "least"): 0.9}
     assert "hoptui_run_target" not in scrape(WHOLE)
+
+
+def test_readings_by_phase() -> None:
+    update = PhaseReadings(phase="update", samples=24, readings={"sm_active": 71.0, "power_w": 512.0})
+    vital = structs.replace(WHOLE.vitals["abcd2345"], phases=(update,))
+    found = scrape(replace(WHOLE, vitals={"abcd2345": vital}))
+    labels = {"run": "abcd2345", "run_name": "ppo", "phase": "update"}
+    assert found["hoptui_run_phase_sm_active_ratio"] == [(labels, 0.71)]
+    assert found["hoptui_run_phase_power_watts"] == [(labels, 512.0)]
+    assert "hoptui_run_phase_busy_ratio" not in found
 
 
 def test_events_are_counted_from_zero_and_by_gpu() -> None:

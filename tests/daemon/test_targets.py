@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import signal
 
 import pytest
 
@@ -13,6 +16,7 @@ from hoptui.domain.devices import GpuInfo, HostInfo
 from hoptui.domain.targets import MOST_TARGETS, SetTargets, Target, TargetsSet, TargetState
 from hoptui.model.recorded.point_in_time import Chronicle
 from hoptui.protocol.messages import RunState
+from tests.conftest import TestNode, until
 from tests.daemon.quiet_node import ANA, RUN, SECOND, QuietNode
 
 GPU = GpuInfo(uuid="GPU-a", index=0, name="H100", memory_total_bytes=80 << 30, power_limit_w=700.0)
@@ -204,6 +208,20 @@ def test_they_are_on_disk_at_once_and_the_next_daemon_goes_on(aiming: Aiming) ->
     assert later.codes == []  # told already
     later.train(90, {"busy": 99.0})
     assert later.codes == ["target.met"]
+
+
+def test_they_outlive_a_daemon_that_is_killed(node: TestNode) -> None:
+    node.start()
+    viewer = node.viewer()
+    until(lambda: viewer.run().knobs, what="the run")
+    done = node.hoptui("target", "toy", "busy=90", "temp<80", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one["standing"] for one in json.loads(done.stdout)["targets"]] == ["unknown", "unknown"]
+    killed = node.daemon_pid()
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: node.daemon_pid() not in (0, killed), what="another daemon")
+    wanted = [state.target for state in node.viewer("again").run().targets]
+    assert wanted == [BUSY, COOL]
 
 
 def test_a_replay_shows_them_as_they_were(aiming: Aiming) -> None:
