@@ -9,7 +9,7 @@ from hoptui.domain.diagnosis import Diagnosis
 from hoptui.presentation import diagnosis, numbers, vocabulary
 from hoptui.protocol.messages import RunState, State
 from hoptui.tui.charts.plot import Mark
-from hoptui.tui.components import figures, phases
+from hoptui.tui.components import figures, phases, targets
 from hoptui.tui.components.events import last_change, unmeasured
 from hoptui.tui.components.figures import VALUE, energy, fact, headline, label_of, number, recent
 from hoptui.tui.components.header import INKS
@@ -71,7 +71,9 @@ class _Columns(NamedTuple):
 
 
 def rows(view: View, width: int, cursor: int) -> list[Line]:
-    """Symbol and word of the state, name, iterations, throughput, age; the last effect if there is room."""
+    """Symbol and word of the state, name, iterations, throughput, age; if there is room, a target that is
+    missed, else the last effect.
+    """
     runs = ordered(view)
     columns = _Columns.of(view, runs, width)
     return [
@@ -109,7 +111,9 @@ def _row(view: View, run: RunState, c: _Columns, width: int, *, chosen: bool) ->
         return (*spans, Span("  "), Span(why_not_live(view), ink))  # where the speed would stand
     speed = headline(view)
     spans += [Span(numbers.si(speed.value), "", _SPEED, right=True), Span(f" {speed.unit}  ", "dim")]
-    return (*spans, *last_change(view, width - width_of(spans)))
+    room = width - width_of(spans)
+    missed = next((line for line in targets.missed(view) if width_of(line) <= room), None)
+    return (*spans, *(missed or last_change(view, room)))
 
 
 def state_of(view: View) -> State | None:

@@ -26,7 +26,9 @@ def line(view: View, width: int) -> list[Line]:
     brief = [_chunk(view, state, brief=state.standing != "missed") for state in found]
     shapes = [whole, brief]
     shapes += [[*brief[:shown], _more(len(brief) - shown)] for shown in range(len(brief) - 1, 0, -1)]
-    shapes.append([(Span(f"{len(found)} targets", "dim"),)])
+    count = sum(state.standing == "missed" for state in states)
+    few: Line = (Span(f"⚠ {count} missed", "warn"),) if count else (Span(f"{len(found)} targets", "dim"),)
+    shapes.append([few])
     fitting = next((one for one in shapes if _length(one) <= width), shapes[-1])
     return pack(fitting, max(width, _length(fitting)))
 
