@@ -113,7 +113,8 @@ def test_a_row_says_what_was_asked_and_how_it_is_done(row: Row) -> None:
     assert row.here
     kinds = ("hoptui ", "--", "tests/", "benchmarks/")
     assert [span for span in row.spans if not span.startswith(kinds)] == []
-    assert row.commands or re.search(r"\balways\b|torchrun|\bnot\b|where sizes change|each", row.here)
+    if row.state == "works" and not row.commands:
+        assert row.here.startswith("always: ") or "`benchmarks/" in row.evidence, "no command"
 
 
 @EACH
