@@ -106,6 +106,13 @@ def test_readings_outside_of_training_do_not_count() -> None:
     assert judge(BUSY, STRETCHES, [GPU], {"GPU-a": rows}) == Judgement("met", 95.0, "GPU-a")
 
 
+def test_a_sample_that_is_mostly_of_something_else_does_not_count() -> None:
+    stretches = [(10 * SECOND, 20 * SECOND), (30 * SECOND, 40 * SECOND)]  # an evaluation between them
+    rows = [(int(t * 10**8), -1, {"busy": 0.0 if 205 < t <= 305 else 95.0}) for t in range(85, 420, 20)]
+    found = judge(BUSY, stretches, [GPU], {"GPU-a": pack("gpu/GPU-a", rows)})
+    assert found == Judgement("met", 95.0, "GPU-a")
+
+
 def test_each_second_counts_the_same_at_any_rate_of_sampling() -> None:
     slow = [(t * SECOND, -1, {"busy": 100.0}) for t in range(9, 26)]
     fast = [(25 * SECOND + i * SECOND // 10, -1, {"busy": 50.0}) for i in range(1, 151)]

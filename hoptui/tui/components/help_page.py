@@ -72,6 +72,11 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("ETA", "Iterations that are left, times the seconds of one now. A change of a knob changes it."),
         ("phases", "Where the time of an iteration goes, by the marks that the run sets (run.phase). Good: "
          "the phase that does the learning takes most of it."),
+        ("SM 71 %", "Beside a phase: how busy the GPUs are during it. Only samples whose whole window lies "
+         "within the phase count, at least five. Shorter phases are unknown; faster sampling shows more."),
+        ("⚠ busy ≥ 90 %", "A target that a user has set (hoptui target), with the mean over half a minute of "
+         "training on the worst GPU. ✓ is met, ? is not known. Setup, pauses, evaluations and checkpoints do "
+         "not count."),
         ("▸", "What takes most of an iteration, measured over the newest ones: where to look first. Dimmed: "
          "of the time that is named."),
         ("over time", "With room for it the shares of the phases are stacked over time, each a mean over as "
