@@ -18,11 +18,15 @@ RECENT_NS, RECENT_ROWS = 750_000_000, 8
 
 
 class Ring:
-    """Rows of one source, oldest first, bounded in number and bytes."""
+    """Rows of one source, oldest first, bounded in number and bytes.
+
+    `dropped` counts the rows that had to make room for newer ones. The part added last is always kept.
+    """
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.last_t = 0
+        self.dropped = 0
         self._parts: deque[Columns] = deque()
         self._rows = 0
         self._bytes = 0
@@ -43,6 +47,8 @@ class Ring:
                 gone = self._parts.popleft()
                 self._rows -= len(gone)
                 self._bytes -= _size(gone)
+                self.dropped += len(gone)
+            self._single = min(self._single, len(self._parts))  # wide rows: some of them may be gone
         return new
 
     def _join(self) -> None:
