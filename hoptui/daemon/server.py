@@ -34,7 +34,7 @@ from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.domain import devices
 from hoptui.domain.pacing import DEFAULT, Timings
-from hoptui.node.addresses import Addresses
+from hoptui.node.addresses import AddressError, Addresses
 from hoptui.node.processes import Peer
 from hoptui.protocol import codec, messages
 
@@ -75,6 +75,7 @@ class Server:
         self._idle_s = idle_s
         self._timings = timings
         self._lock = Lock(where)
+        self._lock_held, self._lock_troubled = True, False
         self._ending = False
         self._serve = False
         self._serve_at = math.inf
@@ -123,10 +124,8 @@ class Server:
         self._pipes: dict[int, Sampler] = {}
         metrics = metrics or sockets.metrics_left_behind(where.info)
         self._endpoint = self._open_metrics(metrics)
-        try:
-            sockets.write(where.info, self._node.metrics or metrics)
-        except OSError as error:  # the disk is full: only the next daemon needs the file
-            log.warning("%s cannot be written: %s", where.info, error)
+        self._metrics = self._node.metrics or metrics
+        self._write_info()
         for thing in (self._gate.socket, self._runs.socket, self._viewers.socket, self._wake_in):
             self._poller.register(thing, zmq.POLLIN)
 
@@ -148,6 +147,8 @@ class Server:
                 now = time.monotonic()
                 if now >= last_tick + (timings.still_tick_s if self._still else timings.tick_s):
                     last_tick = now
+                    if not self._alone():
+                        break
                     self._tend(now)
                     self._serve = self._serve or self._viewer_desk.moved
                 if now >= next_heal:
@@ -326,6 +327,33 @@ class Server:
         log.info("metrics for Prometheus on http://%s/metrics", endpoint.address)
         return endpoint
 
+    def _write_info(self) -> None:
+        try:
+            sockets.write(self._where.info, self._metrics)
+        except OSError as error:  # the disk is full: only the next daemon needs the file
+            log.warning("%s cannot be written: %s", self._where.info, error)
+
+    def _alone(self) -> bool:
+        """Return whether no other daemon has taken over, which one can if the lock file is deleted."""
+        before = self._lock.inode
+        try:
+            self._lock_held = self._lock.held()
+        except (AddressError, OSError) as error:  # no daemon can start there either
+            if not self._lock_troubled:
+                log.warning("the lock is gone and cannot be made again: %s", error)
+            self._lock_troubled = True
+            return True
+        self._lock_troubled = False
+        if not self._lock_held:
+            log.warning("%s was deleted, and another daemon has it now: this one ends", self._where.lock)
+        elif self._lock.inode != before:
+            for handler in logging.getLogger("hoptui").handlers:
+                handler.close()  # it opens its file again, which may be deleted too
+            log.warning("%s was deleted: made again", self._where.lock)
+            self._write_info()
+            self._heal()
+        return self._lock_held
+
     def _heal(self) -> None:
         for door in (self._runs, self._viewers):
             try:
@@ -378,6 +406,7 @@ class Server:
         self._runs.close()
         self._viewers.close()
         self._context.destroy(linger=100)
-        with contextlib.suppress(OSError):
-            self._where.info.unlink()
+        if self._lock_held:  # else the file is the other daemon's
+            with contextlib.suppress(OSError):
+                self._where.info.unlink()
         self._lock.close()

@@ -20,12 +20,14 @@ from pathlib import Path
 
 import zmq
 
-from hoptui.node.addresses import Addresses
+from hoptui.node.addresses import Addresses, secure
 from hoptui.node.processes import Peer, peer_of
 from hoptui.protocol import VERSION
 from hoptui.protocol.codec import MAX_BYTES
 from hoptui.protocol.messages import PROTOCOL
 from hoptui.recording.ingest import this_boot
+
+log = logging.getLogger("hoptui.daemon")
 
 ZAP_DOMAIN = b"hoptui"
 READABLE = int(zmq.POLLIN)
@@ -115,16 +117,57 @@ class Lock:
     """
 
     def __init__(self, where: Addresses) -> None:
-        self._file = os.open(where.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._where = where
+        self._file = self._taken()
+        self._directory = self._spare()
+
+    def held(self) -> bool:
+        """Return whether the lock file is still this daemon's. Take another one if it was deleted.
+
+        A second daemon can start while the file is gone. It is False if one has, and this one must end.
+
+        Raises:
+            AddressError, OSError: the file is gone, and its directory cannot be used.
+        """
+        if self._in_place():
+            return True
+        secure(self._where.directory)
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file = self._taken()
+        except AlreadyRunningError:
+            return False
+        os.close(self._file)
+        os.close(self._directory)
+        self._file, self._directory = file, self._spare()
+        return True
+
+    @property
+    def inode(self) -> int:
+        """The inode of the lock file that this daemon has open."""
+        return os.fstat(self._file).st_ino
+
+    def _in_place(self) -> bool:
+        try:
+            return os.path.samestat(self._where.lock.lstat(), os.fstat(self._file))
         except OSError:
-            os.close(self._file)
+            return False
+
+    def _taken(self) -> int:
+        """Return the lock file, locked. Raises AlreadyRunningError."""
+        file = os.open(self._where.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
             raise AlreadyRunningError from None
-        # systemd-tmpfiles spares a directory with a flock.
-        self._directory = os.open(where.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return file
+
+    def _spare(self) -> int:
+        """Return the directory, open with a flock: systemd-tmpfiles spares it then."""
+        directory = os.open(self._where.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with suppress(OSError):
-            fcntl.flock(self._directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return directory
 
     def close(self) -> None:
         os.close(self._directory)
@@ -134,8 +177,6 @@ class Lock:
 class AlreadyRunningError(Exception):
     """Another daemon has the lock."""
 
-
-log = logging.getLogger("hoptui.daemon")
 
 ENDPOINT = "inproc://zeromq.zap.01"
 

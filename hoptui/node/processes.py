@@ -99,13 +99,24 @@ def daemon_lives(where: Addresses) -> bool:
     It only queries (F_GETLK). Taking the lock, however briefly, would make a daemon that starts at that
     moment exit.
     """
+    return lock_holder(where) is not None
+
+
+def lock_holder(where: Addresses) -> int | None:
+    """Return the pid of the process that holds the daemon's lock, None if there is none.
+
+    The kernel gives 0 or less if that process is not visible here, as in another container.
+    """
     try:
-        with where.lock.open("rb") as file:
+        file = os.open(where.lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
             held = fcntl.fcntl(file, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        finally:
+            os.close(file)
     except OSError:
-        return False
-    kind: int = _FLOCK.unpack(held)[0]
-    return kind != fcntl.F_UNLCK
+        return None
+    kind, _, _, _, pid = _FLOCK.unpack(held)
+    return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 # Linux's struct flock with a 64-bit off_t: type, whence, start, length, pid.

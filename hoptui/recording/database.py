@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -214,24 +216,58 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def open_for_writing(path: Path) -> sqlite3.Connection:
-    """Return a connection to the recording at `path`. Creates or migrates the file as needed."""
+WRITER_LEAVES_S = 5.0
+"""How long a writer waits for another one to close the file: the daemon that it replaces needs a moment."""
+WRITER_POLL_S = 0.05
+
+
+def open_for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
+    """Return a connection to the recording at `path`, and a descriptor with the lock of its only writer.
+
+    Creates or migrates the file as needed. Close the connection first: closing the descriptor releases the
+    locks that SQLite has on the file (fcntl locks belong to the process).
+
+    Raises:
+        RecordingError: it cannot be opened, or another writer has it.
+    """
     with errors_named(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        db = sqlite3.connect(
-            path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000, check_same_thread=False
-        )
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            if _schema(db, path) < SCHEMA:
-                db.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # has no effect on a file that has tables
-                _migrate(db, path)
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            db.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
+            _lock(path, lock)
+            return _writer(path), lock
         except BaseException:
-            db.close()
+            os.close(lock)
             raise
+
+
+def _lock(path: Path, file: int) -> None:
+    """Lock a recording against other writers. A file system without locks has none."""
+    end = time.monotonic() + WRITER_LEAVES_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise RecordingError(f"{path} is being written by another process") from None
+        except OSError:
+            return
+        time.sleep(WRITER_POLL_S)
+
+
+def _writer(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000, check_same_thread=False)
+    try:
+        if _schema(db, path) < SCHEMA:
+            db.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # has no effect on a file that has tables
+            _migrate(db, path)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
+    except BaseException:
+        db.close()
+        raise
     return db
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right
@@ -38,13 +39,16 @@ class Recording:
     unless it passes a boot.
     """
 
-    def __init__(self, path: Path, db: sqlite3.Connection, frame: ClockShift, *, writable: bool) -> None:
+    def __init__(
+        self, path: Path, db: sqlite3.Connection, frame: ClockShift, *, lock: int | None = None
+    ) -> None:
         self.path = path
         self._db = db
+        self._lock = lock
         self._tables = Tables(path, db)
         self._records = Records(path, db)
         self._frame = frame
-        self._writable = writable
+        self._writable = lock is not None
         self._pending = Pending()
         self._newest: dict[str, int] = {}  # source -> stored stamp of its newest row, flushed or waiting
 
@@ -52,20 +56,22 @@ class Recording:
     def create(cls, path: Path, *, boot: Boot | None = None) -> Recording:
         """Open for writing, and continue where an earlier writer stopped.
 
-        Creates the file (0600) and its directory (0700) if they are missing. Only one writer may have it
-        open.
+        Creates the file (0600) and its directory (0700) if they are missing. Only one writer can have it
+        open. Another one waits a few seconds for the first to close it.
 
         Raises:
-            RecordingError: it cannot be written, is another kind of file, or was made by a newer hoptui.
+            RecordingError: it cannot be written, has a writer, is another kind of file, or was made by a
+                newer hoptui.
         """
-        db = open_for_writing(path)
+        db, lock = open_for_writing(path)
         try:
             with errors_named(path), transaction(db):
                 frame = ingest.enter_boot(db, boot or ingest.this_boot())
         except BaseException:
             db.close()
+            os.close(lock)
             raise
-        return cls(path, db, frame, writable=True)
+        return cls(path, db, frame, lock=lock)
 
     @classmethod
     def open(cls, path: Path, *, boot: Boot | None = None, still: bool = False) -> Recording:
@@ -85,7 +91,7 @@ class Recording:
         except BaseException:
             db.close()
             raise
-        return cls(path, db, frame, writable=False)
+        return cls(path, db, frame)
 
     def __enter__(self) -> Recording:
         return self
@@ -172,8 +178,13 @@ class Recording:
                 self.flush()
         finally:
             self._writable = False
-            with errors_named(self.path):
-                self._db.close()
+            try:
+                with errors_named(self.path):
+                    self._db.close()
+            finally:
+                if self._lock is not None:
+                    os.close(self._lock)
+                    self._lock = None
 
     @property
     def dropped(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +18,12 @@ from hoptui.daemon import sockets
 from hoptui.daemon.server import BURST
 from hoptui.daemon.sockets import Authenticator, Doorway
 from hoptui.domain.columns import pack
+from hoptui.node import processes
 from hoptui.node.processes import Peer
 from hoptui.protocol import codec, messages
 from hoptui.recording import Recording, RecordingError
-from tests.conftest import TestNode, until
-from tests.impatient import impatient_daemon
+from tests.conftest import TestNode, over, until
+from tests.impatient import brisk_command, impatient_daemon
 
 ROWS = 3 * BURST
 
@@ -97,7 +100,7 @@ def recorded(path: Path) -> list[int]:
     """The iterations that a recording has."""
     try:
         with Recording.open(path) as recording:
-            return [step for part in recording.rows("run/quietrun") for step in part.steps()]
+            return [step for part in recording.rows(f"run/{path.stem}") for step in part.steps()]
     except RecordingError:  # not there yet
         return []
 
@@ -126,3 +129,41 @@ def test_what_was_served_before_the_machine_was_started_anew_is_past(path: Path)
 def test_a_file_that_makes_no_sense_tells_nothing(path: Path, raw: str) -> None:
     path.write_bytes(raw.encode("latin-1"))
     assert sockets.metrics_left_behind(path) == ""
+
+
+def test_a_deleted_lock_is_made_again(node: TestNode) -> None:
+    impatient_daemon(node)
+    pid = node.daemon_pid()
+    node.where.lock.unlink()
+    until(lambda: processes.lock_holder(node.where) == pid, what="the lock of the same daemon")
+    assert not over(pid)
+
+
+def test_a_deleted_directory_is_made_again(node: TestNode) -> None:
+    impatient_daemon(node)
+    pid = node.daemon_pid()
+    shutil.rmtree(node.where.directory)
+    until(lambda: node.daemon_pid() == pid, what="the lock, the sockets and the file of the same daemon")
+    assert node.viewer().state().pid == pid
+
+
+def test_a_daemon_whose_lock_another_one_has_ends(node: TestNode) -> None:
+    """It must leave no second daemon, and the recording of a live run must have one writer."""
+    impatient_daemon(node, tick_s=0.6, still_tick_s=0.6, latest_tick_s=0.6)
+    node.start()
+    first = node.daemon_pid()
+    run = node.viewer().run().run
+    until(lambda: recorded(node.where.recording(run)), what="rows on disk")
+    os.kill(first, signal.SIGSTOP)  # it cannot see at once that its lock is gone
+    node.where.lock.unlink()
+    node.spawn(brisk_command())
+    second = until(lambda: (pid := node.daemon_pid()) not in (0, first) and pid, what="a second daemon")
+    os.kill(first, signal.SIGCONT)
+    until(lambda: over(first), what="the end of the first daemon")
+    assert node.daemon_pid() == second
+    assert json.loads(node.where.info.read_text())["pid"] == second
+    viewer = node.viewer("after")
+    until(lambda: viewer.run().run == run and viewer.run().exited_wall == 0, what="the run at the second")
+    before = max(recorded(node.where.recording(run)))
+    until(lambda: max(recorded(node.where.recording(run))) > before, what="rows of the second daemon")
+    assert viewer.state().history == ""

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hoptui.domain.columns import Columns
-from hoptui.recording import Recording, RecordingError
+from hoptui.recording import Recording, RecordingError, database
 from hoptui.recording.ingest import Boot, Pending
 from tests import factories
 from tests.golden import Golden
@@ -226,3 +226,13 @@ def test_a_batch_larger_than_the_bound_is_kept(rows: MakeRows) -> None:
     pending.add(rows(7, first=6))
     assert [len(part) for part in pending.rows("host")] == [7]
     assert pending.dropped == 5
+
+
+def test_a_recording_has_one_writer(
+    recording: Recording, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "WRITER_LEAVES_S", 0.0)
+    with pytest.raises(RecordingError, match="another process"):
+        Recording.create(path)
+    recording.close()
+    Recording.create(path).close()

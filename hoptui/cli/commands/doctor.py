@@ -26,6 +26,7 @@ IDS = (
     "recordings",
     "daemon",
     "sockets",
+    "lock",
     "sampler",
     "history",
     "metrics",
@@ -103,6 +104,7 @@ def _node(where: Addresses) -> Iterator[Check]:
             seen.refresh()
             answer_s = time.monotonic() - before
             yield within("sockets", lambda: storage.sockets(where, answer_s))
+            yield within("lock", lambda: storage.lock(where, node.pid))
             seen.await_readings()
             yield machine.sampler(seen, log)
             node = seen.node

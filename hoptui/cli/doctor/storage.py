@@ -11,6 +11,7 @@ from pathlib import Path
 from hoptui.cli.doctor import Check
 from hoptui.cli.support.recordings import size
 from hoptui.node.addresses import AddressError, Addresses, secure
+from hoptui.node.processes import lock_holder, whose_pids
 from hoptui.presentation import numbers
 from hoptui.presentation.numbers import counted
 
@@ -113,6 +114,21 @@ def sockets(where: Addresses, answer_s: float) -> Check:
         detail = f"{open_to[0]} is open to others (mode {stat.S_IMODE(open_to[0].stat().st_mode):o})"
         return Check("sockets", "warning", detail, f"chmod 600 {open_to[0]}")
     return Check("sockets", "ok", f"{where.viewers} answers in {numbers.seconds(answer_s)}")
+
+
+def lock(where: Addresses, pid: int) -> Check:
+    """The daemon that answers, `pid`, holds the lock that keeps it the only one."""
+    holder = lock_holder(where)
+    detail = advice = ""
+    if holder is None:
+        detail = f"{where.lock} was deleted, or is not the file of the daemon (pid {pid})"
+        advice = "the daemon makes it again within 2 s; keep jobs that clean up out of this directory"
+    elif holder > 0 and holder != pid and whose_pids() == "machine":
+        detail = f"two daemons: pid {holder} holds {where.lock}, and pid {pid} answers"
+        advice = f"the one without the lock ends within 2 s; if not: kill {pid} (runs survive)"
+    if detail:
+        return Check("lock", "warning", detail, advice)
+    return Check("lock", "ok", f"{where.lock} is held by the daemon that answers")
 
 
 def file_system(path: Path, mounts: str) -> str:

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from hoptui.cli.doctor import storage
+from hoptui.node.addresses import Addresses
+from hoptui.node.processes import whose_pids
 from tests.cli.doctor.conftest import listed
 from tests.client.fake_daemon import FakeDaemon
 from tests.golden import Golden
@@ -78,3 +82,22 @@ def test_sockets_open_to_others(ppo: FakeDaemon, golden: Golden) -> None:
     others = storage.sockets(ppo.where, 0.0002)
     assert others.status == "warning"
     golden(listed(found, whole, others), normalize={re.escape(str(ppo.where.directory.parent)): ""})
+
+
+def test_the_lock(tmp_path: Path) -> None:
+    where = Addresses(tmp_path, tmp_path)
+    assert storage.lock(where, 1).status == "warning", "it was deleted"
+    code = (
+        "import fcntl,os,sys; f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); fcntl.lockf(f, fcntl.LOCK_EX)"
+    )
+    command = [sys.executable, "-c", f"{code}; print(flush=True); input()", str(where.lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert storage.lock(where, holder.pid).status == "ok"
+        another = storage.lock(where, 1)
+        holder.communicate(b"\n")
+    assert whose_pids() != "machine" or (another.status, str(holder.pid) in another.detail) == (
+        "warning",
+        True,
+    )
