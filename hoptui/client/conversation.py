@@ -346,7 +346,7 @@ class Conversation:
         if error.code == "hello_first":
             self.connected(now)
             return
-        if error.code == "protocol":
+        if error.code in ("protocol", "descriptors"):
             self.problem = error.text
             return
         self.refused += 1

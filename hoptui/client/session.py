@@ -381,7 +381,7 @@ class Session:
             case messages.Delta(commands=records):
                 self._newest = max([self._newest, *(record.seq for record in records)])
                 self._records |= {record.id: record for record in records if record.id in self._commands}
-            case messages.Error(code="protocol", text=text):
+            case messages.Error(code="protocol" | "descriptors", text=text):
                 raise Unreachable(text)
             case messages.Error(code="hello_first"):
                 self._send(messages.ViewerHello(protocol=PROTOCOL, viewer=self._viewer, client=self._client))

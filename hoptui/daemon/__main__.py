@@ -33,6 +33,13 @@ def main(timings: Timings | None = None) -> int:
     except (AddressError, ValueError) as error:
         print(f"hoptui.daemon: {error}", file=sys.stderr)
         return 1
+    from hoptui.daemon.descriptors import DescriptorsError, raise_limit
+
+    try:
+        raise_limit()
+    except DescriptorsError as error:
+        print(f"hoptui.daemon: {error}", file=sys.stderr)
+        return 1
     if detach and _detach():
         return 0
     from hoptui.daemon.server import Server

@@ -364,14 +364,16 @@ class Endpoint:
         except ValueError:
             raise MetricsError(fact("metrics.bad_address", address=address)) from None
         try:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from prometheus_client import CollectorRegistry, make_wsgi_app
         except ImportError:
             raise MetricsError(fact("metrics.not_installed")) from None
+        from hoptui.daemon.metrics_server import MetricsServer
+
         self._snapshot: Snapshot | None = None
         registry = CollectorRegistry()
         registry.register(self)
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server = MetricsServer(host, port, make_wsgi_app(registry))
         except OSError as error:
             why = error.strerror or str(error)
             raise MetricsError(fact("metrics.unavailable", address=address, error=why)) from None
@@ -394,9 +396,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(LAST_REQUEST_S)
+        self._server.close(LAST_REQUEST_S)
 
 
 def parse(address: str) -> tuple[str, int]:

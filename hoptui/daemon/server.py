@@ -17,7 +17,7 @@ from typing import Any
 
 import zmq
 
-from hoptui.daemon import sockets
+from hoptui.daemon import descriptors, sockets
 from hoptui.daemon.archive import Archive
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.runs import Lives, RunDesk
@@ -149,6 +149,7 @@ class Server:
                     last_tick = now
                     if not self._alone():
                         break
+                    self._mind_descriptors()
                     self._tend(now)
                     self._serve = self._serve or self._viewer_desk.moved
                 if now >= next_heal:
@@ -177,6 +178,7 @@ class Server:
         if self._gate.socket in ready:
             self._gate.answer()
             self._come_at = time.monotonic()
+            self._mind_descriptors()
         if self._runs.socket in ready or not self._at_once:
             self._drain(self._runs, self._from_run)
         if self._viewers.socket in ready:
@@ -219,6 +221,9 @@ class Server:
             self._to_run(identity, self._nonsense(error, peer))
             return
         if isinstance(message, messages.RunHello):
+            if self._node.registry.of(identity) is None and descriptors.free() < descriptors.REFUSE:
+                self._to_run(identity, self._full())
+                return
             self._lives.bury(message.run)
         run = self._run_desk.receive(identity, peer, message)
         if run is not None:
@@ -230,7 +235,29 @@ class Server:
         except codec.WireError as error:
             self._to_viewer(identity, self._nonsense(error, peer))
             return
+        if isinstance(message, messages.ViewerHello) and descriptors.free() < descriptors.REFUSE:
+            self._to_viewer(identity, self._full())
+            return
         self._viewer_desk.receive(identity, peer, message)
+
+    def _full(self) -> messages.Error:
+        log.warning("a connection is refused: few file descriptors are left")
+        return messages.Error(code="descriptors", text=descriptors.refusal())
+
+    def _mind_descriptors(self) -> None:
+        """Shut the sockets while few descriptors are left: libzmq aborts where it cannot accept."""
+        free = descriptors.free()
+        for door in (self._runs, self._viewers):
+            try:
+                if free < descriptors.SHUT and not door.shut:
+                    log.warning("%s is shut: %d file descriptors are left", door.path, free)
+                    door.shut_out()
+                elif door.shut and free >= descriptors.REFUSE:
+                    log.warning("%s is open again", door.path)
+                    door.let_in()
+            except OSError as error:
+                log.warning("%s cannot be shut or opened: %s", door.path, error)
+                door.shut = False  # its path is looked after again
 
     def _nonsense(self, error: codec.WireError, peer: Peer | None) -> messages.Error:
         self._malformed += 1

@@ -30,6 +30,8 @@ from hoptui.recording.ingest import this_boot
 log = logging.getLogger("hoptui.daemon")
 
 ZAP_DOMAIN = b"hoptui"
+BACKLOG = 16
+"""Connections that wait to be accepted. They are accepted even after the socket is off its path."""
 READABLE = int(zmq.POLLIN)
 """A plain number: each `&` with pyzmq's flag creates an enum member, and this runs before every message."""
 _peer_of = functools.lru_cache(maxsize=256)(peer_of)
@@ -44,10 +46,12 @@ class Doorway:
         self.socket.linger = 0
         self.socket.router_mandatory = 1  # a peer that is gone or stuck is an error here, not a silent loss
         self.socket.sndhwm, self.socket.rcvhwm = 64, 256
+        self.socket.backlog = BACKLOG
         self.socket.maxmsgsize = MAX_BYTES
         self.socket.zap_domain = ZAP_DOMAIN
         self.socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         self._inode = 0
+        self.shut = False
         self.bind()
 
     def bind(self) -> None:
@@ -62,8 +66,23 @@ class Doorway:
         new.rename(self.path)
         self._inode = self.path.stat().st_ino
 
+    def shut_out(self) -> None:
+        """Take the socket off its path, so that nobody new can connect. Connections that exist go on.
+
+        To unbind it would close them: in libzmq they belong to the listener.
+        """
+        self.path.rename(f"{self.path}.shut")
+        self.shut = True
+
+    def let_in(self) -> None:
+        """Put the socket back on its path."""
+        Path(f"{self.path}.shut").rename(self.path)
+        self.shut = False
+
     def heal(self) -> bool:
         """Bind again if the path is gone or was replaced (a cleaner of /tmp). True if that was needed."""
+        if self.shut:
+            return False
         try:
             if self.path.stat().st_ino == self._inode:
                 return False
@@ -105,9 +124,10 @@ class Doorway:
 
     def close(self) -> None:
         """Remove the path if it is still ours."""
-        with suppress(OSError):
-            if self.path.stat().st_ino == self._inode:
-                self.path.unlink()
+        for path in (self.path, Path(f"{self.path}.shut")):
+            with suppress(OSError):
+                if path.stat().st_ino == self._inode:
+                    path.unlink()
 
 
 class Lock:

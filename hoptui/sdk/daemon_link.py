@@ -319,7 +319,7 @@ class DaemonLink:
                 log.warning("hoptui: %s; this process goes on as a run of its own", text)
                 self._rename()
                 self._hello(sock, zmq)
-            case messages.Error(code="protocol", text=text):
+            case messages.Error(code="protocol" | "descriptors", text=text):
                 self._off(text)
 
     def _hello(self, sock: Any, zmq: Any) -> bool:

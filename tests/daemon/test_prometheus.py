@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import re
 import socket
 import sys
+import threading
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from hoptui.daemon.metrics_server import MOST_CONNECTIONS, MetricsServer
 from hoptui.daemon.prometheus import (
     DERIVED,
     GPU,
@@ -34,6 +38,7 @@ from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.targets import Target, TargetState
 from hoptui.protocol.messages import NodeState, RunState, Vital
 from hoptui.telemetry.events import XIDS
+from tests.conftest import until
 
 INFO = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", power_limit_w=700.0, driver="580.0")
 RUN = RunState(
@@ -294,3 +299,44 @@ def test_the_dashboard_asks_only_for_what_there_is() -> None:
     assert {v["name"] for v in dashboard["templating"]["list"]} >= {"node", "gpu", "run"}
     places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in dashboard["panels"]]
     assert len(places) == len(set(places))
+
+
+def asked(endpoint: Endpoint, host: str) -> int:
+    """The status of a request with this Host."""
+    address, port = parse(endpoint.address)
+    connection = http.client.HTTPConnection(address, port, timeout=5)
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics", headers={"Host": host})
+        return connection.getresponse().status
+
+
+def test_a_page_of_another_name_cannot_read_the_metrics() -> None:
+    """A browser sends the name that it was given, whatever address it resolves to."""
+    endpoint = Endpoint(":0")
+    try:
+        _, port = parse(endpoint.address)
+        for host in ("localhost", f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}"):
+            assert asked(endpoint, host) == 200
+        for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "192.0.2.1", ""):
+            assert asked(endpoint, host) == 403, host
+    finally:
+        endpoint.close()
+
+
+def test_half_requests_hold_few_connections_and_not_for_long() -> None:
+    server = MetricsServer("127.0.0.1", 0, lambda environ, start: [], request_s=0.3)
+    before = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.close, 1.0)
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port), 5))
+            for _ in range(3 * MOST_CONNECTIONS)
+        ]
+        for connection in idle:
+            with contextlib.suppress(OSError):
+                connection.sendall(b"GET /met")
+        assert threading.active_count() <= before + 2 * MOST_CONNECTIONS
+        for connection in idle:
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b"", "it was closed without an answer"
+        until(lambda: threading.active_count() <= before, what="the end of every thread")
