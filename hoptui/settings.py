@@ -12,7 +12,6 @@ have their own file in the state directory. It is written whole and moved into p
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from hoptui.node.files import replaced
 from hoptui.presentation import numbers
 
 THEMES = ("auto", "dark", "light", "ansi", "none")
@@ -393,18 +393,10 @@ def remember(path: Path | None, **fields: str | tuple[str, ...]) -> str:
         return "there is no home directory"
     present, _ = remembered_choices(path)
     kept = msgspec.structs.replace(present, **fields)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(fresh, "wb", opener=_private) as file:
+        with replaced(path, 0o600) as file:
             file.write(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
-        fresh.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         return f"{path} cannot be written: {error.strerror}"
     return ""
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NOFOLLOW, 0o600)

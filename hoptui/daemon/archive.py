@@ -21,6 +21,7 @@ from hoptui.daemon.state.command_log import CHANGED
 from hoptui.domain.columns import Columns
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import AddressError, Addresses, secure
+from hoptui.node.files import replaced
 from hoptui.protocol.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
 from hoptui.recording import RecordingError
 from hoptui.recording.library import KnownRun
@@ -74,7 +75,7 @@ class ResultsFile:
                 self._write_anew()
             else:
                 with os.fdopen(
-                    os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
+                    os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab"
                 ) as file:
                     file.write(msgspec.json.encode(newer) + b"\n")
                 self._lines += 1
@@ -84,10 +85,8 @@ class ResultsFile:
             log.warning("%s cannot be written: %s", self._path, error.strerror)
 
     def _write_anew(self) -> None:
-        new = self._path.with_suffix(".new")
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with replaced(self._path, 0o600) as file:
             file.writelines(msgspec.json.encode(result) + b"\n" for result in self.results)
-        new.rename(self._path)
         self._lines = len(self.results)
 
 

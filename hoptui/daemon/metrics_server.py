@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -62,9 +62,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
     def server_bind(self) -> None:
         """Bind without a question to a name server."""
-        socket_server = super(WSGIServer, self)
-        with suppress(UnicodeError):
-            socket_server.server_bind()
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:

@@ -21,6 +21,7 @@ from pathlib import Path
 import zmq
 
 from hoptui.node.addresses import Addresses, secure
+from hoptui.node.files import replaced
 from hoptui.node.processes import Peer, peer_of
 from hoptui.protocol import VERSION
 from hoptui.protocol.codec import MAX_BYTES
@@ -247,12 +248,8 @@ def write(path: Path, metrics: str) -> None:
         "boot": this_boot().id,
         "metrics": metrics,
     }
-    new = path.with_suffix(".tmp")
-    with new.open("w") as file:
-        json.dump(info, file)
-        file.flush()
-        os.fsync(file.fileno())
-    new.rename(path)
+    with replaced(path, 0o600) as file:
+        file.write(json.dumps(info).encode())
 
 
 def metrics_left_behind(path: Path) -> str:

@@ -235,7 +235,7 @@ def open_for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             _lock(path, lock)
-            return _writer(path), lock
+            return _writer(path, lock), lock
         except BaseException:
             os.close(lock)
             raise
@@ -256,10 +256,13 @@ def _lock(path: Path, file: int) -> None:
         time.sleep(WRITER_POLL_S)
 
 
-def _writer(path: Path) -> sqlite3.Connection:
+def _writer(path: Path, lock: int) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000, check_same_thread=False)
     try:
-        if _schema(db, path) < SCHEMA:
+        schema = _schema(db, path)  # SQLite has opened it now, by its name
+        if not os.path.samestat(path.lstat(), os.fstat(lock)):
+            raise RecordingError(f"{path} is being replaced by another process")
+        if schema < SCHEMA:
             db.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # has no effect on a file that has tables
             _migrate(db, path)
         db.execute("PRAGMA journal_mode = WAL")

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import msgspec
 
@@ -103,7 +103,7 @@ def write_jsonl(recording: Recording, file: TextIO, wanted: ExportRequest = ALL)
         file.write("\n")
 
 
-def write_parquet(recording: Recording, path: Path, wanted: ExportRequest = ALL) -> None:
+def write_parquet(recording: Recording, place: Path | BinaryIO, wanted: ExportRequest = ALL) -> None:
     """Write one table with the columns of the CSV: float64 with nulls, `utc` as a timestamp, in row groups.
 
     Raises:
@@ -126,7 +126,7 @@ def write_parquet(recording: Recording, path: Path, wanted: ExportRequest = ALL)
         ]
     )
     clock = _Clock(recording)
-    with parquet.ParquetWriter(path, schema) as writer:
+    with parquet.ParquetWriter(place, schema) as writer:
         for batch in _batches(rows(recording, wanted)):
             fixed: list[list[Any]] = [
                 [clock.seconds(row.t) for row in batch],

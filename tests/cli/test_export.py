@@ -171,3 +171,18 @@ def test_a_reader_that_leaves(recorded: Path) -> None:
         child.stdout.close()
         assert child.stderr.read() == b""
         assert child.wait(20) == 141
+
+
+def test_links_under_the_name_of_a_partial_file_are_not_followed(
+    hoptui: Hoptui, recorded: Path, tmp_path: Path
+) -> None:
+    """Another user could have made them in a shared directory, for every process id."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for suffix in ("csv", "parquet", "html"):
+        out = tmp_path / f"x.{suffix}"
+        (tmp_path / f".{out.name}.{os.getpid()}.part").symlink_to(victim)
+        command = "report" if suffix == "html" else "export"
+        assert hoptui(command, str(recorded), "-o", str(out)).code == 0
+        assert out.stat().st_size
+    assert victim.read_text() == "precious"

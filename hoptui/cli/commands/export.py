@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, TextIO
+from typing import Annotated, BinaryIO, Literal, TextIO
 
 from cyclopts import Parameter
 
@@ -81,7 +82,7 @@ def export(
                 with to_stdout() as stream:
                     _write(opened, kind, stream, wanted)
             else:
-                to_file(path, lambda part: _write(opened, kind, part, wanted))
+                to_file(path, lambda file: _write_file(opened, kind, file, wanted))
                 say(f"{path}: {recordings.size(path.stat().st_size)}")
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None
@@ -156,13 +157,17 @@ def _stamp(opened: Recording, option: str, typed: str | None) -> int:
         raise usage(f"{option}: {error}") from None
 
 
-def _write(opened: Recording, kind: Format, place: Path | TextIO, wanted: ExportRequest) -> None:
-    if isinstance(place, Path):
-        if kind == "parquet":
-            writers.write_parquet(opened, place, wanted)
-            return
-        with place.open("w", encoding="utf-8", newline="") as stream:
-            _write(opened, kind, stream, wanted)
+def _write_file(opened: Recording, kind: Format, file: BinaryIO, wanted: ExportRequest) -> None:
+    if kind == "parquet":
+        writers.write_parquet(opened, file, wanted)
         return
+    stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    try:
+        _write(opened, kind, stream, wanted)
+    finally:
+        stream.detach()
+
+
+def _write(opened: Recording, kind: Format, stream: TextIO, wanted: ExportRequest) -> None:
     write = writers.write_csv if kind == "csv" else writers.write_jsonl
-    write(opened, place, wanted)
+    write(opened, stream, wanted)

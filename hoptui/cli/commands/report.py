@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
@@ -52,7 +52,7 @@ def report(
         with to_stdout() as stream:
             stream.write(page)
     else:
-        to_file(path, lambda part: _save(part, page))
+        to_file(path, lambda file: _save(file, page))
         say(f"{path}: {recordings.size(path.stat().st_size)}")
     return OK
 
@@ -82,5 +82,5 @@ def _written(path: Path, kind: Format) -> str:
     return html.write(document) if kind == "html" else markdown.write(document)
 
 
-def _save(path: Path, page: str) -> None:
-    path.write_text(page, encoding="utf-8", newline="\n")
+def _save(file: BinaryIO, page: str) -> None:
+    file.write(page.encode())

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 OK = 0
 REJECTED = 1
@@ -131,19 +131,18 @@ def keep_recording(path: Path | None, recording: Path) -> None:
         raise Fail(f"{path} is the recording itself: give another name", REJECTED)
 
 
-def to_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Write beside `path` and rename, so that the file is never partial."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+def to_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write beside `path` and rename, so that the file is never partial. Raises Fail."""
+    from hoptui.node.files import replaced
+
     try:
-        write(part)
-        part.replace(path)
+        with replaced(path) as file:
+            write(file)
     except KeyboardInterrupt:
         warn(f"hoptui: interrupted; {path} was not written")
         raise
     except OSError as error:
         raise Fail(f"{path} was not written: {error.strerror or error}", REJECTED) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
