@@ -109,7 +109,9 @@ def _setter(
             try:
                 apply(value)
             except UsageError as error:
-                raise ValueError(in_terms_of_knobs(str(error))) from error
+                # The answer begins with the knob and the value already.
+                text = in_terms_of_knobs(str(error)).removeprefix(f"{name} {value}: ")
+                raise ValueError(text) from error
         held = value
 
     return set_to

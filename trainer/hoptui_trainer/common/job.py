@@ -34,6 +34,9 @@ NOT_REACHED = 1
 
 AtLeastOne = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=1))]
 NotNegative = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=0))]
+UpToThousand = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=1, lte=1024))]
+UpToEightThousand = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=1, lte=8192))]
+UpToMillions = Annotated[int, Parameter(converter=whole_number, validator=Number(gte=1, lte=1 << 22))]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
 
@@ -62,7 +65,7 @@ class JobOptions:
     preset
         Settings by name; single options win over it.
     name
-        Name of the run in hoptui.
+        Name of the run in hoptui [default: of the workload and its preset or environment].
     seed
         Seed of all random numbers; the same seed gives the same run [default: 0].
     iterations
@@ -116,7 +119,7 @@ class JobOptions:
     seed: NotNegative | None = None
     iterations: Annotated[AtLeastOne, Parameter(show_default=False)] = ITERATIONS
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: AtLeastOne | None = None
+    threads: UpToThousand | None = None
     memory_limit: str | None = None
     smaller_model_on_oom: Flag = False
     json: Flag = False

@@ -64,7 +64,7 @@ def knob_options(config: type, defaults: Mapping[str, Any]) -> type:
         ]
         default = f"[default: {shown[0] if same else ', '.join(shown)}]"
         text = (
-            f"{knob.description}; {_range(knob)} {default}"
+            f"{knob.description}; {value_range(knob)} {default}"
             if kind is not bool
             else f"{knob.description} {default}"
         )
@@ -79,7 +79,8 @@ def spelled(value: object) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 
 
-def _range(knob: Knob) -> str:
+def value_range(knob: Knob) -> str:
+    """The values that a knob takes, for the help: its choices, or its bounds."""
     if knob.choices:
         return " | ".join(map(spelled, knob.choices))
     return " to ".join(

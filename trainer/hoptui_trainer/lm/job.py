@@ -16,6 +16,7 @@ from hoptui_trainer.common.job import (
     AtLeastOne,
     JobOptions,
     Target,
+    UpToMillions,
     check_kept,
     check_positive,
     check_sizes,
@@ -71,7 +72,7 @@ class LMOptions(JobOptions):
     bytes_per_token: float | None = None
     stream: bool | None = None
     tokenizer: Literal["bytes", "bpe"] | None = None
-    vocab_size: AtLeastOne | None = None
+    vocab_size: UpToMillions | None = None
     eval_tokens: AtLeastOne | None = None
     until_bpb: float | None = None
     until_loss: float | None = None

@@ -300,7 +300,7 @@ def prepare(
         torch.device("cpu") if job.rollout_device == "cpu" or isinstance(task, GymTask) else device,
         ranks=ranks,
         staggered=True,
-        workers=plan.config.env_workers,
+        workers=plan.config.env_workers if isinstance(task, GymTask) else 0,
     )
     try:
         state = PPOState(env, plan.config, plan.seed, device, ranks=ranks)

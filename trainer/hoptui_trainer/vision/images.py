@@ -15,6 +15,7 @@ from torch import Tensor
 from hoptui_trainer.common.counter_rng import key, shuffled
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.init_rng import stream
+from hoptui_trainer.common.memory_budget import limit_bytes
 from hoptui_trainer.vision.augmentation import NONE, Augmentation
 from hoptui_trainer.vision.config import DIGIT_SIZE
 from hoptui_trainer.vision.sampler import ImageSampler
@@ -55,7 +56,7 @@ class Loading:
     @property
     def chunks(self) -> int:
         """How many are being read or wait to be taken, at most, and the one that is handed over."""
-        return self.num_workers * self.prefetch_factor + 1
+        return self.num_workers * self.prefetch_factor + 1 if self.num_workers else 1
 
 
 class Feed(Protocol):
@@ -197,9 +198,19 @@ def digits() -> Resident:
 
 def synthetic(image_size: int, device: torch.device, frames: int = 1) -> Resident:
     """Random pixels with random labels, as images or as clips of `frames`: for speed alone, there is nothing
-    in them to learn."""
+    in them to learn.
+
+    Raises:
+        UsageError: there is no memory for one of them.
+    """
     generator = stream(0, "synthetic images", device)
     depth = 3 * frames
+    limit = limit_bytes(device, 1)
+    if depth * image_size**2 > limit:
+        raise UsageError(
+            f"--image-size, --frames: one sample takes {depth * image_size**2 / 1e9:.1f} GB of memory, and "
+            f"{limit / 1e9:.1f} may be used; a smaller one fits"
+        )
     count = min(MOST_SYNTHETIC, max(1, POOL_BYTES // (depth * image_size**2)))
     shape = (count, depth, image_size, image_size)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator, device=device)

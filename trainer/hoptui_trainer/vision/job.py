@@ -12,9 +12,10 @@ from hoptui_trainer.common.batch import resolve_batch
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.job import (
     THREAD_RULE,
-    AtLeastOne,
     JobOptions,
     Target,
+    UpToEightThousand,
+    UpToThousand,
     check_kept,
     check_positive,
     check_sizes,
@@ -79,10 +80,10 @@ class VisionOptions(JobOptions):
     """
 
     data: str | None = None
-    image_size: AtLeastOne | None = None
-    patch_size: AtLeastOne | None = None
-    frames: AtLeastOne | None = None
-    tubelet: AtLeastOne | None = None
+    image_size: UpToEightThousand | None = None
+    patch_size: UpToEightThousand | None = None
+    frames: UpToThousand | None = None
+    tubelet: UpToThousand | None = None
     until_accuracy: float | None = None
     until_loss: float | None = None
 
