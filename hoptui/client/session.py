@@ -97,6 +97,8 @@ T = TypeVar("T", bound=messages.ToViewer)
 NO_EVENTS = 1 << 62
 """Greater than any event's number."""
 ASK_AGAIN_S = 1.0
+TAKE_MS = 50
+"""How long to wait for the daemon to take messages before the next look at the time."""
 
 
 class Unreachable(Exception):  # noqa: N818 - says what is the case
@@ -388,10 +390,17 @@ class Session:
         return got
 
     def _send(self, message: messages.FromViewer) -> None:
-        try:
-            self._socket.send(codec.encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            raise Unreachable("the daemon takes no more messages") from None
+        frame = codec.encode(message)
+        until = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self._socket.send(frame, zmq.NOBLOCK)
+                return
+            except zmq.Again:
+                if time.monotonic() > until:
+                    raise Unreachable("the daemon takes no more messages") from None
+            if self._socket.poll(TAKE_MS, zmq.POLLIN | zmq.POLLOUT) & zmq.POLLIN:
+                self._receive(0.0)  # a daemon that waits for this viewer to read takes nothing
 
     def _next(self) -> int:
         self._id += 1

@@ -41,6 +41,8 @@ from hoptui.protocol import codec, messages
 log = logging.getLogger("hoptui.daemon")
 
 UNWATCHED_HZ, HOST_HZ = 1.0, 1.0
+FORWARD_AGAIN_S = 0.02
+"""How soon a command that a run did not accept is sent again."""
 BURST = 64
 """Messages taken from one socket before it is the others' turn."""
 
@@ -191,7 +193,8 @@ class Server:
         for pipe, sampler in list(self._pipes.items()):
             if pipe in ready:
                 self._read(sampler, pipe)
-        self._lives.ended(ready, time.monotonic())
+        self._lives.ended(ready, time.monotonic(), unread=self._runs.more)
+        self._run_desk.pump()
 
     def _listen(self) -> None:
         """Let runs wake the loop if a message may be urgent: a run has just connected, or a command is
@@ -394,6 +397,8 @@ class Server:
             return 0
         now = time.monotonic()
         until = min(next_tick, self._serve_by(), self._lives.next_deadline() or math.inf)
+        if self._run_desk.waiting:
+            until = min(until, now + FORWARD_AGAIN_S)
         if self._viewer_desk.count:
             until = min(until, now + self._timings.heard_s)
         return max(0, int((until - now) * 1000) + 1)

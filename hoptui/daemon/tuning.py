@@ -162,7 +162,7 @@ PROGRESS_NS = 1_000_000_000
 ON_DISK_S = 30.0
 """The cost of trials is written to disk this often."""
 
-Forward = Callable[[Command, TrackedRun], bool]
+Forward = Callable[[Command, TrackedRun], object]
 
 
 class TunerController:

@@ -54,7 +54,9 @@ class Filter(NamedTuple):
 
     def wants(self, record: CommandRecord) -> bool:
         """Return whether the filter selects a command."""
-        if not record.stage.startswith(self.stage) or not author_word(record.origin).startswith(self.by):
+        if not vocabulary.stage_name(record).startswith(self.stage) or not author_word(
+            record.origin
+        ).startswith(self.by):
             return False
         parts = (
             author(record.origin),

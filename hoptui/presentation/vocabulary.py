@@ -10,7 +10,7 @@ from hoptui.domain.targets import Standing
 from hoptui.domain.tuning import WORK_PER_JOULE, Measured
 from hoptui.presentation import numbers, sentences
 from hoptui.protocol.authors import author
-from hoptui.protocol.messages import CommandRecord, Event, RunState, Stage, State, Vital
+from hoptui.protocol.messages import FATE_UNKNOWN, CommandRecord, Event, RunState, Stage, State, Vital
 
 
 class Word(NamedTuple):
@@ -44,6 +44,9 @@ STAGES: dict[Stage, Word] = {
     "reverted": Word("↶", "reverted"),
     "voided": Word("↻", "voided"),
 }
+
+FATE = Word("?", "unknown")
+"""For the stage of a command whose run ended before it said what became of it."""
 
 STANDINGS: dict[Standing, Word] = {
     "met": Word("✓", "met"),
@@ -99,10 +102,20 @@ def change(record: CommandRecord) -> str:
     return asked
 
 
+def stage_name(record: CommandRecord) -> str:
+    """Return the name of the stage, as filters and `--json` have it."""
+    return FATE.text if record.code == FATE_UNKNOWN else record.stage
+
+
+def stage_word(record: CommandRecord) -> Word:
+    """Return the word for the stage of a command. What became of some that a run had is unknown."""
+    return FATE if record.code == FATE_UNKNOWN else STAGES[record.stage]
+
+
 def stage_text(record: CommandRecord) -> str:
     """Return the stage: `applied at 1 205, took 0.21 s`, `scheduled for 1 205`, `rejected: lr = 2 is out
     of bounds …`."""
-    word = STAGES[record.stage].text
+    word = stage_word(record).text
     match record.stage:
         case "applied" if record.step is not None:
             word = ", ".join(

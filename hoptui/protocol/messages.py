@@ -40,6 +40,10 @@ FINAL: frozenset[Stage] = frozenset(
 )
 NOT_AS_ASKED = "not_as_asked"
 """The code of an applied command whose knob reads back a different value."""
+FATE_UNKNOWN = "fate_unknown"
+"""The code of a command that was given to a run that ended before it said what became of it.
+
+Its stage is `voided`, which older peers know. It is shown as `unknown`."""
 State = Literal["live", "busy", "paused", "unresponsive", "exited"]
 
 
@@ -187,10 +191,14 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):
 
 
 class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
-    """The run ends by itself."""
+    """The run ends by itself.
+
+    `told`: the final outcome of every command that this process received was sent before.
+    """
 
     reason: Literal["finished", "stopped", "exception"]
     detail: str = ""
+    told: bool = False
 
 
 # daemon -> run ----------------------------------------------------------------------------------------------
@@ -199,7 +207,8 @@ class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
 class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     """The answer to RunHello. `epoch` is this process's.
 
-    `since` is the stamp of the last row the daemon has on disk. The run sends newer ones again.
+    `since` is the stamp of the last row the daemon has on disk. The run sends newer ones again. `acks`: the
+    daemon acknowledges final outcomes.
     """
 
     protocol: int
@@ -207,6 +216,13 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     version: str
     epoch: int
     since: int = 0
+    acks: bool = False
+
+
+class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, tag="outcome.ack"):
+    """The daemon has these final outcomes: stages by the id of their command."""
+
+    stages: dict[str, Stage]
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="run.hold"):
@@ -543,7 +559,7 @@ def as_asked(done: Outcome | CommandRecord) -> bool:
 
 
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
-ToRun = RunWelcome | Command | Hold | Retire | Error
+ToRun = RunWelcome | Acknowledgement | Command | Hold | Retire | Error
 FromViewer = ViewerHello | Command | Lease | Tune | SetTargets | Fetch | Query | ViewerBye | Shutdown
 ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Tuned | TargetsSet | Error
 Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler

@@ -73,6 +73,14 @@ class CommandExecution:
             knob = self._declarations.knobs[name]
             knob.revert(knob.value, reason)
 
+    def void_restart(self, reason: str) -> None:
+        """Void the commands that wait for a new process: the run ends instead."""
+        why = fact("run_ended", reason=reason)
+        self._state.inbox.done.extend(
+            Outcome(id=each.command, stage="voided", code=why.code, fields=why.fields)
+            for each in self.waiting.values()
+        )
+
     def hand_over(self, where: str, began_ns: int) -> None:
         """Leave the waiting commands to the process that replaces this one."""
         state, waiting = self._state, tuple(self.waiting.values())

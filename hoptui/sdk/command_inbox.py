@@ -14,11 +14,11 @@ from typing import Any
 from msgspec import structs
 
 from hoptui.domain import traces
-from hoptui.domain.facts import fact
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, check_value
 from hoptui.domain.traces import MOST_TRACED
 from hoptui.protocol.authors import author
-from hoptui.protocol.messages import FINAL, Command, Outcome
+from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, Command, Outcome, Stage
 from hoptui.sdk.knobs import LiveKnob
 
 REMEMBERED = 4096
@@ -47,7 +47,8 @@ class CommandInbox:
     """Receives commands in the link thread and hands them to the training thread.
 
     `epoch` is the restart that commands must name. `refusal` holds the fields of the answer if no knob
-    of this run can change, None if they can.
+    of this run can change, None if they can. `unacknowledged` are the final outcomes that the daemon has not
+    confirmed, by id.
     """
 
     def __init__(self, knobs: Mapping[str, LiveKnob[Any]], verbs: Callable[[], tuple[str, ...]]) -> None:
@@ -55,10 +56,12 @@ class CommandInbox:
         self.refusal: dict[str, Any] | None = None
         self.due: deque[DueCommand] = deque()
         self.done: deque[Outcome] = deque()
+        self.unacknowledged: dict[str, Outcome] = {}
         self._knobs = knobs
         self._verbs = verbs
         self._seen: OrderedDict[str, Outcome] = OrderedDict()
         self._pending: dict[str, DueCommand] = {}
+        self._lanes: dict[str, str] = {}  # of the commands in `_pending`
 
     def receive(self, command: Command, now: float, next_step: int) -> list[Outcome]:
         """Return the answers to a command. A repeated id gets its last answer again, and nothing else."""
@@ -73,9 +76,11 @@ class CommandInbox:
         )
         older = self._pending.get(lane)
         if older is not None and older.claim():
+            self._lanes.pop(older.command.id, None)
             answers.append(self._remember(superseded(older.command.id, command)))
         due = DueCommand(command, now + command.ttl_s if command.ttl_s > 0 else None)
         self._pending[lane] = due
+        self._lanes[command.id] = lane
         answers.append(self._remember(Outcome(id=command.id, stage="scheduled", step=next_step)))
         self.due.append(due)
         return answers
@@ -86,12 +91,42 @@ class CommandInbox:
         while self.done:
             outcome = self._remember(self.done.popleft())
             finished.append(outcome)
-            self._pending = {lane: due for lane, due in self._pending.items() if due.command.id != outcome.id}
+            lane = self._lanes.pop(outcome.id, None)
+            due = self._pending.get(lane) if lane is not None else None
+            if lane is not None and due is not None and due.command.id == outcome.id:
+                del self._pending[lane]
         return finished
 
-    def final_outcomes(self) -> list[Outcome]:
-        """Return the newest final outcomes, for a daemon that may have missed them."""
-        return [o for o in list(self._seen.values())[-64:] if o.stage in FINAL and o.stage != "rejected"]
+    def outcomes_since(self, *, anew: bool) -> list[Outcome]:
+        """Return what the daemon may lack: the open stages, and the final ones that it has not acknowledged.
+
+        `anew`: this daemon knows only what the one before wrote to disk. It gets every final outcome.
+        """
+        known = list(self._seen.values())
+        return [o for o in known if anew or o.stage not in FINAL or o.id in self.unacknowledged]
+
+    def acknowledge(self, stages: Mapping[str, Stage]) -> None:
+        """Forget that these final outcomes are to be sent again."""
+        for command, stage in stages.items():
+            if (known := self.unacknowledged.get(command)) is not None and known.stage == stage:
+                del self.unacknowledged[command]
+
+    def end(self, why: Fact) -> None:
+        """Void the commands that no boundary will carry out (link thread, after the last boundary).
+
+        A command that a boundary has taken and not finished may have taken effect or not.
+        """
+        for due in list(self.due):
+            if due.claim():
+                self._void(due.command.id, why)
+        self.due.clear()
+        told = {outcome.id for outcome in self.done}
+        for outcome in list(self._seen.values()):
+            if outcome.stage not in FINAL and outcome.code != "restarting" and outcome.id not in told:
+                self._void(outcome.id, fact(FATE_UNKNOWN, why=why))
+
+    def _void(self, command: str, why: Fact) -> None:
+        self.done.append(Outcome(id=command, stage="voided", code=why.code, fields=why.fields))
 
     def take_due(self, now: float) -> list[Command]:
         """Return the commands to carry out at this boundary, in order of arrival (training thread)."""
@@ -110,8 +145,11 @@ class CommandInbox:
     def _remember(self, outcome: Outcome) -> Outcome:
         self._seen[outcome.id] = outcome
         self._seen.move_to_end(outcome.id)
+        if outcome.stage in FINAL:
+            self.unacknowledged[outcome.id] = outcome
         while len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
+            gone, _ = self._seen.popitem(last=False)
+            self.unacknowledged.pop(gone, None)
         return outcome
 
     def _problem(self, command: Command) -> Outcome | None:

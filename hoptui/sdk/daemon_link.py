@@ -17,8 +17,11 @@ import time
 from collections import deque
 from typing import Any
 
+from msgspec import structs
+
 from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.facts import fact
 from hoptui.domain.phases import PhaseSpan
 from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
@@ -133,6 +136,8 @@ HELLO_AGAIN_S = 0.02
 ERRORS_IN_A_ROW = 5
 START_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 CLOSE_S = 1.0
+TELL_S = 0.7
+"""How long the end of a run waits for the daemon to take the outcomes of its commands."""
 DESCRIPTORS = 32
 """File descriptors that must be free. A zmq context with one socket takes eight of them."""
 
@@ -161,6 +166,9 @@ class DaemonLink:
         self._starts = 0
         self._hello_again_s = HELLO_AGAIN_S
         self._warned = False
+        self._outcomes: deque[messages.Outcome] = deque()  # in order, until ZeroMQ takes them
+        self._daemon = 0  # pid
+        self._acks = False
         self.idle = False
 
     def start(self) -> None:
@@ -237,12 +245,14 @@ class DaemonLink:
     def _turn(self, sock: Any, poller: Any, where: Addresses, zmq: Any) -> None:
         wait = self._wait_ms()
         self.idle = wait > 1000 * pacing.ROWS_EVERY_S + 1
+        full = self._welcomed and bool(self._outcomes)
+        poller.register(sock, zmq.POLLIN | zmq.POLLOUT if full else zmq.POLLIN)
         ready = dict(poller.poll(wait))
         self.idle = False
         if ready.get(self._wake_in.fileno()):
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)
-        if ready.get(sock):
+        if ready.get(sock, 0) & zmq.POLLIN:
             for _ in range(64):
                 try:
                     frames = sock.recv_multipart(zmq.NOBLOCK)
@@ -275,8 +285,8 @@ class DaemonLink:
                 self._ensure_daemon(where, now)
         if not self._welcomed:
             return
-        for outcome in state.inbox.collect_outcomes():
-            self._send(sock, zmq, outcome)
+        self._outcomes.extend(state.inbox.collect_outcomes())
+        self._send_outcomes(sock, zmq)
         if state.declarations.revision != self._revision:
             self._revision = state.declarations.revision
             self._send(sock, zmq, self._declare())
@@ -289,6 +299,14 @@ class DaemonLink:
             sock.send(codec.encode(message), zmq.NOBLOCK)
         except zmq.Again:
             return False
+        return True
+
+    def _send_outcomes(self, sock: Any, zmq: Any) -> bool:
+        """Send outcomes in order. False if some have to wait."""
+        while self._outcomes:
+            if not self._send(sock, zmq, self._outcomes[0]):
+                return False
+            self._outcomes.popleft()
         return True
 
     def _receive(self, frames: list[bytes], sock: Any, zmq: Any) -> None:
@@ -304,9 +322,11 @@ class DaemonLink:
             case messages.Command():
                 # The boundary after the iteration in progress, or during a pause this one.
                 step = state.step if state.paused_until else state.step + 1
-                for outcome in state.inbox.receive(message, time.monotonic(), step):
-                    self._send(sock, zmq, outcome)
+                self._outcomes.extend(state.inbox.receive(message, time.monotonic(), step))
+                self._send_outcomes(sock, zmq)
                 state.wake_boundary()
+            case messages.Acknowledgement(stages=stages):
+                state.inbox.acknowledge(stages)
             case messages.Hold(seconds=seconds):
                 state.renew_pause(seconds)
             case messages.Retire():
@@ -379,8 +399,10 @@ class DaemonLink:
         self._retired = False
         self._starts = 0
         self._buffer.resend_after(message.since)
-        for outcome in state.inbox.final_outcomes():
-            self._send(sock, zmq, outcome)
+        self._acks = message.acks
+        anew, self._daemon = message.pid != self._daemon, message.pid
+        self._outcomes = deque(state.inbox.outcomes_since(anew=anew))
+        self._send_outcomes(sock, zmq)
 
     def _rename(self) -> None:
         self._renamed = True
@@ -447,13 +469,33 @@ class DaemonLink:
     def _farewell(self, sock: Any, zmq: Any) -> None:
         self._collect()
         if self._greeted:  # the welcome may be in flight, and the daemon reads what follows a hello
-            for outcome in self._state.inbox.collect_outcomes():
-                self._send(sock, zmq, outcome)
+            told = self._tell_all(sock, zmq)
             while self._state.notes and self._send(sock, zmq, self._state.notes[0]):
                 self._state.notes.popleft()
             self._send_rows(sock, zmq)
             if self._bye is not None:
-                self._send(sock, zmq, self._bye)
+                self._send(sock, zmq, structs.replace(self._bye, told=told))
+
+    def _tell_all(self, sock: Any, zmq: Any) -> bool:
+        """Say what became of every command. False if the daemon does not take all of it in time."""
+        state = self._state
+        restart = fact("run_restarted", restart=state.epoch)
+        self._outcomes.extend(state.inbox.collect_outcomes())
+        state.inbox.end(fact("run_ended", reason=self._bye.reason) if self._bye is not None else restart)
+        self._outcomes.extend(state.inbox.collect_outcomes())
+        until = time.monotonic() + TELL_S
+        while not self._send_outcomes(sock, zmq):
+            if time.monotonic() > until:
+                return False
+            sock.poll(20, zmq.POLLOUT)
+        while self._acks and state.inbox.unacknowledged and time.monotonic() < until:
+            if not sock.poll(20, zmq.POLLIN):
+                continue
+            with contextlib.suppress(zmq.Again, codec.WireError):
+                said = codec.to_run(sock.recv_multipart(zmq.NOBLOCK))
+                if isinstance(said, messages.Acknowledgement):
+                    state.inbox.acknowledge(said.stages)
+        return True
 
 
 def _source(state: SharedState) -> str:

@@ -116,6 +116,8 @@ class RunCore:
         self.recorder.flush()
         if state.stopping and not detail:
             detail = f"by {state.stop_by}" if state.stop_by else ""
+        if state.rank == 0:
+            self.execution.void_restart(reason)
         if state.link is not None and state.alive:
             state.link.close(reason, clean_text(detail, 500))
         state.alive = False

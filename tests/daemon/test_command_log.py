@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.state.command_log import Book
+from hoptui.daemon.state.command_log import MOST_OPEN, Book
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.facts import fact, nested
 from hoptui.domain.tuning import Change
@@ -95,14 +95,71 @@ def test_stages_never_go_back(desk: Desk) -> None:
     assert desk.book.of("r")[0].stage == "applied"
 
 
-def test_a_repeated_command_is_sent_on_only_while_unanswered(desk: Desk) -> None:
+def test_a_repeated_command_is_sent_on_until_its_stage_is_final(desk: Desk) -> None:
     _, first = desk.submit("a")
     _, again = desk.submit("a")
     assert first == again
-    desk.says("a", "accepted", step=5)
+    desk.says("a", "scheduled", step=5)
     answer, onward = desk.submit("a")
-    assert (answer.stage, onward) == ("accepted", None)
+    assert (answer.stage, onward) == ("scheduled", first), "its outcome may be lost"
+    desk.says("a", "applied", step=5, effective=8, version=1)
+    answer, onward = desk.submit("a")
+    assert (answer.stage, onward) == ("applied", None)
     assert len(desk.book.of("r")) == 1
+
+
+ENDED = fact("run_ended", reason="killed")
+
+
+def test_what_became_of_a_command_that_a_run_had_is_unknown_if_it_did_not_tell(desk: Desk) -> None:
+    for name in ("sent", "given", "scheduled"):
+        desk.submit(name)
+    desk.book.give("given")
+    desk.book.give("scheduled")
+    desk.says("scheduled", "scheduled", step=5)
+    found = {r.id: (r.stage, r.code) for r in desk.book.void("r", ENDED, desk.t)}
+    unknown = ("voided", "fate_unknown")
+    assert found == {"sent": ("voided", "run_ended"), "given": unknown, "scheduled": unknown}
+    assert nested(desk.book.of("r")[1].fields["why"]) == ENDED
+
+
+def test_what_a_run_had_and_told_nothing_of_is_voided_if_it_told_all(desk: Desk) -> None:
+    desk.submit("a")
+    desk.book.give("a")
+    (found,) = desk.book.void("r", ENDED, desk.t, told=True)
+    assert (found.stage, found.code) == ("voided", "run_ended")
+
+
+def test_an_outcome_that_comes_late_corrects_what_was_voided(desk: Desk) -> None:
+    desk.submit("a")
+    desk.book.give("a")
+    desk.book.void("r", ENDED, desk.t)
+    found = desk.says("a", "applied", step=5, effective=8, version=1)
+    assert found is not None
+    assert (found.stage, found.effective, found.code) == ("applied", 8, "")
+    assert desk.says("a", "voided") is None
+
+
+def test_open_commands_are_kept_and_their_number_is_bounded(desk: Desk) -> None:
+    for n in range(MOST_OPEN):
+        assert desk.submit(f"c{n}")[0].stage == "sent"
+    refused, onward = desk.submit("one more")
+    assert (refused.stage, refused.code, onward) == ("rejected", "too_many_commands", None)
+    assert {r.id for r in desk.book.of("r")} >= {f"c{n}" for n in range(MOST_OPEN)}
+    desk.says("c0", "applied", effective=8, version=1)
+    assert desk.submit("another")[0].stage == "sent"
+
+
+def test_a_command_from_a_recording_is_sent_on_when_it_is_repeated_and_its_fate_is_unknown(
+    desk: Desk,
+) -> None:
+    desk.submit("a")
+    again = Desk()
+    again.book.restore(desk.records)
+    _, onward = again.submit("a")
+    assert onward is not None
+    (found,) = again.book.void("r", ENDED, again.t)
+    assert found.code == "fate_unknown", "the daemon before may have passed it on"
 
 
 def test_a_run_is_being_asked_until_it_has_said_what_became_of_every_command(desk: Desk) -> None:
@@ -272,6 +329,7 @@ def test_a_conflict_keeps_no_effective_value(desk: Desk) -> None:
 def test_history_is_bounded_and_survives_a_restart_of_the_daemon(desk: Desk) -> None:
     for i in range(2100):
         desk.submit(f"c{i}")
+        desk.says(f"c{i}", "applied", effective=8, version=i)
     kept = desk.book.of("r")
     assert (len(kept), kept[-1].id) == (2000, "c2099")
     after = Book(lambda _: None)

@@ -183,3 +183,66 @@ def test_names_that_cannot_travel_are_spelled_so_that_they_can() -> None:
     out.collect(deque([(S, 1, {"x" * 200: 1.0, "lone \ud800": 2.0, "fine": 3.0})]), 1, S)
     [part] = out.batch()
     assert set(part.names) == {"x" * 100, "lone ?", "fine"}
+
+
+def _welcome(link: DaemonLink, wire: Wire, pid: int) -> None:
+    welcome = messages.RunWelcome(protocol=1, pid=pid, version="1", epoch=link._state.epoch, acks=True)
+    link._receive([codec.encode(welcome)], wire, zmq)
+
+
+def _command(link: DaemonLink, wire: Wire, name: str) -> None:
+    command = messages.Command(id=name, run=link._state.id, epoch=link._state.epoch, verb="pause")
+    link._receive([codec.encode(command)], wire, zmq)
+
+
+def _told(wire: Wire) -> list[tuple[str, str]]:
+    return [(m.id, m.stage) for m in wire.sent if isinstance(m, messages.Outcome)]
+
+
+def test_outcomes_that_the_socket_refuses_are_sent_later_in_order(link: DaemonLink, tmp_path: Path) -> None:
+    wire = Wire()
+    _welcome(link, wire, 7)
+    wire._deaf = 3
+    _command(link, wire, "a")
+    _command(link, wire, "b")
+    assert _told(wire) == []
+    link._next_pulse = time.monotonic() + 9
+    link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
+    link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
+    both = [("a", "accepted"), ("a", "scheduled"), ("b", "accepted"), ("a", "superseded"), ("b", "scheduled")]
+    assert _told(wire) == both
+
+
+def test_final_outcomes_are_sent_again_until_they_are_acknowledged_and_all_of_them_to_a_new_daemon(
+    link: DaemonLink,
+) -> None:
+    wire = Wire()
+    _welcome(link, wire, 7)
+    for name in ("a", "b"):
+        link._state.inbox.done.append(messages.Outcome(id=name, stage="applied"))
+    link._state.inbox.collect_outcomes()
+    link._receive([codec.encode(messages.Acknowledgement(stages={"a": "applied", "b": "failed"}))], wire, zmq)
+    _welcome(link, wire, 7)
+    assert _told(wire) == [("b", "applied")]
+    _welcome(link, wire, 8)
+    assert _told(wire)[1:] == [("a", "applied"), ("b", "applied")]
+
+
+def test_a_run_that_ends_tells_what_becomes_of_each_command_it_has(link: DaemonLink) -> None:
+    wire, inbox = Wire(), link._state.inbox
+    link._hello(wire, zmq)
+    _welcome(link, wire, 7)
+    link._acks = False
+    verb: messages.Verb
+    for verb, name in (("pause", "due"), ("stop", "taken")):
+        command = messages.Command(id=name, run=link._state.id, epoch=link._state.epoch, verb=verb)
+        link._receive([codec.encode(command)], wire, zmq)
+        if name == "due":
+            waiting = inbox.due.popleft()
+    inbox.take_due(0.0)  # a boundary began it and did not come to its end
+    inbox.due.append(waiting)
+    link._bye = messages.Bye(reason="exception")
+    link._farewell(wire, zmq)
+    final = {m.id: m.code for m in wire.sent if isinstance(m, messages.Outcome) and m.stage == "voided"}
+    assert final == {"due": "run_ended", "taken": "fate_unknown"}
+    assert wire.sent[-1] == messages.Bye(reason="exception", told=True)

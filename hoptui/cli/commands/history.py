@@ -39,8 +39,9 @@ def history(
     if as_commands and json:
         raise usage("--as-commands and --json cannot be combined")
     wanted = Filter.parse(filter)
-    if wanted.stage and not any(stage.startswith(wanted.stage) for stage in vocabulary.STAGES):
-        raise usage(f"there is no stage {wanted.stage!r}; the stages are {', '.join(vocabulary.STAGES)}")
+    stages = (*vocabulary.STAGES, vocabulary.FATE.text)
+    if wanted.stage and not any(stage.startswith(wanted.stage) for stage in stages):
+        raise usage(f"there is no stage {wanted.stage!r}; the stages are {', '.join(stages)}")
     found, node, records = _asked(run)
     kept = [record for record in records if wanted.wants(record)]
     if json:
@@ -73,7 +74,7 @@ def shown(record: CommandRecord) -> dict[str, Any]:
         "to": record.wanted,
         "effective": record.effective,
         "followed": record.followed,
-        "stage": record.stage,
+        "stage": vocabulary.stage_name(record),
         "iteration": record.step,
         "code": record.code,
         "fields": record.fields,

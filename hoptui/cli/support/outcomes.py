@@ -67,7 +67,7 @@ def knob_outcome(one: Given, outcome: CommandRecord) -> dict[str, Any]:
         "knob": one.spec.name if one.spec else "",
         "from": outcome.before if outcome.before is not None else one.before,
         "to": one.value,
-        "stage": outcome.stage,
+        "stage": vocabulary.stage_name(outcome),
         "effective": outcome.effective,
         "version": outcome.version,
         "iteration": outcome.step,
@@ -92,7 +92,7 @@ def _tell(one: Given, outcome: CommandRecord, timeout_s: float, *, quiet: bool) 
         if not quiet:
             say(f"{one}  applied{at}{took}{why}")
     elif outcome.stage in FINAL:
-        warn(f"hoptui: {one}  {vocabulary.STAGES[outcome.stage].text}{why}")
+        warn(f"hoptui: {one}  {vocabulary.stage_word(outcome).text}{why}")
     else:
         warn(f"hoptui: {one}  still {_so_far(outcome)} after {timeout_s:g} s")
 

@@ -27,11 +27,13 @@ from hoptui.domain.pacing import DEFAULT
 from hoptui.node.processes import Peer
 from hoptui.protocol import VERSION, messages
 from hoptui.protocol.authors import author
-from hoptui.protocol.messages import CommandRecord
+from hoptui.protocol.messages import FINAL, Command, CommandRecord, Stage
 
 FUTURE_NS = 1_000_000_000
 LONGEST_WAIT_S = 3.0
 """The longest time before a run's message is read."""
+LONGEST_UNREAD_S = 5.0
+"""The end of a run's process is not reported while messages are unread, for so long at most."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -52,6 +54,8 @@ class RunDesk:
         self._send = send
         self._tell = tell
         self._ending = ending
+        self._unsent: dict[str, dict[str, Command]] = {}  # by run and id, in order
+        self._acks: dict[str, dict[str, Stage]] = {}  # by run
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
         """Process a message. After a hello, returns the run whose process must be watched."""
@@ -85,6 +89,8 @@ class RunDesk:
                     self._node.changed()
             case messages.Outcome():
                 self._outcome(run, message)
+                if message.stage in FINAL:
+                    self._acks.setdefault(run.id, {})[message.id] = message.stage
             case messages.Declare():
                 if run.declare(message):
                     self._node.remember(run)
@@ -100,17 +106,51 @@ class RunDesk:
                     t=message.t,
                 )
             case messages.Bye():
-                self.end(run, message.reason, message.detail)
+                self.end(run, message.reason, message.detail, told=message.told)
         return None
 
-    def forward(self, command: messages.Command, run: TrackedRun) -> bool:
-        """Forward a command to its run. False if it does not accept it now."""
-        return run.identity is not None and self._send(run.identity, command)
+    def forward(self, command: Command, run: TrackedRun) -> None:
+        """Forward a command to its run, after those that wait. It waits while the run does not accept it.
 
-    def hold(self, run: TrackedRun, seconds: float) -> None:
-        """Renew the run's pause."""
-        if run.identity is not None:
-            self._send(run.identity, messages.Hold(seconds=seconds))
+        The command log bounds how many wait.
+        """
+        self._unsent.setdefault(run.id, {}).setdefault(command.id, command)
+        self._forward_waiting(run)
+
+    def pump(self) -> None:
+        """Send acknowledgements, and the commands that wait for their runs."""
+        for run_id in list(self._unsent):
+            run = self._node.registry.get(run_id)
+            if run is None:
+                del self._unsent[run_id]
+            else:
+                self._forward_waiting(run)
+        for run_id, stages in list(self._acks.items()):
+            run = self._node.registry.get(run_id)
+            identity = run.identity if run is not None else None
+            if identity is None or self._send(identity, messages.Acknowledgement(stages=stages)):
+                del self._acks[run_id]  # a run that is gone sends its outcomes again when it is back
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a command or an acknowledgement waits for a run that does not accept it."""
+        known = map(self._node.registry.get, (*self._unsent, *self._acks))
+        return any(run is not None and run.identity is not None for run in known)
+
+    def _forward_waiting(self, run: TrackedRun) -> None:
+        waiting = self._unsent.get(run.id, {})
+        while waiting and run.identity is not None:
+            name, command = next(iter(waiting.items()))
+            if not self._send(run.identity, command):
+                return
+            del waiting[name]
+            self._node.book.give(name)
+        if not waiting:
+            self._unsent.pop(run.id, None)
+
+    def hold(self, run: TrackedRun, seconds: float) -> bool:
+        """Renew the run's pause. False if the run does not accept it now."""
+        return run.identity is not None and self._send(run.identity, messages.Hold(seconds=seconds))
 
     def retire(self) -> None:
         """Ask every run not to start another daemon."""
@@ -118,14 +158,19 @@ class RunDesk:
             if run.identity is not None:
                 self._send(run.identity, messages.Retire())
 
-    def end(self, run: TrackedRun, reason: str, detail: str) -> None:
-        """Record the end of a run: reported by the run, or because its process is gone."""
+    def end(self, run: TrackedRun, reason: str, detail: str, *, told: bool = False) -> None:
+        """Record the end of a run: reported by the run, or because its process is gone.
+
+        `told`: the run has said what became of every command that it received.
+        """
         if run.exited:
             return
         node = self._node
+        self._unsent.pop(run.id, None)
+        why = fact("run_ended", reason=reason)
         node.registry.disconnect(run)
         run.exit(reason, detail, node.clock.wall())
-        for record in node.book.void(run.id, fact("run_ended", reason=reason), node.clock.t()):
+        for record in node.book.void(run.id, why, node.clock.t(), told=told):
             self._tell(record)
         level: Literal["info", "warning"] = "info" if reason in ("finished", "stopped") else "warning"
         node.event(
@@ -193,6 +238,7 @@ class RunDesk:
         source = f"run/{run.id}"
         if kind == "epoch":
             why = fact("run_restarted", restart=run.state.epoch - 1)
+            self._unsent.pop(run.id, None)
             for record in node.book.void(run.id, why, node.clock.t(), ended=False):
                 self._tell(record)
         ring = node.rings.get(source)
@@ -206,10 +252,11 @@ class RunDesk:
                 version=VERSION,
                 epoch=run.state.epoch,
                 since=since,
+                acks=True,
             ),
         )
-        for command in node.book.unanswered(run.id):
-            self.forward(command, run)
+        self._unsent[run.id] = {command.id: command for command in node.book.unanswered(run.id)}
+        self._forward_waiting(run)
         match kind:
             case "new":
                 node.event("started", fact("run.started", pid=pid), run=run.id)
@@ -338,14 +385,17 @@ class Lives:
         self._watched[number] = run
         self._poller.register(number, zmq.POLLIN)
 
-    def ended(self, ready: Mapping[Any, int], now: float) -> None:
-        """Record which processes are gone, and end runs whose last messages have had time to arrive."""
+    def ended(self, ready: Mapping[Any, int], now: float, *, unread: bool = False) -> None:
+        """Record which processes are gone, and end runs whose last messages have had time to arrive.
+
+        `unread`: messages of runs still wait to be read.
+        """
         for number in [number for number in self._watched if number in ready]:
             run = self._watched[number]
             self._unwatch(number)
             self._gone[run.id] = (run, now + self._last_words_s)
         for name, (run, until) in list(self._gone.items()):
-            if run.exited or now >= until:
+            if run.exited or (now >= until and not (unread and now < until + LONGEST_UNREAD_S)):
                 self._silent(name)
 
     def next_deadline(self) -> float | None:

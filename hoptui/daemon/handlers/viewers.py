@@ -24,6 +24,7 @@ LONGEST_WAIT_S = 10.0
 MOST_ROWS = 4096
 WATCHED_HZ, MOST_HZ = 2.0, 10.0
 LONGEST_PAUSE_S = 3600.0
+NOT_READ = "the run does not read its messages now; try again"
 NO_LEASE = "this lease no longer exists: several dashboards may steer a run"
 
 
@@ -203,8 +204,11 @@ class ViewerDesk:
             refused = messages.LeaseState(id=lease.id, run=lease.run, reason=NO_LEASE)
             self._send(viewer.identity, refused)
             return
-        self._runs.hold(run, min(max(lease.seconds, 1.0), LONGEST_PAUSE_S))
-        self._send(viewer.identity, messages.LeaseState(id=lease.id, run=lease.run, granted=True))
+        granted = self._runs.hold(run, min(max(lease.seconds, 1.0), LONGEST_PAUSE_S))
+        answer = messages.LeaseState(
+            id=lease.id, run=lease.run, granted=granted, reason="" if granted else NOT_READ
+        )
+        self._send(viewer.identity, answer)
 
     def _answer(self, viewer: Viewer, now: float, vitals: dict[str, messages.Vital]) -> None:
         """Send a Delta if it has content, or if the time is up."""

@@ -19,6 +19,7 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.protocol.messages import (
+    FATE_UNKNOWN,
     FINAL,
     Command,
     CommandRecord,
@@ -30,6 +31,9 @@ from hoptui.tuner.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.overrides import KnobOverrides, asks
 
 KEPT = 2000
+"""Commands of a run with a final stage that stay in memory."""
+MOST_OPEN = 2000
+"""Commands of a run without a final stage. Further ones are refused at once."""
 LONGEST_HOLD_S = 3600.0
 ORDER: dict[Stage, int] = {"sent": 0, "accepted": 1, "scheduled": 2}
 
@@ -40,8 +44,9 @@ class Book:
     def __init__(self, record: Callable[[CommandRecord], None]) -> None:
         self._record = record
         self._runs: dict[str, OrderedDict[str, CommandRecord]] = {}
-        self._commands: dict[str, Command] = {}  # not answered by the run yet, in the form for sending
-        self._open: set[str] = set()  # ids of commands without a final stage
+        self._commands: dict[str, Command] = {}  # without a final stage, in the form for sending
+        self._open: dict[str, set[str]] = {}  # by run: ids of commands without a final stage
+        self._given: set[str] = set()  # ids of open commands that were passed to their runs
         self._senders: dict[str, str] = {}  # command id -> viewer
         self._overrides: dict[str, KnobOverrides] = {}  # by run
         self._seq = 0
@@ -55,12 +60,19 @@ class Book:
         send).
 
         `command.origin` is the peer that the kernel reports. A repeated id is answered with its current
-        stage, and forwarded again only while the run has not answered.
+        stage. It is forwarded again until its stage is final, because the command or its outcome may be lost
+        with a connection; the run answers a repetition with what it said last.
         """
         known = self._known(command.run, command.id)
         if known is not None:
             self._senders[command.id] = viewer
-            return known, self._commands.get(command.id)
+            gone = run is None or run.exited or run.state.epoch != known.epoch
+            if known.stage in FINAL or restarting(known) or gone:
+                return known, None
+            again = structs.replace(command, origin=known.origin, why=known.why, purpose=known.purpose)
+            if command.id not in self._commands:  # from a recording
+                self._given.add(command.id)
+            return known, self._commands.setdefault(command.id, _bounded(again))
         refusal = self._refusal(command, run)
         record = CommandRecord(
             id=command.id,
@@ -85,12 +97,7 @@ class Book:
                 self._put(record)
             return record, None
         self._senders[command.id] = viewer
-        command = structs.replace(
-            command,
-            why=record.why,
-            purpose=record.purpose,
-            hold_s=min(max(command.hold_s, 1.0), LONGEST_HOLD_S),
-        )
+        command = _bounded(structs.replace(command, why=record.why, purpose=record.purpose))
         self._commands[command.id] = command
         self._put(record)
         return record, command
@@ -102,12 +109,15 @@ class Book:
         if known is None:
             return None
         undone = known.stage == "applied" and outcome.stage == "reverted"
-        if known.stage in FINAL and not undone:
+        # The run knows better than the daemon, which voided what the run had not answered.
+        corrected = known.stage == "voided" and outcome.stage in FINAL and outcome.stage != "voided"
+        if known.stage in FINAL and not undone and not corrected:
             return None
         restarts = outcome.code == "restarting" != known.code
         if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER[known.stage] and not restarts:
             return None
-        self._commands.pop(outcome.id, None)
+        if outcome.stage in FINAL or restarts:
+            self._drop(outcome.id)
         took_effect = outcome.stage in ("applied", "failed", "reverted")
         found = self._put(
             structs.replace(
@@ -133,19 +143,24 @@ class Book:
         """Store the effect of an applied command, as far as it is known."""
         return self._put(structs.replace(self._runs[record.run][record.id], measured=measured))
 
-    def void(self, run: str, why: Fact, t: int, *, ended: bool = True) -> list[CommandRecord]:
+    def void(
+        self, run: str, why: Fact, t: int, *, ended: bool = True, told: bool = False
+    ) -> list[CommandRecord]:
         """Void pending commands after the end or a restart of a run.
 
-        A command that the run restarted for may still happen. It has `failed` only if the run ended. A
-        restart keeps the knobs that users chose; the end of the run does not.
+        What became of a command that was given to the run is unknown, unless the run has `told` all that it
+        knows. A command that the run restarted for may still happen. It
+        has `failed` only if the run ended. A restart keeps the knobs that users chose; the end of the run
+        does not.
         """
         voided = []
         for record in self.of(run):
             if record.stage in FINAL or (restarting(record) and not ended):
                 continue
-            self._commands.pop(record.id, None)
+            certain = told or (record.id in self._commands and record.id not in self._given)
+            self._drop(record.id)
             stage: Stage = "voided"
-            cause = why
+            cause = why if certain else fact(FATE_UNKNOWN, why=why)
             if restarting(record):
                 stage, cause = "failed", fact("lost_in_restart", why=why, **record.fields)
             voided.append(
@@ -159,6 +174,14 @@ class Book:
             self.overrides(run).end_process()
         return voided
 
+    def give(self, command: str) -> None:
+        """Record that a command was passed to its run, which may have carried it out from now on."""
+        self._given.add(command)
+
+    def _drop(self, command: str) -> None:
+        self._commands.pop(command, None)
+        self._given.discard(command)
+
     def unanswered(self, run: str) -> list[Command]:
         """Return the commands to send (again) to a run that has just connected."""
         return [c for c in self._commands.values() if c.run == run]
@@ -166,7 +189,7 @@ class Book:
     @property
     def asking(self) -> bool:
         """Whether the outcome of a command is still open."""
-        return bool(self._open)
+        return any(self._open.values())
 
     def sender(self, command: str) -> str:
         """Return the viewer that sent a command last, "" if unknown."""
@@ -206,9 +229,10 @@ class Book:
     def forget(self, run: str) -> None:
         """Remove all commands of a run."""
         self._overrides.pop(run, None)
+        self._open.pop(run, None)
         for record in self._runs.pop(run, OrderedDict()):
-            self._open.discard(record)
             self._senders.pop(record, None)
+            self._drop(record)
 
     def number(self, wall: float) -> int:
         """Return a sequence number that rises across restarts of the daemon: microseconds of wall time, or
@@ -223,14 +247,14 @@ class Book:
         record = structs.replace(record, seq=self.number(record.wall))
         records = self._runs.setdefault(record.run, OrderedDict())
         records[record.id] = record
+        unsettled = self._open.setdefault(record.run, set())
         if record.stage in FINAL:
-            self._open.discard(record.id)
+            unsettled.discard(record.id)
         else:
-            self._open.add(record.id)
-        while len(records) > KEPT:
-            gone, _ = records.popitem(last=False)
-            self._open.discard(gone)
-            self._commands.pop(gone, None)
+            unsettled.add(record.id)
+        while len(records) - len(unsettled) > KEPT:
+            gone = next(name for name in records if name not in unsettled)
+            del records[gone]
             self._senders.pop(gone, None)
         self._record(record)
         return record
@@ -244,6 +268,8 @@ class Book:
             return fact("restarting", name=run.state.name)
         if command.epoch != run.state.epoch:
             return fact("stale_epoch", name=run.state.name)
+        if len(self._open.get(command.run, ())) >= MOST_OPEN:
+            return fact("too_many_commands", name=run.state.name, most=MOST_OPEN)
         if command.origin.kind == "tuner" and command.knob in self.overrides(command.run).chosen:
             return fact("held_by_person", knob=command.knob)
         return None
@@ -282,6 +308,10 @@ class Book:
 def restarting(record: CommandRecord) -> bool:
     """Return whether its run has left its process for a command whose outcome is still open."""
     return record.stage == "scheduled" and record.code == "restarting"
+
+
+def _bounded(command: Command) -> Command:
+    return structs.replace(command, hold_s=min(max(command.hold_s, 1.0), LONGEST_HOLD_S))
 
 
 def _followed(known: CommandRecord, undone: Outcome) -> tuple[Change, ...]:

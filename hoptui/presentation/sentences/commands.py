@@ -72,12 +72,14 @@ SENTENCES: Mapping[str, Entry] = {
     ),
     "pending_conflict": "{by} was first: {knob} → {value:value} is already scheduled",
     "recording": "this is a recording: the run cannot be steered from here",
+    "too_many_commands": "{name} has {most} commands that are not settled; try again later",
     "held_by_person": "a user set {knob}: the tuner leaves it alone until it is released",
     # replaced, too late, or lost with a process
     "later_command": "a later command of {by} took its place",
     "no_boundary": "no boundary came within {ttl_s:g} s",
     "run_ended": "the run ended: {reason}",
     "run_restarted": "the run restarted (restart {restart})",
+    "fate_unknown": "it was given to the run and may have taken effect: {why:fact}",
     "lost_in_restart": "{why:fact}, while restarting from {checkpoint}",
     # carried out
     "tracing": lambda fields, _: f"tracing {counted(fields['iterations'], 'iteration')}",

@@ -30,13 +30,13 @@ STAGE_INKS: dict[Stage, str] = {
 def stage(record: CommandRecord) -> Span:
     """`◷ scheduled for 1 205`, in the ink of the stage."""
     return Span(
-        f"{vocabulary.STAGES[record.stage].symbol} {vocabulary.stage_text(record)}", STAGE_INKS[record.stage]
+        f"{vocabulary.stage_word(record).symbol} {vocabulary.stage_text(record)}", STAGE_INKS[record.stage]
     )
 
 
 def stages(record: CommandRecord) -> tuple[Span, Span, Span]:
     """The stage with all that is known of it, as its word, and as its symbol alone."""
-    word = vocabulary.STAGES[record.stage]
+    word = vocabulary.stage_word(record)
     whole = stage(record)
     return whole, whole._replace(text=f"{word.symbol} {word.text}"), whole._replace(text=word.symbol)
 
@@ -151,7 +151,7 @@ def _command(view: View, record: CommandRecord, width: int, *, whole: bool) -> l
     ink = STAGE_INKS[record.stage]
     start: Line = (
         _when(record.wall),
-        Span(f"{vocabulary.STAGES[record.stage].symbol} ", ink),
+        Span(f"{vocabulary.stage_word(record).symbol} ", ink),
         *_where(view, record.run),
         Span(vocabulary.change(record)),
     )

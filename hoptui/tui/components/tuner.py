@@ -316,7 +316,7 @@ def trials(view: View) -> list[TrialRow]:
         return [
             TrialRow(
                 wall=c.wall,
-                word=vocabulary.STAGES[c.stage],
+                word=vocabulary.stage_word(c),
                 ink=STAGE_INKS[c.stage],
                 changes=vocabulary.change(c),
                 step=c.step,

@@ -190,7 +190,7 @@ def _row(view: View, record: CommandRecord, cells: HistoryColumns, room: int, *,
     spans.append(Span(vocabulary.change(record), "strong" if chosen else "", cells.change))
     spans.append(
         Span(
-            _stage(record) if cells.stage > SYMBOL else vocabulary.STAGES[record.stage].symbol,
+            _stage(record) if cells.stage > SYMBOL else vocabulary.stage_word(record).symbol,
             ink if ink != "good" else "dim",
             cells.stage,
         )
@@ -231,7 +231,7 @@ def _who(record: CommandRecord, pids: bool) -> str:
 
 
 def _stage(record: CommandRecord) -> str:
-    return " ".join(vocabulary.STAGES[record.stage])
+    return " ".join(vocabulary.stage_word(record))
 
 
 def _at(record: CommandRecord) -> str:

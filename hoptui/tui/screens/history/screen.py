@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from hoptui.model.command_history import Filter, again, named, newest_first
 from hoptui.model.store import MOST_COMMANDS
-from hoptui.presentation import numbers
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.actions import bindings, of
@@ -178,7 +178,8 @@ class HistoryScreen(LiveScreen):
 
     def action_next_stage(self) -> None:
         there = [
-            record.stage for record in newest_first(self._every(self.view()), self.wanted._replace(stage=""))
+            vocabulary.stage_name(record)
+            for record in newest_first(self._every(self.view()), self.wanted._replace(stage=""))
         ]
         self.narrow(self.wanted._replace(stage=_after(self.wanted.stage, there)))
 

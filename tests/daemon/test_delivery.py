@@ -1,0 +1,136 @@
+"""Commands and outcomes on their way between daemon and run: nothing is lost where a socket is full."""
+
+from __future__ import annotations
+
+import collections
+import os
+import signal
+import time
+from pathlib import Path
+
+from hoptui.client.session import Session
+from hoptui.protocol import messages
+from hoptui.protocol.messages import FINAL, Acknowledgement, Command, Outcome
+from tests.conftest import TestNode, until
+from tests.daemon.quiet_node import ANA, RUN, QuietNode
+
+
+class Line:
+    """The way to a run: takes messages while it is `open`."""
+
+    def __init__(self, quiet: QuietNode) -> None:
+        self.open = True
+        self.sent: list[messages.ToRun] = []
+        self.quiet = quiet
+        quiet.runs._send = self._send
+
+    def _send(self, _: bytes, message: messages.ToRun) -> bool:
+        if self.open:
+            self.sent.append(message)
+        return self.open
+
+    def command(self, name: str) -> None:
+        node, run = self.quiet.node, self.quiet.run
+        command = Command(id=name, run=RUN, epoch=1, verb="set", knob="lr", value=0.1, origin=ANA)
+        _, onward = node.book.submit(command, run, "v1", 1.0, self.quiet.now)
+        assert onward is not None
+        self.quiet.runs.forward(onward, run)
+
+    @property
+    def commands(self) -> list[str]:
+        return [m.id for m in self.sent if isinstance(m, Command)]
+
+
+def test_commands_that_a_run_does_not_accept_now_are_sent_later_in_order(quiet: QuietNode) -> None:
+    line = Line(quiet)
+    line.command("a")
+    line.open = False
+    line.command("b")
+    line.command("c")
+    assert (line.commands, quiet.runs.waiting) == (["a"], True)
+    line.open = True
+    line.command("d")
+    quiet.runs.pump()
+    assert (line.commands, quiet.runs.waiting) == (["a", "b", "c", "d"], False)
+
+
+def test_a_command_that_never_left_the_daemon_is_voided_and_one_that_did_is_unknown(quiet: QuietNode) -> None:
+    line = Line(quiet)
+    line.command("a")
+    line.open = False
+    line.command("b")
+    line.command("a")  # the viewer asks again
+    quiet.runs.end(quiet.run, "killed", "")
+    assert {r.id: r.code for r in quiet.node.book.of(RUN)} == {"a": "fate_unknown", "b": "run_ended"}
+
+
+def test_final_outcomes_are_acknowledged_until_the_run_has_the_acknowledgement(quiet: QuietNode) -> None:
+    line = Line(quiet)
+    line.command("a")
+    line.open = False
+    for stage in ("accepted", "applied"):
+        quiet.runs.receive(b"n1", None, Outcome(id="a", stage=stage, effective=0.1, version=1))
+    quiet.runs.pump()
+    assert not any(isinstance(m, Acknowledgement) for m in line.sent)
+    line.open = True
+    quiet.runs.pump()
+    assert line.sent[-1] == Acknowledgement(stages={"a": "applied"})
+    assert not quiet.runs.waiting
+
+
+def test_a_lease_that_does_not_reach_its_run_is_not_granted(quiet: QuietNode) -> None:
+    line = Line(quiet)
+    assert quiet.runs.hold(quiet.run, 60.0)
+    line.open = False
+    assert not quiet.runs.hold(quiet.run, 60.0)
+
+
+SCRIPT = """
+import sys, time, hoptui
+log = open(sys.argv[1], "a", buffering=1)
+run = hoptui.connect("burst")
+for n in range(100):
+    run.knob(f"k{n}", 0, min=0, max=10**6, effect="speed", apply=lambda v: log.write(f"{v}\\n"))
+for i in run.iterations():
+    time.sleep(0.01)
+    if sys.argv[2] == "end" and i == 60:
+        break
+"""
+COMMANDS = 400
+
+
+def _burst(node: TestNode, tmp_path: Path, how: str) -> None:
+    calls = tmp_path / "calls"
+    child = node.start(SCRIPT, str(calls), how)
+    viewer = node.viewer()
+    found = until(lambda: (r := viewer.run("burst")) and len(r.knobs) == 100 and r, what="the knobs")
+    with Session(node.where) as session:
+        if how == "stop":
+            os.kill(child.pid, signal.SIGSTOP)
+        names = {
+            session.submit(found, "set", knob=f"k{value % 100}", value=value): value
+            for value in range(1, COMMANDS + 1)
+        }
+        os.kill(child.pid, signal.SIGCONT)
+        end = time.monotonic() + 10.0
+        told = {
+            value: session.outcome(name, timeout_s=max(0.0, end - time.monotonic()))
+            for name, value in names.items()
+        }
+    called = collections.Counter(map(int, calls.read_text().split())) if calls.exists() else {}
+    assert [v for v, record in told.items() if record.stage not in FINAL] == []
+    assert [v for v, record in told.items() if (record.stage == "applied") != bool(called.get(v))] == []
+    assert [v for v, count in called.items() if count > 1] == []
+    assert not any(record.code == "fate_unknown" for record in told.values())
+
+
+def test_a_burst_of_commands_is_told_truthfully(node: TestNode, tmp_path: Path) -> None:
+    _burst(node, tmp_path, "go on")
+
+
+def test_a_burst_at_a_stopped_run_is_told_truthfully(node: TestNode, tmp_path: Path) -> None:
+    _burst(node, tmp_path, "stop")
+
+
+def test_a_burst_at_the_end_of_a_run_is_told_truthfully(node: TestNode, tmp_path: Path) -> None:
+    _burst(node, tmp_path, "end")
