@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from hoptui.domain.columns import Columns, run_of
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
-from hoptui.recording import Recording, RecordingError, library
+from hoptui.recording import Recording, RecordingError, library, stored_json
 from hoptui.recording.ingest import this_boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
 from hoptui.recording.pyramid import buckets
@@ -140,8 +138,10 @@ class History:
         for _, path in recent[-RESTORED:]:
             try:
                 with Recording.open(path, boot=this_boot(), still=library.at_rest(path)) as recording:
-                    found.append(_found(recording))
-            except (RecordingError, msgspec.DecodeError, RecursionError, ValueError) as error:
+                    known = _found(recording)
+                if known is not None:
+                    found.append(known)
+            except RecordingError as error:
                 log.warning("%s is ignored: %s", path, error)
         return found
 
@@ -166,7 +166,7 @@ class History:
             self._unopened.pop(run, None)
             opened = self._open[run] = _Open(recording)
             self.problem = ""
-        opened.recording.remember(RUN, msgspec.json.encode(known))
+        opened.recording.remember(RUN, stored_json.encode(known))
         self.node((run,), node)
         if new:  # write at once, so that the recording names its run even if the daemon is killed
             self._flush(opened)
@@ -309,11 +309,11 @@ def _plain(run: str) -> bool:
     return Path(run).name == run and run not in ("", ".", "..")
 
 
-def _found(recording: Recording) -> RecordedRun:
-    raw = recording.recall(RUN)
-    if raw is None:
-        raise ValueError("it does not name its run")
-    known = msgspec.json.decode(raw, type=KnownRun)
+def _found(recording: Recording) -> RecordedRun | None:
+    """Return what a recording knows of its run, None if it is of a node without one."""
+    known = library.known_run(recording)
+    if known is None:
+        return None
     run = known.state.run
     newest = None
     last = recording.last_t(f"run/{run}")

@@ -22,6 +22,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from hoptui.recording import limits
+
 MOST_DIGITS = 9
 _LEVEL, _MEM_LEVEL = 6, 4
 _EXACT = 1 << 53  # whole numbers below it are exact in float64
@@ -93,18 +95,20 @@ class Packed:
     """
 
     def __init__(self, blob: bytes, rows: int) -> None:
-        self._rows = rows
+        self._rows = limits.count(rows, limits.MOST_ROWS)
+        start = 4 + int.from_bytes(limits.inflated_start(blob, 4), "little")
+        if start > limits.MOST_RECORD_BYTES:
+            raise ValueError(f"a directory of {start} bytes")
         try:
-            raw = zlib.decompress(blob)
-            start = 4 + int.from_bytes(raw[:4], "little")
-            directory = _directory.decode(raw[4:start])
-        except (zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+            directory = _directory.decode(limits.inflated_start(blob, start)[4:])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(str(error)) from None
+        if 8 * rows * len(directory.columns) > limits.MOST_RAW_BYTES:
+            raise ValueError(f"a block of {rows} rows and {len(directory.columns)} columns")
         self._forms = directory.columns
         self._first: list[int] = [0, *accumulate(map(_planes, self._forms))]
-        if sorted(directory.order) != list(range(self._first[-1])) or (
-            len(raw) != start + rows * self._first[-1]
-        ):
+        raw = limits.inflated(blob, start + rows * self._first[-1])
+        if sorted(directory.order) != list(range(self._first[-1])):
             raise ValueError(f"a block of {rows} rows whose {len(directory.order)} planes do not fit")
         self._places = {plane: start + rows * i for i, plane in enumerate(directory.order)}
         self._raw = raw

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hoptui.recording import limits
+
 APPLICATION_ID = 0x686F7074  # "hopt": identifies a recording to file(1) and to hoptui
 BUSY_TIMEOUT_MS = 2000
 WAL_LIMIT_BYTES = 4 << 20
@@ -204,6 +206,20 @@ def errors_named(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """As `errors_named`, and convert what unexpected content of a file leads to: wrong types, huge numbers.
+
+    Reading code runs in it. Any of these errors there comes from the file.
+    """
+    try:
+        with errors_named(path):
+            yield
+    except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__} in its content"
+        raise RecordingError(f"{path} is damaged: {what[:200]}") from None
+
+
+@contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """Commit at the end, roll back on any exception."""
     db.execute("BEGIN IMMEDIATE")
@@ -259,6 +275,7 @@ def _lock(path: Path, file: int) -> None:
 def _writer(path: Path, lock: int) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_MS / 1000, check_same_thread=False)
     try:
+        limits.restrict(db)
         schema = _schema(db, path)  # SQLite has opened it now, by its name
         if not os.path.samestat(path.lstat(), os.fstat(lock)):
             raise RecordingError(f"{path} is being replaced by another process")
@@ -301,6 +318,7 @@ def open_for_reading(path: Path, *, still: bool = False) -> sqlite3.Connection:
             if schema == 1:
                 for statement in STANDINS:
                     db.execute(statement)
+            db.execute("PRAGMA query_only = ON")
         except BaseException:
             db.close()
             raise
@@ -314,8 +332,10 @@ def _reader(path: Path, how: str) -> tuple[sqlite3.Connection, int]:
         isolation_level=None,
         timeout=BUSY_TIMEOUT_MS / 1000,
         check_same_thread=False,
+        factory=limits.ReaderConnection,
     )
     try:
+        limits.restrict(db)
         return db, _schema(db, path)
     except BaseException:
         db.close()
@@ -333,6 +353,13 @@ def _schema(db: sqlite3.Connection, path: Path) -> int:
             f"{path} was written by a newer hoptui (schema {version}, this one reads up to {SCHEMA}): "
             "update hoptui"
         )
+    if version > 0:
+        try:
+            limits.check_schema(db, MIGRATIONS[:version])
+        except ValueError as error:
+            raise RecordingError(f"{path} is not a recording: {error}") from None
+    elif application or tables:
+        raise RecordingError(f"{path} is not a recording: it has no version")
     return int(version)
 
 
@@ -352,4 +379,6 @@ _PHRASES = {
     sqlite3.SQLITE_READONLY: "cannot be written: it is read-only",
     sqlite3.SQLITE_NOTADB: "is not a recording",
     sqlite3.SQLITE_CORRUPT: "is damaged",
+    sqlite3.SQLITE_TOOBIG: f"is damaged: a value in it is larger than {limits.MOST_CELL_BYTES >> 20} MiB",
+    sqlite3.SQLITE_INTERRUPT: f"is damaged: a look at it takes more than {limits.MOST_STATEMENT_S:g} s",
 }

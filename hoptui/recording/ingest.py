@@ -24,6 +24,7 @@ import msgspec
 
 from hoptui.domain.columns import Columns, concatenate
 from hoptui.protocol.messages import CommandRecord, Event
+from hoptui.recording import limits
 
 Record = TypeVar("Record", Event, CommandRecord)
 
@@ -80,13 +81,13 @@ def frame_of(db: sqlite3.Connection, boot: Boot | None) -> ClockShift:
     if boot is None:
         return ClockShift(0, first or 0)
     known = db.execute("SELECT shift_ns FROM boots WHERE boot = ?", (boot.id,)).fetchone()
-    shift = int(known[0]) if known else 0 if first is None else _shift(db, boot, first)
+    shift = limits.stamp(known[0]) if known else 0 if first is None else _shift(db, boot, first)
     return ClockShift(shift, (boot.wall_offset_ns if first is None else first) + shift)
 
 
 def _first_offset(db: sqlite3.Connection) -> int | None:
     first = db.execute("SELECT wall_offset_ns FROM boots ORDER BY id LIMIT 1").fetchone()
-    return int(first[0]) if first else None
+    return limits.stamp(first[0]) if first else None
 
 
 def _shift(db: sqlite3.Connection, boot: Boot, first_offset: int) -> int:
@@ -94,6 +95,7 @@ def _shift(db: sqlite3.Connection, boot: Boot, first_offset: int) -> int:
         "SELECT max(coalesce((SELECT max(t1) FROM blocks), 0), coalesce((SELECT max(t1) FROM arrivals), 0),"
         " coalesce((SELECT max(t) FROM events), 0))"
     ).fetchone()
+    limits.stamp(last)
     shift = boot.wall_offset_ns - first_offset
     return shift if boot.now + shift > last else int(last) + 1 - boot.now
 
@@ -145,13 +147,8 @@ def decode(source: str, arrival: Arrival) -> Columns:
         ValueError: they are damaged.
     """
     names = decode_names(arrival.names)
-    try:
-        raw = zlib.decompress(arrival.body)
-    except zlib.error as error:
-        raise ValueError(str(error)) from None
-    width = 8 * arrival.rows
-    if len(raw) != width * (2 + len(names)):
-        raise ValueError(f"{arrival.rows} rows have {len(raw)} bytes for {len(names)} names")
+    width = 8 * limits.count(arrival.rows, limits.MOST_ROWS)
+    raw = limits.inflated(arrival.body, width * (2 + len(names)))
     return Columns(
         source=source,
         names=names,
@@ -169,9 +166,12 @@ def encode_names(names: tuple[str, ...]) -> str:
 def decode_names(text: str) -> tuple[str, ...]:
     """Return the names that `encode_names` stored. Raises ValueError if the text is damaged."""
     try:
-        return _names.decode(text)
-    except msgspec.DecodeError as error:
+        names = _names.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(str(error)) from None
+    if len(names) > limits.MOST_NAMES or len(set(names)) != len(names):
+        raise ValueError(f"{len(names)} names, or a name twice")
+    return names
 
 
 def select(columns: Columns, wanted: Collection[str]) -> Columns:

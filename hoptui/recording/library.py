@@ -16,7 +16,9 @@ import msgspec
 
 from hoptui.domain.facts import fact
 from hoptui.protocol.messages import NodeState, RunState
-from hoptui.recording.database import RecordingError, errors_named
+from hoptui.protocol.ranges import check_ranges
+from hoptui.recording import stored_json
+from hoptui.recording.database import RecordingError, damage_named, errors_named
 from hoptui.recording.recording import Recording
 
 RUN, NODE = "run", "node"
@@ -32,6 +34,30 @@ class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
     process_started: int
 
 
+def known_run(recording: Recording) -> KnownRun | None:
+    """Return the run of a recording, None if it records a node without a run.
+
+    Raises:
+        RecordingError: it does not name its run, or that part is damaged.
+    """
+    raw = recording.recall(RUN)
+    if raw is not None:
+        with damage_named(recording.path):
+            return stored_json.decode(raw, KnownRun)
+    if recording.recall(NODE) is None:
+        raise RecordingError(f"{recording.path} does not name its run")
+    return None
+
+
+def known_node(recording: Recording) -> NodeState | None:
+    """Return the recorded node, None if there is none. Raises RecordingError if it is damaged."""
+    raw = recording.recall(NODE)
+    if raw is None:
+        return None
+    with damage_named(recording.path):
+        return decode_node(raw)
+
+
 def without_run(path: Path) -> str:
     """One sentence for a command that needs the run of a recording that has none."""
     return f"{path} records a node without a run: hoptui replay shows it, and hoptui export writes its rows"
@@ -39,16 +65,16 @@ def without_run(path: Path) -> str:
 
 def encode_node(node: NodeState) -> bytes:
     """Encode the node for a recording: its GPUs and its host, without its runs."""
-    return msgspec.json.encode(msgspec.structs.replace(node, runs=()))
+    return stored_json.encode(msgspec.structs.replace(node, runs=()))
 
 
 def decode_node(raw: bytes | str) -> NodeState:
     """Decode what `encode_node` returned, also in older recordings, which have sentences instead of facts.
 
     Raises:
-        msgspec.DecodeError: it is damaged.
+        ValueError: it is damaged.
     """
-    node = msgspec.json.decode(raw)
+    node = stored_json.plain(raw)
     if isinstance(node, dict):
         _recorded(node, "gpu_reason", "gpu_problem")
         gpus = node.get("gpus")
@@ -58,7 +84,9 @@ def decode_node(raw: bytes | str) -> NodeState:
                 missing = gpu.get("missing")
                 if isinstance(missing, dict):
                     gpu["missing_because"] = {name: _sentence(text) for name, text in missing.items()}
-    return msgspec.convert(node, NodeState)
+    found = msgspec.convert(node, NodeState)
+    check_ranges(found)
+    return found
 
 
 def _recorded(fields: dict[str, Any], old: str, new: str) -> None:
@@ -211,16 +239,10 @@ def _entry(path: Path) -> RecordingEntry | None:
             span, offset = recording.span(), recording.wall_offset_ns
             if span != (0, 0):
                 first, last = ((t + offset) / 1e9 for t in span)
-            raw = recording.recall(RUN)
-            alone = recording.recall(NODE) is not None
-        if raw is None:
-            problem = without_run(path) if alone else f"{path} does not name its run"
-        else:
-            state = msgspec.json.decode(raw, type=KnownRun).state
+            known = known_run(recording)
+        state, problem = (known.state, "") if known is not None else (None, without_run(path))
     except RecordingError as error:
         problem = error.reason
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = f"{path} is damaged: {error}"
     return RecordingEntry(
         path, state.run if state else path.stem, state, problem, size, modified, first, last
     )

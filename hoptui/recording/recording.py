@@ -14,9 +14,10 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import Buckets, CommandRecord, Event
-from hoptui.recording import ingest, pyramid
+from hoptui.recording import ingest, limits, pyramid
 from hoptui.recording.database import (
     RecordingError,
+    damage_named,
     errors_named,
     open_for_reading,
     open_for_writing,
@@ -65,7 +66,7 @@ class Recording:
         """
         db, lock = open_for_writing(path)
         try:
-            with errors_named(path), transaction(db):
+            with damage_named(path), transaction(db):
                 frame = ingest.enter_boot(db, boot or ingest.this_boot())
         except BaseException:
             db.close()
@@ -86,7 +87,7 @@ class Recording:
         """
         db = open_for_reading(path, still=still)
         try:
-            with errors_named(path):
+            with damage_named(path):
                 frame = ingest.frame_of(db, boot)
         except BaseException:
             db.close()
@@ -208,7 +209,8 @@ class Recording:
     def thinned_before(self) -> int | None:
         """Rows stamped before this may be deleted, with only summaries left. None: all rows are there."""
         found = self.recall(_THINNED)
-        return None if found is None else int(found) - self._frame.shift_ns
+        with damage_named(self.path):
+            return None if found is None else limits.stamp(int(found)) - self._frame.shift_ns
 
     def recall(self, key: str) -> bytes | str | None:
         """The value remembered under `key`, None if there is none."""
@@ -218,7 +220,7 @@ class Recording:
 
     def sources(self) -> dict[str, tuple[int, int, int]]:
         """Return the first stamp, the last stamp and the number of rows of each source."""
-        with errors_named(self.path):
+        with damage_named(self.path):
             found = self._tables.extents()
         shift = self._frame.shift_ns
         known = {source: (t0 - shift, t1 - shift, rows) for source, (t0, t1, rows) in found.items()}
@@ -230,7 +232,7 @@ class Recording:
 
     def span(self) -> tuple[int, int]:
         """Return the first and the last stamp of all rows and events, (0, 0) if there are none."""
-        with errors_named(self.path):
+        with damage_named(self.path):
             edges = [edge for edge in (self._tables.span(), self._records.span()) if edge is not None]
         edges += [(columns.times()[0], columns.times()[-1]) for _, columns in self._pending.sources()]
         edges += [(event.t, event.t) for event in self._pending.events.values()]
@@ -246,7 +248,7 @@ class Recording:
     def names(self, source: str, t0: int = 0, t1: int = 0) -> tuple[str, ...]:
         """Return the names that rows of a source from `t0` to `t1` may have, in order of first appearance."""
         low, high = self._asked(t0, t1)
-        with errors_named(self.path):
+        with damage_named(self.path):
             known = dict.fromkeys(self._tables.names(source, low, high))
         for part in self._pending.rows(source):
             known.update(dict.fromkeys(part.names))
@@ -338,7 +340,7 @@ class Recording:
     def _newest_stored(self, source: str) -> int:
         if source in self._newest:
             return self._newest[source]
-        with errors_named(self.path):
+        with damage_named(self.path):
             found = self._tables.newest(source)
         newest = _LEAST if found is None else found
         if self._writable:

@@ -11,16 +11,15 @@ import sqlite3
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import le
 from pathlib import Path
-from typing import NamedTuple, TypeVar
-
-import msgspec
+from typing import Any, NamedTuple, TypeVar
 
 from hoptui.domain.columns import Columns, concatenate
 from hoptui.protocol.messages import CommandRecord, Event
-from hoptui.recording import ingest
+from hoptui.recording import ingest, limits, stored_json
 from hoptui.recording.compression import Packed, pack
-from hoptui.recording.database import RecordingError, errors_named
+from hoptui.recording.database import damage_named, errors_named
 from hoptui.recording.ingest import Arrival
 from hoptui.recording.pyramid import FACTOR, GroupStats, Summary, coarsen, summarise
 
@@ -196,7 +195,7 @@ class Tables:
         """Return the stamp of the newest row, None if there is none."""
         of_blocks = self._number("SELECT max(t1) FROM blocks WHERE source = ? AND level = 0", source)
         of_arrivals = self._number("SELECT max(t1) FROM arrivals WHERE source = ?", source)
-        return max((t for t in (of_blocks, of_arrivals) if t is not None), default=None)
+        return max((limits.stamp(t) for t in (of_blocks, of_arrivals) if t is not None), default=None)
 
     def span(self) -> tuple[int, int] | None:
         """Return the first and the last stamp of all rows, None if there are none. Takes a few lookups."""
@@ -209,7 +208,8 @@ class Tables:
                 last.append(self._number(f"SELECT max(t1) FROM {where}", source))
         if not any(t is not None for t in first):
             return None
-        return min(t for t in first if t is not None), max(t for t in last if t is not None)
+        edges = [limits.stamp(t) for t in (*first, *last) if t is not None]
+        return min(edges), max(edges)
 
     def extents(self) -> dict[str, tuple[int, int, int]]:
         """Return the first stamp, the last stamp and the number of rows left of each source."""
@@ -218,7 +218,10 @@ class Tables:
             "SELECT source, level, t0, t1, rows FROM blocks"
             " UNION ALL SELECT source, 0, t0, t1, rows FROM arrivals) GROUP BY source ORDER BY source"
         )
-        return {source: (t0, t1, rows) for source, t0, t1, rows in found}
+        return {
+            _text(source): (limits.stamp(t0), limits.stamp(t1), limits.count(rows))
+            for source, t0, t1, rows in found
+        }
 
     def names(self, source: str, low: int, high: int) -> list[str]:
         """Return the names of the pieces with rows from `low` to `high`, in order of first appearance."""
@@ -228,10 +231,8 @@ class Tables:
             " UNION ALL SELECT DISTINCT names FROM arrivals WHERE source = ? AND t1 >= ? AND t0 <= ?",
             (source, low, high, source, low, high),
         ).fetchall()
-        try:
+        with damage_named(self._path):
             return list(dict.fromkeys(name for (text,) in found for name in ingest.decode_names(text)))
-        except ValueError as error:
-            raise RecordingError(f"{self._path} is damaged: {error}") from None
 
     def rows(self, source: str, low: int, high: int, names: tuple[str, ...]) -> Iterator[Columns]:
         """Yield the pieces that have rows from `low` to `high`, oldest first, uncut."""
@@ -254,6 +255,9 @@ class Tables:
 
     # internals
 
+    def _size(self) -> int:
+        return (self._number("PRAGMA page_count") or 0) * (self._number("PRAGMA page_size") or 0)
+
     def _number(self, statement: str, *values: object) -> int | None:
         found: tuple[int | None] | None = self._db.execute(statement, values).fetchone()
         return None if found is None else found[0]
@@ -266,7 +270,7 @@ class Tables:
             "source > b.source) FROM b WHERE b.source NOT NULL) SELECT source FROM a WHERE source NOT NULL "
             "UNION SELECT source FROM b WHERE source NOT NULL"
         ).fetchall():
-            yield source
+            yield _text(source)
 
     def _listed(self, source: str, low: int, high: int, which: str) -> list[Piece]:
         """List pieces in one statement, which sees one state of the file.
@@ -274,15 +278,15 @@ class Tables:
         Blocks do not change and are read later. Arrivals are read at once, because the writer may convert
         them to a block meanwhile.
         """
-        with errors_named(self._path):
+        with damage_named(self._path):
             found = self._db.execute(
                 "SELECT id, level, t0, t1, rows, entries, NULL, NULL FROM blocks"
                 f" WHERE source = ? AND t1 >= ? AND t0 <= ?{which}"
                 f" UNION ALL SELECT id, {ARRIVED}, t0, t1, rows, rows, names, body FROM arrivals"
                 " WHERE source = ? AND t1 >= ? AND t0 <= ? ORDER BY 4, 1",
                 (source, low, high, source, low, high),
-            ).fetchall()
-        return [Piece(*row) for row in found]
+            )
+            return [_piece(row) for row in limits.bounded(found, self._size())]
 
     def _chosen(
         self, source: str, levels: dict[int, list[Piece]], level: int, low: int, high: int, finest_ns: float
@@ -336,19 +340,21 @@ class Tables:
             ).fetchone()
         if found is None:
             return None
-        try:
+        with damage_named(self._path):
             known = ingest.decode_names(found[0])
             if piece.level:
-                return decode_summary(known, piece.entries, found[1], names)
-            return decode(source, known, piece.entries, found[1], names)
-        except ValueError as error:
-            raise RecordingError(f"{self._path} is damaged: {error}") from None
+                summary = decode_summary(known, piece.entries, found[1], names)
+                _check_times(piece, summary.t)
+                return summary
+            part = decode(source, known, piece.entries, found[1], names)
+            _check_times(piece, part.times())
+            return part
 
     def _arrived(self, source: str, arrival: Arrival) -> Columns:
-        try:
-            return ingest.decode(source, arrival)
-        except ValueError as error:
-            raise RecordingError(f"{self._path} is damaged: {error}") from None
+        with damage_named(self._path):
+            part = ingest.decode(source, arrival)
+            _check_times(arrival, part.times())
+            return part
 
     def _arrive(self, source: str, columns: Columns) -> None:
         self._db.execute(
@@ -364,7 +370,7 @@ class Tables:
             " WHERE source = ? AND level = ? AND (? IS NULL OR t1 > ?) ORDER BY t1",
             (source, level, covered, covered),
         )
-        return [Piece(*row) for row in found]
+        return [_piece(row) for row in found]
 
     def _raise(self, source: str, level: int, pieces: list[Piece]) -> None:
         parts = [self._part(source, piece, ()) for piece in pieces]
@@ -391,6 +397,27 @@ class Tables:
             (source, level, *extent, text, body),
         )
         self._grown.add(source)
+
+
+def _piece(row: tuple[Any, ...]) -> Piece:
+    piece = Piece(*row)
+    limits.stamp(piece.t0)
+    limits.stamp(piece.t1)
+    limits.count(piece.rows)
+    limits.count(piece.entries, limits.MOST_ROWS)
+    return piece
+
+
+def _text(cell: object) -> str:
+    if not isinstance(cell, str):
+        raise ValueError(f"a source is {cell!r:.40}")
+    return cell
+
+
+def _check_times(piece: Piece | Arrival, times: array[int]) -> None:
+    """Check that rows rise within the bounds of their piece. Raises ValueError."""
+    if times and (times[0] < piece.t0 or times[-1] > piece.t1 or not all(map(le, times, times[1:]))):
+        raise ValueError("rows that are out of order")
 
 
 Record = TypeVar("Record", Event, CommandRecord)
@@ -431,25 +458,29 @@ class Records:
 
     def recall(self, key: str) -> bytes | str | None:
         """Return a stored value, None if there is none."""
-        with errors_named(self._path):
+        with damage_named(self._path):
             found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        value: bytes | str | None = found and found[0]
-        return value
+            return None if found is None else _json_cell(found[0])
 
     def span(self) -> tuple[int, int] | None:
         """Return the first and the last stamp of the events, None if there are none."""
-        with errors_named(self._path):
+        with damage_named(self._path):
             first, last = self._db.execute("SELECT min(t), max(t) FROM events").fetchone()
-        return None if first is None else (first, last)
+            return None if first is None else (limits.stamp(first), limits.stamp(last))
 
     def _found(self, statement: str, after: int, kind: type[Record]) -> list[Record]:
-        with errors_named(self._path):
-            found = self._db.execute(statement, (after,)).fetchall()
-        try:
-            return [msgspec.json.decode(text, type=kind) for (text,) in found]
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise RecordingError(f"{self._path} is damaged: {error}") from None
+        with damage_named(self._path):
+            size = [self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")]
+            found = self._db.execute(statement, (after,))
+            texts = [_json_cell(text) for (text,) in limits.bounded(found, size[0] * size[1])]
+            return [stored_json.decode(text, kind) for text in texts]
+
+
+def _json_cell(cell: object) -> bytes | str:
+    if not isinstance(cell, bytes | str) or len(cell) > limits.MOST_RECORD_BYTES:
+        raise ValueError(f"a value is {cell!r:.40}")
+    return cell
 
 
 def _json(record: Event | CommandRecord) -> str:
-    return msgspec.json.encode(record).decode()
+    return stored_json.encode(record).decode()

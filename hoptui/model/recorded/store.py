@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from msgspec import structs
 
 from hoptui.domain.devices import GpuInfo, GpuProcess
@@ -26,7 +25,6 @@ from hoptui.model.series import FORGET, NAN, SeriesWindow, bucketed
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
 from hoptui.recording import Recording, RecordingError, library
-from hoptui.recording.library import NODE, RUN, KnownRun, decode_node
 
 BACK_PAGES = 3  # how far back to look for a value that the newest rows lack
 
@@ -406,15 +404,8 @@ class RecordedStore:
 
 def _known_run(recording: Recording) -> RunState:
     """Return the last known state of the run, `NO_RUN` in a recording of a node alone."""
-    raw = recording.recall(RUN)
-    if raw is None:
-        if recording.recall(NODE) is not None:
-            return NO_RUN
-        raise RecordingError(f"{recording.path} does not name its run")
-    try:
-        return msgspec.json.decode(raw, type=KnownRun).state
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RecordingError(f"{recording.path} is damaged: {error}") from None
+    known = library.known_run(recording)
+    return NO_RUN if known is None else known.state
 
 
 def _span(recording: Recording, commands: Sequence[CommandRecord]) -> tuple[int, int]:
@@ -427,12 +418,8 @@ def _span(recording: Recording, commands: Sequence[CommandRecord]) -> tuple[int,
 
 def _node(recording: Recording, sources: dict[str, tuple[int, int, int]]) -> NodeState:
     """Return the recorded node, else one derived from the sources."""
-    raw = recording.recall(NODE)
-    if raw is not None:
-        try:
-            remembered = decode_node(raw)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise RecordingError(f"{recording.path} is damaged: {error}") from None
+    remembered = library.known_node(recording)
+    if remembered is not None:
         return structs.replace(
             remembered,
             wall_offset_ns=recording.wall_offset_ns,
