@@ -320,3 +320,11 @@ def test_the_steady_rate_is_that_of_the_device_and_not_of_who_queues(monkeypatch
     monkeypatch.setattr(session, "wait_for", gpu.wait)
     result, _ = trained(small_job(iterations=20, evaluate_every=5))
     assert result.steady_env_steps_per_s == pytest.approx(8 * 16)
+
+
+@pytest.mark.parametrize(("asked", "used"), [(4, ""), (64, "16"), (6, "4"), (5, "4")])
+def test_another_sequence_length_than_asked_for_is_told(asked: int, used: str) -> None:
+    knobs = {"policy": "tiny", "context": 4, "sequence_len": asked, "rollout_len": 16, "epochs": 1}
+    _, lines = trained(small_job(iterations=1, knobs=knobs))
+    told = [line for line in lines if line.startswith("sequence_len")]
+    assert [line.split(" is ")[0] for line in told] == ([f"sequence_len {asked}: {used}"] if used else [])

@@ -326,6 +326,12 @@ def introduction(
         f"seed {plan.seed}, {state.precision}, compile {state.mode}, {where}"
     )
     yield from sizes(state)
+    rollout, asked = state.collector.rollout, state.config.sequence_len
+    if "sequence_len" in job.knobs and rollout.sequence != asked:
+        yield (
+            f"sequence_len {asked:,}: {rollout.sequence:,} is in effect, because a rollout has "
+            f"{rollout.length:,} steps"
+        )
     yield memory_line(state.device, state.ranks.local_world)
     if saved:
         yield f"resumed after iteration {state.iteration:,} and {state.env_steps:,} env steps"
