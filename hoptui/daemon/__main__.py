@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import logging.handlers
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,13 +42,17 @@ def main(timings: Timings | None = None) -> int:
     except DescriptorsError as error:
         print(f"hoptui.daemon: {error}", file=sys.stderr)
         return 1
+    try:
+        handler = _log_to(where.log)
+    except OSError as error:
+        print(f"hoptui.daemon: {where.log} cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
     if detach and _detach():
         return 0
     from hoptui.daemon.server import Server
     from hoptui.daemon.sockets import AlreadyRunningError
     from hoptui.domain.pacing import DEFAULT
 
-    handler = logging.handlers.RotatingFileHandler(where.log, maxBytes=1 << 20, backupCount=2)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("hoptui").addHandler(handler)
     logging.getLogger("hoptui").setLevel(logging.INFO)
@@ -64,6 +70,17 @@ def main(timings: Timings | None = None) -> int:
         logging.getLogger("hoptui.daemon").exception("the daemon ends because of an internal error")
         return 1
     return 0
+
+
+def _log_to(path: Path) -> logging.handlers.RotatingFileHandler:
+    """Return the handler for the log. A pipe in its place would block.
+
+    Raises:
+        OSError: it cannot be written, or is not a regular file.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return logging.handlers.RotatingFileHandler(path, maxBytes=1 << 20, backupCount=2)
 
 
 def _options(arguments: list[str]) -> tuple[bool, str]:

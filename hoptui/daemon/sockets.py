@@ -255,6 +255,8 @@ def write(path: Path, metrics: str) -> None:
 def metrics_left_behind(path: Path) -> str:
     """Return where a daemon that was killed since the boot served metrics, "" if nowhere."""
     try:
+        if not path.is_file():  # a pipe would block
+            return ""
         info = json.loads(path.read_text())
         return str(info["metrics"]) if info["boot"] == this_boot().id else ""
     except (OSError, ValueError, KeyError, TypeError):

@@ -18,6 +18,10 @@ class AddressError(Exception):
     """A path cannot be used. The text is one sentence that names it."""
 
 
+class StateError(AddressError):
+    """The directory of recordings cannot be used."""
+
+
 @dataclass(frozen=True)
 class Addresses:
     """The files of one daemon."""
@@ -56,9 +60,11 @@ def addresses(*, create: bool = True) -> Addresses:
     `HOPTUI_DIR` and `HOPTUI_STATE_DIR` override `/tmp/hoptui-<uid>` and `/var/tmp/hoptui-<uid>`.
 
     Raises:
-        AddressError: a variable is not an absolute path, or the directory is missing (with
+        AddressError: a variable is not an absolute path or not UTF-8, or the directory is missing (with
             `create=False`), a symlink, owned by another user, open to others, or its path is too long for
             a socket.
+        StateError: the directory of recordings exists, and is a symlink, owned by another user, or open to
+            others.
     """
     uid = os.getuid()
     directory = _given("HOPTUI_DIR", f"/tmp/hoptui-{uid}")
@@ -70,6 +76,15 @@ def addresses(*, create: bool = True) -> Addresses:
             f"{IPC_PATH_MAX - 4}: set HOPTUI_DIR to a shorter directory"
         )
     secure(directory, create=create)
+    try:
+        state = found.state.lstat()
+    except OSError:  # the daemon makes it, or reports why it cannot
+        return found
+    if stat.S_ISDIR(state.st_mode) or stat.S_ISLNK(state.st_mode):
+        try:
+            secure(found.state, create=False)
+        except AddressError as error:
+            raise StateError(str(error)) from None
     return found
 
 
@@ -79,6 +94,10 @@ def _given(variable: str, usual: str) -> Path:
     A relative path would give each working directory its own daemon.
     """
     path = Path(os.environ.get(variable) or usual)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise AddressError(f"{variable} is {os.fsencode(path)!r}: it must be UTF-8") from None
     if not path.is_absolute():
         raise AddressError(f"{variable} is {str(path)!r}: it must be an absolute path")
     return path

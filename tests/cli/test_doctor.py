@@ -94,6 +94,20 @@ def test_a_bad_directory_ends_the_checks(hoptui: Hoptui, daemon: FakeDaemon) -> 
     assert checks["clock"]["status"] != "unknown"
 
 
+def test_a_state_directory_open_to_others_is_not_used(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    daemon.where.state.mkdir(mode=0o700, exist_ok=True)
+    daemon.where.state.chmod(0o755)
+    code, checks = diagnose(hoptui)
+    assert code == 2
+    assert checks["state-directory"]["status"] == "failed"
+    assert checks["daemon"]["status"] == "unknown"
+    for command in (("ls",), ("ls", "--all"), ("report", "toy"), ("get", "toy"), ("daemon", "status")):
+        ended = hoptui(*command)
+        assert ended.code, command
+        assert f"{daemon.where.state} is open to others" in ended.err, command
+        assert "chmod 700" in ended.err, command
+
+
 def test_a_daemon_that_does_not_start(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -340,11 +340,11 @@ def test_full_disk_under_the_history(node: TestNode) -> None:
 
 
 def test_a_daemon_that_cannot_say_who_it_is_serves_all_the_same(node: TestNode) -> None:
-    node.where.info.with_suffix(".tmp").mkdir()  # as on a full disk, nothing can be written there
+    node.where.info.mkdir()  # as on a full disk, nothing can be written there
     child = node.start()
     until(lambda: steps_told(node) > 3, what="the run to be seen")
     assert child.poll() is None
-    assert not node.where.info.exists()
+    assert node.where.info.is_dir()
     assert f"{node.where.info} cannot be written" in node.where.log.read_text()
 
 
@@ -404,7 +404,7 @@ def test_the_daemon_is_single_and_leaves_when_idle(node: TestNode) -> None:
     codes = [child.wait(30) for child in starters]
     assert codes == [0, 0, 0, 0]
     assert not node.where.viewers.exists()
-    assert not node.where.info.exists()
+    assert node.where.info.is_dir()
 
 
 def test_removed_sockets_are_healed(node: TestNode) -> None:

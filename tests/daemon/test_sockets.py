@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -167,3 +167,17 @@ def test_a_daemon_whose_lock_another_one_has_ends(node: TestNode) -> None:
     before = max(recorded(node.where.recording(run)))
     until(lambda: max(recorded(node.where.recording(run))) > before, what="rows of the second daemon")
     assert viewer.state().history == ""
+
+
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    assert sockets.metrics_left_behind(path) == ""
+    sockets.write(path, "")
+    assert path.is_file()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_a_log_that_cannot_be_written_is_named(node: TestNode, make: Callable[[Path], None]) -> None:
+    make(node.where.log)
+    with pytest.raises(processes.StartError, match=r"daemon\.log"):
+        processes.start_daemon(node.where)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.node.addresses import IPC_PATH_MAX, AddressError, Addresses, addresses, secure
+from hoptui.node.addresses import IPC_PATH_MAX, AddressError, Addresses, StateError, addresses, secure
 from tests.golden import Golden
 
 
@@ -174,3 +174,33 @@ def test_a_relative_directory_is_refused(
     assert str(error.value).startswith(f"{variable} is {str(Path(path))!r}: ")
     assert str(error.value).endswith("absolute path")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_directory_that_is_not_private_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    monkeypatch.setenv("HOPTUI_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("HOPTUI_STATE_DIR", str(state))
+    assert addresses().state == state
+    state.mkdir(mode=0o700)
+    addresses()
+    state.chmod(0o750)
+    for create in (True, False):
+        with pytest.raises(StateError, match="chmod 700"):
+            addresses(create=create)
+    state.rmdir()
+    state.symlink_to(tmp_path)
+    with pytest.raises(StateError, match="symlink"):
+        addresses()
+
+
+@pytest.mark.parametrize("variable", ["HOPTUI_DIR", "HOPTUI_STATE_DIR"])
+def test_a_path_that_is_not_utf_8_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("HOPTUI_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv(variable, os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    with pytest.raises(AddressError, match=f"{variable}.*UTF-8") as error:
+        addresses()
+    str(error.value).encode()

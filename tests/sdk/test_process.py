@@ -64,7 +64,7 @@ def test_off_is_the_same_loop_without_a_trace(node: TestNode) -> None:
     assert not node.daemon_pid()
 
 
-@pytest.mark.parametrize("obstacle", ["open to others", "too long", "relative"])
+@pytest.mark.parametrize("obstacle", ["open to others", "state", "too long", "relative"])
 def test_no_daemon_possible_is_one_warning(node: TestNode, obstacle: str) -> None:
     directory = node.where.directory
     if obstacle == "relative":
@@ -73,11 +73,16 @@ def test_no_daemon_possible_is_one_warning(node: TestNode, obstacle: str) -> Non
     elif obstacle == "open to others":
         directory.chmod(0o755)
         out, err = node.start(LOOP).communicate(timeout=30)
+    elif obstacle == "state":
+        directory = node.where.state
+        directory.mkdir(mode=0o755)
+        out, err = node.start(LOOP).communicate(timeout=30)
     else:
         out, err = node.start(LOOP, HOPTUI_DIR=f"{directory}/{'x' * 120}").communicate(timeout=30)
     assert out.strip() == "200"
     assert len(err.strip().splitlines()) == 1
     assert str(directory) in err
+    assert not node.daemon_pid()
 
 
 def test_a_daemon_that_cannot_start_is_one_warning(node: TestNode) -> None:

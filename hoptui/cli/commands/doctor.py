@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hoptui.cli.doctor import Check, gpus, machine, storage, within
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.terminal import dump, say
-from hoptui.node.addresses import AddressError, Addresses, addresses
+from hoptui.node.addresses import AddressError, Addresses, StateError, addresses
 
 SYMBOLS = {"ok": "✓", "warning": "⚠", "failed": "✕", "unknown": "–"}
 IDS = (
@@ -79,6 +79,11 @@ def _checks() -> Iterator[Check]:
     yield within("container", lambda: machine.container(os.environ))
     try:
         where = addresses()
+    except StateError as error:
+        advice = "make it private as it says, or set HOPTUI_STATE_DIR to a directory of your own"
+        yield Check("state-directory", "failed", str(error), advice)
+        yield from _machine()
+        return
     except AddressError as error:
         yield Check("runtime-directory", "failed", str(error), "set HOPTUI_DIR to a directory of your own")
         yield from _machine()
