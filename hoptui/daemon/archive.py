@@ -121,6 +121,8 @@ class Archive:
         self._found: list[RecordedRun] = []
         self._restored = threading.Event()
         self._refused, self._refused_at = 0, -REFUSED_SHOWN_S
+        self._failed, self._failed_at, self._failed_as = 0, -REFUSED_SHOWN_S, ""
+        self._unrestored = self._ended = ""
 
     def start(self) -> None:
         self._thread.start()
@@ -193,20 +195,26 @@ class Archive:
 
     @property
     def problem(self) -> str:
-        """The reason why history is not being kept, "" if it is."""
+        """What is wrong with history, "" for nothing: why it is not being kept, or what is missing in it."""
+        if self._ended:
+            return self._ended
         if time.monotonic() - self._refused_at < REFUSED_SHOWN_S:
             return (
                 f"the disk did not keep up: {self._refused} jobs were refused, the last less than a minute "
                 "ago"
             )
-        return self._history.problem
+        if self._history.problem:
+            return self._history.problem
+        if time.monotonic() - self._failed_at < REFUSED_SHOWN_S:
+            return f"{self._failed} writes or queries have failed, the last with {self._failed_as}"
+        return self._unrestored or self._history.left_aside
 
     def problem_of(self, run: str) -> str:
         """Return the reason why this run's history is not being kept, "" if it is."""
         return self._history.problem_of(run)
 
     def _put(self, job: Callable[[], None], *, now: bool = False) -> None:
-        if len(self._jobs) >= JOBS:
+        if len(self._jobs) >= JOBS or self._ended:
             self._refused, self._refused_at = self._refused + 1, time.monotonic()
             return
         self._jobs.append(job)
@@ -216,14 +224,30 @@ class Archive:
     # in the thread ------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
-        history = self._history
+        """Run until the archive is closed. Nothing ends the thread without a reason in `problem`."""
         try:
-            self._found = history.restore()
+            self._work()
+        except BaseException as error:  # the last resort: the daemon lives on, and reports it
+            log.exception("the archive has ended")
+            self._ended = (
+                f"nothing is written any more: the thread of the archive has ended with {_named(error)}"
+            )
+            self._jobs.clear()
+        finally:
+            self._restored.set()
+
+    def _restore(self) -> None:
+        try:
+            self._found = self._history.restore()
         except AddressError as error:
             log.warning("history is not being kept: %s", error)
-            history.problem = str(error)
+            self._unrestored = str(error)
         except OSError as error:
-            history.problem = f"{self._where.state} cannot be read: {error.strerror}"
+            self._unrestored = f"{self._where.state} cannot be read: {error.strerror}"
+
+    def _work(self) -> None:
+        history = self._history
+        self._do(self._restore)
         self._do(self._settled.read)
         self._restored.set()
         flush_at = time.monotonic() + self._timings.flush_s
@@ -251,8 +275,10 @@ class Archive:
     def _do(self, job: Callable[[], None]) -> None:
         try:
             job()
-        except Exception:
+        except Exception as error:
             log.exception("a job of the archive failed")
+            self._failed, self._failed_at = self._failed + 1, time.monotonic()
+            self._failed_as = _named(error)
 
     def _answer(self, query: Query, live: Sequence[Columns]) -> Buckets | Error:
         try:
@@ -261,3 +287,8 @@ class Archive:
             if not live:
                 return Error(code="no_history", text=error.reason, id=query.id)
             return rows_as_buckets(query, live)
+
+
+def _named(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

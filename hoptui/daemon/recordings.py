@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,15 +112,24 @@ class History:
         self._limits = limits
         self._open: dict[str, _Open] = {}
         self._unopened: dict[str, tuple[KnownRun, NodeState]] = {}
+        self._aside: dict[Path, str] = {}
         self.flushed: dict[str, int] = {}
-        self.problem = ""
+        self._unopened_because = ""
 
     @property
     def open(self) -> tuple[str, ...]:
         """The runs whose recordings are open."""
         return tuple(self._open)
 
+    @property
+    def problem(self) -> str:
+        if self._unopened:
+            return self._unopened_because
+        return next((opened.problem for opened in self._open.values() if opened.problem), "")
+
     def problem_of(self, run: str) -> str:
+        if run in self._unopened:
+            return self._unopened_because
         found = self._open.get(run)
         return found.problem if found else ""
 
@@ -132,18 +142,41 @@ class History:
         """
         secure(self._where.state)
         now = time.time()
-        paths = [(p.stat().st_mtime, p) for p in self._where.state.glob("*.hoptui")]
-        recent = sorted((m, p) for m, p in paths if now - m < RESTORE_YOUNGER_S)
+        recent: list[tuple[float, Path]] = []
+        for path in self._where.state.glob(f"*{library.SUFFIX}"):
+            try:
+                modified = path.stat().st_mtime
+            except OSError as error:  # a link to nowhere, say
+                self._leave_aside(path, f"{path} cannot be read: {error.strerror}")
+                continue
+            if now - modified < RESTORE_YOUNGER_S:
+                recent.append((modified, path))
         found = []
-        for _, path in recent[-RESTORED:]:
+        for _, path in sorted(recent)[-RESTORED:]:
             try:
                 with Recording.open(path, boot=this_boot(), still=library.at_rest(path)) as recording:
                     known = _found(recording)
                 if known is not None:
                     found.append(known)
             except RecordingError as error:
-                log.warning("%s is ignored: %s", path, error)
+                self._leave_aside(path, error.reason)
+            except Exception as error:  # one file must not cost the others
+                log.exception("%s cannot be read", path)
+                self._leave_aside(path, f"{path} cannot be read: {type(error).__name__}")
         return found
+
+    def _leave_aside(self, path: Path, why: str) -> None:
+        log.warning("left aside: %s", why)
+        self._aside[path] = why
+
+    @property
+    def left_aside(self) -> str:
+        """The recordings that `restore` could not read, in one phrase; "" for none."""
+        reasons = list(self._aside.values())
+        if not reasons:
+            return ""
+        more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        return f"a recording was left aside when the daemon started: {reasons[0]}{more}"
 
     # writing
 
@@ -161,11 +194,10 @@ class History:
                 if run not in self._unopened:
                     log.warning("history is not being kept: %s", error)
                 self._unopened[run] = known, node
-                self.problem = str(error)
+                self._unopened_because = str(error)
                 return
             self._unopened.pop(run, None)
             opened = self._open[run] = _Open(recording)
-            self.problem = ""
         opened.recording.remember(RUN, stored_json.encode(known))
         self.node((run,), node)
         if new:  # write at once, so that the recording names its run even if the daemon is killed
@@ -216,11 +248,11 @@ class History:
         except RecordingError as error:
             if opened.problem != error.reason:
                 log.warning("history is not being kept: %s", error.reason)
-            opened.problem = self.problem = error.reason
+            opened.problem = error.reason
             return
         if opened.problem:
             log.warning("history is being kept again in %s", recording.path)
-            opened.problem = self.problem = ""
+            opened.problem = ""
         for source in opened.recorded:
             self.flushed[source] = max(recording.last_t(source), self.flushed.get(source, 0))
 
@@ -242,6 +274,7 @@ class History:
             secure(self._where.state)
         except AddressError:
             return
+        self._aside = {path: why for path, why in self._aside.items() if os.path.lexists(path)}
         limits = self._limits
         gone = library.tidy(
             self._where.state,

@@ -114,6 +114,7 @@ class Server:
         self._poller = zmq.Poller()
         self._come_at = -math.inf
         self._at_once = True  # a run's messages wake the loop
+        self._history = ""  # what viewers know of its problem
         self._tended = -1  # the node's version at the last round
         self._lives = Lives(self._poller, self._run_desk.end, timings.last_words_s)
         for found in self._archive.restore(timings.restore_s):
@@ -331,6 +332,10 @@ class Server:
         problems = tuple(filter(None, (self._gpus.problem, self._host.problem)))
         if problems != node.sampler_problems:
             node.sampler_problems = problems
+            node.touch()
+        history = self._archive.problem
+        if history != self._history:  # viewers have the state of the last version
+            self._history = history
             node.touch()
         self._tended = node.version
 

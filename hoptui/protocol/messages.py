@@ -482,7 +482,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """The node and everything on it.
 
     `gpu_problem` is why there are no GPU readings (None: there are). `sampler_problems` are why samplers give
-    no readings, or not all of them. `history` says why history is not being kept (empty: it is).
+    no readings, or not all of them. `history` says what is wrong with history (empty: nothing), such as
+    why it is not being kept.
     `wall_offset_ns` added to a stamp gives wall time. `hz` is the current sampling rate of the GPUs.
     `metrics` is the address of the Prometheus endpoint, if there is one.
     """

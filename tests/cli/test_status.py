@@ -269,3 +269,13 @@ def test_a_daemon_that_hangs_is_one_sentence(
     ppo.answer = lambda message: [] if isinstance(message, Fetch | Query) else None
     assert hoptui("ls").code == 3
     golden(hoptui.transcript())
+
+
+def test_a_problem_of_history_is_shown_with_the_runs(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    assert hoptui("ls").err == ""
+    ppo.node = structs.replace(ppo.node, history="the thread has ended\x1b[31m")
+    for words in (("ls",), ("ls", "--all")):
+        ended = hoptui(*words)
+        assert ended.code == 0
+        assert "history: the thread has ended" in ended.err
+        assert "\x1b" not in ended.err

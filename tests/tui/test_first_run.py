@@ -16,7 +16,7 @@ from hoptui.tui.screens.run import content
 from hoptui.tui.snapshot import View
 from hoptui.tui.widgets import Lines
 from tests.golden import Golden, sheet
-from tests.tui.conftest import NO_DRIVER, rendered
+from tests.tui.conftest import NO_DRIVER, RUN, rendered
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -181,3 +181,18 @@ def test_no_box_is_empty(
             assert CANNOT[:20] in " ".join(w.text for w in app.screen.query(Lines))
 
     play(there.app(run=run), script, size)
+
+
+def test_a_problem_of_history_is_shown_with_and_without_a_run(scene: MakeScene) -> None:
+    there = scene(gpus=1).live()
+    assert header.banner(there.app().view(RUN)) is None
+    there.node = msgspec.structs.replace(there.node, history="the thread has ended")
+    there.update()
+    for run in (RUN, None):
+        banner = header.banner(there.app().view(run))
+        assert banner is not None
+        assert "the thread has ended" in banner.text
+    there.update(run={"recording": "the disk is full"})
+    banner = header.banner(there.app().view(RUN))
+    assert banner is not None
+    assert "the disk is full" in banner.text

@@ -41,7 +41,13 @@ def ls(
             dump([summary(seen, run) for run in runs])
         else:
             _list(seen, runs)
+        _warn_of_history(seen)
     return OK
+
+
+def _warn_of_history(seen: NodeSnapshot) -> None:
+    if seen.node.history:
+        warn(f"hoptui: history: {numbers.clean(seen.node.history)}")
 
 
 def _sorted(seen: NodeSnapshot) -> list[RunState]:
@@ -88,6 +94,7 @@ def _everything(*, json: bool) -> int:
                 entry = kept.pop(run.run, None)
                 found.append({**summary(seen, run), **_on_disk(run, entry)})
                 lines.append((*_line(seen, run), *_kept(run, entry)))
+            _warn_of_history(seen)
     except Fail as error:
         warn(f"hoptui: {error}; only recordings are listed")
     for entry in kept.values():

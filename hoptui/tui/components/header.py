@@ -158,7 +158,7 @@ def banner(view: View) -> Banner | None:
             return Banner("◌", f"{what}{reason}: {then}", "warn", f"{what}: {then}")
     run, vital = view.run, view.vital
     if run is None:
-        return None
+        return _history(view)
     if view.exited:
         word = vocabulary.STATES["exited"]
         failed = run.exit_reason not in ("", "finished", "stopped")
@@ -179,7 +179,13 @@ def banner(view: View) -> Banner | None:
             f"restarted {since} ago: {vocabulary.restart(run.epoch)}",
             "warn",
         )
-    return None
+    return _history(view)
+
+
+def _history(view: View) -> Banner | None:
+    """What is wrong with history: nothing else on the screen shows it."""
+    wrong = (view.run.recording if view.run is not None else "") or (view.node.history if view.node else "")
+    return Banner("⚠", f"history: {numbers.clean(wrong)}", "warn") if wrong else None
 
 
 def _explained(view: View) -> tuple[str, str]:

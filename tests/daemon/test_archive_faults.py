@@ -1,0 +1,170 @@
+"""Faults in the archive cost what they concern, are reported, and leave the rest of history."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hoptui.daemon import recordings
+from hoptui.daemon.archive import Archive
+from hoptui.daemon.recordings import History, RetentionLimits
+from hoptui.domain.pacing import Timings
+from hoptui.node.addresses import Addresses
+from hoptui.recording import Recording, RecordingError
+from hoptui.recording.library import KnownRun
+from tests.conftest import TestNode, until
+from tests.daemon.test_recordings import KNOWN, NODE, SOURCE, STATE, rows
+from tests.recording import hostile_files
+
+Start = Callable[[], Archive]
+TRAIN = """
+import hoptui, time
+run = hoptui.connect("toy")
+for _ in run.iterations():
+    run.log(loss=1.0)
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Archive] = []
+
+    def make() -> Archive:
+        timings = Timings(flush_s=0.01, first_tidy_s=3600.0)
+        archive = Archive(Addresses(tmp_path, tmp_path), RetentionLimits(), lambda *_: None, timings=timings)
+        archive.start()
+        started.append(archive)
+        return archive
+
+    yield make
+    for archive in started:
+        archive.close(5.0)
+
+
+def kept(directory: Path, known: KnownRun = KNOWN) -> None:
+    """A recording of a run."""
+    history = History(Addresses(directory, directory), RetentionLimits())
+    history.remember(known, NODE)
+    history.close(known.state.run)
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to("/nonexistent")
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"no database" * 500)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def odd_cell(path: Path) -> None:
+    hostile_files.make(path, "meta_int")
+
+
+@pytest.mark.parametrize("make", [dangling, folder, garbage, pipe, odd_cell])
+def test_a_file_that_cannot_be_read_costs_no_other(
+    make: Callable[[Path], None], start: Start, tmp_path: Path
+) -> None:
+    kept(tmp_path)
+    make(tmp_path / "odd.hoptui")
+    archive = start()
+    (found,) = archive.restore(5.0)
+    assert found.state == STATE
+    archive.run(structs.replace(KNOWN, state=structs.replace(STATE, run="later")), NODE)
+    until((tmp_path / "later.hoptui").exists, what="a recording of the next run")
+    assert "odd.hoptui" in archive.problem
+
+
+def test_an_unforeseen_error_in_one_file_costs_no_other(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(tmp_path)
+    kept(tmp_path, structs.replace(KNOWN, state=structs.replace(STATE, run="other")))
+    plain = recordings._found
+
+    def found(recording: Recording) -> object:
+        if recording.path.stem == "other":
+            raise MemoryError
+        return plain(recording)
+
+    monkeypatch.setattr(recordings, "_found", found)
+    archive = start()
+    assert [each.state.run for each in archive.restore(5.0)] == ["r"]
+    assert "other.hoptui cannot be read: MemoryError" in archive.problem
+
+
+def test_a_left_aside_file_that_is_removed_is_no_problem(tmp_path: Path) -> None:
+    history = History(Addresses(tmp_path, tmp_path), RetentionLimits())
+    dangling(tmp_path / "odd.hoptui")
+    history.restore()
+    assert "odd.hoptui" in history.left_aside
+    (tmp_path / "odd.hoptui").unlink()
+    history.tidy(0.0)
+    assert history.left_aside == ""
+
+
+def test_a_job_that_fails_is_reported(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("odd rows")
+
+    archive = start()
+    archive.run(KNOWN, NODE)
+    monkeypatch.setattr(History, "append", broken)
+    archive.rows(["r"], [rows(1, 3)])
+    until(lambda: archive.problem, what="a problem")
+    assert "ValueError: odd rows" in archive.problem
+
+
+def test_a_thread_that_ends_is_reported_and_holds_nobody_up(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: History) -> None:
+        raise SystemExit("enough")
+
+    monkeypatch.setattr(History, "restore", broken)
+    archive = start()
+    assert archive.restore(5.0) == []
+    until(lambda: archive.problem, what="a problem")
+    assert "SystemExit: enough" in archive.problem
+    for _ in range(10):
+        archive.rows(["r"], [rows(1, 3)])
+    assert not archive._jobs
+
+
+def test_the_problem_of_one_run_is_not_cleared_by_another(tmp_path: Path) -> None:
+    history = History(Addresses(tmp_path, tmp_path), RetentionLimits())
+    history.remember(KNOWN, NODE)
+    history.append(("r",), [rows(1, 3)])
+
+    def full() -> None:
+        raise RecordingError("the disk is full")
+
+    history._open["r"].recording.flush = full  # type: ignore[method-assign]
+    history.flush()
+    other = structs.replace(KNOWN, state=structs.replace(STATE, run="other"))
+    history.remember(other, NODE)
+    assert history.problem == history.problem_of("r") == "the disk is full"
+    assert history.problem_of("other") == ""
+    assert SOURCE not in history.flushed
+
+
+def test_viewers_and_the_command_line_show_it(node: TestNode) -> None:
+    node.where.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    dangling(node.where.state / "odd.hoptui")
+    node.start(TRAIN)
+    viewer = node.viewer()
+    run = viewer.run()
+    until(lambda: (state := viewer.fetch().node) is not None and "odd.hoptui" in state.history, what="it")
+    until((node.where.recording(run.run)).exists, what="the recording of the run")
