@@ -18,6 +18,7 @@ import msgspec
 
 from hoptui.daemon.recordings import History, RecordedRun, RetentionLimits, rows_as_buckets
 from hoptui.daemon.state.command_log import CHANGED
+from hoptui.domain import enumerations
 from hoptui.domain.columns import Columns
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import AddressError, Addresses, secure
@@ -62,7 +63,9 @@ class ResultsFile:
         self._lines = len(lines)
         for line in lines:
             try:
-                self.results = with_newer(self.results, msgspec.json.decode(line, type=TunerResult))
+                self.results = with_newer(
+                    self.results, enumerations.convert(msgspec.json.decode(line), TunerResult)
+                )
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 log.warning("%s has a line that is not a result", self._path)
 

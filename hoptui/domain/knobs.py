@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from hoptui.domain.enumerations import ByValue
+
 KnobValue = bool | int | float | str
 Kind = Literal["int", "float", "bool", "str"]
 Effect = Literal["speed", "learning"]
@@ -277,7 +279,10 @@ def _fits(value: int) -> bool:
     return -(1 << 63) <= value < 1 << 63
 
 
-_ARTICLE = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+_ARTICLE = ByValue(
+    {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"},
+    lambda _: "a value that this version of hoptui does not know",
+)
 _BOOLS = {
     "true": True,
     "on": True,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from hoptui.domain.enumerations import unknown
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobSpec, KnobValue, shown
 
@@ -69,7 +70,7 @@ def may_turn(spec: KnobSpec, limits: Limits) -> bool:
     It never changes a knob of cost `restart`. It changes one of effect `learning` if its name is allowed. "*"
     allows all of them except those of cost `free`: these are read inside the step and do not affect speed.
     """
-    if spec.cost == "restart":
+    if spec.cost == "restart" or unknown(spec.cost):
         return False
     if spec.effect == "speed" or spec.name in limits.learning:
         return True

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
+from hoptui.domain.enumerations import ByValue
 from hoptui.domain.tuning import (
     YOUNG_S,
     Change,
@@ -22,32 +23,44 @@ from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import Event
 
-STANDS: dict[Stand, Word] = {
-    "off": Word("◌", "off"),
-    "baseline": Word("◐", "baseline"),
-    "trial": Word("◷", "trial"),
-    "holding": Word("●", "holding"),
-    "waiting": Word("‖", "waiting"),
-}
-RESULTS: dict[Result, Word] = {
-    "running": Word("◷", "running"),
-    "kept": Word("●", "kept"),
-    "reverted": Word("↶", "reverted"),
-    "failed": Word("✕", "failed"),
-    "interrupted": Word("»", "interrupted"),
-    "unfinished": Word("◌", "unfinished"),
-}
-OBJECTIVES: dict[Objective, str] = {
-    "throughput": "more in the same time",
-    "energy": "less energy for the same work",
-}
-STANDS_FOR: dict[Stand, str] = {
-    "off": "it turns nothing",
-    "baseline": "it measures the values in effect",
-    "trial": "it tries other values",
-    "holding": "it watches, and tries nothing now",
-    "waiting": "it cannot go on now",
-}
+STANDS: dict[Stand, Word] = ByValue(
+    {
+        "off": Word("◌", "off"),
+        "baseline": Word("◐", "baseline"),
+        "trial": Word("◷", "trial"),
+        "holding": Word("●", "holding"),
+        "waiting": Word("‖", "waiting"),
+    },
+    lambda value: Word("?", value),
+)
+RESULTS: dict[Result, Word] = ByValue(
+    {
+        "running": Word("◷", "running"),
+        "kept": Word("●", "kept"),
+        "reverted": Word("↶", "reverted"),
+        "failed": Word("✕", "failed"),
+        "interrupted": Word("»", "interrupted"),
+        "unfinished": Word("◌", "unfinished"),
+    },
+    lambda value: Word("?", value),
+)
+OBJECTIVES: dict[Objective, str] = ByValue(
+    {
+        "throughput": "more in the same time",
+        "energy": "less energy for the same work",
+    },
+    str,
+)
+STANDS_FOR: dict[Stand, str] = ByValue(
+    {
+        "off": "it turns nothing",
+        "baseline": "it measures the values in effect",
+        "trial": "it tries other values",
+        "holding": "it watches, and tries nothing now",
+        "waiting": "it cannot go on now",
+    },
+    str,
+)
 """What a stand means, where the tuner itself says nothing."""
 
 

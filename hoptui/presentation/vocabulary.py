@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hoptui.domain.enumerations import ByValue
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.targets import Standing
 from hoptui.domain.tuning import WORK_PER_JOULE, Measured
@@ -20,48 +21,60 @@ class Word(NamedTuple):
     text: str
 
 
-STATES: dict[State, Word] = {
-    "live": Word("●", "live"),
-    "busy": Word("◐", "busy"),
-    "paused": Word("‖", "paused"),
-    "unresponsive": Word("◌", "not answering"),
-    "exited": Word("✕", "exited"),
-}
+STATES: dict[State, Word] = ByValue(
+    {
+        "live": Word("●", "live"),
+        "busy": Word("◐", "busy"),
+        "paused": Word("‖", "paused"),
+        "unresponsive": Word("◌", "not answering"),
+        "exited": Word("✕", "exited"),
+    },
+    lambda value: Word("?", value),
+)
 RESTARTED = Word("↻", "restarted")
 PLAYING = Word("▶", "replay")
 HALTED = Word("‖", "replay")
 UNKNOWN_STATE = Word("–", "unknown")
 
-STAGES: dict[Stage, Word] = {
-    "sent": Word("→", "sent"),
-    "accepted": Word("✓", "accepted"),
-    "scheduled": Word("◷", "scheduled"),
-    "applied": Word("●", "applied"),
-    "rejected": Word("✕", "rejected"),
-    "superseded": Word("»", "superseded"),
-    "expired": Word("◌", "expired"),
-    "failed": Word("✕", "failed"),
-    "reverted": Word("↶", "reverted"),
-    "voided": Word("↻", "voided"),
-}
+STAGES: dict[Stage, Word] = ByValue(
+    {
+        "sent": Word("→", "sent"),
+        "accepted": Word("✓", "accepted"),
+        "scheduled": Word("◷", "scheduled"),
+        "applied": Word("●", "applied"),
+        "rejected": Word("✕", "rejected"),
+        "superseded": Word("»", "superseded"),
+        "expired": Word("◌", "expired"),
+        "failed": Word("✕", "failed"),
+        "reverted": Word("↶", "reverted"),
+        "voided": Word("↻", "voided"),
+    },
+    lambda value: Word("?", value),
+)
 
 FATE = Word("?", "unknown")
 """For the stage of a command whose run ended before it said what became of it."""
 
-STANDINGS: dict[Standing, Word] = {
-    "met": Word("✓", "met"),
-    "missed": Word("⚠", "missed"),
-    "unknown": Word("?", "unknown"),
-}
+STANDINGS: dict[Standing, Word] = ByValue(
+    {
+        "met": Word("✓", "met"),
+        "missed": Word("⚠", "missed"),
+        "unknown": Word("?", "unknown"),
+    },
+    lambda value: Word("?", value),
+)
 """How a target stands."""
 
-EFFECTS = {"speed": "speed only", "learning": "changes what is learned"}
-COSTS = {
-    "free": "free: a value read inside the step",
-    "shape": "a new shape, compiled anew",
-    "rebuild": "a rebuild of the model, optimizer or readers",
-    "restart": "a restart of the run",
-}
+EFFECTS = ByValue({"speed": "speed only", "learning": "changes what is learned"}, str)
+COSTS = ByValue(
+    {
+        "free": "free: a value read inside the step",
+        "shape": "a new shape, compiled anew",
+        "rebuild": "a rebuild of the model, optimizer or readers",
+        "restart": "a restart of the run",
+    },
+    str,
+)
 
 
 NOTICED_S = 1e-3

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
-from hoptui.domain import columns, devices
+from hoptui.domain import columns, devices, enumerations
+from hoptui.domain.targets import SetTargets
+from hoptui.domain.tuning import Tune
 from hoptui.protocol import messages
 
 MAX_FRAMES = 4
@@ -33,9 +35,14 @@ def encode(message: messages.Message) -> bytes:
 
 
 class Decoder(Generic[T]):
-    """Decodes the messages of one direction. Any other bytes raise a WireError."""
+    """Decodes the messages of one direction. Any other bytes raise a WireError.
 
-    def __init__(self, union: object, limit: int = MAX_BYTES) -> None:
+    Values of enumerations that only a newer hoptui knows are kept as in `enumerations`. Requests of the
+    types `strict` with such a value are refused: nobody can carry them out.
+    """
+
+    def __init__(self, union: Any, limit: int = MAX_BYTES, strict: tuple[type, ...] = ()) -> None:
+        self._union, self._strict = union, strict
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
         self._tag = msgspec.msgpack.Decoder(_Tag)
         self._known = frozenset(_tags(union))
@@ -54,11 +61,22 @@ class Decoder(Generic[T]):
         if len(frames) != 1:
             raise WireError("malformed", f"a message is one frame, not {len(frames)}")
         try:
-            message = self._decoder.decode(frames[0])
+            message = self._decoded(frames[0])
             _check(message)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
             raise self._reason(frames[0], error) from None
         return message
+
+    def _decoded(self, frame: bytes) -> T:
+        try:
+            return self._decoder.decode(frame)
+        except msgspec.ValidationError:
+            if self._tag.decode(frame).type not in self._known:
+                raise
+            message: T = enumerations.convert(msgspec.msgpack.decode(frame), self._union)
+            if isinstance(message, self._strict):
+                raise
+            return message
 
     def _reason(self, frame: bytes, error: Exception) -> WireError:
         try:
@@ -67,6 +85,8 @@ class Decoder(Generic[T]):
             return WireError("malformed", f"no message: {error}"[:200])
         if tag not in self._known:
             return WireError("unsupported", f"no message of the kind {tag[:40]!r} is understood here")
+        if "Invalid enum value" in str(error):
+            return WireError("unsupported", f"this {tag} is of a newer hoptui: {error}"[:200])
         return WireError("malformed", f"a bad {tag}: {error}"[:200])
 
 
@@ -105,7 +125,11 @@ _DURATIONS: dict[type, tuple[str, ...]] = {
 
 from_run: Decoder[messages.FromRun] = Decoder(messages.FromRun)
 to_run: Decoder[messages.ToRun] = Decoder(messages.ToRun)
-from_viewer: Decoder[messages.FromViewer] = Decoder(messages.FromViewer, MAX_VIEWER_BYTES)
+from_viewer: Decoder[messages.FromViewer] = Decoder(
+    messages.FromViewer,
+    MAX_VIEWER_BYTES,
+    strict=(messages.Command, messages.Lease, Tune, SetTargets),
+)
 to_viewer: Decoder[messages.ToViewer] = Decoder(messages.ToViewer, 4 * MAX_BYTES)
 from_sampler: Decoder[devices.FromSampler] = Decoder(devices.FromSampler)
 to_sampler: Decoder[devices.ToSampler] = Decoder(devices.ToSampler)

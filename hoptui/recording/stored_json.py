@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hoptui.domain import enumerations
 from hoptui.protocol.ranges import check_ranges
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ def decode(raw: bytes | str, kind: type[T]) -> T:
     try:
         found = msgspec.convert(plain(raw), kind, str_keys=True) if marked else _decoded(raw, kind)
     except msgspec.ValidationError:
-        found = msgspec.convert(_repaired(plain(raw)), kind, str_keys=True)
+        found = enumerations.convert(_repaired(plain(raw)), kind)
     check_ranges(found)
     return found
 

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from hoptui.domain import traces
+from hoptui.domain.enumerations import PREFIX, unknown
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, check_value
 from hoptui.domain.traces import MOST_TRACED
@@ -155,6 +156,8 @@ class CommandInbox:
     def _problem(self, command: Command) -> Outcome | None:
         if command.epoch != self.epoch:
             return _rejected("stale_epoch")
+        if unknown(command.verb):
+            return _rejected("unsupported", verb=command.verb.removeprefix(PREFIX))
         if command.verb in ("checkpoint", "profile") and command.verb not in self._verbs():
             return _rejected("unsupported", verb=command.verb)
         if command.verb == "profile" and not _traceable(command.value):

@@ -64,7 +64,7 @@ def test_history_says_both_sides_of_an_effect_and_is_filtered(
 def test_history_has_also_what_the_daemon_knows_no_more(
     hoptui: Hoptui, ppo: FakeDaemon, golden: Golden
 ) -> None:
-    ppo.where.state.mkdir(exist_ok=True)
+    ppo.where.state.mkdir(mode=0o700, exist_ok=True)
     path = ppo.where.recording("abcd2345")
     with Recording.create(path) as recording:
         recording.command(factories.change("c1", wall=1.0, seq=1))

@@ -326,7 +326,7 @@ def test_a_run_that_only_a_recording_knows_is_pointed_to(
 
 
 def test_history_of_a_damaged_recording(hoptui: Hoptui, daemon: FakeDaemon, golden: Golden) -> None:
-    daemon.where.state.mkdir()
+    daemon.where.state.mkdir(mode=0o700)
     (daemon.where.state / "ffff6666.hoptui").write_bytes(b"not a database at all" * 100)
     daemon.start()
     ended = hoptui("history", "ffff6666")

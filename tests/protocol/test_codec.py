@@ -166,7 +166,7 @@ def test_a_knobs_value_keeps_its_type(value: bool | int | float | str) -> None:
         ({"type": "fetch", "id": "3"}, "malformed"),
         ({"type": "fetch", "id": 3, "wait_s": "soon"}, "malformed"),
         ({"type": "fetch", "id": 3, "cursors": [1]}, "malformed"),
-        ({"type": "command", "id": "c", "run": "r", "epoch": 1, "verb": "explode"}, "malformed"),
+        ({"type": "command", "id": "c", "run": "r", "epoch": 1, "verb": "explode"}, "unsupported"),
         ({"type": 7}, "malformed"),
         ({"id": 3}, "malformed"),
         ({}, "malformed"),

@@ -114,7 +114,7 @@ class Book:
         if known.stage in FINAL and not undone and not corrected:
             return None
         restarts = outcome.code == "restarting" != known.code
-        if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER[known.stage] and not restarts:
+        if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER.get(known.stage, 0) and not restarts:
             return None
         if outcome.stage in FINAL or restarts:
             self._drop(outcome.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hoptui.domain.enumerations import ByValue
 from hoptui.presentation import numbers
 from hoptui.presentation.sentences.template import Entry, Fields, Write, facts
 
@@ -54,12 +55,15 @@ VERDICTS: Mapping[str, VerdictText] = {
     "unknown": VerdictText("too little is known"),
 }
 """Every verdict of `hoptui.domain.diagnosis`."""
-COSTS: Mapping[str, str] = {
-    "free": "takes effect at once",
-    "shape": "may compile anew",
-    "rebuild": "pauses while it is rebuilt",
-    "restart": "restarts the run",
-}
+COSTS: Mapping[str, str] = ByValue(
+    {
+        "free": "takes effect at once",
+        "shape": "may compile anew",
+        "rebuild": "pauses while it is rebuilt",
+        "restart": "restarts the run",
+    },
+    str,
+)
 
 
 def _change(fields: Fields, _: Write) -> str:

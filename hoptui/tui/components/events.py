@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
+from hoptui.domain.enumerations import ByValue
 from hoptui.domain.tuning import Measured
 from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.authors import author
@@ -13,18 +14,21 @@ from hoptui.tui.components import figures
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span, first_fitting, width_of
 
-STAGE_INKS: dict[Stage, str] = {
-    "sent": "2",
-    "accepted": "2",
-    "scheduled": "2",
-    "applied": "good",
-    "rejected": "bad",
-    "superseded": "warn",
-    "expired": "warn",
-    "failed": "bad",
-    "reverted": "bad",
-    "voided": "warn",
-}
+STAGE_INKS: dict[Stage, str] = ByValue(
+    {
+        "sent": "2",
+        "accepted": "2",
+        "scheduled": "2",
+        "applied": "good",
+        "rejected": "bad",
+        "superseded": "warn",
+        "expired": "warn",
+        "failed": "bad",
+        "reverted": "bad",
+        "voided": "warn",
+    },
+    lambda _: "warn",
+)
 
 
 def stage(record: CommandRecord) -> Span:
@@ -101,8 +105,8 @@ def unmeasured(view: View, what: str) -> Line:
     return (Span(text if view.run else "", "faint"),)
 
 
-LEVEL_INKS = {"info": "", "warning": "warn", "alarm": "bad"}
-LEVEL_SYMBOLS = {"info": "·", "warning": "⚠", "alarm": "✕"}
+LEVEL_INKS = ByValue({"info": "", "warning": "warn", "alarm": "bad"}, lambda _: "warn")
+LEVEL_SYMBOLS = ByValue({"info": "·", "warning": "⚠", "alarm": "✕"}, lambda _: "?")
 ROOMY = 6  # with at least this many lines, an event is wrapped instead of cut
 IN_NUMBERS, NO_BREAK = re.compile(r"(?<=\d) (?=\d{3}(?!\d))"), "\u00a0"
 LEAST_TEXT = 20  # least cells for the text of an event

@@ -7,6 +7,7 @@ import textwrap
 from typing import NamedTuple
 
 from hoptui.domain.devices import IDLE, GpuInfo, Reason
+from hoptui.domain.enumerations import ByValue
 from hoptui.presentation import numbers, sentences
 from hoptui.presentation.gpu_readings import alarms, reasons
 from hoptui.presentation.numbers import UNKNOWN
@@ -28,7 +29,9 @@ FIGURES = (
 CHARTED = 4  # GPUs in one chart, a curve each: there are four inks
 INKS = "1234"
 _HIGH, _LOW = 90.0, 60.0  # least busy and most SM active for a remark
-_SIGNS = {"alarm": ("✕ ", "bad"), "warning": ("⚠ ", "warn"), "info": ("", "")}
+_SIGNS = ByValue(
+    {"alarm": ("✕ ", "bad"), "warning": ("⚠ ", "warn"), "info": ("", "")}, lambda _: ("? ", "warn")
+)
 
 
 def readings(view: View, gpu: GpuInfo) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from hoptui.domain.enumerations import ByValue
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import State
@@ -12,13 +13,16 @@ from hoptui.tui.components import figures, gpus
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import FULL, GAP, HALF, TRACK, Line, Span, width_of
 
-INKS: dict[State, str] = {
-    "live": "good",
-    "busy": "warn",
-    "paused": "warn",
-    "unresponsive": "warn",
-    "exited": "stale",
-}
+INKS: dict[State, str] = ByValue(
+    {
+        "live": "good",
+        "busy": "warn",
+        "paused": "warn",
+        "unresponsive": "warn",
+        "exited": "stale",
+    },
+    lambda _: "warn",
+)
 AGED_S = 3.0
 """An answer is due every second. An older one is late."""
 RESTART_SHOWN_S = 30.0

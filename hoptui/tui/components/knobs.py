@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from types import MappingProxyType
 
+from hoptui.domain.enumerations import ByValue
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue, Relation, relations
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import FINAL, CommandRecord
@@ -186,7 +187,9 @@ RECENT_S = 30.0  # how long the outcome of a change stays beside its knob
 NUMBERS = ("int", "float")  # the kinds of knobs whose values are never cut
 LABEL = 9
 DETAIL = 8  # lines for the details of the chosen knob
-SHORT_COSTS = {"free": "", "shape": "new shape", "rebuild": "rebuild", "restart": "restart"}
+SHORT_COSTS = ByValue(
+    {"free": "", "shape": "new shape", "rebuild": "rebuild", "restart": "restart"}, lambda _: "unknown"
+)
 
 
 def rows(view: View, width: int, cursor: int, staged: Iterable[Staged] = ()) -> list[Line]:

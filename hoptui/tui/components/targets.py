@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from hoptui.domain.enumerations import ByValue
 from hoptui.domain.targets import TargetState
 from hoptui.presentation import targets
 from hoptui.presentation.vocabulary import STANDINGS
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span, pack, width_of
 
-_INKS = {"missed": "warn", "met": "dim", "unknown": "dim"}
+_INKS = ByValue({"missed": "warn", "met": "dim", "unknown": "dim"}, lambda _: "dim")
 _ORDER = ("missed", "unknown", "met")
 
 

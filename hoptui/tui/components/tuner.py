@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hoptui.domain.diagnosis import Advice
+from hoptui.domain.enumerations import ByValue
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits, Measured, Result, Stand, Trial, TunerState, may_turn
 from hoptui.model.command_history import UNDO
@@ -30,14 +31,17 @@ STAND_INKS: dict[Stand, str] = {
     "holding": "good",
     "waiting": "warn",
 }
-RESULT_INKS: dict[Result, str] = {
-    "running": "2",
-    "kept": "good",
-    "reverted": "dim",
-    "failed": "bad",
-    "interrupted": "warn",
-    "unfinished": "warn",
-}
+RESULT_INKS: dict[Result, str] = ByValue(
+    {
+        "running": "2",
+        "kept": "good",
+        "reverted": "dim",
+        "failed": "bad",
+        "interrupted": "warn",
+        "unfinished": "warn",
+    },
+    lambda _: "warn",
+)
 
 
 def state_of(view: View) -> TunerState | None:
