@@ -98,6 +98,7 @@ class _Open:
     recording: Recording
     recorded: set[str] = field(default_factory=set)
     problem: str = ""
+    lost: str = ""
     node: bytes = b""
 
 
@@ -125,13 +126,13 @@ class History:
     def problem(self) -> str:
         if self._unopened:
             return self._unopened_because
-        return next((opened.problem for opened in self._open.values() if opened.problem), "")
+        return next(filter(None, (opened.problem or opened.lost for opened in self._open.values())), "")
 
     def problem_of(self, run: str) -> str:
         if run in self._unopened:
             return self._unopened_because
         found = self._open.get(run)
-        return found.problem if found else ""
+        return found.problem or found.lost if found else ""
 
     def restore(self) -> list[RecordedRun]:
         """Return the contents of the recordings of the last day.
@@ -253,6 +254,13 @@ class History:
         if opened.problem:
             log.warning("history is being kept again in %s", recording.path)
             opened.problem = ""
+        lost = recording.dropped + recording.refused
+        if lost:
+            why = recording.refused_because or "they could not be written for too long"
+            said = f"{lost} rows, events or commands are missing in {recording.path}: {why}"
+            if said != opened.lost:
+                log.warning("%s", said)
+            opened.lost = said
         for source in opened.recorded:
             self.flushed[source] = max(recording.last_t(source), self.flushed.get(source, 0))
 

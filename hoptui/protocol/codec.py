@@ -11,6 +11,7 @@ from hoptui.domain import columns, devices, enumerations
 from hoptui.domain.targets import SetTargets
 from hoptui.domain.tuning import Tune
 from hoptui.protocol import messages
+from hoptui.protocol.ranges import check_ranges
 
 MAX_FRAMES = 4
 MAX_BYTES = 1 << 20
@@ -38,15 +39,24 @@ class Decoder(Generic[T]):
     """Decodes the messages of one direction. Any other bytes raise a WireError.
 
     Values of enumerations that only a newer hoptui knows are kept as in `enumerations`. Requests of the
-    types `strict` with such a value are refused: nobody can carry them out.
+    types `strict` with such a value are refused: nobody can carry them out. With `ranges`, every number must
+    be in the range of its field (see `hoptui.protocol.ranges`).
     """
 
-    def __init__(self, union: Any, limit: int = MAX_BYTES, strict: tuple[type, ...] = ()) -> None:
+    def __init__(
+        self,
+        union: Any,
+        limit: int = MAX_BYTES,
+        strict: tuple[type, ...] = (),
+        *,
+        ranges: bool = False,
+    ) -> None:
         self._union, self._strict = union, strict
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
         self._tag = msgspec.msgpack.Decoder(_Tag)
         self._known = frozenset(_tags(union))
         self._limit = limit
+        self._ranges = ranges
 
     def __call__(self, frames: Sequence[bytes]) -> T:
         """Return the message in `frames`.
@@ -63,6 +73,8 @@ class Decoder(Generic[T]):
         try:
             message = self._decoded(frames[0])
             _check(message)
+            if self._ranges:
+                check_ranges(message)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
             raise self._reason(frames[0], error) from None
         return message
@@ -123,12 +135,13 @@ _DURATIONS: dict[type, tuple[str, ...]] = {
     for kind in (messages.Command, messages.Fetch, messages.Lease, messages.Hold, messages.Pulse)
 }
 
-from_run: Decoder[messages.FromRun] = Decoder(messages.FromRun)
+from_run: Decoder[messages.FromRun] = Decoder(messages.FromRun, ranges=True)
 to_run: Decoder[messages.ToRun] = Decoder(messages.ToRun)
 from_viewer: Decoder[messages.FromViewer] = Decoder(
     messages.FromViewer,
     MAX_VIEWER_BYTES,
     strict=(messages.Command, messages.Lease, Tune, SetTargets),
+    ranges=True,
 )
 to_viewer: Decoder[messages.ToViewer] = Decoder(messages.ToViewer, 4 * MAX_BYTES)
 from_sampler: Decoder[devices.FromSampler] = Decoder(devices.FromSampler)

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from hoptui.protocol.ranges import MOST_STAMP
+
 MOST_CELL_BYTES = 64 << 20
 MOST_RECORD_BYTES = 16 << 20
 """Of the JSON of an event, a command, the run or the node."""
@@ -22,8 +24,6 @@ MOST_ROWS = 8192
 MOST_NAMES = 1 << 16
 MOST_RAW_BYTES = 128 << 20
 """Of an arrival or a block without compression."""
-MOST_STAMP = 1 << 62
-"""Largest stamp and largest offset between clocks. Their sum fits in 64 bits."""
 MOST_STATEMENT_S = 1.0
 """CPU time of one statement. Waiting for a disk does not count."""
 _OPS = 20_000

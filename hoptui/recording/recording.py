@@ -6,7 +6,7 @@ import os
 import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -27,13 +27,25 @@ from hoptui.recording.ingest import Boot, ClockShift, Pending, Record, added, mo
 from hoptui.recording.pyramid import Summary
 from hoptui.recording.tables import Records, Tables
 
+UNWRITABLE = (
+    OverflowError,
+    TypeError,
+    ValueError,
+    sqlite3.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+)
+"""Errors of the data that is written, not of the disk: trying again would fail again."""
+
 
 class Recording:
     """A run's rows, events and commands in one SQLite file. One thread at a time may use it.
 
     Appended data waits in memory for `flush`. Every reading method sees it at once, flushed or not. A failed
     flush keeps the waiting data, and the next flush tries again. Beyond a bound, the oldest items are
-    discarded and counted in `dropped`. Flushed data survives a SIGKILL of the writer.
+    discarded and counted in `dropped`. Flushed data survives a SIGKILL of the writer. What no file can hold,
+    such as a number of more than 64 bits, is left out and counted in `refused`.
 
     Stamps are on the caller's clock. A writer uses this boot's monotonic nanoseconds; stamps of an earlier
     boot lie in the past and may be negative. A reader uses the recording's own clock (see `ingest`)
@@ -51,6 +63,7 @@ class Recording:
         self._frame = frame
         self._writable = lock is not None
         self._pending = Pending()
+        self.refused, self.refused_because = 0, ""
         self._newest: dict[str, int] = {}  # source -> stored stamp of its newest row, flushed or waiting
 
     @classmethod
@@ -138,14 +151,53 @@ class Recording:
         """
         if not self._pending:
             return
-        with errors_named(self.path), transaction(self._db):
-            for source, columns in self._pending.sources():
-                self._tables.add(source, columns)
-            self._tables.raise_one()
-            self._records.add_events(self._pending.events.values())
-            self._records.add_commands(self._pending.commands.values())
-            self._records.remember(self._pending.remembered)
+        with errors_named(self.path):
+            try:
+                with transaction(self._db):
+                    for source, columns in self._pending.sources():
+                        self._tables.add(source, columns)
+                    self._tables.raise_one()
+                    self._records.add_events(self._pending.events.values())
+                    self._records.add_commands(self._pending.commands.values())
+                    self._records.remember(self._pending.remembered)
+            except UNWRITABLE:
+                before = self.refused
+                try:
+                    with transaction(self._db):
+                        self._write_one_by_one()
+                except BaseException:
+                    self.refused = before  # nothing is written yet, and all of it waits
+                    raise
         self._pending.clear()
+
+    def _write_one_by_one(self) -> None:
+        """Write all waiting data except what no file can hold. That is counted in `refused`."""
+        waiting = self._pending
+        for source, columns in waiting.sources():
+            self._write_rows(source, columns)
+        for item in (*waiting.events.values(), *waiting.commands.values(), *waiting.remembered.items()):
+            self._attempt(lambda item=item: self._records.write(item))  # type: ignore[misc]
+
+    def _write_rows(self, source: str, columns: Columns) -> None:
+        """Write rows, in halves if they cannot be written together."""
+        half = len(columns) // 2
+        if not self._attempt(lambda: self._tables.add(source, columns), alone=half == 0) and half:
+            self._write_rows(source, columns.slice(0, half))
+            self._write_rows(source, columns.slice(half))
+
+    def _attempt(self, write: Callable[[], object], *, alone: bool = True) -> bool:
+        """Write something, or nothing of it. Return whether it is written; count it if it is one item."""
+        self._db.execute("SAVEPOINT one")
+        try:
+            write()
+            written = True
+        except UNWRITABLE as error:
+            self._db.execute("ROLLBACK TO one")
+            self.refused += alone
+            self.refused_because = f"{type(error).__name__}: {error}"[:200]
+            written = False
+        self._db.execute("RELEASE one")
+        return written
 
     def thin(self, limit_bytes: int) -> int:
         """Delete the oldest rows, but keep their summaries, so that the recording fits into `limit_bytes`.

@@ -19,7 +19,7 @@ from hoptui.domain.columns import Columns, concatenate
 from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import ingest, limits, stored_json
 from hoptui.recording.compression import Packed, pack
-from hoptui.recording.database import damage_named, errors_named
+from hoptui.recording.database import RecordingError, damage_named, errors_named
 from hoptui.recording.ingest import Arrival
 from hoptui.recording.pyramid import FACTOR, GroupStats, Summary, coarsen, summarise
 
@@ -122,11 +122,25 @@ class Tables:
         self._path = path
         self._db = db
         self._grown: set[str] = set()  # sources with new blocks, which may need a block above them
+        self._stuck: set[str] = set()  # sources with damaged rows, which cannot become blocks
 
     # writing
 
     def add(self, source: str, columns: Columns) -> None:
-        """Store newer rows of a source. Once there are enough, all waiting rows become blocks."""
+        """Store newer rows of a source. Once there are enough, all waiting rows become blocks.
+
+        If a waiting row is damaged, they wait on. A writer that is opened later tries again.
+        """
+        if source not in self._stuck:
+            try:
+                self._add(source, columns)
+                return
+            except RecordingError:
+                self._stuck.add(source)
+        for part in cut(columns):
+            self._arrive(source, part)
+
+    def _add(self, source: str, columns: Columns) -> None:
         waiting = self._number("SELECT sum(rows) FROM arrivals WHERE source = ?", source) or 0
         if waiting + len(columns) < ROWS:
             self._arrive(source, columns)
@@ -161,7 +175,10 @@ class Tables:
             for level in range(top + 1):
                 found = self._uncovered(source, level)
                 if len(found) >= FACTOR:
-                    self._raise(source, level, found[:FACTOR])
+                    try:
+                        self._raise(source, level, found[:FACTOR])
+                    except RecordingError:  # one is damaged: the rows below are read instead
+                        break
                     return
             self._grown.discard(source)
 
@@ -429,6 +446,15 @@ class Records:
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path = path
         self._db = db
+
+    def write(self, item: Event | CommandRecord | tuple[str, bytes | str]) -> None:
+        """Insert one event, command or remembered value."""
+        if isinstance(item, Event):
+            self.add_events([item])
+        elif isinstance(item, CommandRecord):
+            self.add_commands([item])
+        else:
+            self.remember(dict([item]))
 
     def add_events(self, events: Iterable[Event]) -> None:
         """Insert events. One with the same `seq` is replaced."""

@@ -16,6 +16,7 @@ from hoptui.domain.pacing import Timings
 from hoptui.node.addresses import Addresses
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.library import KnownRun
+from tests import factories
 from tests.conftest import TestNode, until
 from tests.daemon.test_recordings import KNOWN, NODE, SOURCE, STATE, rows
 from tests.recording import hostile_files
@@ -168,3 +169,14 @@ def test_viewers_and_the_command_line_show_it(node: TestNode) -> None:
     run = viewer.run()
     until(lambda: (state := viewer.fetch().node) is not None and "odd.hoptui" in state.history, what="it")
     until((node.where.recording(run.run)).exists, what="the recording of the run")
+
+
+def test_what_no_file_can_hold_is_counted_and_shown(tmp_path: Path) -> None:
+    history = History(Addresses(tmp_path, tmp_path), RetentionLimits())
+    history.remember(KNOWN, NODE)
+    history.event(("r",), factories.event(2, t=1 << 64))
+    history.append(("r",), [rows(1, 3)])
+    history.flush()
+    assert history.flushed[SOURCE] == 3_000_000_000
+    assert "1 rows, events or commands are missing" in history.problem_of("r")
+    assert history.problem == history.problem_of("r")

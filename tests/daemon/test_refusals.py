@@ -11,6 +11,7 @@ from hoptui.presentation import sentences
 from hoptui.protocol import messages
 from hoptui.protocol.messages import RunState
 from tests.conftest import RawViewer, new_node
+from tests.daemon.quiet_node import QuietNode
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +52,9 @@ def test_unknown_run_and_stale_epoch(shared_run: tuple[RawViewer, RunState]) -> 
     viewer.send(messages.Command(**send))  # type: ignore[arg-type]
     assert viewer.outcome("u1").code == "no_such_run"
     assert viewer.outcome(viewer.command(run, knob="lr", value=1e-3, epoch=7)).code == "stale_epoch"
+
+
+def test_a_note_of_the_future_gets_the_time_of_its_arrival(quiet: QuietNode) -> None:
+    for t in (quiet.now - 5, 1 << 62):
+        quiet.runs.receive(b"n1", None, messages.Note(t=t, step=1, text="x"))
+    assert [event.t for event in quiet.node.events if event.kind == "note"] == [quiet.now - 5, quiet.now]

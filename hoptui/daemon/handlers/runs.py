@@ -103,7 +103,7 @@ class RunDesk:
                     run=run.id,
                     step=message.step,
                     level=message.level,
-                    t=message.t,
+                    t=message.t if message.t <= self._node.clock.t() + FUTURE_NS else 0,
                 )
             case messages.Bye():
                 self.end(run, message.reason, message.detail, told=message.told)

@@ -1,0 +1,66 @@
+"""Numbers that cannot be stored or sent on are refused where they come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.protocol import codec, messages
+from hoptui.protocol.codec import WireError
+from hoptui.protocol.ranges import INT64, MOST_COUNT, MOST_STAMP, check_ranges
+
+HELLO = messages.RunHello(protocol=1, run="r", name="toy", epoch=1, nonce="n", pid=7, started=1)
+LR = KnobState(spec=KnobSpec(name="lr", kind="int", default=1), value=1)
+REFUSED: dict[str, messages.FromRun] = {
+    "epoch": msgspec.structs.replace(HELLO, epoch=INT64 * 2 - 1),
+    "step": msgspec.structs.replace(HELLO, step=MOST_COUNT + 1),
+    "total": msgspec.structs.replace(HELLO, total=INT64),
+    "knob": msgspec.structs.replace(HELLO, knobs=(msgspec.structs.replace(LR, value=INT64),)),
+    "note": messages.Note(t=INT64 * 2 - 1, step=1),
+    "fields": messages.Note(t=1, step=1, code="x", fields={"a": [{"b": INT64}]}),
+    "date": messages.Note(t=1, step=1, fields={"when": msgspec.msgpack.Ext(5, b"x")}),
+    "outcome": messages.Outcome(id="c", stage="applied", t=MOST_STAMP + 1),
+    "pulse": messages.Pulse(step=1, dropped=INT64),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED.values(), ids=REFUSED)
+def test_a_number_out_of_range_is_refused(message: messages.FromRun) -> None:
+    with pytest.raises(WireError) as error:
+        codec.from_run([codec.encode(message)])
+    assert error.value.code == "malformed"
+
+
+def test_a_viewer_is_held_to_it_too() -> None:
+    with pytest.raises(WireError):
+        codec.from_viewer([codec.encode(messages.Fetch(id=INT64))])
+
+
+def test_the_largest_numbers_in_range_are_accepted() -> None:
+    hello = msgspec.structs.replace(
+        HELLO, epoch=MOST_COUNT, knobs=(msgspec.structs.replace(LR, value=-INT64),)
+    )
+    for message in (hello, messages.Note(t=MOST_STAMP, step=-1)):
+        assert codec.from_run([codec.encode(message)]) == message
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-INT64 * 2, INT64 * 2) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(PLAIN)
+def test_what_passes_can_be_sent(value: Any) -> None:
+    try:
+        check_ranges({"any": value})
+    except ValueError:
+        return
+    msgspec.msgpack.encode(value)
+    msgspec.json.encode(value)
