@@ -97,6 +97,11 @@ class TrackedRun:
         return bool(self.state.exit_reason)
 
     @property
+    def met(self) -> bool:
+        """Whether its process has said hello to this daemon."""
+        return self._pulse is not None
+
+    @property
     def claims(self) -> tuple[Claim, ...]:
         """The claims of all its ranks to GPUs."""
         return (self.claim, *(member.claim for member in self.members.values()))
