@@ -1,0 +1,369 @@
+"""Simulated ZeroMQ sockets over `ipc`: bounded pipes that refuse, are cut, stall and reconnect.
+
+A pipe keeps order and loses nothing while it lives, as a Unix socket does. When it is cut, what was under way
+is lost, the ROUTER forgets the identity, and the DEALER connects again under another one. A `hostile` pipe
+also drops, repeats and swaps messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from tests.simulation.kernel import Kernel, Killed, Process, Signal
+
+DELAY_S = (2e-5, 4e-4)
+DEFAULT_HWM = 1000
+READ, WRITE = int(zmq.POLLIN), int(zmq.POLLOUT)
+Frames = list[bytes]
+
+
+class Frame:
+    """A received frame, as `recv_multipart(copy=False)` returns it."""
+
+    __slots__ = ("_peer", "bytes")
+
+    def __init__(self, body: bytes, peer: str) -> None:
+        self.bytes = body
+        self._peer = peer
+
+    def get(self, name: str) -> str:
+        assert name == "Peer-Address", name
+        return self._peer
+
+
+class Direction:
+    """One direction of a pipe. At most `most` messages are in it, under way or not yet received."""
+
+    def __init__(self, receiver: FakeSocket, most: int) -> None:
+        self.receiver = receiver
+        self.most = most
+        self.under_way: deque[Frames] = deque()
+        self.arrived = 0
+        self.free_at = 0  # nothing arrives before, so that the order is kept
+
+    @property
+    def full(self) -> bool:
+        return len(self.under_way) + self.arrived >= self.most
+
+
+class Pipe:
+    """A connection between a DEALER and a ROUTER."""
+
+    def __init__(self, fabric: Fabric, dealer: FakeSocket, router: FakeSocket, identity: bytes) -> None:
+        self.fabric, self.dealer, self.router, self.identity = fabric, dealer, router, identity
+        self.broken = False
+        self.up = Direction(router, fabric.capacity(dealer.sndhwm + router.rcvhwm))
+        self.down = Direction(dealer, fabric.capacity(router.sndhwm + dealer.rcvhwm))
+
+    def push(self, direction: Direction, frames: Frames) -> bool:
+        """Send. False if the pipe is full."""
+        if direction.full:
+            return False
+        fabric = self.fabric
+        size = sum(map(len, frames))
+        limit = direction.receiver.maxmsgsize
+        if 0 <= limit < max(map(len, frames)):
+            fabric.too_large(self, direction, size)
+            fabric.kernel.after(1e-4, self.cut)  # libzmq drops the connection
+            return True
+        direction.under_way.append(frames)
+        kernel = fabric.kernel
+        wait = kernel.random.uniform(*DELAY_S) + size * 1e-9
+        direction.free_at = max(direction.free_at, kernel.now_ns + int(wait * 1e9), fabric.stalled_until_ns)
+        kernel.at(direction.free_at, lambda: self._arrive(direction))
+        return True
+
+    def cut(self) -> None:
+        """Lose the connection and all that is under way."""
+        if self.broken:
+            return
+        self.broken = True
+        self.up.under_way.clear()
+        self.down.under_way.clear()
+        self.router.pipes.pop(self.identity, None)
+        self.fabric.pipes.pop(self.identity, None)
+        if self.dealer.pipe is self:
+            self.dealer.pipe = None
+            if not self.dealer.closed:
+                self.dealer.reconnect()
+
+    def _arrive(self, direction: Direction) -> None:
+        if self.broken or not direction.under_way:
+            return
+        frames = direction.under_way.popleft()
+        hostile, random = self.fabric.hostile, self.fabric.kernel.random
+        copies = 1
+        if hostile and self.dealer.hostile and random.random() < hostile:
+            copies = random.choice((0, 2))
+        for _ in range(copies):
+            direction.receiver.deliver(self, direction, frames)
+
+
+class FakeSocket:
+    """A DEALER, a ROUTER, or the REP of the authenticator. It has the options that hoptui sets."""
+
+    def __init__(self, fabric: Fabric, process: Process, kind: int) -> None:
+        self.fabric, self.process, self.kind = fabric, process, kind
+        self.sndhwm = self.rcvhwm = DEFAULT_HWM
+        self.linger = 0
+        self.immediate = False
+        self.maxmsgsize = -1
+        self.reconnect_ivl, self.reconnect_ivl_max = 100, 0
+        self.router_mandatory = 0
+        self.zap_domain = b""
+        self.closed = False
+        self.hostile = False
+        self.signal = Signal(fabric.kernel)
+        self.inbox: deque[tuple[Pipe | None, Direction | None, Frames]] = deque()
+        # a DEALER's
+        self.pipe: Pipe | None = None
+        self._address = ""
+        self._before: deque[Frames] = deque()
+        self._attempts = 0
+        # a ROUTER's
+        self.pipes: dict[bytes, Pipe] = {}
+        process.at_end.append(self._at_end)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    # options ------------------------------------------------------------------------------------------------
+
+    def setsockopt(self, option: int, value: object) -> None:
+        assert option == zmq.ZAP_ENFORCE_DOMAIN, option
+
+    def getsockopt(self, option: int) -> int:
+        assert option == zmq.EVENTS, option
+        return READ if self.inbox else 0
+
+    def poll(self, timeout: int, flags: int = READ) -> int:
+        """Wait at most so many milliseconds to receive, or to send with POLLOUT. Return what is possible."""
+        self.fabric.kernel.wait(lambda: self.ready(flags), [self.signal], timeout / 1000)
+        return self.ready(flags)
+
+    def ready(self, flags: int) -> int:
+        """Return which of `flags` are possible now."""
+        found = READ if flags & READ and self.inbox else 0
+        if flags & WRITE:
+            room = len(self._before) < self.sndhwm and not self.immediate
+            found |= WRITE if (not self.pipe.up.full if self.pipe is not None else room) else 0
+        return found
+
+    # connections --------------------------------------------------------------------------------------------
+
+    def bind(self, address: str) -> None:
+        self.process.operate()
+        if address.startswith("inproc:"):
+            self.process.environ["_gate"] = ""
+            self.fabric.gates[self.process.pid] = self
+            return
+        path = Path(address.removeprefix("ipc://"))
+        path.touch(mode=0o600)
+        self.fabric.listeners[path.stat().st_ino] = self
+
+    def connect(self, address: str) -> None:
+        self._address = address.removeprefix("ipc://")
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        wait = min(self.reconnect_ivl * 2 ** min(self._attempts, 10), self.reconnect_ivl_max or 1 << 30)
+        wait_s = self.fabric.kernel.random.uniform(1e-4, 5e-4) + (wait / 1000 if self._attempts else 0.0)
+        self._attempts += 1
+        self.fabric.kernel.after(wait_s, self._try)
+
+    def _try(self) -> None:
+        if self.closed or self.pipe is not None or not self.process.alive:
+            return
+        router = self.fabric.listener(self._address)
+        if router is None:
+            self.reconnect()
+            return
+        self._attempts = 0
+        pipe = self.pipe = self.fabric.pipe(self, router)
+        gate = self.fabric.gates.get(router.process.pid)
+        if gate is not None and router.zap_domain:
+            who = self.fabric.peer_address(self.process).encode()
+            gate.deliver(None, None, [b"1.0", b"1", router.zap_domain, who, b"", b"NULL"])
+        while self._before and pipe.push(pipe.up, self._before[0]):
+            self._before.popleft()
+        self.signal.set()
+
+    # messages -----------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes, flags: int = 0) -> None:
+        """Send on a DEALER, without waiting."""
+        self.process.operate()
+        frames = [frame]
+        if self.pipe is None:
+            if self.immediate or len(self._before) >= self.sndhwm:
+                raise zmq.Again
+            self._before.append(frames)
+        elif not self.pipe.push(self.pipe.up, frames):
+            self.fabric.refused += 1
+            raise zmq.Again
+
+    def send_multipart(self, frames: Sequence[bytes], flags: int = 0) -> None:
+        """Send on a ROUTER, without waiting. The answers of the authenticator need no way."""
+        self.process.operate()
+        if self.kind != zmq.ROUTER:
+            return
+        identity, *body = frames
+        pipe = self.pipes.get(identity)
+        if pipe is None:
+            raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        if not pipe.push(pipe.down, list(body)):
+            self.fabric.refused += 1
+            raise zmq.Again
+
+    def recv_multipart(self, flags: int = 0, copy: bool = True) -> list[Any]:
+        if not self.process.alive:
+            raise Killed
+        if not self.inbox:
+            raise zmq.Again
+        pipe, direction, frames = self.inbox.popleft()
+        if pipe is None or direction is None:
+            return frames
+        if direction.full:  # there is room for one more
+            (pipe.dealer if direction is pipe.up else pipe.router).signal.set()
+        direction.arrived -= 1
+        if self.kind == zmq.ROUTER:
+            frames = [pipe.identity, *frames]
+        if copy:
+            return frames
+        peer = self.fabric.peer_address(pipe.dealer.process)
+        return [Frame(frame, peer) for frame in frames]
+
+    def deliver(self, pipe: Pipe | None, direction: Direction | None, frames: Frames) -> None:
+        if self.closed:
+            return
+        if direction is not None:
+            direction.arrived += 1
+        self.inbox.append((pipe, direction, frames))
+        self.signal.set()
+
+    def close(self, linger: int | None = None) -> None:
+        """Close. What was sent is delivered if it lingers."""
+        if self.closed:
+            return
+        self.closed = True
+        for pipe in [*self.pipes.values(), *([self.pipe] if self.pipe is not None else [])]:
+            if linger or self.linger:
+                self.fabric.kernel.after(0.01, pipe.cut)
+            else:
+                pipe.cut()
+
+    def _at_end(self, killed: bool) -> None:
+        """The process has ended: a part of what it had sent has reached the kernel."""
+        if self.closed:
+            return
+        self.closed = True
+        random = self.fabric.kernel.random
+        for pipe in [*self.pipes.values(), *([self.pipe] if self.pipe is not None else [])]:
+            direction = pipe.up if pipe.dealer is self else pipe.down
+            for _ in range(random.randint(0, len(direction.under_way)) if killed else 0):
+                direction.under_way.pop()
+            self.fabric.kernel.after(0.002, pipe.cut)
+
+
+class Fabric:
+    """All sockets of a node.
+
+    Attributes:
+        most: The greatest capacity of a pipe in messages, at most what the sockets ask for.
+        hostile: Chance that a message of a viewer is dropped or repeated.
+        stalled_until_ns: No message arrives before.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.listeners: dict[int, FakeSocket] = {}
+        self.gates: dict[int, FakeSocket] = {}
+        self.pipes: dict[bytes, Pipe] = {}
+        self.most = 1 << 30
+        self.hostile = 0.0
+        self.stalled_until_ns = 0
+        self.refused = 0
+        self.oversized: list[str] = []
+        self._identities = itertools.count(1)
+
+    def capacity(self, asked: int) -> int:
+        return max(1, min(asked, self.most))
+
+    def listener(self, path: str) -> FakeSocket | None:
+        """Return the ROUTER at a path, if its process lives."""
+        try:
+            found = self.listeners.get(os.stat(path).st_ino)  # noqa: PTH116 - a string, many times
+        except OSError:
+            return None
+        return found if found is not None and not found.closed and found.process.alive else None
+
+    def pipe(self, dealer: FakeSocket, router: FakeSocket) -> Pipe:
+        identity = b"\0" + next(self._identities).to_bytes(4, "big")
+        pipe = Pipe(self, dealer, router, identity)
+        router.pipes[identity] = self.pipes[identity] = pipe
+        return pipe
+
+    def peer_address(self, process: Process) -> str:
+        return f"localhost:{os.getuid()}:{os.getgid()}:{process.pid}"
+
+    def too_large(self, pipe: Pipe, direction: Direction, size: int) -> None:
+        where = "to" if direction is pipe.down else "from"
+        self.oversized.append(f"{size} bytes {where} {pipe.dealer.process.name}")
+
+
+class FakeContext:
+    """Stands for `zmq.Context`."""
+
+    fabric: Fabric
+
+    def __init__(self) -> None:
+        self.linger = 0
+        self._process = self.fabric.kernel.process
+        self._sockets: list[FakeSocket] = []
+
+    def socket(self, kind: int) -> FakeSocket:
+        opened = FakeSocket(self.fabric, self._process, kind)
+        self._sockets.append(opened)
+        return opened
+
+    def destroy(self, linger: int | None = None) -> None:
+        for opened in self._sockets:
+            opened.close(linger)
+
+
+class FakePoller:
+    """Stands for `zmq.Poller`. It waits for sockets, wake-up pairs and ends of processes."""
+
+    fabric: Fabric
+    by_number: dict[int, Any]
+
+    def __init__(self) -> None:
+        self._things: dict[Any, tuple[Any, int]] = {}
+
+    def register(self, thing: Any, flags: int = READ) -> None:
+        key = thing if isinstance(thing, FakeSocket | int) else thing.fileno()
+        self._things[key] = (self.by_number[key] if isinstance(key, int) else thing), int(flags)
+
+    def unregister(self, thing: Any) -> None:
+        del self._things[thing if isinstance(thing, FakeSocket | int) else thing.fileno()]
+
+    def poll(self, timeout: int | None = None) -> list[tuple[Any, int]]:
+        things = self._things
+        signals = [thing.signal for thing, _ in things.values()]
+        seconds = 1e9 if timeout is None or timeout < 0 else max(timeout / 1000, 5e-5)
+
+        def ready() -> bool:
+            return any(thing.ready(flags) for thing, flags in things.values())
+
+        self.fabric.kernel.wait(ready, signals, seconds)
+        return [(key, found) for key, (thing, flags) in things.items() if (found := thing.ready(flags))]

@@ -1,0 +1,291 @@
+"""What must hold, whatever happens: the truth of the simulation against what viewers and recordings say.
+
+Each function takes the node and returns a sentence for each violation. To add an invariant, write one more
+and name it in `of_settled`, `of_finished` or `always`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+
+from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord
+from hoptui.recording import Recording, RecordingError
+from tests.simulation.node import Node, row_value
+from tests.simulation.truth import Given, Incarnation, Setting
+
+QUICK_S = 4.0
+"""A command is answered within this time and two iterations, if nothing disturbs."""
+Invariant = Callable[[Node], Iterable[str]]
+
+
+def of_settled(node: Node) -> list[str]:
+    """Check what holds once all faults are over and everything has had time to arrive."""
+    return _all(node, resolved, truthful, viewers_agree, values_shown, runs_go_on, queues_empty)
+
+
+def of_finished(node: Node) -> list[str]:
+    """Check what holds after runs and daemon have ended."""
+    return _all(node, rows_accounted, commands_recorded)
+
+
+def always(node: Node) -> list[str]:
+    """Check what holds at any time."""
+    return _all(node, nothing_broke, at_most_once, stages_forward, pauses_end, within_limits, calm_is_quick)
+
+
+def _all(node: Node, *each: Invariant) -> list[str]:
+    return [f"{invariant.__name__}: {found}" for invariant in each for found in invariant(node)]
+
+
+# commands ---------------------------------------------------------------------------------------------------
+
+
+def _audited(node: Node) -> dict[str, CommandRecord]:
+    auditor = node.auditor
+    if auditor is None or auditor.client is None:
+        return {}
+    return auditor.client.store.commands
+
+
+def _calls(node: Node, given: Given) -> list[tuple[Incarnation, Setting]]:
+    """Return the calls of setters for a command. Every command has a value of its own."""
+    return [
+        (was, setting)
+        for was in node.truth.processes
+        for setting in was.settings
+        if setting.value == given.value and not setting.undo
+    ]
+
+
+def resolved(node: Node) -> Iterator[str]:
+    """Each command that a daemon knows has a final stage."""
+    for key, record in _audited(node).items():
+        if record.stage not in FINAL:
+            yield f"{record.verb} {record.wanted} ({key}) is still {record.stage!r}"
+
+
+def truthful(node: Node) -> Iterator[str]:
+    """What a final stage says is what happened in the training process."""
+    records = _audited(node)
+    for given in node.truth.given.values():
+        record = records.get(given.id)
+        calls = _calls(node, given) if given.verb == "set" else []
+        what = f"{given.verb} {given.value} of {given.viewer} at {given.at_s:.3f} s"
+        if record is None:
+            if calls and not calls[0][0].killed and not _history_excused(node, calls[0][0]):
+                yield f"{what} was applied, and nobody knows of it"
+            continue
+        if given.verb != "set" or record.stage not in FINAL:
+            continue
+        done = [setting for _, setting in calls if not setting.raised]
+        if record.stage == "applied" and not done:
+            yield f"{what} is told as applied, and the setter was not called"
+        elif record.stage == "applied" and record.effective != given.value:
+            yield f"{what} is told as effective {record.effective!r}"
+        elif record.stage in ("rejected", "superseded", "expired") and calls:
+            yield f"{what} is told as {record.stage} ({record.code}), and the setter was called"
+        elif (
+            record.stage == "voided"
+            and calls
+            and not (record.code == FATE_UNKNOWN and _unheard(node, calls[0][0]))
+        ):
+            yield f"{what} is told as voided ({record.code}), and the setter was called"
+        elif record.stage == "failed" and done and record.code != "several":
+            yield f"{what} is told as failed ({record.code}), and the setter accepted it"
+
+
+def viewers_agree(node: Node) -> Iterator[str]:
+    """Every viewer shows the same end of a command."""
+    audited = _audited(node)
+    for viewer in node.viewers:
+        if not viewer.process.alive or viewer.client is None:
+            continue
+        for key, record in viewer.client.store.commands.items():
+            same = audited.get(key)
+            if same is not None and same.stage != record.stage and same.code != FATE_UNKNOWN:
+                yield f"{viewer.name} shows {record.wanted} as {record.stage}, the daemon has {same.stage}"
+
+
+def at_most_once(node: Node) -> Iterator[str]:
+    """A setter is called once for a command."""
+    for was in node.truth.processes:
+        seen: set[object] = set()
+        for setting in was.settings:
+            if not setting.undo and setting.value in seen:
+                yield f"{setting.value} was set twice"
+            seen.add(setting.value)
+    for given in node.truth.given.values():
+        if given.verb == "set" and len(_calls(node, given)) > 1:
+            yield f"{given.value} was applied {len(_calls(node, given))} times"
+
+
+def stages_forward(node: Node) -> Iterator[str]:
+    """A viewer sees no final stage turn into another one. It may learn of one after it has given up."""
+    for viewer in node.viewers:
+        for records in viewer.shown.values():
+            for before, after in pairwise(records):
+                gave_up = before.stage == "expired" and not before.seq
+                undone = (before.stage, after.stage) == ("applied", "reverted")
+                lost = after.code == FATE_UNKNOWN and bool(node.truth.daemon_died_s)
+                if before.stage in FINAL and not undone and not gave_up and not lost:
+                    yield f"{viewer.name} saw {before.wanted} {before.stage}, then {after.stage}"
+
+
+def calm_is_quick(node: Node) -> Iterator[str]:
+    """Without a fault a command ends soon, however slow another viewer is."""
+    for viewer in node.viewers:
+        for given in node.truth.given.values():
+            if given.viewer != viewer.name or given.verb != "set":
+                continue
+            trainer = next((t for t in node.trainers if t.id == given.run), None)
+            most = QUICK_S + 3 * (trainer.iteration_s if trainer else 0.0)
+            end = given.at_s + most
+            if viewer.was_away(given.at_s, end) or not node.truth.calm(given.at_s - 1.0, end):
+                continue
+            if node.is_paused(given, most):
+                continue
+            took = viewer.took_s(given.id)
+            if took is None or took > most:
+                yield f"{given.value} of {viewer.name} at {given.at_s:.3f} s took {took} s"
+
+
+# knobs ------------------------------------------------------------------------------------------------------
+
+
+def values_shown(node: Node) -> Iterator[str]:
+    """The value that viewers show is the one that the training script has."""
+    for trainer in node.trainers:
+        if not trainer.process.alive:
+            continue
+        for viewer in node.viewers:
+            if not viewer.process.alive or viewer.client is None:
+                continue
+            run = viewer.client.store.run(trainer.id)
+            if run is None:
+                yield f"{viewer.name} does not show {trainer.name}"
+                continue
+            shown = {knob.spec.name: knob.value for knob in run.knobs}.get("lr")
+            if shown != trainer.was.value:
+                yield f"{viewer.name} shows {shown} for {trainer.name}, which has {trainer.was.value}"
+
+
+def runs_go_on(node: Node) -> Iterator[str]:
+    """A run that nobody pauses trains, and its daemon sees it live."""
+    auditor = node.auditor
+    for trainer in node.trainers:
+        if not trainer.process.alive:
+            continue
+        store = auditor.client.store if auditor is not None and auditor.client is not None else None
+        vital = store.vital(trainer.id) if store is not None else None
+        if vital is None or vital.state not in ("live", "busy"):
+            yield f"{trainer.name} is shown as {vital.state if vital else 'unknown'}"
+
+
+def pauses_end(node: Node) -> Iterator[str]:
+    """A pause ends with its lease."""
+    for was in node.truth.processes:
+        for began, ended in was.waits:
+            pauses = [
+                given
+                for given in node.truth.given.values()
+                if given.verb == "pause" and given.run == was.run and began - 30 < given.at_s < ended
+            ]
+            most = sum(given.hold_s for given in pauses) + 3.0 + was.suspended_s
+            if ended - began > most:
+                yield f"a boundary took {ended - began:.1f} s, the pauses allow {most:.1f} s"
+
+
+# rows -------------------------------------------------------------------------------------------------------
+
+
+def rows_accounted(node: Node) -> Iterator[str]:
+    """Rows on disk, in order, and those counted as dropped are the rows that were logged."""
+    for run in dict.fromkeys(was.run for was in node.truth.processes if was.run):
+        processes = [was for was in node.truth.processes if was.run == run]
+        try:
+            with Recording.open(node.where.recording(run)) as recording:
+                parts = list(recording.rows(f"run/{run}"))
+        except RecordingError as error:
+            yield f"the recording of {run} cannot be read: {error.reason}"
+            continue
+        values = [value for part in parts if "loss" in part.names for value in part.column("loss")]
+        stamps = [t for part in parts for t in part.times()]
+        if any(b <= a for a, b in pairwise(stamps)):
+            yield f"the stamps of {run} do not rise"
+        found: dict[int, list[float]] = defaultdict(list)
+        for value in filter(math.isfinite, values):  # an iteration that the end interrupted has no loss
+            found[int(value // 1e6)].append(value)
+        for was in processes:
+            yield from _process_accounted(node, was, found[was.number])
+
+
+def _process_accounted(node: Node, was: Incarnation, found: list[float]) -> Iterator[str]:
+    if any(b <= a for a, b in pairwise(found)):
+        yield f"the rows of process {was.number} are not in order"
+    produced = {row_value(was.number, step) for step in range(was.steps)}
+    if unknown := set(found) - produced:
+        yield f"process {was.number} never logged {sorted(unknown)[:3]}"
+    lost = len(produced) - len(set(found))
+    excused = was.killed or _unheard(node, was) or _history_excused(node, was)
+    if lost > was.dropped + node.recordings_dropped and not excused:
+        yield f"{lost} of {was.steps} rows of process {was.number} are missing, {was.dropped} counted"
+
+
+def _unheard(node: Node, was: Incarnation) -> bool:
+    """Return whether a process ended while no daemon could hear it."""
+    end = was.ended_s
+    return end is not None and (was.killed or node.truth.daemon_died(end - 10.0, end + 1.0))
+
+
+def _history_excused(node: Node, was: Incarnation) -> bool:
+    """Return whether the disk failed when the process began or ended, or before the daemon was killed."""
+    truth = node.truth
+    if truth.daemon_died():
+        return truth.disk_failed()
+    return truth.disk_failed(was.began_s) or (was.ended_s is not None and truth.disk_failed(was.ended_s))
+
+
+def commands_recorded(node: Node) -> Iterator[str]:
+    """The recording has the end of each command that the daemon knew."""
+    for run in dict.fromkeys(was.run for was in node.truth.processes if was.run):
+        try:
+            with Recording.open(node.where.recording(run)) as recording:
+                recorded = {record.id: record for record in recording.commands()}
+        except RecordingError:
+            continue  # told by `rows_accounted`
+        if any(_history_excused(node, was) for was in node.truth.processes if was.run == run):
+            continue
+        for key, record in _audited(node).items():
+            if record.run != run or record.code == "no_such_run":  # the recording was closed before
+                continue
+            kept = recorded.get(key)
+            if kept is None or kept.stage != record.stage:
+                stage = kept.stage if kept else "not there"
+                yield f"{record.wanted} is {record.stage}, the recording has {stage}"
+
+
+# the machine ------------------------------------------------------------------------------------------------
+
+
+def nothing_broke(node: Node) -> Iterator[str]:
+    """No thread ended with an exception, and none had to be contained."""
+    yield from node.kernel.failures
+    yield from node.complaints.found
+
+
+def within_limits(node: Node) -> Iterator[str]:
+    """Nobody sends more than the receiver takes."""
+    yield from node.fabric.oversized
+
+
+def queues_empty(node: Node) -> Iterator[str]:
+    """Nothing waits for ever, in the run or in the daemon."""
+    for trainer in node.trainers:
+        if trainer.process.alive and trainer.run is not None:
+            state = trainer.run._core.state
+            waiting = len(state.inbox.due) + len(state.inbox.done) + len(state.notes)
+            if waiting > 2 or len(state.rows) > 200:
+                yield f"{waiting} commands and notes and {len(state.rows)} rows wait in {trainer.name}"

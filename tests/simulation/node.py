@@ -1,0 +1,331 @@
+"""A simulated node: it starts and ends the daemon, training runs and viewers, all of them real code."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hoptui.client.client import Client
+from hoptui.daemon.server import Server
+from hoptui.daemon.sockets import AlreadyRunningError
+from hoptui.domain.pacing import DEFAULT, Timings
+from hoptui.node.addresses import Addresses, addresses
+from hoptui.protocol.messages import FINAL, CommandRecord
+from hoptui.sdk.run import Run
+from tests.simulation.fabric import Fabric
+from tests.simulation.kernel import Kernel, Killed, Process
+from tests.simulation.substitutes import System
+from tests.simulation.truth import Given, Incarnation, Setting, Truth, Value
+
+IDLE_S = 30.0
+LOW, HIGH = 0.0, 1e9
+
+
+class Refused(ValueError):  # noqa: N818 - what a training script raises
+    """The setter of the script does not want a value."""
+
+
+class Trainer:
+    """A training process: iterations of `iteration_s` with one knob, `lr`."""
+
+    def __init__(self, node: Node, name: str, iteration_s: float, before: Trainer | None) -> None:
+        self.node, self.name, self.iteration_s = node, name, iteration_s
+        self.run: Run | None = None
+        self.ends = False
+        self.refuses = 0.0  # chance that the setter raises
+        self.checkpoint: dict[str, Any] = dict(before.checkpoint) if before else {}
+        self.was = Incarnation(len(node.truth.processes), node.kernel.seconds)
+        node.truth.processes.append(self.was)
+        if self.checkpoint:
+            self.was.value = self.checkpoint["knobs"]["lr"]
+        self._first = self.was.value
+        self.process = node.kernel.spawn(f"run {name}", self._main, node.environ())
+        self.process.at_end.append(self._over)
+
+    @property
+    def id(self) -> str:
+        return self.was.run
+
+    def _main(self) -> None:
+        kernel, was = self.node.kernel, self.was
+        self.run = run = Run(self.name, resume=self.checkpoint or None)
+        was.run = run.id
+        run.knob("lr", float(was.value), min=LOW, max=HIGH, apply=self._apply, read=lambda: was.value)
+        while self._boundary(run) and not self.ends:
+            kernel.sleep(self.iteration_s * kernel.random.uniform(0.8, 1.2))
+            run.log(loss=row_value(was.number, was.steps))
+            was.steps += 1
+            self.checkpoint = run.state_dict()
+        run.close()
+
+    def _boundary(self, run: Run) -> bool:
+        began = self.node.kernel.seconds
+        going_on = run.boundary(self.was.steps)
+        ended = self.node.kernel.seconds
+        if ended - began > 0.5:
+            self.was.waits.append((began, ended))
+        return going_on
+
+    def _apply(self, value: Value) -> None:
+        kernel = self.node.kernel
+        undo = any(setting.value == value for setting in self.was.settings) or value == self._first
+        raises = not undo and kernel.random.random() < self.refuses
+        self.was.settings.append(Setting(value, kernel.seconds, undo, raises))
+        self.process.operate()
+        if raises:
+            raise Refused("the script refuses it")
+        self.was.value = value
+
+    def _over(self, killed: bool) -> None:
+        was = self.was
+        was.ended_s, was.killed = self.node.kernel.seconds, killed
+        link: Any = self.run._core.state.link if self.run is not None else None
+        if link is not None:
+            was.dropped = link._buffer.dropped
+
+
+def row_value(process: int, step: int) -> float:
+    """Return what a process logs at an iteration. No other row of the simulation has it."""
+    return process * 1e6 + step
+
+
+class Viewer:
+    """A person's dashboard: the real client, and what it has shown."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.node, self.name = node, name
+        self.client: Client | None = None
+        self.shown: dict[str, list[CommandRecord]] = {}
+        self.away: list[tuple[float, float]] = []
+        """When it was suspended or gone, in seconds."""
+        self._final_s: dict[str, float] = {}
+        self.process = node.kernel.spawn(f"viewer {name}", self._main, node.environ())
+
+        self.process.at_end.append(lambda killed: self.away.append((node.kernel.seconds, 1e9)))
+
+    def _main(self) -> None:
+        self.client = client = Client(addresses(), client=self.name, on_change=self._changed)
+        client.start()
+        self.node.kernel.wait(lambda: False, [])
+
+    def act(self, what: str, run: str, value: Value | None = None, **details: Any) -> None:
+        """Let the person give a command."""
+
+        def give() -> None:
+            client = self.client
+            if client is None or client.store.run(run) is None:
+                return
+            if what == "set":
+                details.update(knob="lr", value=value)
+            given = client.send(what, run, **details)  # type: ignore[arg-type]
+            self.node.truth.given[given] = Given(
+                given, run, what, value, self.name, self.node.kernel.seconds, details.get("hold_s", 0.0)
+            )
+
+        if self.process.alive:
+            self.node.kernel.start(self.process, "person", give)
+
+    def watch(self, run: str) -> None:
+        """Let the person open the page of a run."""
+        if self.process.alive:
+            self.node.kernel.start(
+                self.process, "person", lambda: self.client.watch(run) if self.client else None
+            )
+
+    def was_away(self, start_s: float, end_s: float) -> bool:
+        """Return whether it was suspended or gone in this time."""
+        return any(start <= end_s and end >= start_s for start, end in self.away)
+
+    def took_s(self, command: str) -> float | None:
+        """Return how long a command took until this viewer knew its end, None if it does not."""
+        final, given = self._final_s.get(command), self.node.truth.given.get(command)
+        return None if final is None or given is None else final - given.at_s
+
+    def _changed(self, change: str) -> None:
+        if change != "commands" or self.client is None:
+            return
+        for key, record in list(self.client.store.commands.items()):
+            seen = self.shown.setdefault(key, [])
+            if not seen or seen[-1].stage != record.stage:
+                seen.append(record)
+                if record.stage in FINAL:
+                    self._final_s.setdefault(key, self.node.kernel.seconds)
+
+
+class Complaints(logging.Handler):
+    """Keeps what the code under test logs about faults that it did not expect."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, Killed):
+            return
+        self.found.append(f"{record.getMessage()}: {type(error).__name__}: {error}")
+
+
+class Node:
+    """A context manager: one machine with its processes."""
+
+    def __init__(self, seed: int | str, *, timings: Timings = DEFAULT) -> None:
+        self.kernel = Kernel(seed)
+        self.fabric = Fabric(self.kernel)
+        self.system = System(self.kernel, self.fabric)
+        self.truth = Truth()
+        self.timings = timings
+        self.complaints = Complaints()
+        self.trainers: list[Trainer] = []
+        self.viewers: list[Viewer] = []
+        self.daemons: list[Process] = []
+        self.server: Server | None = None
+        self.settling = False
+        self.auditor: Viewer | None = None
+        self._dropped = 0
+        self._values = itertools.count(1)
+        self._files = tempfile.TemporaryDirectory(
+            prefix="sim", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
+        )
+        base = Path(self._files.name)
+        base.chmod(0o700)
+        self.where = Addresses(base / "d", base / "s")
+
+    def __enter__(self) -> Node:
+        logger = logging.getLogger("hoptui")
+        self._logging = logger.propagate, logger.level
+        logger.addHandler(self.complaints)
+        logger.propagate = False
+        self._installed = self.system.installed(self.start_daemon)
+        self._installed.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kernel.close()
+        self._installed.__exit__(None, None, None)
+        logger = logging.getLogger("hoptui")
+        logger.removeHandler(self.complaints)
+        logger.propagate = self._logging[0]
+        self._files.cleanup()
+
+    def environ(self) -> dict[str, str]:
+        return {"HOPTUI_DIR": str(self.where.directory), "HOPTUI_STATE_DIR": str(self.where.state)}
+
+    def next_value(self) -> int:
+        """Return a value that no other command has."""
+        return next(self._values)
+
+    @property
+    def recordings_dropped(self) -> int:
+        """Return how many rows and records the daemon has counted as lost for the disk."""
+        return self._dropped
+
+    def is_paused(self, given: Given, seconds: float) -> bool:
+        """Return whether the run of a command was or may have been paused just after it was given."""
+        pauses = [g for g in self.truth.given.values() if g.verb == "pause" and g.run == given.run]
+        return any(-60.0 < p.at_s - given.at_s < seconds for p in pauses)
+
+    def disturb(self, seconds: float) -> None:
+        """Note a fault that may be felt for so long."""
+        now = self.kernel.seconds
+        self.truth.disturb(now, now + seconds)
+
+    def fail_disk(self, seconds: float) -> None:
+        """Note that the disk has a fault for so long."""
+        now = self.kernel.seconds
+        self.truth.disk.append((now, now + seconds))
+
+    def widen(self) -> None:
+        """Let pipes hold what the sockets ask for again."""
+        self.fabric.most = 1 << 30
+        for pipe in self.fabric.pipes.values():
+            pipe.up.most = pipe.down.most = 128
+
+    def settle(self, seconds: float) -> None:
+        """End all faults, let a new viewer look, and let time pass."""
+        self.settling = True
+        kernel, disk = self.kernel, self.system.disk
+        kernel.preempts = 0.0
+        self.widen()
+        self.fabric.hostile = 0.0
+        self.fabric.stalled_until_ns = 0
+        disk.full, disk.broken, disk.slow_s = False, False, 0.0
+        for process in kernel.processes.values():
+            process.dies_at = 0
+            if process.stopped:
+                process.resume()
+        self.auditor = self.view("auditor")
+        kernel.run(seconds)
+
+    def finish(self) -> None:
+        """Let the runs and the daemon end in good order."""
+        for trainer in self.trainers:
+            trainer.ends = True
+        self.kernel.run(5.0 + 2 * max((t.iteration_s for t in self.trainers), default=0.0))
+        for viewer in self.viewers:
+            if viewer.process.alive:
+                viewer.process.kill()
+        self.kernel.run(IDLE_S + 20.0)
+
+    # processes ----------------------------------------------------------------------------------------------
+
+    def start_daemon(self, where: Addresses | None = None) -> None:
+        """Start a daemon, as a run or a viewer does. It takes a moment."""
+        wait = self.kernel.random.uniform(0.05, 0.4)
+        self.kernel.after(wait, lambda: self.daemons.append(self._daemon()))
+
+    def _daemon(self) -> Process:
+        def main() -> None:
+            try:
+                server = Server(addresses(), IDLE_S, timings=self.timings)
+            except AlreadyRunningError:
+                return
+            self.server = server
+            server.run()
+
+        def over(killed: bool) -> None:
+            if killed:
+                self.truth.daemon_died_s.append(self.kernel.seconds)
+
+        process = self.kernel.spawn("daemon", main, self.environ())
+        process.at_end.append(over)
+        return process
+
+    @property
+    def daemon(self) -> Process | None:
+        """The daemon that lives, if any."""
+        return next((d for d in reversed(self.daemons) if d.alive and self._holds(d)), None)
+
+    def _holds(self, daemon: Process) -> bool:
+        return any(holder is daemon for holder, _ in self.system.locks.values())
+
+    def train(self, name: str, iteration_s: float, before: Trainer | None = None) -> Trainer:
+        """Start a run, or the next process of one that has ended."""
+        trainer = Trainer(self, name, iteration_s, before)
+        self.trainers.append(trainer)
+        return trainer
+
+    def view(self, name: str) -> Viewer:
+        viewer = Viewer(self, name)
+        self.viewers.append(viewer)
+        return viewer
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of the code under test."""
+    logger = logging.getLogger("hoptui")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,76 @@
+"""What really happened on the simulated node, kept apart from what hoptui says about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Value = bool | int | float | str
+
+
+@dataclass
+class Setting:
+    """A call of a knob's setter in a training process."""
+
+    value: Value
+    at_s: float
+    undo: bool = False
+    raised: bool = False
+
+
+@dataclass
+class Incarnation:
+    """One training process of a run. `number` makes the values of its rows unlike those of all others."""
+
+    number: int
+    began_s: float
+    run: str = ""
+    steps: int = 0  # rows that it logged, one for each iteration that ended
+    settings: list[Setting] = field(default_factory=list)
+    value: Value = 0.0
+    waits: list[tuple[float, float]] = field(default_factory=list)  # boundaries that took long
+    suspended_s: float = 0.0
+    dropped: int = 0  # as it counted them itself
+    ended_s: float | None = None
+    killed: bool = False
+
+
+@dataclass
+class Given:
+    """A command of a person."""
+
+    id: str
+    run: str
+    verb: str
+    value: Value | None
+    viewer: str
+    at_s: float
+    hold_s: float = 0.0
+
+
+@dataclass
+class Truth:
+    """Everything that happened."""
+
+    processes: list[Incarnation] = field(default_factory=list)
+    given: dict[str, Given] = field(default_factory=dict)
+    disturbed: list[tuple[float, float]] = field(default_factory=list)
+    """When faults were there, in seconds."""
+    daemon_died_s: list[float] = field(default_factory=list)
+    disk: list[tuple[float, float]] = field(default_factory=list)
+    """When the disk was full, failing or slow, in seconds."""
+
+    def disturb(self, start_s: float, end_s: float) -> None:
+        """Note that nothing need be quick in this time."""
+        self.disturbed.append((start_s, end_s))
+
+    def disk_failed(self, at_s: float | None = None, margin_s: float = 5.0) -> bool:
+        """Return whether the disk had a fault at this time, or ever."""
+        return any(at_s is None or s - margin_s <= at_s <= e + margin_s for s, e in self.disk)
+
+    def daemon_died(self, start_s: float = 0.0, end_s: float = 1e9) -> bool:
+        """Return whether a daemon was killed in this time."""
+        return any(start_s <= at <= end_s for at in self.daemon_died_s)
+
+    def calm(self, start_s: float, end_s: float) -> bool:
+        """Return whether no fault was there."""
+        return all(end < start_s or start > end_s for start, end in self.disturbed)
