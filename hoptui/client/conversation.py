@@ -158,6 +158,15 @@ def pause_renewal(number: int, run: str) -> messages.Lease:
     return messages.Lease(id=number, run=run, op="renew", what="pause", seconds=PAUSE_S)
 
 
+def joined(
+    before: messages.NodeState | None, page: messages.NodeState | None, *, anew: bool
+) -> messages.NodeState | None:
+    """Return the node's state with the runs of another page. `anew`: the page begins a newer state."""
+    if before is None or page is None or anew:
+        return page or before
+    return msgspec.structs.replace(page, runs=(*before.runs, *page.runs))
+
+
 class Conversation:
     """The state of the conversation. Call `connected`, then `due` and `receive` as time and messages come.
 
@@ -196,6 +205,9 @@ class Conversation:
         self._events = 0
         self._commands = 0
         self._processes = 0
+        self._page = 0
+        self._paged: messages.NodeState | None = None
+        self._paged_version = 0
         self.heard = 0.0
         self._next_hello = 0.0
         self._next_latest = 0.0
@@ -288,7 +300,7 @@ class Conversation:
             return
         self.daemon = welcome
         self.greeted = True
-        self._state = self._processes = 0  # another daemon counts from the start
+        self._state = self._processes = self._page = 0  # another daemon counts from the start
         self._next_fetch = now
         self._requests = []  # requests from before the reconnect are outdated
         self._outbox.reconnected(now)
@@ -310,10 +322,15 @@ class Conversation:
             keep = tuple(part for part in delta.columns if not self.following.follows(part.source))
         else:
             keep = tuple(part for part in delta.columns if part.source in followed)
-        self.store.apply(msgspec.structs.replace(delta, columns=keep))
+        whole = self._whole(delta, asked)
+        self.store.apply(msgspec.structs.replace(delta, columns=keep, node=whole))
         self.following.fetched(keep, asked.max_rows if asked else 0)
         self._measure(delta, asked, now)
-        self._state = delta.state
+        if not self._page:
+            self._paged_version = delta.state
+        self._page = delta.next_page
+        if not self._page:
+            self._state = self._paged_version
         self._processes = delta.processes_version
         self._events = max([self._events, *(event.seq for event in delta.events)])
         self._commands = max([self._commands, *(record.seq for record in delta.commands)])
@@ -321,6 +338,14 @@ class Conversation:
         if delta.node is not None:
             self.following.refresh(now)
             self._next_latest = min(self._next_latest, now + self._latest_s)
+
+    def _whole(self, delta: messages.Delta, asked: messages.Fetch | None) -> messages.NodeState | None:
+        """Return the state of the node once its last page is there."""
+        if delta.node is None:
+            return None
+        first = asked is None or delta.id != asked.id or not asked.page
+        self._paged = joined(self._paged, delta.node, anew=first)
+        return None if delta.next_page else self._paged
 
     def _answered(self, records: Iterable[CommandRecord]) -> None:
         for record in records:
@@ -380,6 +405,7 @@ class Conversation:
             latest=latest,
             hz=self.hz,
             processes=self._processes,
+            page=self._page,
         )
 
     @property

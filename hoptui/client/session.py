@@ -14,9 +14,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, Unpack
 
+import msgspec
 import zmq
 
-from hoptui.client.conversation import NO_LIMITS, Details, ReadOnlyError, TuneOp, mismatch, pause_renewal
+from hoptui.client.conversation import (
+    NO_LIMITS,
+    Details,
+    ReadOnlyError,
+    TuneOp,
+    joined,
+    mismatch,
+    pause_renewal,
+)
 from hoptui.domain.targets import SetTargets, Target, TargetsSet
 from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.node import processes as node_processes
@@ -88,7 +97,7 @@ def dealer(
     opened = context.socket(zmq.DEALER)
     opened.linger = 0
     opened.reconnect_ivl, opened.reconnect_ivl_max = (200, 2000) if patient else (20, 100)
-    opened.maxmsgsize = 4 * codec.MAX_BYTES
+    opened.maxmsgsize = codec.MAX_ANSWER_BYTES
     opened.connect(address)
     return opened
 
@@ -152,6 +161,7 @@ class Session:
         self.started_daemon = False
         self._timeout_s = timeout_s
         self._records: dict[str, CommandRecord] = {}
+        self._version = 0  # of the newest state of the node
         self._newest = 0  # the number of the newest record
         self._commands: dict[str, Command] = {}
         self._id = 0
@@ -220,8 +230,38 @@ class Session:
             latest=latest,
             hz=hz,
             processes=processes,
+            page=0,
         )
-        return self._ask(fetch, fetch.id, messages.Delta, wait_s + self._timeout_s)
+        found = self._ask(fetch, fetch.id, messages.Delta, wait_s + self._timeout_s)
+        return self._rest(fetch, found) if found.more else found
+
+    def _rest(self, fetch: messages.Fetch, first: messages.Delta) -> messages.Delta:
+        """Fetch the other pages of an answer, and return the whole. Rows are left to the caller."""
+        whole = delta = first
+        version = first.state
+        while delta.more:
+            fetch = msgspec.structs.replace(
+                fetch,
+                id=self._next(),
+                cursors={},
+                latest=False,
+                wait_s=0.0,
+                events=max([fetch.events, *(event.seq for event in delta.events)]),
+                commands=max([fetch.commands, *(record.seq for record in delta.commands)]),
+                state=delta.state if not delta.next_page else fetch.state,
+                page=delta.next_page,
+                processes=None,
+            )
+            delta = self._ask(fetch, fetch.id, messages.Delta, self._timeout_s)
+            commands = {record.id: record for record in (*whole.commands, *delta.commands)}
+            whole = msgspec.structs.replace(
+                whole,
+                node=joined(whole.node, delta.node, anew=not fetch.page),
+                vitals=whole.vitals | delta.vitals,
+                events=(*whole.events, *delta.events),
+                commands=tuple(commands.values()),
+            )
+        return msgspec.structs.replace(whole, state=version)
 
     def query(
         self,
@@ -287,6 +327,7 @@ class Session:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         shown: CommandRecord | None = None
         ask_at = time.monotonic() + ASK_AGAIN_S
+        asked = self._newest
         while True:
             found = self._records.get(command_id)
             if found is not None and found != shown:
@@ -306,10 +347,19 @@ class Session:
                 # An older daemon sends no record by itself.
                 self._send(
                     messages.Fetch(
-                        id=self._next(), run=command.run, commands=self._newest, events=NO_EVENTS, wait_s=0.0
+                        id=self._next(),
+                        run=command.run,
+                        commands=self._newest,
+                        events=NO_EVENTS,
+                        wait_s=0.0,
+                        state=self._version,
                     )
                 )
-            self._receive(min(ask_at, until or ask_at) - now)
+                asked = self._newest
+            got = self._receive(min(ask_at, until or ask_at) - now)
+            if isinstance(got, messages.Delta) and got.more and self._newest > asked:
+                ask_at = now  # there is another page
+                continue
 
     def shutdown(self) -> None:
         """End the daemon and return once it has released its lock. Runs continue without it."""
@@ -381,6 +431,7 @@ class Session:
             raise Unreachable(f"the daemon sent an invalid message: {error}") from None
         match got:
             case messages.Delta(commands=records):
+                self._version = got.state or self._version
                 self._newest = max([self._newest, *(record.seq for record in records)])
                 self._records |= {record.id: record for record in records if record.id in self._commands}
             case messages.Error(code="protocol" | "descriptors", text=text):

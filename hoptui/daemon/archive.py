@@ -23,6 +23,7 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.node.files import replaced
+from hoptui.protocol.codec import MAX_ANSWER_BYTES, encode
 from hoptui.protocol.messages import Buckets, CommandRecord, Error, Event, NodeState, Query
 from hoptui.recording import RecordingError
 from hoptui.recording.library import KnownRun
@@ -284,6 +285,18 @@ class Archive:
             self._failed_as = _named(error)
 
     def _answer(self, query: Query, live: Sequence[Columns]) -> Buckets | Error:
+        """Answer a query in as many buckets as fit into a message."""
+        answer = self._in_buckets(query, live)
+        while isinstance(answer, Buckets) and (size := len(encode(answer))) > MAX_ANSWER_BYTES:
+            points = min(query.points, len(answer.t) // 8) * MAX_ANSWER_BYTES // (size + size // 8)
+            if not points:
+                text = f"{len(answer.names)} names of {query.source} do not fit into an answer: ask for fewer"
+                return Error(code="too_large", text=text, id=query.id)
+            query = msgspec.structs.replace(query, points=points)
+            answer = self._in_buckets(query, live)
+        return answer
+
+    def _in_buckets(self, query: Query, live: Sequence[Columns]) -> Buckets | Error:
         try:
             return self._history.answer(query, live)
         except RecordingError as error:

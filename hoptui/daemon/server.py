@@ -121,7 +121,8 @@ class Server:
             run = self._run_desk.restore(found)
             if run is not None:
                 self._lives.watch(run)
-        self._runs = Doorway(self._context, where.runs)
+        # A message above the limit of the protocol is refused with a reason, up to four times the limit.
+        self._runs = Doorway(self._context, where.runs, 4 * codec.MAX_BYTES)
         self._viewers = Doorway(self._context, where.viewers)
         self._malformed = 0
         self._pipes: dict[int, Sampler] = {}
@@ -284,7 +285,13 @@ class Server:
         return self._runs.send(identity, codec.encode(message))
 
     def _to_viewer(self, identity: bytes, message: messages.ToViewer) -> bool:
-        return self._viewers.send(identity, codec.encode(message))
+        body = codec.encode(message)
+        if len(body) > codec.MAX_ANSWER_BYTES:  # the viewer's socket would end the connection
+            kind = type(message).__name__
+            log.error("an answer of %d bytes was not sent: %s", len(body), kind)
+            text = f"the answer ({kind}) has {len(body)} bytes; the limit is {codec.MAX_ANSWER_BYTES}"
+            body = codec.encode(messages.Error(code="too_large", text=text, id=getattr(message, "id", 0)))
+        return self._viewers.send(identity, body)
 
     def _tell(self, record: messages.CommandRecord) -> None:
         self._viewer_desk.tell(record)

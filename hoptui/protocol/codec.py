@@ -16,6 +16,8 @@ from hoptui.protocol.ranges import check_ranges
 MAX_FRAMES = 4
 MAX_BYTES = 1 << 20
 MAX_VIEWER_BYTES = 64 << 10
+MAX_ANSWER_BYTES = 4 << 20
+"""The largest message to a viewer."""
 LONGEST_S = 1e9
 
 T = TypeVar("T")
@@ -143,7 +145,7 @@ from_viewer: Decoder[messages.FromViewer] = Decoder(
     strict=(messages.Command, messages.Lease, Tune, SetTargets),
     ranges=True,
 )
-to_viewer: Decoder[messages.ToViewer] = Decoder(messages.ToViewer, 4 * MAX_BYTES)
+to_viewer: Decoder[messages.ToViewer] = Decoder(messages.ToViewer, MAX_ANSWER_BYTES)
 from_sampler: Decoder[devices.FromSampler] = Decoder(devices.FromSampler)
 to_sampler: Decoder[devices.ToSampler] = Decoder(devices.ToSampler)
 

@@ -293,7 +293,8 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
     sequence numbers for the run `run` (empty: all runs), `state` the version of the node's state. With
     `latest`, every known source answers with one row of its newest values instead. `hz` is the requested
     sampling rate of the GPUs (0: any; at most 10). `processes` is the viewer's version of the processes on
-    GPUs, None if it does not need them.
+    GPUs, None if it does not need them. `page` is the `next_page` of the last answer, 0 for the beginning,
+    None for a viewer that takes the state of the node in one page.
     """
 
     id: int
@@ -307,6 +308,7 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
     latest: bool = False
     hz: float = 0.0
     processes: int | None = None
+    page: int | None = None
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
@@ -506,7 +508,10 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
-    """The answer to a Fetch. `more` means that rows were held back because of the size: ask again at once.
+    """The answer to a Fetch. `more`: something was held back because of the size, ask again at once.
+
+    `node` has only the first runs, or those of the asked page, if `next_page` is not 0. Events and commands
+    continue at the viewer's cursors.
 
     A Delta with the id 0 answers no Fetch. It has the record of a command, for the viewer that sent the
     command. The `seq` of that record is 0, so that it moves no cursor.
@@ -528,6 +533,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     behind_ms: float = 0.0
     processes: tuple[GpuProcess, ...] | None = None
     processes_version: int = 0
+    next_page: int = 0
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True, tag="buckets"):

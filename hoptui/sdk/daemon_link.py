@@ -21,12 +21,12 @@ from msgspec import structs
 
 from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.facts import fact
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.phases import PhaseSpan
 from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.protocol import codec, messages
-from hoptui.sdk import process
+from hoptui.sdk import message_size, process
 from hoptui.sdk.metric_values import TimedRow, clean_name
 from hoptui.sdk.shared_state import Ending, SharedState, new_run_id
 
@@ -36,7 +36,7 @@ RESEND_ROWS = 4096
 MESSAGE_BYTES = 256 << 10
 TAKEN_AT_ONCE = 1024
 PART_ROWS = 256
-"""Rows of one part. The limit keeps a part below the size of a message."""
+"""Rows of one part. Wide rows have fewer, so that a part stays below the size of a message."""
 
 
 class SendBuffer:
@@ -89,6 +89,10 @@ class SendBuffer:
             parts.append(part)
         return tuple(parts)
 
+    def lose(self, count: int) -> None:
+        """Count rows that cannot be sent."""
+        self._too_old += count
+
     def sent(self, batch: tuple[Columns, ...]) -> None:
         """Remove a batch that was sent."""
         for _ in batch:
@@ -118,7 +122,9 @@ def _packed(source: str, rows: list[TimedRow]) -> list[Columns]:
         (t, step, values if all(map(_is_clean, values)) else {clean_name(n): v for n, v in values.items()})
         for t, step, values in rows
     ]
-    return [pack(source, plain[i : i + PART_ROWS]) for i in range(0, len(plain), PART_ROWS)]
+    widest = max((len(values) for _, _, values in plain), default=0)
+    most = max(1, min(PART_ROWS, MESSAGE_BYTES // (8 * (widest + 2))))
+    return [pack(source, plain[i : i + most]) for i in range(0, len(plain), most)]
 
 
 def _is_clean(name: object) -> bool:
@@ -135,6 +141,8 @@ HELLO_AGAIN_S = 0.02
 """The first retry of a hello that found no connection. Each further retry takes twice as long."""
 ERRORS_IN_A_ROW = 5
 START_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
+TOO_MUCH_DECLARED = "the declarations of {} knobs are too large: {} are shown, without descriptions"
+MOST_COMPLAINTS = 10
 CLOSE_S = 1.0
 TELL_S = 0.7
 """How long the end of a run waits for the daemon to take the outcomes of its commands."""
@@ -169,6 +177,8 @@ class DaemonLink:
         self._outcomes: deque[messages.Outcome] = deque()  # in order, until ZeroMQ takes them
         self._daemon = 0  # pid
         self._acks = False
+        self._left_out: Fact | None = None
+        self._complaints: set[str] = set()
         self.idle = False
 
     def start(self) -> None:
@@ -295,8 +305,17 @@ class DaemonLink:
         self._send_rows(sock, zmq)
 
     def _send(self, sock: Any, zmq: Any, message: messages.FromRun) -> bool:
+        """Send a message. False if the socket does not take it now. A message above the limit is dropped."""
+        frame = codec.encode(message)
+        if len(frame) > codec.MAX_BYTES and isinstance(message, messages.Outcome):
+            frame = codec.encode(message_size.outcome(message))
+        if len(frame) > codec.MAX_BYTES:  # it would end the connection
+            if isinstance(message, messages.Rows):
+                self._buffer.lose(sum(map(len, message.parts)))
+            self._complain(f"a {type(message).__name__} of {len(frame)} bytes is too large to be sent")
+            return True
         try:
-            sock.send(codec.encode(message), zmq.NOBLOCK)
+            sock.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
@@ -341,6 +360,14 @@ class DaemonLink:
                 self._hello(sock, zmq)
             case messages.Error(code="protocol" | "descriptors", text=text):
                 self._off(text)
+            case messages.Error(code="too_large" | "malformed", text=text):
+                self._complain(f"the daemon refused a message: {text}")
+
+    def _complain(self, text: str) -> None:
+        """Log a sentence once."""
+        if text not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:
+            self._complaints.add(text)
+            log.warning("hoptui: %s", text)
 
     def _hello(self, sock: Any, zmq: Any) -> bool:
         state = self._state
@@ -381,7 +408,7 @@ class DaemonLink:
         state = self._state
         if state.rank:
             return messages.Declare(gpus=state.declarations.gpu_uuids)
-        return messages.Declare(
+        full = messages.Declare(
             knobs=tuple(knob.state() for knob in list(state.declarations.knobs.values())),
             units={clean_name(k): clean_name(v) for k, v in list(state.declarations.units.items())},
             headline=clean_name(state.declarations.headline),
@@ -390,6 +417,12 @@ class DaemonLink:
             flops=state.declarations.flops,
             total=state.total,
         )
+        found = message_size.declared(full)
+        if found.left_out is not None and found.left_out != self._left_out:
+            state.warn(found.left_out)
+            log.warning("hoptui: %s", TOO_MUCH_DECLARED.format(len(full.knobs), len(found.declare.knobs)))
+        self._left_out = found.left_out
+        return found.declare
 
     def _welcome(self, message: messages.RunWelcome, sock: Any, zmq: Any) -> None:
         state = self._state

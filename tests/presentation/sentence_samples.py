@@ -41,6 +41,8 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "run.started": {"pid": 4121},
     "run.restarted": {"restart": 1, "pid": 4121},
     "run.reconnected": {},
+    "knobs.undescribed": {"knobs": 1500},
+    "knobs.left_out": {"shown": 2000, "knobs": 30000},
     "run.exited": [
         {"reason": "finished", "detail": ""},
         {"reason": "stopped", "detail": "by kim (pid 7)"},
@@ -111,6 +113,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "no_boundary": {"ttl_s": 600.0},
     "run_ended": {"reason": "killed"},
     "run_restarted": {"restart": 2},
+    "too_large": [{"code": "setter_failed"}, {"code": ""}],
     "fate_unknown": {"why": _nested(fact("run_ended", reason="killed"))},
     "lost_in_restart": {"why": _nested(fact("run_ended", reason="killed")), "checkpoint": "step_3.pt"},
     "tracing": [{"iterations": 1}, {"iterations": 20}],

@@ -335,6 +335,7 @@ EXAMPLES: list[messages.Message] = [
         latest=True,
         hz=10.0,
         processes=4,
+        page=2,
     ),
     messages.Query(id=6, source="host", run="r1", names=("cpu_percent",), t0=3, t1=9, points=64),
     messages.ViewerBye(id=7),
@@ -353,6 +354,7 @@ EXAMPLES: list[messages.Message] = [
         behind_ms=2.5,
         processes=(PROCESS,),
         processes_version=4,
+        next_page=3,
     ),
     messages.Buckets(
         id=6,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hoptui.daemon.handlers import pages
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
@@ -17,7 +18,6 @@ from hoptui.domain.targets import SetTargets
 from hoptui.domain.tuning import Tune
 from hoptui.node.processes import Peer
 from hoptui.protocol import VERSION, messages
-from hoptui.protocol.codec import MAX_BYTES
 from hoptui.protocol.messages import CommandRecord, Origin
 
 LONGEST_WAIT_S = 10.0
@@ -39,6 +39,7 @@ class Viewer:
     waiting: messages.Fetch | None = None
     deadline: float = 0.0
     hz: float = 0.0
+    latest_from: int = 0
     shown: dict[str, tuple[messages.State, str]] = field(default_factory=dict)
 
 
@@ -127,7 +128,7 @@ class ViewerDesk:
 
     def _push(self, identity: bytes, record: CommandRecord) -> None:
         # It answers no Fetch and moves no cursor: other records may have changed before.
-        pushed = msgspec.structs.replace(record, seq=0)
+        pushed = msgspec.structs.replace(pages.record(record), seq=0)
         self._send(identity, messages.Delta(id=0, now=self._node.clock.t(), state=0, commands=(pushed,)))
 
     def serve(self) -> None:
@@ -217,12 +218,12 @@ class ViewerDesk:
             return
         node = self._node
         if fetch.latest:
-            columns, more = node.latest(), False
+            columns, more = self._latest(viewer), False
         else:
             columns, more = self._columns(fetch)
-        events = node.events_since(fetch.events, fetch.run)
-        commands = tuple(node.book.since(fetch.commands, fetch.run))
-        new_state = fetch.state != node.version
+        events, more_events = pages.events(node.events_since(fetch.events, fetch.run))
+        commands, more_commands = pages.commands(node.book.since(fetch.commands, fetch.run))
+        new_state = fetch.state != node.version or bool(fetch.page)
         new_processes = fetch.processes is not None and fetch.processes != node.processes_version
         shown = self._shown(vitals)
         moved = shown != viewer.shown
@@ -234,21 +235,23 @@ class ViewerDesk:
         oldest = min((c.times()[-1] for c in columns if len(c)), default=t)
         viewer.waiting = None
         viewer.heard = now
+        state, next_page = pages.node(node.state(), fetch.page) if new_state else (None, 0)
         self._send(
             viewer.identity,
             messages.Delta(
                 id=fetch.id,
                 now=t,
                 state=node.version,
-                node=node.state() if new_state else None,
-                vitals=vitals,
+                node=state,
+                vitals=pages.vitals(vitals),
                 columns=columns,
                 events=events,
                 commands=commands,
-                more=more,
+                more=bool(more or more_events or more_commands or next_page),
                 behind_ms=(t - oldest) / 1e6 if more else 0.0,
-                processes=node.processes if new_processes else None,
+                processes=pages.processes(node.processes) if new_processes else None,
                 processes_version=node.processes_version,
+                next_page=next_page,
             ),
         )
 
@@ -263,7 +266,7 @@ class ViewerDesk:
     def _columns(self, fetch: messages.Fetch) -> tuple[tuple[Columns, ...], bool]:
         limit = max(1, min(fetch.max_rows, MOST_ROWS))
         found: list[Columns] = []
-        size, more = 0, False
+        left, more = pages.ROWS, False
         for source, cursor in fetch.cursors.items():
             ring = self._node.rings.get(source)
             if ring is None:
@@ -271,13 +274,23 @@ class ViewerDesk:
             rows, held_back = ring.since(cursor, limit)
             if rows is None:
                 continue
-            size += (len(rows.names) + 2) * (8 * len(rows) + 40)
-            if found and size > MAX_BYTES:
+            if found and pages.weight(rows.slice(0, 1)) > left:
                 more = True
                 break
+            rows, cut = pages.rows(rows, left)
+            left -= pages.weight(rows)
             found.append(rows)
-            more = more or held_back
+            more = more or held_back or cut
         return tuple(found), more
+
+    def _latest(self, viewer: Viewer) -> tuple[Columns, ...]:
+        """Return the newest values of every source. If they are too many, the next answer has the others."""
+        latest = self._node.latest()
+        start = viewer.latest_from % len(latest) if latest else 0
+        turned = [pages.rows(part, pages.ROWS)[0] for part in (*latest[start:], *latest[:start])]
+        found, more = pages.first(turned, pages.ROWS + pages.KIB, pages.weight)
+        viewer.latest_from = start + len(found) if more else 0
+        return tuple(found)
 
     def _now(self) -> float:
         return self._node.clock.t() / 1e9

@@ -79,6 +79,9 @@ SENTENCES: Mapping[str, Entry] = {
     "no_boundary": "no boundary came within {ttl_s:g} s",
     "run_ended": "the run ended: {reason}",
     "run_restarted": "the run restarted (restart {restart})",
+    "too_large": lambda fields, _: (
+        f"its details are too large to be shown{f' ({code})' if (code := fields.get('code')) else ''}"
+    ),
     "fate_unknown": "it was given to the run and may have taken effect: {why:fact}",
     "lost_in_restart": "{why:fact}, while restarting from {checkpoint}",
     # carried out

@@ -41,6 +41,8 @@ SENTENCES: Mapping[str, Entry] = {
     "run.restarted": "restart {restart} (pid {pid})",
     "run.reconnected": "connected to the daemon again",
     "run.exited": _exited,
+    "knobs.undescribed": "the declarations of {knobs} knobs are too large: descriptions are left out",
+    "knobs.left_out": "the declarations of {knobs} knobs are too large: only {shown} are shown",
     "command.reverted": "{knob} is back at {value:value}: {why:fact}",
     "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",
     "pause.expired": "the pause lease ran out: the run goes on",
