@@ -156,6 +156,34 @@ def plain(value: V) -> V:
     return cast(V, found)
 
 
+LONGEST_TEXT = 4096
+"""Characters of a value. A run's first message has all of its values."""
+
+
+def check_transport(name: str, value: KnobValue) -> None:
+    """Check that messages and recordings can carry a value. They carry NaN and infinity.
+
+    Raises:
+        KnobError: an integer of more than 64 bits, or a text that is too long or no Unicode text.
+    """
+    if isinstance(value, int) and not _fits(value):
+        raise KnobError(f"{name} must fit in 64 bits")
+    if isinstance(value, str):
+        if len(value) > LONGEST_TEXT:
+            raise KnobError(f"{name} is a text of {len(value)} characters: the most is {LONGEST_TEXT}")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise KnobError(f"{name} is no Unicode text: {value[:40]!a}") from None
+
+
+def same(value: object, other: object) -> bool:
+    """Return whether two values are equal. NaN equals NaN here: it is the same thing to read."""
+    if isinstance(value, float) and isinstance(other, float) and math.isnan(value) and math.isnan(other):
+        return True
+    return value == other
+
+
 def check_spec(spec: KnobSpec) -> None:
     """Check a declaration against itself.
 
@@ -203,8 +231,7 @@ def check_value(spec: KnobSpec, value: object) -> KnobValue:
                 raise KnobError(f"{spec.name} must be a finite number") from None
         case _:
             raise KnobError(f"{spec.name} takes {_ARTICLE[spec.kind]}, not {shown(value)}")
-    if isinstance(checked, int) and not _fits(checked):
-        raise KnobError(f"{spec.name} must fit in 64 bits")
+    check_transport(spec.name, checked)
     if isinstance(checked, float) and not math.isfinite(checked):
         raise KnobError(f"{spec.name} must be a finite number, not {checked}")
     if spec.choices and checked not in spec.choices:

@@ -172,6 +172,8 @@ def value(knob_value: KnobValue | None, spec: KnobSpec | None = None) -> str:
             return "on" if knob_value else "off"
         case int():
             return grouped(knob_value)
+        case float() if not math.isfinite(knob_value):
+            return _DIVERGED[str(knob_value)]
         case float():
             return _float(knob_value, spec is not None and spec.scale == "log")
     return clean(knob_value)
@@ -180,7 +182,11 @@ def value(knob_value: KnobValue | None, spec: KnobSpec | None = None) -> str:
 def alike(*values: KnobValue | None) -> list[str]:
     """Format values of one knob alike: `3.0e-4` and `1.0e-3` if one of them must be scientific."""
     tiny = any(isinstance(v, float) and 0 < abs(v) < 0.001 for v in values)
-    return [_float(v, tiny) if isinstance(v, float) else value(v) for v in values]
+    return [_float(v, tiny) if isinstance(v, float) and math.isfinite(v) else value(v) for v in values]
+
+
+_DIVERGED = {"nan": "NaN", "inf": "∞", "-inf": "−∞"}
+"""A knob that reads back one of these has it: it is not unknown."""
 
 
 def _float(number: float, logarithmic: bool) -> str:

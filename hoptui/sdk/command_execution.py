@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from hoptui.domain.facts import LONGEST_ERROR, Fact, clean_text, exception_text, fact
-from hoptui.domain.knobs import KnobValue, check_value, coefficient
+from hoptui.domain.knobs import KnobValue, check_value, coefficient, same
 from hoptui.domain.tuning import Change
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import NOT_AS_ASKED, Command, Outcome
@@ -198,7 +198,8 @@ class CommandExecution:
                     self._declarations.revision += 1
             except Exception as error:
                 log.warning("hoptui: reading %s back raised %s", name, error)
-            if knob.value != before and not coefficient(knob.spec):  # a schedule changes those all the time
+            # A schedule changes coefficients all the time.
+            if not same(knob.value, before) and not coefficient(knob.spec):
                 moved.append(Change(knob=name, before=before, value=knob.value))
         return tuple(moved)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -277,7 +278,7 @@ class LiveKnob(Generic[T]):
             return False
         before = self.value, self.in_effect
         self._accept(self._read(), self.wanted)
-        return before != (self.value, self.in_effect)
+        return before[1] != self.in_effect or not wire.same(before[0], self.value)
 
     def _put(self, wanted: KnobValue) -> None:
         self._adopt, self.reason = False, ""
@@ -300,9 +301,11 @@ class LiveKnob(Generic[T]):
         if wire.kind_of(effective) != self.spec.kind:
             raise KnobError(f"{self.name} reads back {wire.shown(effective)}, which is no {self.spec.kind}")
         same = effective == wanted
-        if isinstance(effective, float) and isinstance(wanted, int | float):
+        if isinstance(effective, float) and isinstance(wanted, int | float) and math.isfinite(effective):
             same = abs(effective - wanted) <= 1e-6 * max(abs(effective), abs(wanted))
-        return wire.plain(cast(T, effective)), same
+        found = wire.plain(cast(T, effective))
+        wire.check_transport(f"the value of {self.name} that is read back", found)
+        return found, same
 
 
 class ReadOnlyProperties:

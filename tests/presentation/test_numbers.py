@@ -110,7 +110,8 @@ def test_percent(ratio: float | None, signed: bool, shown: str) -> None:
         (1e12, None, "1.0e12"),
         ("bf16", None, "bf16"),
         (None, None, "–"),
-        (math.nan, None, "–"),
+        (math.nan, None, "NaN"),
+        (-math.inf, None, "−∞"),
     ],
 )
 def test_value(value: KnobValue | None, spec: KnobSpec | None, shown: str) -> None:
