@@ -76,6 +76,8 @@ COSTS = ByValue(
     str,
 )
 
+RESTART = "weights of other shapes begin anew, and pending commands are dropped"
+"""What a knob of cost `restart` does, for a question."""
 
 NOTICED_S = 1e-3
 """A shorter pause of a run is not reported."""

@@ -287,6 +287,32 @@ def test_stop_asks_first(
     assert [verb for verb, _, _ in sent(ppo)] == ["stop", "stop"]
 
 
+def test_a_knob_that_restarts_the_run_asks_first(
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of other shapes begin anew: that must not happen by one word."""
+    run = ppo.node.runs[0]
+    knobs = tuple(
+        structs.replace(knob, spec=structs.replace(knob.spec, cost="restart"))
+        if knob.spec.name == "grad_accum"
+        else knob
+        for knob in run.knobs
+    )
+    ppo.node = structs.replace(ppo.node, runs=(structs.replace(run, knobs=knobs), *ppo.node.runs[1:]))
+    ended = hoptui("set", "ppo", "grad_accum=8", "lr=1e-4")
+    assert (ended.code, "--yes" in ended.err, "weights" in ended.err) == (2, True, True)
+    assert hoptui("set", "ppo", "grad_accum=8", "--json").code == 2
+    monkeypatch.setattr("hoptui.cli.commands.set.interactive", lambda: True)
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert hoptui("set", "ppo", "grad_accum=8").code == 1
+    assert sent(ppo) == []
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert "weights" in hoptui("set", "ppo", "grad_accum=8").out
+    hoptui("set", "ppo", "grad_accum=8", "--yes")
+    hoptui("set", "ppo", "lr=1e-4")
+    assert sent(ppo) == [("set", "grad_accum", 8), ("set", "grad_accum", 8), ("set", "lr", 1e-4)]
+
+
 def test_a_name_from_outside_cannot_move_the_cursor(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ppo.add(factories.run("eeee5555", "a\x1b[2Jb"))
     ppo.stages = (Outcome(id="", stage="rejected", reason="no\x07\x9b"),)

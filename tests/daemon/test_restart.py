@@ -86,7 +86,7 @@ def test_a_change_is_applied_when_the_new_process_has_read_it_back(restarting: R
     assert value(restarting.now()) == (8, True)  # what waits is not shown as the value
     refused = viewer.outcome(viewer.command(run, knob="width", value=4))
     assert refused.code == "restarting"
-    waiting = restarting.node.hoptui("set", "toy", "width=32")
+    waiting = restarting.node.hoptui("set", "toy", "width=32", "--yes")
     assert waiting.returncode == 1
     assert sentences.sentence(fact("restarting", name="toy")) in waiting.stderr
 
@@ -106,7 +106,7 @@ def test_a_change_is_applied_when_the_new_process_has_read_it_back(restarting: R
     assert "restarted" in kinds
 
     # And back, as somebody does who only waits for the answer.
-    told = restarting.node.hoptui("set", "toy", "width=8", "--json")
+    told = restarting.node.hoptui("set", "toy", "width=8", "--json", "--yes")
     assert told.returncode == 0, told.stderr
     (change,) = json.loads(told.stdout)["commands"]
     assert (change["from"], change["effective"], change["stage"]) == (16, 8, "applied")

@@ -7,12 +7,13 @@ from typing import Annotated, Any, NamedTuple
 from cyclopts import Parameter
 from msgspec import structs
 
-from hoptui.cli.support.options import Json, Run, Timeout
+from hoptui.cli.support.options import Json, Run, Timeout, Yes
 from hoptui.cli.support.outcomes import Given, follow, knob_outcome
 from hoptui.cli.support.snapshot import knob_named, look
-from hoptui.cli.support.terminal import REJECTED, dump, usage, warn
+from hoptui.cli.support.terminal import REJECTED, Fail, agreed, dump, interactive, usage, warn
 from hoptui.domain.facts import fact
-from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, parse_value
+from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, parse_value, shown
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord, RunState
 
 TIMEOUT_S = 600.0
@@ -35,9 +36,12 @@ def set(  # noqa: A001 - the command's name
         int | None, Parameter(help="Change the knob only if it still has this version (see get --json).")
     ] = None,
     timeout: Timeout = TIMEOUT_S,
+    yes: Yes = False,
     json: Json = False,
 ) -> int:
     """Change knobs of a run and wait until the changes take effect.
+
+    A knob of cost `restart` asks first: the run starts a new process, and weights of other shapes begin anew.
 
     Exit codes: 0 all applied; 1 one was refused, failed or superseded; 2 bad usage; 3 no such run or no
     answer in time.
@@ -49,6 +53,8 @@ def set(  # noqa: A001 - the command's name
         wishes = [_wish(found, name, typed) for name, typed in pairs]
         if any(wish.refusal for wish in wishes):
             return _refuse(found, [wish for wish in wishes if wish.refusal], json=json)
+        if not yes:
+            _confirm(found, wishes)
         given = [
             _given(
                 seen.session.submit(
@@ -80,6 +86,20 @@ def _check(pairs: list[tuple[str, str]], expect: int | None, timeout: float) -> 
         raise usage(f"--expect needs exactly one knob, not {len(pairs)}")
     if not timeout > 0:
         raise usage(f"--timeout must be more than 0 seconds, not {timeout:g}")
+
+
+def _confirm(run: RunState, wishes: list[_Wish]) -> None:
+    """Ask before a restart that may throw away what the run has learned. Raises Fail."""
+    restarting = [w for w in wishes if w.knob.spec.cost == "restart" and w.value != w.knob.value]
+    if not restarting:
+        return
+    name = numbers.clean(run.name)
+    what = ", ".join(f"{w.knob.spec.name} = {shown(w.value)}" for w in restarting)
+    meaning = f"{name} restarts for {what}: {vocabulary.RESTART}"
+    if not interactive():
+        raise usage(f"{meaning}; no terminal to confirm: add --yes")
+    if not agreed(f"{meaning}; go on?"):
+        raise Fail(f"nothing was changed in {name}", REJECTED)
 
 
 def _pair(pair: str) -> tuple[str, str]:

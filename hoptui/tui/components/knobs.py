@@ -138,7 +138,7 @@ def consequences(knobs: list[KnobState]) -> list[str]:
             )
         if knob.spec.cost == "restart":
             found.append(
-                f"{numbers.clean(knob.spec.name)}: the run restarts; what is still pending then is void."
+                f"{numbers.clean(knob.spec.name)}: the run restarts from a checkpoint; {vocabulary.RESTART}."
             )
     return found
 

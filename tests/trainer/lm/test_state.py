@@ -72,6 +72,20 @@ def test_a_model_of_another_shape_goes_on_with_new_weights(make_state: Make) -> 
     assert larger.sampler.block == state.sampler.block
 
 
+def test_a_deeper_model_keeps_the_weights_that_fit(make_state: Make) -> None:
+    state = make_state()
+    update(state, 1e-2, CLOCK)
+    deeper = make_state(layers=3)
+    before = {name: value.clone() for name, value in deeper.model.named_parameters()}
+    assert not deeper.load_state_dict(through_a_file(state.state_dict()))
+    theirs = dict(state.model.named_parameters())
+    for name, value in deeper.model.named_parameters():
+        assert torch.equal(value, theirs.get(name, before[name])), name
+    assert deeper.kept == (state.parameters, deeper.parameters)
+    steps = [moments["step"] for moments in deeper.optimizer.state.values()]
+    assert not any(steps), "moments of other weights mean nothing"
+
+
 def test_what_was_left_open_is_open_again_in_the_next_process(make_state: Make) -> None:
     state = make_state(micro_batch=0, compile="auto")
     assert (state.config.micro_batch, state.config.grad_accum) == (8, 1)  # all of the batch: it is small

@@ -581,6 +581,7 @@ def test_another_model_needs_a_new_process_and_begins_anew(
     assert trial.state.shape["d_model"] == 32
     assert trial.rows("lr")[0] == 1e-2  # the course began anew: a third of it would be done
     assert any(line.endswith(" 1 × 16, 2 heads") for line in trial.lines)  # the model before
+    assert any(note.level == "warning" and "anew" in note.text for note in run_state(trial.run).notes)
     assert any(line.startswith("d_model = 32 ") for line in trial.lines)
 
 

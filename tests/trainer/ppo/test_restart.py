@@ -105,7 +105,9 @@ def test_a_knob_of_the_network_restarts_from_a_checkpoint_with_new_weights(
     assert result.iterations == 4
     outcome = next(o for o in steered.finished() if "hidden" in o.id)
     assert (outcome.stage, outcome.effective, outcome.step) == ("applied", 16, 2)
-    assert any("weights are new" in line for line in lines)
+    assert any(": 3 of " in line and "parameters are kept" in line for line in lines)  # biases of both heads
+    [event] = [note for note in run_state(steered.run).notes if "anew" in note.text]
+    assert event.level == "warning"
     assert read_checkpoint(tmp_path, "ppo")["policy"]["actor.0.weight"].shape == (16, 4)
 
 

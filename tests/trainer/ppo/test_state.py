@@ -212,6 +212,8 @@ def test_another_network_begins_with_weights_of_its_own_and_the_environments_go_
     assert wider.has_other_network(saved)
     wider.load_state_dict(saved)
     assert torch.equal(wider.policy.get_parameter("actor.0.weight"), before)
+    assert wider.kept is not None
+    assert 0 < wider.kept.kept < wider.kept.total == sum(p.numel() for p in wider.policy.parameters())
     assert torch.equal(envs_of(wider).state, envs_of(state).state)
     assert wider.epoch == state.epoch
     iterate(wider)

@@ -20,6 +20,7 @@ from hoptui_trainer.common.errors import ShortMemoryError
 from hoptui_trainer.common.evaluations import Evaluations
 from hoptui_trainer.common.gradient import SingleSampleError
 from hoptui_trainer.common.job import JobOptions
+from hoptui_trainer.common.kept_weights import KeptWeights
 from hoptui_trainer.common.launch import ActiveRun
 from hoptui_trainer.common.memory import (
     greatest_bytes,
@@ -97,6 +98,11 @@ class TrainingSession:
         self.restart = Restart(run, ranks, self.checkpoints, config, job.checkpoint_dir, console.say)
         planned = None if restarts(os.environ) else job.trace  # a restart goes on with the same command line
         self.tracer = Tracer(run, workload, job.trace_folder, device, ranks.rank, planned, console.say)
+
+    def tell_of_new_weights(self, kept: KeptWeights | None) -> None:
+        """Report on the time axis that the model does not go on with all weights of its checkpoint."""
+        if kept is not None:
+            self.run.event(str(kept), level="warning")
 
     @property
     def over(self) -> bool:
@@ -256,6 +262,7 @@ class SupervisedSession(TrainingSession):
     def begin(self, lines: Iterable[str]) -> None:
         """Print the introduction, and try out the sizes of the first step."""
         self._tell_of_smaller_pieces()
+        self.tell_of_new_weights(self.state.kept)
         self.console.begin((*self._launch.notes, *lines, *self.cautions()))
         prove_first_step(self.ranks, self.state.prove_sizes)
         reset_peak(self.device)

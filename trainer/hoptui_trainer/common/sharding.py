@@ -96,6 +96,10 @@ class Sharding:
         for name, value in self.model.named_parameters():
             _rows(value).copy_(self.part(saved[name]))
 
+    def copy_own(self, _: str, own: nn.Parameter, full: Tensor) -> None:
+        """Copy the rows of this rank of a whole tensor into a parameter of the model."""
+        _rows(own).copy_(self.part(full))
+
     def saved_moments(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """What `optimizer.saved_moments` returns without shards; see `whole`."""
         states: dict[int, dict[str, Any]] = {}

@@ -21,6 +21,7 @@ from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.evaluations import Evaluations
 from hoptui_trainer.common.flat_gradient import FlatGradient
 from hoptui_trainer.common.gradient import Pieces
+from hoptui_trainer.common.kept_weights import KeptWeights, keep_fitting
 from hoptui_trainer.common.memory import on_all_ranks
 from hoptui_trainer.common.modes import CompileMode, OptimizerName, Precision
 from hoptui_trainer.common.optimizer import converted, make_optimizer, restore, saved_moments
@@ -53,6 +54,8 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     model: ModelT
     FIGURES: ClassVar[tuple[int, ...]] = ()
 
+    kept: KeptWeights | None = None
+    """What the model has of a checkpoint with another shape; None if there was none."""
     graphs: PieceGraphs
     sharding: Sharding | None
     gradient: FlatGradient
@@ -241,12 +244,14 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     def _load(self, saved: Mapping[str, Any]) -> bool:
         """Continue where `saved` was taken, with this object's own `config`.
 
-        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts
-        again.
+        False if its model has another shape. Then weights that fit are copied, the others stay new (`kept`),
+        and the learning-rate schedule starts again.
         """
         self.iteration, self.position, self.born = saved["iteration"], saved["position"], saved["born"]
         if saved["shape"] != self.shape:
             self.born = self.iteration
+            copy = self.sharding.copy_own if self.sharding else None
+            self.kept = keep_fitting(self.model, saved["model"], copy)
             return False
         if "evaluations" in saved:  # not in checkpoints of earlier versions
             self.evaluations.load_state_dict(saved["evaluations"])

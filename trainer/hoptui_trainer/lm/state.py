@@ -178,8 +178,8 @@ class LMState(SupervisedState[LMConfig, GPT]):
     def load_state_dict(self, saved: Mapping[str, Any]) -> bool:
         """Go on where `saved` was taken, with this object's own `config`.
 
-        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts
-        again.
+        False if its model has another shape. Then weights that fit are copied, the others stay new (`kept`),
+        and the learning-rate schedule starts again.
         """
         self.sampler = make_sampler(self._text.train, self.seed, saved["block"], self.device)
         return self._load(saved)

@@ -142,7 +142,7 @@ def prepare(job: LMOptions, plan: LMPlan, launch: Launch) -> tuple[Text, LMState
         raise UsageError(f"--resume {job.resume}: its run learned from other text than {text.origin}")
     state = LMState(plan.config, plan.seed, launch.device, ranks, text.streams, job.shard)
     if saved and not state.load_state_dict(saved):
-        state.notes.append(f"weights start anew: the model before was {model_size(saved['shape'])}")
+        state.notes.append(f"{state.kept}; the model before was {model_size(saved['shape'])}")
     return text, state
 
 

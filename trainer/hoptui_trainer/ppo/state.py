@@ -13,6 +13,7 @@ from hoptui_trainer.common.cuda_graphs import graphs
 from hoptui_trainer.common.device import free_bytes
 from hoptui_trainer.common.evaluations import Evaluations
 from hoptui_trainer.common.gradient import Pieces
+from hoptui_trainer.common.kept_weights import KeptWeights, keep_fitting
 from hoptui_trainer.common.memory import on_all_ranks
 from hoptui_trainer.common.memory_budget import bytes_within_limit
 from hoptui_trainer.common.modes import CompileMode, Precision
@@ -50,8 +51,9 @@ class PPOState:
     all ranks; `evaluations` are those of its weights. `since` counts the iterations since something had to be
     compiled anew; `proves_sizes` is false where memory has run out, and nothing is kept or captured in
     advance. `units_short` is whether it last ran out with single units of a minibatch,
-    `own_checkpointing` whether checkpointing was switched on for that, by no user. `notes` has what was
-    measured. `automatic` is what the knobs that were left open are here; elsewhere it may be another.
+    `own_checkpointing` whether checkpointing was switched on for that, by no user. `kept` is what the
+    policy has of a checkpoint with another network, None without one. `notes` has what was measured.
+    `automatic` is what the knobs that were left open are here; elsewhere it may be another.
 
     Raises:
         MemoryError: the device has not the memory for `config`.
@@ -95,6 +97,7 @@ class PPOState:
         self.proves_sizes = True
         self.units_short = self.own_checkpointing = False
         self.notes: list[str] = []
+        self.kept: KeptWeights | None = None
         self._sizes = MinibatchSizes(self.update, self.collector, ranks, device)
         self._compiled: set[tuple[int, int]] = set()
         self.automatic: dict[str, int | str] = {}
@@ -346,7 +349,7 @@ class PPOState:
         """Go on where `saved` was taken, with this object's own `config`; returns the unfinished episodes
         dropped.
 
-        With another network than the saved one, the weights of this object stay as they are.
+        Of another network, weights that fit are copied. The others stay as they are (`kept`).
         """
         self.iteration, self.epoch, self.env_steps = saved["iteration"], saved["epoch"], saved["env_steps"]
         if not self.has_other_network(saved):
@@ -361,6 +364,8 @@ class PPOState:
                 group.update({name: value for name, value in own.items() if name != "params"})
             if saved["scaler"] and self.update.scaler.is_enabled():
                 self.update.scaler.load_state_dict(saved["scaler"])
+        else:
+            self.kept = keep_fitting(self.policy, saved["policy"])
         rank, world = self.ranks.rank, self.ranks.world
         collector = {part: shared(saved["player"][part], dim, rank, world) for part, dim in ENV_DIM.items()}
         dropped = self.collector.load_state_dict(collector, self.config)

@@ -109,6 +109,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
                 lambda: (state.iteration, {**state.state_dict(), "name": plan.name}),
                 *(state.evaluations, clock, consent, signals),
             )
+            session.tell_of_new_weights(state.kept)
             console.begin((*notes, *introduction(job, plan, state, saved), *session.cautions()))
             prove_first_step(ranks, state.prepare)
 
@@ -335,8 +336,8 @@ def introduction(
     yield memory_line(state.device, state.ranks.local_world)
     if saved:
         yield f"resumed after iteration {state.iteration:,} and {state.env_steps:,} env steps"
-        if state.has_other_network(saved):
-            yield "the network is another one than the checkpoint's: its weights are new"
+        if state.kept is not None:
+            yield f"the network is another one than the checkpoint's: {state.kept}"
     yield from plan.notes
     yield from state.notes
     if state.collector.device != state.device:

@@ -219,8 +219,8 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
     def load_state_dict(self, saved: Mapping[str, Any]) -> bool:
         """Go on where `saved` was taken, with this object's own `config`.
 
-        False if its model has another shape. Then the weights stay new, and the learning-rate schedule starts
-        again.
+        False if its model has another shape. Then weights that fit are copied, the others stay new (`kept`),
+        and the learning-rate schedule starts again.
         """
         self.close()
         return self._load(saved)

@@ -156,7 +156,7 @@ def prepare(plan: VisionPlan, source: Source, launch: Launch) -> VisionState:
     except ValueError as error:
         raise UsageError(f"--preset {plan.preset}: {error}") from None
     if launch.saved and not state.load_state_dict(launch.saved):
-        state.notes.append(f"weights start anew: the model before was {model_size(launch.saved['shape'])}")
+        state.notes.append(f"{state.kept}; the model before was {model_size(launch.saved['shape'])}")
     return state
 
 
