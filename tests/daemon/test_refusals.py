@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from hoptui.presentation import sentences
-from hoptui.protocol import messages
+from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import RunState
+from hoptui.protocol.ranges import MOST_COUNT
 from tests.conftest import RawViewer, new_node
-from tests.daemon.quiet_node import QuietNode
+from tests.daemon.quiet_node import RUN, QuietNode
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +59,31 @@ def test_a_note_of_the_future_gets_the_time_of_its_arrival(quiet: QuietNode) -> 
     for t in (quiet.now - 5, 1 << 62):
         quiet.runs.receive(b"n1", None, messages.Note(t=t, step=1, text="x"))
     assert [event.t for event in quiet.node.events if event.kind == "note"] == [quiet.now - 5, quiet.now]
+
+
+def test_a_restart_counter_at_its_limit_stays_in_range(quiet: QuietNode) -> None:
+    """A command for the run must pass the codec, and so must every answer to viewers."""
+    for nonce in ("n2", "n3", "n4"):
+        hello = messages.RunHello(
+            protocol=1, run=RUN, name="lm", epoch=MOST_COUNT, nonce=nonce, pid=1, started=0
+        )
+        quiet.runs.end(quiet.run, "killed", "")
+        quiet.runs.receive(nonce.encode(), None, hello)
+        epoch = quiet.run.state.epoch
+        command = messages.Command(id="c", run=RUN, epoch=epoch, verb="pause")
+        assert codec.from_viewer([codec.encode(command)]) == command
+    assert epoch == MOST_COUNT
+
+
+def test_a_restart_counter_of_a_recording_is_brought_into_range() -> None:
+    state = RunState(run=RUN, name="lm", epoch=2**64 - 1, pid=1, started_wall=1.0)
+    found = QuietNode(state=state)
+    assert found.run.state.epoch == MOST_COUNT
+    found.hello(nonce="another")
+    assert found.run.state.epoch <= MOST_COUNT
+
+
+def test_an_outcome_of_the_future_gets_the_time_of_its_arrival(quiet: QuietNode) -> None:
+    command = quiet.person("lr", 0.5, stage="sent")
+    quiet.outcome(command, t=1 << 61)
+    assert quiet.node.book.of(RUN)[-1].settled == quiet.now

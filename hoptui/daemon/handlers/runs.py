@@ -311,6 +311,8 @@ class RunDesk:
 
     def _outcome(self, run: TrackedRun, outcome: messages.Outcome) -> None:
         node = self._node
+        if outcome.t > node.clock.t() + FUTURE_NS:
+            outcome = msgspec.structs.replace(outcome, t=0)
         record = node.book.outcome(run.id, outcome, node.clock.t())
         if record is None:
             return

@@ -32,6 +32,7 @@ from hoptui.protocol.messages import (
     Vital,
     as_asked,
 )
+from hoptui.protocol.ranges import MOST_COUNT
 
 RECENT = 64
 """Number of iterations for a run's throughput."""
@@ -287,6 +288,7 @@ class Registry:
     def restore(self, run: TrackedRun) -> None:
         """Add a run from its recording, unless it has sent hello meanwhile."""
         if run.id not in self._runs:
+            run.state = structs.replace(run.state, epoch=min(max(run.state.epoch, 0), MOST_COUNT))
             self._add(run)
             self.changed()
 
@@ -317,7 +319,8 @@ class Registry:
                 raise DuplicateRunError(
                     f"run {hello.run} ({known.state.name}) is already live in pid {known.state.pid}"
                 )
-            kind, epoch = "epoch", max(hello.epoch, known.state.epoch + 1)
+            # The codec refuses commands for a greater epoch.
+            kind, epoch = "epoch", min(max(hello.epoch, known.state.epoch + 1), MOST_COUNT)
         if kind == "same" and known is not None:
             run = known
             run.state = structs.replace(run.state, exit_reason="", exit_detail="", exited_wall=0.0)
