@@ -161,6 +161,7 @@ class Session:
         self.started_daemon = False
         self._timeout_s = timeout_s
         self._records: dict[str, CommandRecord] = {}
+        self._holder: int | None = None  # pid of the daemon
         self._version = 0  # of the newest state of the node
         self._newest = 0  # the number of the newest record
         self._commands: dict[str, Command] = {}
@@ -177,6 +178,7 @@ class Session:
         except (AddressError, node_processes.StartError) as error:
             raise Unreachable(str(error)) from None
         self._where = where
+        self._replaced()
         self._context = zmq.Context()
         try:
             self._socket = dealer(self._context, f"ipc://{where.viewers}")
@@ -391,7 +393,19 @@ class Session:
         self.hello = welcome
 
     def _ask(self, message: messages.FromViewer, its_id: int, kind: type[T], timeout_s: float) -> T:
+        if self._replaced():
+            message = _anew(message)
         self._send(message)
+        again = isinstance(message, messages.Fetch | messages.Query)
+
+        def repeat() -> bool:
+            """Ask a daemon that has replaced the one that was asked. True if there is one."""
+            nonlocal message
+            if not (again and self._replaced()):
+                return False
+            message = _anew(message)
+            self._send(message)
+            return True
 
         def answer(got: messages.ToViewer) -> T | None:
             if isinstance(got, messages.Error) and got.id == its_id:
@@ -406,17 +420,32 @@ class Session:
                 )
             return got if isinstance(got, kind) and getattr(got, "id", None) == its_id else None
 
-        return self._until(answer, timeout_s)
+        return self._until(answer, timeout_s, repeat)
 
-    def _until(self, answer: Callable[[messages.ToViewer], T | None], timeout_s: float) -> T:
-        """Receive until `answer` finds what it wants."""
+    def _replaced(self) -> bool:
+        """Return whether another daemon than the last time runs now."""
+        found = node_processes.lock_holder(self.where)
+        if not found or found == self._holder:
+            return False
+        before, self._holder = self._holder, found
+        return before is not None
+
+    def _until(
+        self,
+        answer: Callable[[messages.ToViewer], T | None],
+        timeout_s: float,
+        repeat: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """Receive until `answer` finds what it wants. The time begins again when `repeat` has asked again."""
         until = time.monotonic() + timeout_s
         while (left := until - time.monotonic()) > 0 or left < -STOPPED_S:
             if left < 0:  # this process was suspended: the time did not pass for it, nor for its socket
                 until, left = time.monotonic() + timeout_s, timeout_s
-            got = self._receive(left)
+            got = self._receive(min(left, ASK_AGAIN_S))
             if got is not None and (found := answer(got)) is not None:
                 return found
+            if got is None and repeat():
+                until = time.monotonic() + timeout_s
         if not node_processes.daemon_lives(self.where):
             raise Unreachable("the daemon is gone; runs go on without it")
         raise Unreachable(f"the daemon is running but does not answer within {timeout_s:g} s")
@@ -456,6 +485,15 @@ class Session:
     def _next(self) -> int:
         self._id += 1
         return self._id
+
+
+def _anew(message: messages.FromViewer) -> messages.FromViewer:
+    """Return a request for a new daemon, which counts the versions of its state from the start."""
+    if not isinstance(message, messages.Fetch):
+        return message
+    processes = None if message.processes is None else 0
+    page = None if message.page is None else 0
+    return msgspec.structs.replace(message, state=0, processes=processes, page=page)
 
 
 def unanswered(command: Command) -> CommandRecord:

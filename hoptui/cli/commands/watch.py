@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from hoptui.cli.commands import gpus
 from hoptui.cli.support.options import Json, Run
-from hoptui.cli.support.snapshot import NONE, NodeSnapshot, diagnosis_json, headline, look
+from hoptui.cli.support.snapshot import (
+    NONE,
+    RETURN_S,
+    NodeSnapshot,
+    diagnosis_json,
+    headline,
+    look,
+)
 from hoptui.cli.support.terminal import OK, dump, say, usage, warn
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
@@ -18,6 +26,8 @@ from hoptui.protocol.messages import RunState
 
 MOST_METRICS = 6
 MOST_HZ = 10.0
+UNKNOWN_S = 0.1
+"""Between two looks for a run that a new daemon does not know yet."""
 SECOND = 1_000_000_000
 
 
@@ -116,6 +126,7 @@ def _stream(seen: NodeSnapshot, run: RunState, printer: _Printer, every: float, 
     vital = seen.store.vital(run.run)
     cursors = {source: vital.last_t if vital else 0}
     due, state = 0.0, 0
+    known_at = time.monotonic()
     while True:
         mine = {f"gpu/{gpu.uuid}": gpu for gpu in seen.gpus_of(seen.store.run(run.run) or run)}
         for aside in (*mine, f"derived/{run.run}"):
@@ -132,8 +143,13 @@ def _stream(seen: NodeSnapshot, run: RunState, printer: _Printer, every: float, 
             elif hz is not None and part.source in mine:
                 for t, _, readings in part.rows():
                     printer.gpu(mine[part.source], t, readings)
+        if seen.store.run(run.run) is not None:
+            known_at = time.monotonic()
+        unknown = time.monotonic() - known_at  # to a new daemon, until the run connects
         if not delta.more and not any(map(len, delta.columns)) and not _there(seen, run):
-            return
+            if seen.store.run(run.run) is not None or unknown > RETURN_S:
+                return
+            time.sleep(UNKNOWN_S)
 
 
 def _print(part: Columns, printer: _Printer, every: float, due: float) -> float:
