@@ -5,6 +5,7 @@ Only the archive's thread uses them.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -13,8 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hoptui.daemon.retention_clock import RetentionClock
 from hoptui.domain.columns import Columns, run_of
 from hoptui.node.addresses import AddressError, Addresses, secure
+from hoptui.node.processes import process_started
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
 from hoptui.recording import Recording, RecordingError, library, stored_json
 from hoptui.recording.ingest import this_boot
@@ -113,6 +116,7 @@ class History:
         self._limits = limits
         self._open: dict[str, _Open] = {}
         self._unopened: dict[str, tuple[KnownRun, NodeState]] = {}
+        self._clock = RetentionClock(where.state)
         self._aside: dict[Path, str] = {}
         self.flushed: dict[str, int] = {}
         self._unopened_because = ""
@@ -135,7 +139,9 @@ class History:
         return found.problem or found.lost if found else ""
 
     def restore(self) -> list[RecordedRun]:
-        """Return the contents of the recordings of the last day.
+        """Return the contents of the recordings of the last day, and of runs whose process lives.
+
+        The clock may be wrong: a live run is never too old.
 
         Raises:
             AddressError: the state directory is not private to this user, or cannot be created.
@@ -143,32 +149,31 @@ class History:
         """
         secure(self._where.state)
         now = time.time()
-        recent: list[tuple[float, Path]] = []
+        written: list[tuple[float, Path]] = []
         for path in self._where.state.glob(f"*{library.SUFFIX}"):
             try:
-                modified = path.stat().st_mtime
+                written.append((path.stat().st_mtime, path))
             except OSError as error:  # a link to nowhere, say
                 self._leave_aside(path, f"{path} cannot be read: {error.strerror}")
-                continue
-            if now - modified < RESTORE_YOUNGER_S:
-                recent.append((modified, path))
         found = []
-        for _, path in sorted(recent)[-RESTORED:]:
+        for modified, path in sorted(written)[-RESTORED:]:
+            recent = now - modified < RESTORE_YOUNGER_S
             try:
                 with Recording.open(path, boot=this_boot(), still=library.at_rest(path)) as recording:
-                    known = _found(recording)
+                    known = _found(recording) if recent or _of_a_live_process(recording) else None
                 if known is not None:
                     found.append(known)
             except RecordingError as error:
-                self._leave_aside(path, error.reason)
+                self._leave_aside(path, error.reason, recent=recent)
             except Exception as error:  # one file must not cost the others
                 log.exception("%s cannot be read", path)
-                self._leave_aside(path, f"{path} cannot be read: {type(error).__name__}")
+                self._leave_aside(path, f"{path} cannot be read: {type(error).__name__}", recent=recent)
         return found
 
-    def _leave_aside(self, path: Path, why: str) -> None:
-        log.warning("left aside: %s", why)
-        self._aside[path] = why
+    def _leave_aside(self, path: Path, why: str, *, recent: bool = True) -> None:
+        if recent:
+            log.warning("left aside: %s", why)
+            self._aside[path] = why
 
     @property
     def left_aside(self) -> str:
@@ -276,8 +281,10 @@ class History:
             log.warning("the end of a recording is lost: %s", error.reason)
 
     def tidy(self, now: float) -> None:
-        """Remove the oldest recordings beyond the limits, never one that may be written. `now` is wall
-        seconds."""
+        """Remove the oldest recordings beyond the limits, never one that may be written.
+
+        `now` is the wall clock in seconds. Ages count from the trusted time (see `retention_clock`).
+        """
         try:
             secure(self._where.state)
         except AddressError:
@@ -289,10 +296,19 @@ class History:
             keep=frozenset(self._open),
             most_bytes=limits.keep_bytes,
             oldest_s=limits.keep_s,
-            now=now,
+            now=self._clock.now(now, self._closed()),
         )
         for removed in gone:
             log.info("removed %s (%d bytes): %s", removed.path, removed.size_bytes, removed.why)
+
+    def _closed(self) -> list[float]:
+        """When the recordings that no run has open were last written."""
+        found = []
+        for path in self._where.state.glob(f"*{library.SUFFIX}"):
+            with contextlib.suppress(OSError):
+                if path.stem not in self._open:
+                    found.append(path.stat().st_mtime)
+        return found
 
     def _of(self, runs: Iterable[str]) -> list[_Open]:
         return [self._open[run] for run in runs if run in self._open]
@@ -348,6 +364,13 @@ def _points(query: Query) -> int:
 def _plain(run: str) -> bool:
     """Return whether a run id cannot lead out of the state directory."""
     return Path(run).name == run and run not in ("", ".", "..")
+
+
+def _of_a_live_process(recording: Recording) -> bool:
+    known = library.known_run(recording)
+    if known is None or known.state.exit_reason or not known.process_started:
+        return False
+    return process_started(known.state.pid) == known.process_started
 
 
 def _found(recording: Recording) -> RecordedRun | None:

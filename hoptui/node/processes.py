@@ -89,6 +89,16 @@ def unstable(where: Addresses) -> str:
     return f"{ends}: {where.log} says why"
 
 
+def process_started(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot (proc(5), field 22 of stat). None if it is
+    gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return int(stat.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 class StartError(Exception):
     """The daemon could not be started. The text is one sentence."""
 

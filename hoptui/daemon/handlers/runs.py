@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -24,7 +23,7 @@ from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.pacing import DEFAULT
-from hoptui.node.processes import Peer
+from hoptui.node.processes import Peer, process_started
 from hoptui.protocol import VERSION, messages
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FINAL, Command, CommandRecord, Stage
@@ -333,16 +332,6 @@ class RunDesk:
 
     def _now(self) -> float:
         return self._node.clock.t() / 1e9
-
-
-def process_started(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot (proc(5), field 22 of stat). None if it is
-    gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        return int(stat.rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 log = logging.getLogger("hoptui.daemon")
