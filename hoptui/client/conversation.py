@@ -298,6 +298,9 @@ class Conversation:
         if welcome.protocol != PROTOCOL:
             self.problem = mismatch(welcome.protocol, welcome.version)
             return
+        if self.daemon is not None and self.daemon.pid != welcome.pid:
+            # A daemon that was killed may have numbered more than it wrote, by a clock that was ahead.
+            self._events = self._commands = 0
         self.daemon = welcome
         self.greeted = True
         self._state = self._processes = self._page = 0  # another daemon counts from the start

@@ -315,7 +315,7 @@ class Store:
             self.events_version += 1
 
     def _put(self, *records: CommandRecord) -> None:
-        fresh = {record.id: record for record in records if self.commands.get(record.id) != record}
+        fresh = {record.id: record for record in records if _news(self.commands.get(record.id), record)}
         if fresh:
             commands = {**self.commands, **fresh}
             for oldest in list(commands)[: max(0, len(commands) - MOST_COMMANDS)]:
@@ -334,6 +334,17 @@ class Store:
             if run and run not in there:
                 del self._series[source]
                 self._steps.pop(source, None)
+
+
+def _news(known: CommandRecord | None, record: CommandRecord) -> bool:
+    """Return whether a record replaces the known one.
+
+    A daemon that restores a recording may know an earlier stage until the run reports again. The end of a
+    command stays, unless this viewer alone has given it up.
+    """
+    if known is None or known.stage not in FINAL or record.stage in FINAL:
+        return known != record
+    return known.stage == "expired" and not known.code
 
 
 def _has_steps(source: str) -> bool:

@@ -35,6 +35,8 @@ RESEND_S = 30.0
 RESEND_ROWS = 4096
 MESSAGE_BYTES = 256 << 10
 TAKEN_AT_ONCE = 1024
+FORGOTTEN = 1024
+"""Parts that were sent and are too old to be sent again, for which it is known whether they arrived."""
 PART_ROWS = 256
 """Rows of one part. Wide rows have fewer, so that a part stays below the size of a message."""
 
@@ -49,11 +51,13 @@ class SendBuffer:
         self._taken = 0
         self._pushed_out = 0
         self._too_old = 0
+        self._never_arrived = 0
+        self._forgotten: deque[tuple[int, int]] = deque(maxlen=FORGOTTEN)  # newest stamp and rows of a part
 
     @property
     def dropped(self) -> int:
-        """The number of rows that no daemon will get: replaced by newer ones, or too old."""
-        return self._pushed_out + self._too_old
+        """The number of rows that no daemon will get: replaced by newer ones, too old, or sent in vain."""
+        return self._pushed_out + self._too_old + self._never_arrived
 
     @property
     def has_rows(self) -> bool:
@@ -100,6 +104,9 @@ class SendBuffer:
 
     def resend_after(self, since: int) -> None:
         """Send all rows after `since` (monotonic ns) again, because the daemon lacks them."""
+        if since:  # a daemon that knows no row of this run may not have read its recording yet
+            self._never_arrived += sum(rows for newest, rows in self._forgotten if newest > since)
+        self._forgotten.clear()
         self._unsent = deque(new for part in self._recent if len(new := part.after(since)))
 
     def rename(self, source: str) -> None:
@@ -113,8 +120,12 @@ class SendBuffer:
         while self._recent and (self._recent[0].times()[-1] < horizon or rows > RESEND_ROWS):
             oldest = self._recent.popleft()
             rows -= len(oldest)
-            while self._unsent and self._unsent[0].times()[-1] <= oldest.times()[-1]:
-                self._too_old += len(self._unsent.popleft())
+            newest, unsent = oldest.times()[-1], 0
+            while self._unsent and self._unsent[0].times()[-1] <= newest:
+                unsent += len(self._unsent.popleft())
+            self._too_old += unsent
+            if len(oldest) > unsent:
+                self._forgotten.append((newest, len(oldest) - unsent))
 
 
 def _packed(source: str, rows: list[TimedRow]) -> list[Columns]:

@@ -1,0 +1,62 @@
+"""What the simulation has found, as small tests."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec import structs
+
+from hoptui.client.conversation import Conversation, Outbox
+from hoptui.model.store import Store
+from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, ViewerWelcome
+from hoptui.sdk.daemon_link import RESEND_S, SendBuffer
+
+SECOND = 1_000_000_000
+SENT = CommandRecord(id="c", run="r", epoch=1, verb="set", stage="sent", seq=100)
+
+
+def test_rows_that_were_sent_and_did_not_arrive_are_counted() -> None:
+    # A daemon hangs, and is killed: what waits in its sockets for longer than rows are kept is lost.
+    buffer = SendBuffer("run/r")
+    for second in range(1, 101):
+        buffer.collect(deque([(second * SECOND, second, {"loss": 1.0})]), second, second * SECOND)
+        buffer.sent(buffer.batch())
+    assert buffer.dropped == 0
+    buffer.resend_after(40 * SECOND)
+    resent = sum(map(len, buffer.batch()))
+    assert resent == RESEND_S + 1
+    assert buffer.dropped == 60 - resent
+    buffer.resend_after(40 * SECOND)
+    assert buffer.dropped == 60 - resent
+
+
+def test_a_viewer_asks_another_daemon_for_all_commands() -> None:
+    # The daemon before was killed before it wrote a record, and the clock has gone back since.
+    talk = Conversation(Store(), Outbox(), client="test", viewer="me")
+    fetches = []
+    for pid in (7, 7, 8):
+        talk.connected(0.0)
+        talk.receive(ViewerWelcome(protocol=PROTOCOL, pid=pid, version="1", host="h"), 0.0)
+        fetch = next(message for message in talk.due(0.0) if isinstance(message, Fetch))
+        fetches.append(fetch.commands)
+        talk.receive(Delta(id=fetch.id, now=1, state=1, commands=(SENT,)), 0.0)
+    assert fetches == [0, 100, 0]
+
+
+def test_the_end_of_a_command_stays_where_a_daemon_knows_less() -> None:
+    store = Store()
+    applied = structs.replace(SENT, stage="applied", effective=1.0)
+    store.apply_records((applied,))
+    store.apply_records((SENT,))
+    assert store.commands["c"].stage == "applied"
+    unknown = structs.replace(SENT, stage="voided", code="fate_unknown")
+    store.apply_records((unknown,))
+    assert store.commands["c"] == unknown
+
+
+def test_a_command_that_a_viewer_gave_up_may_still_come() -> None:
+    store = Store()
+    store.sent(Command(id="c", run="r", epoch=1, verb="set"))
+    store.expire("c", "no daemon answered")
+    store.apply_records((SENT,))
+    assert store.commands["c"].stage == "sent"
