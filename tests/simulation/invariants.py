@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord
 from hoptui.recording import Recording, RecordingError
-from tests.simulation.node import Node, row_value
+from tests.simulation.node import Node, in_effect, row_value
 from tests.simulation.truth import Given, Incarnation, Setting
 
 QUICK_S = 4.0
@@ -23,7 +23,7 @@ Invariant = Callable[[Node], Iterable[str]]
 
 def of_settled(node: Node) -> list[str]:
     """Check what holds once all faults are over and everything has had time to arrive."""
-    return _all(node, resolved, truthful, viewers_agree, values_shown, runs_go_on, queues_empty)
+    return _all(node, resolved, truthful, viewers_agree, viewers_know, values_shown, runs_go_on, queues_empty)
 
 
 def of_finished(node: Node) -> list[str]:
@@ -33,7 +33,16 @@ def of_finished(node: Node) -> list[str]:
 
 def always(node: Node) -> list[str]:
     """Check what holds at any time."""
-    return _all(node, nothing_broke, at_most_once, stages_forward, pauses_end, within_limits, calm_is_quick)
+    return _all(
+        node,
+        nothing_broke,
+        at_most_once,
+        right_process,
+        stages_forward,
+        pauses_end,
+        within_limits,
+        calm_is_quick,
+    )
 
 
 def _all(node: Node, *each: Invariant) -> list[str]:
@@ -75,7 +84,8 @@ def truthful(node: Node) -> Iterator[str]:
         calls = _calls(node, given) if given.verb == "set" else []
         what = f"{given.verb} {given.value} of {given.viewer} at {given.at_s:.3f} s"
         if record is None:
-            if calls and not calls[0][0].killed and not _history_excused(node, calls[0][0]):
+            lost = bool(calls) and node.truth.daemon_died(given.at_s, calls[0][1].at_s + 3.0)
+            if calls and not calls[0][0].killed and not _history_excused(node, calls[0][0]) and not lost:
                 yield f"{what} was applied, and nobody knows of it"
             continue
         if given.verb != "set" or record.stage not in FINAL:
@@ -83,7 +93,7 @@ def truthful(node: Node) -> Iterator[str]:
         done = [setting for _, setting in calls if not setting.raised]
         if record.stage == "applied" and not done:
             yield f"{what} is told as applied, and the setter was not called"
-        elif record.stage == "applied" and record.effective != given.value:
+        elif record.stage == "applied" and record.effective != in_effect(given.value or 0.0):
             yield f"{what} is told as effective {record.effective!r}"
         elif record.stage in ("rejected", "superseded", "expired") and calls:
             yield f"{what} is told as {record.stage} ({record.code}), and the setter was called"
@@ -105,8 +115,26 @@ def viewers_agree(node: Node) -> Iterator[str]:
             continue
         for key, record in viewer.client.store.commands.items():
             same = audited.get(key)
-            if same is not None and same.stage != record.stage and same.code != FATE_UNKNOWN:
+            if same is None:
+                continue
+            if same.stage != record.stage and same.code != FATE_UNKNOWN:
                 yield f"{viewer.name} shows {record.wanted} as {record.stage}, the daemon has {same.stage}"
+
+
+def viewers_know(node: Node) -> Iterator[str]:
+    """Every viewer has each command that the daemon has."""
+    for viewer in node.viewers:
+        if viewer.process.alive and viewer.client is not None:
+            for key in _audited(node).keys() - viewer.client.store.commands.keys():
+                yield f"{viewer.name} does not know {_audited(node)[key].wanted}"
+
+
+def right_process(node: Node) -> Iterator[str]:
+    """A command changes only the process that it was meant for."""
+    for given in node.truth.given.values():
+        for _, setting in _calls(node, given) if given.verb == "set" else ():
+            if setting.epoch != given.epoch:
+                yield f"{given.value} was meant for epoch {given.epoch}, and epoch {setting.epoch} has it"
 
 
 def at_most_once(node: Node) -> Iterator[str]:
@@ -235,9 +263,9 @@ def _process_accounted(node: Node, was: Incarnation, found: list[float]) -> Iter
 
 
 def _unheard(node: Node, was: Incarnation) -> bool:
-    """Return whether a process ended while no daemon could hear it."""
+    """Return whether a process ended while perhaps no daemon could hear it."""
     end = was.ended_s
-    return end is not None and (was.killed or node.truth.daemon_died(end - 10.0, end + 1.0))
+    return end is not None and (was.killed or not node.truth.calm(end - 3.0, end + 2.0))
 
 
 def _history_excused(node: Node, was: Incarnation) -> bool:

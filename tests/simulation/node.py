@@ -58,6 +58,7 @@ class Trainer:
         was.run = run.id
         run.knob("lr", float(was.value), min=LOW, max=HIGH, apply=self._apply, read=lambda: was.value)
         while self._boundary(run) and not self.ends:
+            self.was.epoch = run._core.state.epoch
             kernel.sleep(self.iteration_s * kernel.random.uniform(0.8, 1.2))
             run.log(loss=row_value(was.number, was.steps))
             was.steps += 1
@@ -74,13 +75,16 @@ class Trainer:
 
     def _apply(self, value: Value) -> None:
         kernel = self.node.kernel
-        undo = any(setting.value == value for setting in self.was.settings) or value == self._first
+        undo = value == self._first or any(
+            s.value == value or in_effect(s.value) == value for s in self.was.settings
+        )
         raises = not undo and kernel.random.random() < self.refuses
-        self.was.settings.append(Setting(value, kernel.seconds, undo, raises))
+        epoch = self.run._core.state.epoch if self.run is not None else 0
+        self.was.settings.append(Setting(value, kernel.seconds, epoch, undo, raises))
         self.process.operate()
-        if raises:
+        self.was.value = in_effect(value)
+        if raises:  # half done, so hoptui must undo it
             raise Refused("the script refuses it")
-        self.was.value = value
 
     def _over(self, killed: bool) -> None:
         was = self.was
@@ -88,6 +92,11 @@ class Trainer:
         link: Any = self.run._core.state.link if self.run is not None else None
         if link is not None:
             was.dropped = link._buffer.dropped
+
+
+def in_effect(value: Value) -> Value:
+    """Return what the script makes of a value: it cannot have every one."""
+    return value + 0.25 if int(value) % 4 == 3 and value == int(value) else value
 
 
 def row_value(process: int, step: int) -> float:
@@ -123,9 +132,17 @@ class Viewer:
                 return
             if what == "set":
                 details.update(knob="lr", value=value)
+            epoch = client.store.run(run).epoch  # type: ignore[union-attr]
             given = client.send(what, run, **details)  # type: ignore[arg-type]
             self.node.truth.given[given] = Given(
-                given, run, what, value, self.name, self.node.kernel.seconds, details.get("hold_s", 0.0)
+                id=given,
+                run=run,
+                epoch=epoch,
+                verb=what,
+                value=value,
+                viewer=self.name,
+                at_s=self.node.kernel.seconds,
+                hold_s=details.get("hold_s", 0.0),
             )
 
         if self.process.alive:

@@ -13,6 +13,7 @@ class Setting:
 
     value: Value
     at_s: float
+    epoch: int
     undo: bool = False
     raised: bool = False
 
@@ -24,6 +25,7 @@ class Incarnation:
     number: int
     began_s: float
     run: str = ""
+    epoch: int = 0
     steps: int = 0  # rows that it logged, one for each iteration that ended
     settings: list[Setting] = field(default_factory=list)
     value: Value = 0.0
@@ -40,6 +42,7 @@ class Given:
 
     id: str
     run: str
+    epoch: int
     verb: str
     value: Value | None
     viewer: str
