@@ -267,6 +267,8 @@ def _written(file: Path | None, problems: list[str]) -> _Written | None:
         why = "it is not UTF-8"
     except tomllib.TOMLDecodeError as error:
         why = numbers.clean(str(error), 160)
+    except RecursionError:
+        why = "it is nested too deeply"
     # Without its zero bytes, UTF-16 text can be searched too.
     source = content.decode("utf-8-sig", "replace").replace("\0", "")
     meant = re.search(rf"^[^\w#\n]*{READ_ONLY}[\"']?\s*=\s*true\b", source, re.MULTILINE)

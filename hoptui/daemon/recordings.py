@@ -105,6 +105,9 @@ class _Open:
     node: bytes = b""
 
 
+LONGEST_ID = 64
+
+
 class History:
     """The open recordings. `flushed` holds the stamp of the newest row of each source on disk.
 
@@ -362,8 +365,8 @@ def _points(query: Query) -> int:
 
 
 def _plain(run: str) -> bool:
-    """Return whether a run id cannot lead out of the state directory."""
-    return Path(run).name == run and run not in ("", ".", "..")
+    """Return whether a run id can be a part of a file name, and cannot lead out of the state directory."""
+    return len(run) <= LONGEST_ID and Path(run).name == run and run not in ("", ".", "..")
 
 
 def _of_a_live_process(recording: Recording) -> bool:

@@ -226,6 +226,25 @@ def clean(text: str, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def escaped(json: str) -> str:
+    """Escape control, bidi and invisible characters of JSON text, which a terminal would obey."""
+    if json.isprintable():
+        return json
+    return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in json)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex("-", 2).split("-")
+    return "".join(f"\\u{unit}" for unit in units)
+
+
+def plain(text: str) -> str:
+    """Replace control, bidi and invisible characters other than line ends, for data on a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
 def ascii_only(text: str) -> str:
     """Convert text for a terminal without UTF-8: known symbols are replaced, others become a question
     mark."""

@@ -135,8 +135,10 @@ class Dashboards(Server):
 async def _turn_away(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    why = refusal(request.headers, websocket=request.headers.get("Upgrade", "").lower() == "websocket")
-    if why:
+    upgrade = request.headers.getall("Upgrade", [])
+    if upgrade and [one.strip().lower() for one in upgrade] != ["websocket"]:
+        raise web.HTTPBadRequest(text="only an upgrade to websocket alone is possible\n")
+    if why := refusal(request.headers, websocket=bool(upgrade)):
         raise web.HTTPForbidden(text=f"{why}\n")
     return await handler(request)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import errno
 import io
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from hoptui.domain.columns import pack
 from hoptui.recording import Recording
 from tests.cli.conftest import Hoptui
 from tests.cli.test_recordings import over, record
@@ -186,3 +188,32 @@ def test_links_under_the_name_of_a_partial_file_are_not_followed(
         assert hoptui(command, str(recorded), "-o", str(out)).code == 0
         assert out.stat().st_size
     assert victim.read_text() == "precious"
+
+
+def test_a_terminal_is_not_moved_by_names_in_a_recording(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    """A file and a pipe get the names as they are."""
+    path = record(daemon, over("ffff6666", "sly"))
+    with Recording.create(path) as recording:
+        recording.append(pack("run/ffff6666", [(recording.span()[1] + 1, 99, {"x\x1b[2J\u202e": 1.0})]))
+    piped = subprocess.run(
+        [sys.executable, "-m", "hoptui", "export", str(path)], capture_output=True, check=True, timeout=30
+    )
+    assert b"x\x1b[2J" in piped.stdout
+    main, other = os.openpty()
+    with subprocess.Popen([sys.executable, "-m", "hoptui", "export", str(path)], stdout=other):
+        os.close(other)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            while part := os.read(main, 65536):
+                shown += part
+    os.close(main)
+    assert b"x\xef\xbf\xbd[2J" in shown
+    assert not {b"\x1b", "\u202e".encode()} & {shown[i : i + n] for i in range(len(shown)) for n in (1, 3)}
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "/" + "x" * 300])
+def test_a_name_that_is_too_long_is_no_file(hoptui: Hoptui, recorded: Path, name: str) -> None:
+    for words in (("export", name), ("report", name), ("export", "old", "-o", name)):
+        ended = hoptui(*words)
+        assert ended.code in (1, 3), words
+        assert "traceback" not in ended.err, words

@@ -281,3 +281,7 @@ def test_nonsense_is_told_and_not_used(raw: str) -> None:
 
 def test_sense_is_not_complained_of() -> None:
     assert refused({"HOPTUI_RUN_GB": "2", "HOPTUI_KEEP_DAYS": ""}) == []
+
+
+def test_a_name_that_is_too_long_for_a_file_has_no_history(history: History) -> None:
+    assert seconds(history.answer(query(run="x" * 300), [])) == []

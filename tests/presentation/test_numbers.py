@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -200,3 +201,20 @@ def test_counts() -> None:
         "1 204 iterations",
     ]
     assert [plural(n, "GPU") for n in (1, 2)] == ["GPU", "GPUs"]
+
+
+HOSTILE = "a\x1b]0;x\x07\x9b2J\u202eb\U000e0001\r"
+
+
+def test_json_has_no_character_that_a_terminal_obeys() -> None:
+    text = msgspec.json.encode({HOSTILE: [HOSTILE]}).decode()
+    shown = numbers.escaped(text)
+    assert shown.isprintable()
+    assert msgspec.json.decode(shown) == {HOSTILE: [HOSTILE]}
+    assert numbers.escaped('{"a":"é 世"}') == '{"a":"é 世"}'
+
+
+def test_lines_of_data_on_a_terminal_move_nothing() -> None:
+    assert numbers.plain("a,b\n1,2\n") == "a,b\n1,2\n"
+    shown = numbers.plain(f"x\n{HOSTILE}\n")
+    assert [line.isprintable() for line in shown.splitlines()] == [True, True]

@@ -139,6 +139,7 @@ def test_read_only_below_the_keys_is_told_once_with_its_line(tmp_path: Path, gol
         ("read_only = true\n".encode("utf-16"), True),
         (b"# f\xfcr mich: read_only = true\n", False),
         (b"#" * (settings.LONGEST_FILE + 1), True),
+        (b"read_only = true\na = " + b"[" * 20_000, True),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_and_read_only_in_it_holds(

@@ -85,6 +85,16 @@ def test_the_address_leads_to_the_page_once() -> None:
     assert play(script) == ["!"]
 
 
+@pytest.mark.parametrize("upgrade", ["h2c, websocket", "websocket, h2c", "h2c", "websocket2"])
+def test_another_upgrade_is_refused_before_anything_else(upgrade: str) -> None:
+    async def script(client: TestClient[Any, Any], dashboards: Dashboards) -> None:
+        headers = {"Upgrade": upgrade, "Connection": "Upgrade", "Origin": "http://evil.example"}
+        answer = await client.get(f"/{dashboards.gate.session}/ws", headers=headers)
+        assert answer.status == 400
+
+    play(script)
+
+
 def test_a_look_at_the_heads_alone_does_not_use_the_address_up() -> None:
     async def script(client: TestClient[Any, Any], dashboards: Dashboards) -> None:
         token = dashboards.gate.token

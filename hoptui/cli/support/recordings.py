@@ -47,14 +47,22 @@ def find(name: str) -> Path:
     """
     if is_path(name):
         path = Path(name).expanduser()
-        if not path.exists():
+        if not _exists(path):
             raise Fail(f"no such file: {numbers.clean(name)}", MISSING)
         return path
     where = places()
     found = entries(where)
-    if not matching(found, name) and Path(name).is_file():
+    if not matching(found, name) and _exists(Path(name)) and Path(name).is_file():
         return Path(name)  # in this directory, with another suffix
     return one(found, name, where).path
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file. There is none if its name is too long, or if it cannot be looked at."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def of_run(name: str) -> tuple[RunState, Path]:

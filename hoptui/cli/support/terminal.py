@@ -49,12 +49,16 @@ def dump(value: object) -> None:
     """Print a JSON value as one line on stdout; unknown numbers (NaN) become null."""
     import msgspec
 
-    _print(msgspec.json.encode(value).decode())
+    from hoptui.presentation.numbers import escaped
+
+    _print(escaped(msgspec.json.encode(value).decode()))
 
 
 def emit(line: str) -> None:
-    """Print a line of data on stdout as it is, and flush it."""
-    _print(line)
+    """Print a line of data on stdout and flush it. Only on a terminal, control characters are replaced."""
+    from hoptui.presentation.numbers import plain
+
+    _print(plain(line) if sys.stdout.isatty() else line)
 
 
 def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> None:
@@ -116,6 +120,12 @@ def target(output: str, *, force: bool) -> Path | None:
     if output == "-":
         return None
     path = Path(output).expanduser()
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise Fail(f"{one_line(output)[:80]} cannot be written: {error.strerror}", REJECTED) from None
     if path.is_dir():
         raise Fail(f"{path} is a directory", REJECTED)
     if path.exists() and not force:
@@ -145,10 +155,23 @@ def to_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
         raise Fail(f"{path} was not written: {error.strerror or error}", REJECTED) from None
 
 
+class _Screen(io.TextIOWrapper):
+    """A terminal, which must not obey what recordings contain."""
+
+    def write(self, text: str, /) -> int:
+        from hoptui.presentation.numbers import plain
+
+        return super().write(plain(text))
+
+
 @contextlib.contextmanager
 def to_stdout() -> Iterator[TextIO]:
-    """Standard output as UTF-8 with unchanged line ends, independent of the terminal's encoding."""
-    stream = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="")
+    """Standard output as UTF-8 with unchanged line ends, independent of the terminal's encoding.
+
+    On a terminal, control characters are replaced. A file or a program gets the data as they are.
+    """
+    kind = _Screen if sys.stdout.isatty() else io.TextIOWrapper
+    stream = kind(sys.stdout.buffer, encoding="utf-8", newline="")
     try:
         yield stream
         stream.flush()
