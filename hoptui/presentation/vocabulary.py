@@ -11,7 +11,16 @@ from hoptui.domain.targets import Standing
 from hoptui.domain.tuning import WORK_PER_JOULE, Measured
 from hoptui.presentation import numbers, sentences
 from hoptui.protocol.authors import author
-from hoptui.protocol.messages import FATE_UNKNOWN, CommandRecord, Event, RunState, Stage, State, Vital
+from hoptui.protocol.messages import (
+    FATE_UNKNOWN,
+    STARTING,
+    CommandRecord,
+    Event,
+    RunState,
+    Stage,
+    State,
+    Vital,
+)
 
 
 class Word(NamedTuple):
@@ -34,6 +43,8 @@ STATES: dict[State, Word] = ByValue(
 RESTARTED = Word("↻", "restarted")
 PLAYING = Word("▶", "replay")
 HALTED = Word("‖", "replay")
+BEGINNING = Word("◐", "starting")
+"""For a run before its first iteration. Its state is `busy`, which older viewers know."""
 UNKNOWN_STATE = Word("–", "unknown")
 
 STAGES: dict[Stage, Word] = ByValue(
@@ -212,6 +223,16 @@ def speeds(measured: Measured | None, units: Mapping[str, str]) -> str:
     return f"{numbers.si(measured.before)} → {numbers.si(measured.after)} {unit}".rstrip()
 
 
+def starting(vital: Vital | None) -> bool:
+    """Return whether a run has not begun its first iteration. It may still declare knobs."""
+    return vital is not None and vital.because is not None and vital.because.code == STARTING
+
+
+def state_word(vital: Vital) -> Word:
+    """Return the word for the state of a run."""
+    return BEGINNING if starting(vital) else STATES[vital.state]
+
+
 def state_text(vital: Vital | None, run: RunState) -> str:
     """Return the state of a run with its reason: `live`, `busy: in checkpoint for 2 m 20 s`, `exited:
     finished`.
@@ -226,6 +247,8 @@ def state_text(vital: Vital | None, run: RunState) -> str:
         return ": ".join(part for part in (STATES["exited"].text, numbers.clean(why, 160), detail) if part)
     if vital is None:
         return UNKNOWN_STATE.text
+    if starting(vital):
+        return BEGINNING.text
     word = STATES[vital.state].text
     why = numbers.clean(sentences.text_of(vital.because), 80)
     match vital.state:

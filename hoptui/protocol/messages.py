@@ -38,6 +38,8 @@ Stage = Literal[
 FINAL: frozenset[Stage] = frozenset(
     ("applied", "rejected", "superseded", "expired", "failed", "reverted", "voided")
 )
+STARTING = "state.starting"
+"""The code of a `busy` run whose first iteration has not begun: it may still declare knobs."""
 NOT_AS_ASKED = "not_as_asked"
 """The code of an applied command whose knob reads back a different value."""
 FATE_UNKNOWN = "fate_unknown"
@@ -82,6 +84,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     (None: not set), and `slurm_gpus`, the indices from Slurm, decide. `flops` is the number of floating-point
     operations per unit of a metric. `versions` are those of the libraries imported so far (`torch`).
 
+    `began`: its first iteration has begun. Older runs do not say, and count as begun.
+
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
 
@@ -108,6 +112,7 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     world: int = 1
     argv: str = ""
     versions: dict[str, str] = {}
+    began: bool = True
 
 
 class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
@@ -161,7 +166,8 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     `t` is when it was sent (0: unknown). `progress_age_s` is the time since the last boundary, `phase_age_s`
     since the phase began. `paused_left_s` is the rest of the pause lease. `dropped` counts rows lost since
     the start because the daemon did not accept them. `spans` are stretches of phases that ended since
-    the pulse before, as far as they are long enough for a sample of a GPU.
+    the pulse before, as far as they are long enough for a sample of a GPU. `began`: the first iteration has
+    begun.
     """
 
     step: int
@@ -174,6 +180,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     dropped: int = 0
     bad_values: int = 0
     spans: tuple[PhaseSpan, ...] = ()
+    began: bool = True
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):

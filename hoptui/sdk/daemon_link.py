@@ -411,6 +411,7 @@ class DaemonLink:
                 world=state.world,
                 argv=process.command_line(sys.argv),
                 versions=process.versions(sys.modules),
+                began=state.began,
             ),
         )
         return self._greeted
@@ -467,6 +468,7 @@ class DaemonLink:
             dropped=self._buffer.dropped,
             bad_values=state.converter.bad,
             spans=self._spans(),
+            began=state.began,
         )
 
     def _spans(self) -> tuple[PhaseSpan, ...]:

@@ -86,6 +86,7 @@ class RunCore:
         except Exception as error:  # an error of hoptui must not reach the loop
             state.give_up(error)
         recorder.begin()
+        state.began = True
         return not state.stopping
 
     def state_dict(self) -> dict[str, Any]:

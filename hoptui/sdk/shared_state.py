@@ -180,6 +180,7 @@ class SharedState:
     Attributes:
         rank: Index of this process among the `world` processes of the run.
         step: The iteration in progress.
+        began: Whether the first iteration has begun.
         progress: Monotonic seconds of the last boundary.
         alive: Whether hoptui shows this run and takes commands for it.
         stopping: Whether the loop ends at this boundary; all ranks agreed on it.
@@ -206,6 +207,7 @@ class SharedState:
         self.rows: deque[TimedRow] = deque(maxlen=ROWS_KEPT)
         self.rows_added = 0
         self.step = 0
+        self.began = False
         self.progress = time.monotonic()
         self.alive = True
         self.stopping = False

@@ -37,6 +37,17 @@ def registry() -> Registry:
     return Registry()
 
 
+def test_a_run_is_starting_until_an_iteration_begins_or_a_row_comes(registry: Registry) -> None:
+    run, _ = registry.hello(b"i", hello(), 100.0)
+    run.pulse(Pulse(step=0, began=False, progress_age_s=90.0), now=10.0)
+    assert (run.vital(10.0).state, run.vital(10.0).because) == ("busy", fact("state.starting"))
+    run.pulse(Pulse(step=0), now=11.0)
+    assert run.vital(11.0).state == "live"
+    run.pulse(Pulse(step=0, began=False), now=12.0)
+    run.rows(pack("run/r", [(S, 0, {"loss": 1.0})]))
+    assert run.vital(12.0).state == "live"
+
+
 def test_three_signals_never_merged(registry: Registry) -> None:
     run, _ = registry.hello(b"i", hello(), 100.0)
     assert run.vital(0.0).state == "unresponsive"

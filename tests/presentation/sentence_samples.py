@@ -33,6 +33,7 @@ RAISED = _nested(fact("raised", error="ValueError: no"))
 
 SAMPLES: dict[str, Fields | list[Fields]] = {
     # runs
+    "state.starting": {},
     "state.restarting": {},
     "state.not_connected": {},
     "state.no_pulse": {"age_s": 6.2},

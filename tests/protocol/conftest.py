@@ -260,6 +260,7 @@ EXAMPLES: list[messages.Message] = [
         world=8,
         argv="train.py",
         versions={"torch": "2.12.0"},
+        began=False,
     ),
     messages.Declare(
         knobs=(ACCUM,),
@@ -297,6 +298,7 @@ EXAMPLES: list[messages.Message] = [
         dropped=2,
         bad_values=3,
         spans=(PhaseSpan(path="update", start=5, end=9),),
+        began=False,
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Bye(reason="exception", detail="ValueError: no", told=True),

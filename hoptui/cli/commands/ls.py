@@ -68,8 +68,8 @@ def _list(seen: NodeSnapshot, runs: list[RunState]) -> None:
 
 def _line(seen: NodeSnapshot, run: RunState) -> tuple[str, ...]:
     vital = seen.store.vital(run.run)
-    state = "exited" if not seen.lives(run) else vital.state if vital else None
-    symbol, word = vocabulary.STATES[state] if state else vocabulary.UNKNOWN_STATE
+    ended = vocabulary.STATES["exited"] if not seen.lives(run) else None
+    symbol, word = ended or (vocabulary.state_word(vital) if vital else vocabulary.UNKNOWN_STATE)
     iteration = numbers.grouped(vital.step if vital else None)
     total = f" / {numbers.grouped(run.total)}" if run.total else ""
     latest = seen.store.latest(f"run/{run.run}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
@@ -9,7 +10,7 @@ from msgspec import structs
 
 from hoptui.cli.support.options import Json, Run, Timeout, Yes
 from hoptui.cli.support.outcomes import Given, follow, knob_outcome
-from hoptui.cli.support.snapshot import knob_named, look
+from hoptui.cli.support.snapshot import NONE, NodeSnapshot, knob_named, look
 from hoptui.cli.support.terminal import REJECTED, Fail, agreed, dump, interactive, usage, warn
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, parse_value, shown
@@ -17,6 +18,8 @@ from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import CommandRecord, RunState
 
 TIMEOUT_S = 600.0
+LOOK_S = 0.5
+"""Between two looks at a run that has not declared its knobs."""
 
 
 class _Wish(NamedTuple):
@@ -49,7 +52,7 @@ def set(  # noqa: A001 - the command's name
     pairs = [_pair(pair) for pair in values]
     _check(pairs, expect, timeout)
     with look(steers=True) as seen:
-        found = seen.find_living(run)
+        found = _declared(seen, seen.find_living(run), [name for name, _ in pairs], timeout)
         wishes = [_wish(found, name, typed) for name, typed in pairs]
         if any(wish.refusal for wish in wishes):
             return _refuse(found, [wish for wish in wishes if wish.refusal], json=json)
@@ -73,6 +76,26 @@ def set(  # noqa: A001 - the command's name
         if json:
             dump(_report(found, given, outcomes))
         return code
+
+
+def _declared(seen: NodeSnapshot, run: RunState, names: list[str], timeout: float) -> RunState:
+    """Return the run once it has declared these knobs, or begun its first iteration, or the time is over."""
+    until = time.monotonic() + timeout
+    state, told = 0, False
+    while _lacks(run, names) and vocabulary.starting(seen.store.vital(run.run)) and time.monotonic() < until:
+        if not told:
+            told = True
+            warn(f"{numbers.clean(run.name)} is starting: waiting for {', '.join(_lacks(run, names))}")
+        delta = seen.session.fetch(events=NONE, commands=NONE, state=state, wait_s=LOOK_S)
+        state = delta.state
+        seen.store.apply(delta)
+        run = seen.find_living(run.run)
+    return run
+
+
+def _lacks(run: RunState, names: list[str]) -> list[str]:
+    known = [knob.spec.name for knob in run.knobs]
+    return [numbers.clean(name, 64) for name in names if name not in known]
 
 
 def _check(pairs: list[tuple[str, str]], expect: int | None, timeout: float) -> None:

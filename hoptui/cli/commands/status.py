@@ -39,12 +39,17 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "run": run.run,
         "name": run.name,
         "epoch": run.epoch,
-        "state": vital.state if vital else None,
+        "state": state_name(vital) if vital else None,
         "pid": run.pid,
         "iteration": vital.step if vital else None,
         "knobs": knobs_of(run),
         "metrics": seen.store.latest(f"run/{run.run}"),
     }
+
+
+def state_name(vital: Vital) -> str:
+    """The state as `--json` shows it."""
+    return "starting" if vocabulary.starting(vital) else vital.state
 
 
 def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) -> str:

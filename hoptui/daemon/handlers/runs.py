@@ -232,7 +232,11 @@ class RunDesk:
         run.process_started = process_started(pid) or 0
         run.pulse(
             messages.Pulse(
-                step=hello.step, phase=hello.phase, paused=hello.paused, paused_left_s=60.0 * hello.paused
+                step=hello.step,
+                phase=hello.phase,
+                paused=hello.paused,
+                paused_left_s=60.0 * hello.paused,
+                began=hello.began,
             ),
             self._now(),
         )

@@ -22,6 +22,7 @@ from hoptui.domain.pacing import DEFAULT
 from hoptui.domain.progress import ITERATION, finished_by_rows
 from hoptui.domain.throughput import level, took, usable
 from hoptui.protocol.messages import (
+    STARTING,
     Declare,
     Outcome,
     Pulse,
@@ -240,6 +241,8 @@ class TrackedRun:
             return "unresponsive", fact("state.no_pulse", age_s=age)
         if pulse.paused:
             return "paused", fact("state.paused", left_s=max(0.0, pulse.paused_left_s - age))
+        if not (pulse.began or self.last_t):
+            return "busy", fact(STARTING)
         progress = pulse.progress_age_s + age
         typical = self.iteration_s()
         if progress > max(LEAST_BUSY_S, 3 * typical if typical is not None else 0.0):

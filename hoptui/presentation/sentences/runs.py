@@ -31,6 +31,7 @@ def _in_phase(fields: Fields, _: Write) -> str:
 
 SENTENCES: Mapping[str, Entry] = {
     # why a run is not live
+    "state.starting": "starting: no iteration has begun",
     "state.restarting": "restarting to change a knob",
     "state.not_connected": "no word from it since the daemon started",
     "state.no_pulse": "no pulse for {age_s:.0f} s",

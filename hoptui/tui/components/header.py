@@ -222,7 +222,7 @@ def _state(view: View) -> tuple[Word, str]:
         return vocabulary.STATES["exited"], INKS["exited"]
     if view.vital is None:
         return vocabulary.UNKNOWN_STATE, "dim"
-    return vocabulary.STATES[view.vital.state], INKS[view.vital.state]
+    return vocabulary.state_word(view.vital), INKS[view.vital.state]
 
 
 def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
