@@ -123,6 +123,7 @@ class Archive:
         self._history = History(where, limits)
         self._settled = ResultsFile(where.state)
         self._found: list[RecordedRun] = []
+        self._confirmed: list[tuple[str, Callable[[], None]]] = []  # in the thread
         self._restored = threading.Event()
         self._refused, self._refused_at = 0, -REFUSED_SHOWN_S
         self._failed, self._failed_at, self._failed_as = 0, -REFUSED_SHOWN_S, ""
@@ -175,6 +176,13 @@ class Archive:
     def keep(self, run: str) -> None:
         """Write the data of a run to disk now instead of with the next flush."""
         self._put(lambda: self._history.keep(run), now=True)
+
+    def confirm(self, run: str, call: Callable[[], None]) -> None:
+        """Write the data of a run, with what has come until then, and call back from the thread.
+
+        It also calls back if the disk refuses the data.
+        """
+        self._put(lambda: self._confirmed.append((run, call)), now=True)
 
     def settle(self, result: TunerResult) -> None:
         """Store the best settings that a tuner found, for later runs of the same kind."""
@@ -275,6 +283,12 @@ class Archive:
     def _drain(self) -> None:
         while self._jobs:
             self._do(self._jobs.popleft())
+        if self._confirmed:  # one flush for a burst
+            confirmed, self._confirmed = self._confirmed, []
+            for run in dict.fromkeys(run for run, _ in confirmed):
+                self._do(lambda run=run: self._history.keep(run))  # type: ignore[misc]
+            for _, call in confirmed:
+                self._do(call)
 
     def _do(self, job: Callable[[], None]) -> None:
         try:

@@ -84,6 +84,7 @@ class Server:
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
+        self._written: deque[Callable[[], None]] = deque()
         self._finished: deque[tuple[bytes, messages.Buckets | messages.Error]] = deque()
         for sentence in refused(os.environ):
             log.warning(sentence)
@@ -95,7 +96,9 @@ class Server:
         self._tuner_desk = TunerDesk(
             self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
         )
-        self._run_desk = RunDesk(self._node, self._to_run, self._tell, self._tuner_desk.end)
+        self._run_desk = RunDesk(
+            self._node, self._to_run, self._tell, self._tuner_desk.end, self._when_written
+        )
         self._target_desk = TargetDesk(self._node, self._archive.keep)
         self._viewer_desk = ViewerDesk(
             self._node,
@@ -192,6 +195,8 @@ class Server:
                 self._wake_in.recv(4096)
             while self._finished:
                 self._to_viewer(*self._finished.popleft())
+            while self._written:
+                self._written.popleft()()
         for pipe, sampler in list(self._pipes.items()):
             if pipe in ready:
                 self._read(sampler, pipe)
@@ -299,6 +304,15 @@ class Server:
     def _answered(self, identity: bytes, answer: messages.Buckets | messages.Error) -> None:
         """Queue an answer. The archive's thread calls this."""
         self._finished.append((identity, answer))
+        with contextlib.suppress(OSError):
+            self._wake_out.send(b"!")
+
+    def _when_written(self, run: str, call: Callable[[], None]) -> None:
+        """Call back in the loop once the archive has written what it has of a run."""
+        self._archive.confirm(run, lambda: self._wake_for(call))
+
+    def _wake_for(self, call: Callable[[], None]) -> None:
+        self._written.append(call)
         with contextlib.suppress(OSError):
             self._wake_out.send(b"!")
 

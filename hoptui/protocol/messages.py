@@ -142,7 +142,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     process; the next epoch sends the final stage.
 
     `code` and `fields` give the reason, without words; "" means that there is none. Older runs send the
-    sentence `reason` instead.
+    sentence `reason` instead. `command` is set for a daemon that may not know the command.
     """
 
     id: str
@@ -158,6 +158,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     t: int = 0
     took_s: float | None = None
     followed: tuple[Change, ...] = ()
+    command: Command | None = None
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):

@@ -61,6 +61,7 @@ class CommandInbox:
         self._knobs = knobs
         self._verbs = verbs
         self._seen: OrderedDict[str, Outcome] = OrderedDict()
+        self._commands: dict[str, Command] = {}  # those of `_seen`
         self._pending: dict[str, DueCommand] = {}
         self._lanes: dict[str, str] = {}  # of the commands in `_pending`
 
@@ -68,6 +69,7 @@ class CommandInbox:
         """Return the answers to a command. A repeated id gets its last answer again, and nothing else."""
         if (known := self._seen.get(command.id)) is not None:
             return [known]
+        self._commands[command.id] = command
         problem = self._problem(command)
         if problem is not None:
             return [self._remember(structs.replace(problem, id=command.id, stage="rejected"))]
@@ -101,10 +103,13 @@ class CommandInbox:
     def outcomes_since(self, *, anew: bool) -> list[Outcome]:
         """Return what the daemon may lack: the open stages, and the final ones that it has not acknowledged.
 
-        `anew`: this daemon knows only what the one before wrote to disk. It gets every final outcome.
+        `anew`: this daemon knows only what the one before wrote to disk. It gets every final outcome, with
+        its command.
         """
         known = list(self._seen.values())
-        return [o for o in known if anew or o.stage not in FINAL or o.id in self.unacknowledged]
+        if anew:
+            return [structs.replace(o, command=self._commands.get(o.id)) for o in known]
+        return [o for o in known if o.stage not in FINAL or o.id in self.unacknowledged]
 
     def acknowledge(self, stages: Mapping[str, Stage]) -> None:
         """Forget that these final outcomes are to be sent again."""
@@ -151,6 +156,7 @@ class CommandInbox:
         while len(self._seen) > REMEMBERED:
             gone, _ = self._seen.popitem(last=False)
             self.unacknowledged.pop(gone, None)
+            self._commands.pop(gone, None)
         return outcome
 
     def _problem(self, command: Command) -> Outcome | None:

@@ -180,3 +180,26 @@ def test_what_no_file_can_hold_is_counted_and_shown(tmp_path: Path) -> None:
     assert history.flushed[SOURCE] == 3_000_000_000
     assert "1 rows, events or commands are missing" in history.problem_of("r")
     assert history.problem == history.problem_of("r")
+
+
+def test_a_confirmation_comes_after_the_flush(start: Start, tmp_path: Path) -> None:
+    archive = start()
+    archive.run(KNOWN, NODE)
+    seen: list[list[str]] = []
+
+    def look() -> None:
+        with Recording.open(tmp_path / "r.hoptui") as recording:
+            seen.append([record.id for record in recording.commands()])
+
+    for i in range(3):
+        archive.command(factories.record(f"c{i}", "r", stage="rejected", seq=i + 1))
+    archive.confirm("r", look)
+    until(lambda: seen, what="the confirmation")
+    assert seen == [["c0", "c1", "c2"]]
+
+
+def test_a_confirmation_comes_where_nothing_can_be_written_too(start: Start) -> None:
+    archive = start()
+    called: list[bool] = []
+    archive.confirm("unknown", lambda: called.append(True))
+    until(lambda: called, what="the confirmation")

@@ -368,3 +368,18 @@ def test_between_two_processes_of_a_run_nothing_is_taken(desk: Desk) -> None:
     answer, onward = desk.submit("a")
     assert (answer.stage, answer.code, onward) == ("rejected", "restarting", None)
     assert answer.fields == {"name": "toy"}
+
+
+def test_an_outcome_of_an_unknown_command_is_taken_with_the_command(desk: Desk) -> None:
+    """An earlier daemon was killed before it had written the command."""
+    asked = Command(id="a", run="r", epoch=2, verb="set", knob="n", value=8, origin=KIM, why="faster")
+    assert desk.says("a", "applied", effective=8) is None
+    assert desk.says("b", "applied", effective=8, command=asked) is None  # of another
+    outcome = Outcome(id="a", stage="applied", effective=8, version=1, t=7, command=asked)
+    done = desk.book.outcome("r", outcome, desk.t, 5.0)
+    assert done is not None
+    assert (done.knob, done.wanted, done.effective, done.origin, done.why) == ("n", 8, 8, KIM, "faster")
+    assert (done.stage, done.t, done.settled, done.wall) == ("applied", 7, 7, 5.0)
+    assert desk.book.held("r") == {"n"}
+    assert not desk.book.asking
+    assert desk.book.outcome("r", outcome, desk.t, 5.0) is None

@@ -5,7 +5,10 @@ from __future__ import annotations
 import collections
 import os
 import signal
+import sqlite3
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from hoptui.client.session import Session
@@ -134,3 +137,46 @@ def test_a_burst_at_a_stopped_run_is_told_truthfully(node: TestNode, tmp_path: P
 
 def test_a_burst_at_the_end_of_a_run_is_told_truthfully(node: TestNode, tmp_path: Path) -> None:
     _burst(node, tmp_path, "end")
+
+
+def test_an_outcome_is_acknowledged_once_it_is_written(quiet: QuietNode) -> None:
+    line = Line(quiet)
+    waiting: list[Callable[[], None]] = []
+    quiet.runs._written = lambda _, call: waiting.append(call)
+    line.command("a")
+    quiet.runs.receive(b"n1", None, Outcome(id="a", stage="applied", effective=0.1, version=1))
+    quiet.runs.pump()
+    assert not any(isinstance(m, Acknowledgement) for m in line.sent)
+    waiting.pop()()
+    quiet.runs.pump()
+    assert line.sent[-1] == Acknowledgement(stages={"a": "applied"})
+
+
+def test_a_daemon_in_place_of_a_killed_one_has_what_that_one_reported(node: TestNode) -> None:
+    """Also where the disk has neither the command nor its outcome."""
+    node.start()
+    viewer = node.viewer()
+    run = viewer.run()
+    command = viewer.command(run, knob="grad_accum", value=8, why="faster")
+    told = viewer.outcome(command)
+    assert told.stage == "applied"
+    killed = node.daemon_pid()
+
+    def forgotten() -> bool:
+        os.kill(killed, signal.SIGSTOP)
+        try:
+            with closing(sqlite3.connect(node.where.recording(run.run), timeout=0.0)) as db, db:
+                db.execute("DELETE FROM commands")
+        except sqlite3.OperationalError:  # it was stopped while it wrote
+            os.kill(killed, signal.SIGCONT)
+            return False
+        return True
+
+    until(forgotten, what="a moment without a write")
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: node.daemon_pid() not in (0, killed), what="another daemon")
+    later = node.viewer("later")
+    found = until(lambda: [r for r in later.fetch().commands if r.id == command], what="the command")
+    assert found[-1].stage == "applied"
+    assert (found[-1].knob, found[-1].wanted, found[-1].effective) == ("grad_accum", 8, told.effective)
+    assert (found[-1].why, found[-1].origin) == ("faster", told.origin)

@@ -286,6 +286,7 @@ EXAMPLES: list[messages.Message] = [
         t=17,
         took_s=0.21,
         followed=(FOLLOWED,),
+        command=messages.Command(id="c1", run="r1", epoch=2, verb="set", knob="n", value=8),
     ),
     messages.Pulse(
         step=7,

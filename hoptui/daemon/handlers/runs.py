@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -39,7 +40,8 @@ RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class RunDesk:
     """Answers runs. `send` returns False if the run does not accept the message.
 
-    `ending` is called for an exited run while its recording is still open.
+    `ending` is called for an exited run while its recording is still open. `written(run, call)` calls back
+    once what the archive has of a run is on disk, or could not be written.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class RunDesk:
         send: Callable[[bytes, messages.ToRun], bool],
         tell: Callable[[CommandRecord], None],
         ending: Callable[[TrackedRun], None],
+        written: Callable[[str, Callable[[], None]], None] = lambda _, call: call(),
     ) -> None:
         self._node = node
+        self._written = written
         self._send = send
         self._tell = tell
         self._ending = ending
@@ -89,7 +93,7 @@ class RunDesk:
             case messages.Outcome():
                 self._outcome(run, message)
                 if message.stage in FINAL:
-                    self._acks.setdefault(run.id, {})[message.id] = message.stage
+                    self._written(run.id, partial(self._acknowledge, run.id, message.id, message.stage))
             case messages.Declare():
                 if run.declare(message):
                     self._node.remember(run)
@@ -117,6 +121,9 @@ class RunDesk:
         if not run.met:  # the daemon before may have passed it on
             self._node.book.give(command.id)
         self._forward_waiting(run)
+
+    def _acknowledge(self, run: str, command: str, stage: Stage) -> None:
+        self._acks.setdefault(run, {})[command] = stage
 
     def pump(self) -> None:
         """Send acknowledgements, and the commands that wait for their runs."""
@@ -316,7 +323,9 @@ class RunDesk:
         node = self._node
         if outcome.t > node.clock.t() + FUTURE_NS:
             outcome = msgspec.structs.replace(outcome, t=0)
-        record = node.book.outcome(run.id, outcome, node.clock.t())
+        t = node.clock.t()
+        wall = node.clock.wall() - (t - (outcome.t or t)) / 1e9
+        record = node.book.outcome(run.id, outcome, t, wall)
         if record is None:
             return
         if restarting(record):

@@ -102,10 +102,14 @@ class Book:
         self._put(record)
         return record, command
 
-    def outcome(self, run: str, outcome: Outcome, t: int) -> CommandRecord | None:
+    def outcome(self, run: str, outcome: Outcome, t: int, wall: float = 0.0) -> CommandRecord | None:
         """Process a run's report on a command. None if it is not news (a repeat, or a stage already
-        passed)."""
-        known = self._known(run, outcome.id)
+        passed).
+
+        A command that is not known, because an earlier daemon was killed before it was on disk, is taken from
+        the outcome. `wall` is the wall time of the outcome then.
+        """
+        known = self._known(run, outcome.id) or _taken_over(run, outcome, outcome.t or t, wall)
         if known is None:
             return None
         undone = known.stage == "applied" and outcome.stage == "reverted"
@@ -308,6 +312,27 @@ class Book:
 def restarting(record: CommandRecord) -> bool:
     """Return whether its run has left its process for a command whose outcome is still open."""
     return record.stage == "scheduled" and record.code == "restarting"
+
+
+def _taken_over(run: str, outcome: Outcome, t: int, wall: float) -> CommandRecord | None:
+    """Return the record of a command that only the run knows. When it was given is not known exactly."""
+    command = outcome.command
+    if command is None or command.id != outcome.id:
+        return None
+    return CommandRecord(
+        id=command.id,
+        run=run,
+        epoch=command.epoch,
+        verb=command.verb,
+        knob=command.knob,
+        wanted=command.value,
+        options=command.options,
+        origin=command.origin,
+        why=command.why[:300],
+        purpose=command.purpose,
+        t=t,
+        wall=wall,
+    )
 
 
 def _bounded(command: Command) -> Command:
