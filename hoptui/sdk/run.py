@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -443,6 +444,25 @@ class Run(ReadOnlyProperties):
             ```
         """
         return self._core.state.step
+
+    @property
+    def trace_folder(self) -> Path:
+        """A folder for traces, next to this user's recordings. Its directory is private; the folder may not
+        exist yet. The working folder if there can be none. hoptui never deletes what is in it.
+
+        Example:
+            ```python
+            path = run.trace_folder / "trace.json"
+            ```
+        """
+        from hoptui.node.addresses import AddressError, addresses, secure
+
+        try:
+            state = addresses().state
+            secure(state)
+        except (AddressError, OSError):
+            return Path()
+        return state / "traces"
 
     # stop and restart ---------------------------------------------------------------------------------------
 

@@ -4,11 +4,12 @@ import io
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 
-from hoptui.protocol.messages import Command, FromViewer, Lease, Outcome, Shutdown, Stage, ToViewer
+from hoptui.protocol.messages import Command, Delta, FromViewer, Lease, Outcome, Shutdown, Stage, ToViewer
 from tests import factories
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon
@@ -239,7 +240,41 @@ def test_resume_and_checkpoint(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) 
     assert [verb for verb, _, _ in sent(ppo)] == ["resume", "checkpoint"]
 
 
-def test_profile_with_options(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
+def reports(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, text: str, **fields: Any) -> None:
+    """The run puts this on the time axis once it has a command."""
+    pushed = daemon._pushed
+
+    def answer(command: Command, stage: Outcome) -> Delta:
+        event = factories.event(len(daemon.events) + 1, text=text, run=command.run, **fields)
+        daemon.events.append(event)
+        return pushed(command, stage)
+
+    monkeypatch.setattr(daemon, "_pushed", answer)
+
+
+def test_profile_waits_for_the_trace_and_prints_where_it_is(
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ppo.stages = (Outcome(id="", stage="applied", step=9, code="tracing", fields={"iterations": 5}),)
+    ppo.events.append(factories.event(1, text="trace written: /old", run=ppo.node.runs[0].run))
+    done = "trace written: /t/x.json.gz (22.1 MB, 5 iterations; training paused for 1.2 s)"
+    reports(ppo, monkeypatch, done)
+    ended = hoptui("profile", "ppo", "--timeout", "10")
+    assert (ended.code, ended.out.splitlines()[-1], "/old" in ended.out) == (0, done, False)
+    reports(ppo, monkeypatch, "no trace written: disk full", level="warning")
+    assert hoptui("profile", "ppo", "--timeout", "10").code == 1
+
+
+def test_profile_does_not_wait_longer_than_the_timeout(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ppo.stages = (Outcome(id="", stage="applied", step=9, code="tracing", fields={"iterations": 5}),)
+    ended = hoptui("profile", "ppo", "--timeout", "0.3")
+    assert (ended.code, "not reported" in ended.err) == (0, True)
+
+
+def test_profile_with_options(
+    hoptui: Hoptui, ppo: FakeDaemon, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports(ppo, monkeypatch, "trace written: /t/x.json.gz")
     ppo.stages = (Outcome(id="", stage="applied", step=9, code="tracing", fields={"iterations": 5}),)
     [run] = ppo.node.runs
     ppo.node = structs.replace(ppo.node, runs=(structs.replace(run, can=("profile",)),))
@@ -255,7 +290,10 @@ def test_profile_with_options(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -
     golden(hoptui.transcript())
 
 
-def test_profile_asks_for_so_many_iterations(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
+def test_profile_asks_for_so_many_iterations(
+    hoptui: Hoptui, ppo: FakeDaemon, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports(ppo, monkeypatch, "trace written: /t/x.json.gz")
     ppo.stages = (Outcome(id="", stage="applied", step=9, reason="tracing 20 iterations", took_s=0.0213),)
     ended = hoptui("profile", "ppo", "--steps", "20")
     assert (ended.code, ended.err) == (0, "")

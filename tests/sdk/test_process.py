@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import hoptui
 from hoptui.protocol import messages
 from tests.conftest import SCRIPT, TestNode, over, until
 from tests.impatient import impatient_daemon
@@ -324,3 +326,14 @@ processes.start_daemon = lambda where: print("started one", flush=True)
     assert child.poll() is None
     again = node.viewer("again")
     until(lambda: again.vital(again.run().run).state == "live", what="the run to come back")
+
+
+def test_traces_go_next_to_the_recordings_in_a_private_directory(
+    node: TestNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPTUI", "off")
+    run = hoptui.connect("x")
+    assert run.trace_folder == node.where.state / "traces"
+    assert stat.S_IMODE(node.where.state.stat().st_mode) == 0o700
+    node.where.state.chmod(0o755)
+    assert run.trace_folder == Path(), "nobody else may read or replace it"

@@ -51,7 +51,7 @@ SIGNATURES = {
     "KnobHandle.revert": "value, reason",
 }
 PROPERTIES = {
-    "Run": {"id", "restart_wanted", "step", "stop_asked", "stopping"},
+    "Run": {"id", "restart_wanted", "step", "stop_asked", "stopping", "trace_folder"},
     "KnobHandle": {"by", "in_effect", "name", "tuned", "value", "version"},
 }
 OWNERS: dict[str, type] = {"Run": hoptui.Run, "KnobHandle": KnobHandle}

@@ -132,6 +132,6 @@ def test_evaluations_and_traces_have_their_places(tmp_path: Path) -> None:
     job = LMOptions(iterations=10, evaluate_every=4)
     assert [i for i in range(1, 11) if job.evaluation_due(i)] == [4, 8, 10]
     assert not LMOptions(evaluate_every=0, iterations=4).evaluation_due(4)
-    assert LMOptions().trace_folder == Path()
+    assert LMOptions().trace_folder is None
     assert LMOptions(checkpoint_dir=tmp_path).trace_folder == tmp_path
     assert LMOptions(checkpoint_dir=tmp_path, profile_dir=tmp_path / "t").trace_folder == tmp_path / "t"

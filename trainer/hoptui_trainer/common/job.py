@@ -99,7 +99,7 @@ class JobOptions:
         given win over what it holds.
     profile_dir
         Folder for traces, which TensorBoard and ui.perfetto.dev show [default: that of the checkpoints, else
-        the working folder].
+        one next to the recordings].
     profile_steps
         Trace so many iterations near the start; `hoptui profile` traces later ones.
     profile_wait
@@ -243,9 +243,9 @@ class JobOptions:
         )
 
     @property
-    def trace_folder(self) -> Path:
-        """Where traces go."""
-        return self.profile_dir or self.checkpoint_dir or Path()
+    def trace_folder(self) -> Path | None:
+        """Where traces go; None for the folder of the run, next to the recordings."""
+        return self.profile_dir or self.checkpoint_dir
 
 
 def options_given(job: JobOptions) -> dict[str, Any]:

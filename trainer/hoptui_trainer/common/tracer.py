@@ -41,6 +41,7 @@ class Tracer:
     nothing. Every rank traces itself, into a file of its own.
 
     Args:
+        folder: where traces go; None for `Run.trace_folder`.
         planned: a trace of the first iterations, after its `wait`; None without one.
         say: prints a line for users, also from another thread.
     """
@@ -49,7 +50,7 @@ class Tracer:
         self,
         run: hoptui.Run,
         workload: str,
-        folder: Path,
+        folder: Path | None,
         device: torch.device,
         rank: int,
         planned: TracePlan | None = None,
@@ -158,7 +159,7 @@ class Tracer:
         # The name that TensorBoard's plugin looks for; other viewers take it too.
         name = f"{self._workload}-rank{self._rank}.{self._first:09d}.pt.trace.json"
         try:
-            path = (self._folder / name).absolute()
+            path = ((self._folder or self._run.trace_folder) / name).absolute()
             profiler.stop()
             path.parent.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(path))
