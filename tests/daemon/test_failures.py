@@ -404,7 +404,7 @@ def test_the_daemon_is_single_and_leaves_when_idle(node: TestNode) -> None:
     codes = [child.wait(30) for child in starters]
     assert codes == [0, 0, 0, 0]
     assert not node.where.viewers.exists()
-    assert node.where.info.is_dir()
+    assert not node.where.info.exists()
 
 
 def test_removed_sockets_are_healed(node: TestNode) -> None:
