@@ -236,3 +236,20 @@ def test_a_recording_has_one_writer(
         Recording.create(path)
     recording.close()
     Recording.create(path).close()
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`hoptui record -o` in a directory of others: a link put there meanwhile must not be followed."""
+    path, victim = tmp_path / "node.hoptui", tmp_path / "victim.hoptui"
+    victim.touch()
+
+    def swapped(*_: object) -> None:
+        path.unlink()
+        path.symlink_to(victim)
+
+    monkeypatch.setattr(database, "_lock", swapped)
+    with pytest.raises(RecordingError, match="replaced"):
+        Recording.create(path)
+    assert victim.stat().st_size == 0
