@@ -9,6 +9,7 @@ ALL = (
     "log_cost",
     "memory",
     "accept_latency",
+    "burst",
     "attach",
     "far",
     "dashboard",

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from hoptui.client.session import Session
-from hoptui.protocol import messages
+from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import FINAL, Acknowledgement, Command, Outcome
 from tests.conftest import TestNode, until
 from tests.daemon.quiet_node import ANA, RUN, QuietNode
@@ -79,6 +79,19 @@ def test_final_outcomes_are_acknowledged_until_the_run_has_the_acknowledgement(q
     quiet.runs.pump()
     assert line.sent[-1] == Acknowledgement(stages={"a": "applied"})
     assert not quiet.runs.waiting
+
+
+def test_acknowledgements_fit_into_a_message_whatever_a_run_sends(quiet: QuietNode) -> None:
+    line = Line(quiet)
+    line.open = False
+    for n in range(5000):
+        quiet.runs.receive(b"n1", None, Outcome(id=f"{n:0128}", stage="applied"))
+    quiet.runs.receive(b"n1", None, Outcome(id="n" * 100_000, stage="applied"))
+    line.open = True
+    quiet.runs.pump()
+    (ack,) = line.sent
+    assert isinstance(ack, Acknowledgement)
+    assert len(codec.encode(ack)) <= codec.MAX_BYTES
 
 
 def test_a_lease_that_does_not_reach_its_run_is_not_granted(quiet: QuietNode) -> None:

@@ -32,6 +32,8 @@ from hoptui.protocol.messages import FINAL, Command, CommandRecord, Stage
 FUTURE_NS = 1_000_000_000
 LONGEST_WAIT_S = 3.0
 """The longest time before a run's message is read."""
+MOST_ACKS, LONGEST_ID = 4096, 128
+"""Bounds of an acknowledgement, which must fit into a message."""
 LONGEST_UNREAD_S = 5.0
 """The end of a run's process is not reported while messages are unread, for so long at most."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -123,7 +125,9 @@ class RunDesk:
         self._forward_waiting(run)
 
     def _acknowledge(self, run: str, command: str, stage: Stage) -> None:
-        self._acks.setdefault(run, {})[command] = stage
+        acks = self._acks.setdefault(run, {})
+        if len(acks) < MOST_ACKS and len(command) <= LONGEST_ID:  # the run sends others again
+            acks[command] = stage
 
     def pump(self) -> None:
         """Send acknowledgements, and the commands that wait for their runs."""
@@ -136,7 +140,11 @@ class RunDesk:
         for run_id, stages in list(self._acks.items()):
             run = self._node.registry.get(run_id)
             identity = run.identity if run is not None else None
-            if identity is None or self._send(identity, messages.Acknowledgement(stages=stages)):
+            if (
+                identity is None
+                or not stages
+                or self._send(identity, messages.Acknowledgement(stages=stages))
+            ):
                 del self._acks[run_id]  # a run that is gone sends its outcomes again when it is back
 
     @property
