@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import structs
 
 from hoptui.client.client import Client
 from hoptui.daemon.server import Server
@@ -20,6 +23,7 @@ from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.sdk.run import Run
 from tests.simulation.fabric import Fabric
 from tests.simulation.kernel import Kernel, Killed, Process
+from tests.simulation.ranks import Meeting, Seat
 from tests.simulation.substitutes import System
 from tests.simulation.truth import Given, Incarnation, Setting, Truth, Value
 
@@ -34,19 +38,30 @@ class Refused(ValueError):  # noqa: N818 - what a training script raises
 class Trainer:
     """A training process: iterations of `iteration_s` with one knob, `lr`."""
 
-    def __init__(self, node: Node, name: str, iteration_s: float, before: Trainer | None) -> None:
-        self.node, self.name, self.iteration_s = node, name, iteration_s
+    def __init__(
+        self, node: Node, name: str, iteration_s: float, before: Trainer | None, seat: Seat | None = None
+    ) -> None:
+        self.node, self.name, self.iteration_s, self.seat = node, name, iteration_s, seat
         self.run: Run | None = None
+        self.others: list[Trainer] = []
+        """The other ranks of this run, if it is rank 0."""
         self.ends = False
         self.refuses = 0.0  # chance that the setter raises
         self.checkpoint: dict[str, Any] = dict(before.checkpoint) if before else {}
         self.was = Incarnation(len(node.truth.processes), node.kernel.seconds)
+        self.was.rank = seat.rank if seat is not None else 0
         node.truth.processes.append(self.was)
         if self.checkpoint:
             self.was.value = self.checkpoint["knobs"]["lr"]
         self._first = self.was.value
         self.process = node.kernel.spawn(f"run {name}", self._main, node.environ())
         self.process.at_end.append(self._over)
+        if seat is not None:
+            seat.meeting.watch(self.process)
+
+    @property
+    def world(self) -> int:
+        return 1 + len(self.others)
 
     @property
     def id(self) -> str:
@@ -54,7 +69,7 @@ class Trainer:
 
     def _main(self) -> None:
         kernel, was = self.node.kernel, self.was
-        self.run = run = Run(self.name, resume=self.checkpoint or None)
+        self.run = run = Run(self.name, resume=self.checkpoint or None, ranks=self.seat)
         was.run = run.id
         run.knob("lr", float(was.value), min=LOW, max=HIGH, apply=self._apply, read=lambda: was.value)
         while self._boundary(run) and not self.ends:
@@ -69,6 +84,12 @@ class Trainer:
         began = self.node.kernel.seconds
         going_on = run.boundary(self.was.steps)
         ended = self.node.kernel.seconds
+        if self.seat is not None and self.seat.meeting.broken:
+            self.process.kill()  # its collectives fail
+        was = self.was
+        was.boundaries += 1
+        if not was.trail or was.trail[-1][1] != was.value:
+            was.trail.append((was.boundaries, was.value))
         if ended - began > 0.5:
             self.was.waits.append((began, ended))
         return going_on
@@ -107,8 +128,8 @@ def row_value(process: int, step: int) -> float:
 class Viewer:
     """A person's dashboard: the real client, and what it has shown."""
 
-    def __init__(self, node: Node, name: str) -> None:
-        self.node, self.name = node, name
+    def __init__(self, node: Node, name: str, kind: Literal["person", "tuner"]) -> None:
+        self.node, self.name, self.kind = node, name, kind
         self.client: Client | None = None
         self.shown: dict[str, list[CommandRecord]] = {}
         self.away: list[tuple[float, float]] = []
@@ -120,6 +141,8 @@ class Viewer:
 
     def _main(self) -> None:
         self.client = client = Client(addresses(), client=self.name, on_change=self._changed)
+        hello = client._conversation._hello
+        client._conversation._hello = structs.replace(hello, kind=self.kind)
         client.start()
         self.node.kernel.wait(lambda: False, [])
 
@@ -139,10 +162,12 @@ class Viewer:
                 run=run,
                 epoch=epoch,
                 verb=what,
+                by=self.kind,
                 value=value,
                 viewer=self.name,
                 at_s=self.node.kernel.seconds,
                 hold_s=details.get("hold_s", 0.0),
+                ttl_s=details.get("ttl_s", 600.0),
             )
 
         if self.process.alive:
@@ -158,6 +183,10 @@ class Viewer:
     def was_away(self, start_s: float, end_s: float) -> bool:
         """Return whether it was suspended or gone in this time."""
         return any(start <= end_s and end >= start_s for start, end in self.away)
+
+    def knew_end_s(self, command: str) -> float:
+        """Return when this viewer knew the end of a command, infinity if never."""
+        return self._final_s.get(command, math.inf)
 
     def took_s(self, command: str) -> float | None:
         """Return how long a command took until this viewer knew its end, None if it does not."""
@@ -205,6 +234,7 @@ class Node:
         self.server: Server | None = None
         self.settling = False
         self.auditor: Viewer | None = None
+        self.tuner: Viewer | None = None
         self._dropped = 0
         self._values = itertools.count(1)
         self._files = tempfile.TemporaryDirectory(
@@ -324,14 +354,20 @@ class Node:
     def _holds(self, daemon: Process) -> bool:
         return any(holder is daemon for holder, _ in self.system.locks.values())
 
-    def train(self, name: str, iteration_s: float, before: Trainer | None = None) -> Trainer:
-        """Start a run, or the next process of one that has ended."""
-        trainer = Trainer(self, name, iteration_s, before)
+    def train(self, name: str, iteration_s: float, before: Trainer | None = None, world: int = 1) -> Trainer:
+        """Start a run of `world` processes, or the next processes of one that has ended."""
+        world = before.world if before is not None else world
+        meeting = Meeting(self.kernel, world) if world > 1 else None
+        trainer = Trainer(self, name, iteration_s, before, meeting.seat(0) if meeting else None)
+        if meeting is not None:
+            trainer.others = [
+                Trainer(self, name, iteration_s, before, meeting.seat(rank)) for rank in range(1, world)
+            ]
         self.trainers.append(trainer)
         return trainer
 
-    def view(self, name: str) -> Viewer:
-        viewer = Viewer(self, name)
+    def view(self, name: str, kind: Literal["person", "tuner"] = "person") -> Viewer:
+        viewer = Viewer(self, name, kind)
         self.viewers.append(viewer)
         return viewer
 

@@ -39,6 +39,7 @@ class Plan:
     viewers: int
     iteration_s: float
     preempts: float
+    world: int
     steps: tuple[Step, ...]
 
 
@@ -77,6 +78,24 @@ def _set(node: Node, number: float, count: int = 1) -> None:
     for i in range(count):
         viewer = viewers[_of(viewers, number * 7 + i)]
         viewer.act("set", trainer.id, float(node.next_value()))
+
+
+def _tuner(node: Node, number: float) -> None:
+    """A tuner sets the knob, as long as no person has."""
+    trainer = _living(node, number)
+    tuner = node.tuner
+    if tuner is None or not tuner.process.alive:
+        node.tuner = tuner = node.view("tuner", kind="tuner")
+    if trainer is not None:
+        tuner.act("set", trainer.id, float(node.next_value()))
+
+
+def _hurried(node: Node, number: float) -> None:
+    """A command that is worth nothing after a moment."""
+    trainer = _living(node, number)
+    viewers = [v for v in node.viewers if v.process.alive]
+    if trainer is not None and viewers:
+        viewers[_of(viewers, number)].act("set", trainer.id, float(node.next_value()), ttl_s=0.05 + number)
 
 
 def _burst(node: Node, number: float) -> None:
@@ -153,6 +172,15 @@ def _kill_run_at(node: Node, number: float) -> None:
         _again_later(node, trainer, 1.0)
 
 
+def _kill_rank(node: Node, number: float) -> None:
+    """One of the ranks dies. The others hear it from their collectives."""
+    trainer = _living(node, number)
+    if trainer is not None and trainer.others:
+        node.disturb(20.0)
+        trainer.others[_of(trainer.others, number)].process.kill()
+        _again_later(node, trainer, 1.0 + 5 * number)
+
+
 def _kill_daemon(node: Node, number: float) -> None:
     daemon = node.daemon
     if daemon is not None:
@@ -169,7 +197,7 @@ def _kill_daemon_at(node: Node, number: float) -> None:
 
 def _stop(choose: str) -> Callable[[Node, float], None]:
     def stop(node: Node, number: float) -> None:
-        seconds = 0.2 + 25 * number * number
+        seconds = 0.2 + 50 * number**3
         if choose == "daemon":
             process = node.daemon
         elif choose == "run":
@@ -250,7 +278,8 @@ def _sweep(node: Node, number: float) -> None:
 def _refuse(node: Node, number: float) -> None:
     trainer = _living(node, number)
     if trainer is not None:
-        trainer.refuses = number
+        for rank in (trainer, *trainer.others):
+            rank.refuses = number / trainer.world
 
 
 def _nothing(node: Node, number: float) -> None:
@@ -260,6 +289,8 @@ def _nothing(node: Node, number: float) -> None:
 ACTIONS: dict[str, Callable[[Node, float], None]] = {
     "set": _set,
     "burst": _burst,
+    "tuner": _tuner,
+    "hurried": _hurried,
     "pause": _pause,
     "resume": _resume,
     "watch": _watch,
@@ -269,6 +300,7 @@ ACTIONS: dict[str, Callable[[Node, float], None]] = {
     "nothing": _nothing,
     "kill run": _kill_run,
     "kill run at": _kill_run_at,
+    "kill rank": _kill_rank,
     "kill daemon": _kill_daemon,
     "kill daemon at": _kill_daemon_at,
     "stop daemon": _stop("daemon"),
@@ -284,7 +316,7 @@ ACTIONS: dict[str, Callable[[Node, float], None]] = {
     "sweep": _sweep,
 }
 ALWAYS = ("set", "set", "set", "nothing", "watch")
-UNSETTLED = ("burst", "narrow", "disk broken")
+UNSETTLED = ("disk broken",)
 """Faults that hoptui does not survive yet: only asked for by name."""
 OPTIONAL = tuple(name for name in ACTIONS if name not in (*ALWAYS, *UNSETTLED))
 
@@ -303,6 +335,7 @@ def plan_of(seed: int | str) -> Plan:
         viewers=rng.choice((1, 1, 2, 3)),
         iteration_s=rng.choice((0.05, 0.3, 1.0, 5.0)),
         preempts=rng.choice((0.0, 0.0, 0.002, 0.02)),
+        world=rng.choice((1, 1, 2, 3)),
         steps=steps,
     )
 
@@ -315,7 +348,7 @@ def execute(plan: Plan) -> Result:
         kernel.preempts = plan.preempts
         try:
             for i in range(plan.runs):
-                node.train(f"run{i}", plan.iteration_s)
+                node.train(f"run{i}", plan.iteration_s, world=plan.world if i == 0 else 1)
             for i in range(plan.viewers):
                 node.view(f"viewer{i}")
             kernel.run(3.0)

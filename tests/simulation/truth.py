@@ -29,6 +29,10 @@ class Incarnation:
     steps: int = 0  # rows that it logged, one for each iteration that ended
     settings: list[Setting] = field(default_factory=list)
     value: Value = 0.0
+    rank: int = 0
+    boundaries: int = 0
+    trail: list[tuple[int, Value]] = field(default_factory=list)
+    """The value after each boundary at which it changed."""
     waits: list[tuple[float, float]] = field(default_factory=list)  # boundaries that took long
     suspended_s: float = 0.0
     dropped: int = 0  # as it counted them itself
@@ -38,16 +42,18 @@ class Incarnation:
 
 @dataclass
 class Given:
-    """A command of a person."""
+    """A command of a person, or of a tuner."""
 
     id: str
     run: str
     epoch: int
     verb: str
+    by: str
     value: Value | None
     viewer: str
     at_s: float
     hold_s: float = 0.0
+    ttl_s: float = 600.0
 
 
 @dataclass

@@ -1,0 +1,494 @@
+"""Planted defects: each breaks the real code in one place, and the simulation must find it.
+
+    python -m tests.simulation.planted                     all of them, as a table
+    python -m tests.simulation.planted "no deduplication"  one of them
+
+A simulation that finds no defect proves nothing. So this is the test of the simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from hoptui.client import conversation
+from hoptui.daemon import archive, recordings, server, sockets
+from hoptui.daemon.handlers import pages, runs, viewers
+from hoptui.daemon.state import command_log, registry, row_buffers
+from hoptui.protocol.messages import FINAL
+from hoptui.recording import recording
+from hoptui.sdk import command_execution, command_inbox, daemon_link, iteration, knobs, ranks, shared_state
+from tests.simulation.scenario import run_seed
+
+MOST_SEEDS = 2000
+Patch = tuple[Any, str, Any]
+
+
+class Planted(NamedTuple):
+    """A defect: what is replaced, and where it would be in the life of a row or a command."""
+
+    name: str
+    patches: Callable[[], list[Patch]]
+
+
+class Found(NamedTuple):
+    """How a defect was found. `seed` is None if no seed did."""
+
+    name: str
+    seed: int | None
+    seeds: int
+    violation: str
+    seconds: float
+
+
+@contextlib.contextmanager
+def planted(defect: Planted) -> Iterator[None]:
+    """Break the code for a while."""
+    patches = [(owner, name, owner.__dict__[name], new) for owner, name, new in defect.patches()]
+    for owner, name, _, new in patches:
+        setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        for owner, name, old, _ in reversed(patches):
+            setattr(owner, name, old)
+
+
+DEFECTS: list[Planted] = []
+
+
+def defect(name: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+    """Name the function that returns the patches of a defect."""
+
+    def add(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+        DEFECTS.append(Planted(name, patches))
+        return patches
+
+    return add
+
+
+def _clock() -> Any:
+    """Return the clock of the node that is simulated now."""
+    return vars(server)["time"]
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+# the run ----------------------------------------------------------------------------------------------------
+
+
+@defect("no deduplication of command ids")
+def _no_deduplication() -> list[Patch]:
+    inbox = command_inbox.CommandInbox
+    receive = inbox.receive
+
+    def again(self: Any, command: Any, now: float, next_step: int) -> Any:
+        self._seen.pop(command.id, None)
+        return receive(self, command, now, next_step)
+
+    return [(inbox, "receive", again)]
+
+
+@defect("a command of an older epoch is accepted")
+def _no_fencing() -> list[Patch]:
+    problem, refusal = command_inbox.CommandInbox._problem, command_log.Book._refusal
+
+    def accept(self: Any, command: Any) -> Any:
+        return problem(self, structs.replace(command, epoch=self.epoch))
+
+    def admit(self: Any, command: Any, run: Any) -> Any:
+        return refusal(self, structs.replace(command, epoch=run.state.epoch) if run else command, run)
+
+    return [(command_inbox.CommandInbox, "_problem", accept), (command_log.Book, "_refusal", admit)]
+
+
+@defect("both commands of a knob claim the boundary")
+def _two_claims() -> list[Patch]:
+    return [(command_inbox.DueCommand, "claim", lambda self: True)]
+
+
+@defect("an expired command is carried out")
+def _no_expiry() -> list[Patch]:
+    take = command_inbox.CommandInbox.take_due
+
+    def all_of_them(self: Any, now: float) -> Any:
+        return take(self, 0.0)
+
+    return [(command_inbox.CommandInbox, "take_due", all_of_them)]
+
+
+@defect("only 64 outcomes are sent again")
+def _few_outcomes() -> list[Patch]:
+    since = command_inbox.CommandInbox.outcomes_since
+
+    def few(self: Any, *, anew: bool) -> Any:
+        return [o for o in since(self, anew=anew) if o.stage in FINAL][-64:]
+
+    return [(command_inbox.CommandInbox, "outcomes_since", few)]
+
+
+@defect("an acknowledgement clears every outcome")
+def _acknowledges_all() -> list[Patch]:
+    return [(command_inbox.CommandInbox, "acknowledge", lambda self, stages: self.unacknowledged.clear())]
+
+
+@defect("a pause ends by the wall clock")
+def _wall_pause() -> list[Patch]:
+    boundary = iteration.IterationBoundary
+    over = boundary._lease_over
+
+    def by_the_wall(self: Any) -> bool:
+        state, clock = self._state, _clock()
+        ahead = clock.time() - clock.monotonic()
+        before = self.__dict__.setdefault("_ahead", ahead)
+        if state.paused_until and abs(ahead - before) > 0.5:
+            state.paused_until -= ahead - before
+            self.__dict__["_ahead"] = ahead
+        return over(self)
+
+    return [(boundary, "_lease_over", by_the_wall)]
+
+
+@defect("a failed setter is not undone")
+def _no_undo() -> list[Patch]:
+    put = knobs.LiveKnob._put
+
+    def once(self: Any, wanted: Any) -> None:
+        if wanted == self.wanted != self.spec.default:
+            return
+        put(self, wanted)
+
+    return [(knobs.LiveKnob, "_put", once)]
+
+
+@defect("the wanted value is told instead of the one read back")
+def _wanted_value() -> list[Patch]:
+    execute = command_execution.CommandExecution._set
+
+    def hopeful(self: Any, command: Any, done: Any, stood: Any) -> Any:
+        found = execute(self, command, done, stood)
+        return found and structs.replace(found, effective=command.value)
+
+    return [(command_execution.CommandExecution, "_set", hopeful)]
+
+
+@defect("the boundary does not wake the link")
+def _sleeping_link() -> list[Patch]:
+    return [(shared_state.SharedState, "wake_link", _nothing)]
+
+
+@defect("rows are not sent again after a welcome")
+def _no_resend() -> list[Patch]:
+    return [(daemon_link.SendBuffer, "resend_after", _nothing)]
+
+
+@defect("dropped rows are not counted")
+def _uncounted() -> list[Patch]:
+    return [(daemon_link.SendBuffer, "dropped", property(lambda self: 0))]
+
+
+@defect("the link ignores that a socket is full")
+def _ignored_send() -> list[Patch]:
+    send = daemon_link.DaemonLink._send
+
+    def careless(self: Any, *arguments: Any) -> bool:
+        send(self, *arguments)
+        return True
+
+    return [(daemon_link.DaemonLink, "_send", careless)]
+
+
+@defect("the link does not say hello again")
+def _no_hello() -> list[Patch]:
+    receive = daemon_link.DaemonLink._receive
+
+    def deaf(self: Any, frames: Any, *rest: Any) -> None:
+        if b"hello_first" not in b"".join(frames):
+            receive(self, frames, *rest)
+
+    return [(daemon_link.DaemonLink, "_receive", deaf)]
+
+
+@defect("each rank decides alone whether a change went well")
+def _no_agreement() -> list[Patch]:
+    return [(ranks.RankAgreement, "problem", lambda self, mine: mine)]
+
+
+@defect("only rank 0 carries commands out")
+def _one_rank() -> list[Patch]:
+    def alone(self: Any, own: Any) -> Any:
+        return own
+
+    return [(ranks.RankAgreement, "plan", alone)]
+
+
+# the daemon -------------------------------------------------------------------------------------------------
+
+
+@defect("a lost wake-up of viewers")
+def _lost_wake_up() -> list[Patch]:
+    def later(self: Any) -> None:
+        self._serve_at = min(self._serve_at, _clock().monotonic() + 2.0)
+
+    return [(server.Server, "_changed", later), (viewers.ViewerDesk, "tell", _nothing)]
+
+
+@defect("a full socket of a run loses the command")
+def _lost_command() -> list[Patch]:
+    def once(self: Any, run: Any) -> None:
+        for name, command in self._unsent.pop(run.id, {}).items():
+            if run.identity is not None:
+                self._send(run.identity, command)
+                self._node.book.give(name)
+
+    return [(runs.RunDesk, "_forward_waiting", once)]
+
+
+@defect("commands are not forwarded after a reconnect")
+def _no_unanswered() -> list[Patch]:
+    return [(command_log.Book, "unanswered", lambda self, run: []), (runs.RunDesk, "pump", _nothing)]
+
+
+@defect("what became of a command is guessed")
+def _guessed_fate() -> list[Patch]:
+    void = command_log.Book.void
+
+    def sure(self: Any, run: str, why: Any, t: int, *, ended: bool = True, told: bool = False) -> Any:
+        return void(self, run, why, t, ended=ended, told=True)
+
+    return [(command_log.Book, "void", sure)]
+
+
+@defect("a new daemon does not know the predecessor may have passed a command on")
+def _unmet() -> list[Patch]:
+    return [(registry.TrackedRun, "met", property(lambda self: True))]
+
+
+@defect("open commands stay open when a run ends")
+def _never_void() -> list[Patch]:
+    return [(command_log.Book, "void", lambda self, *_, **__: [])]
+
+
+@defect("commands are not restored")
+def _no_restore() -> list[Patch]:
+    return [(command_log.Book, "restore", _nothing)]
+
+
+@defect("numbers of records follow the wall clock")
+def _wall_numbers() -> list[Patch]:
+    def number(self: Any, wall: float) -> int:
+        self._seq = int(_clock().time() * 1e6)
+        return int(self._seq)
+
+    return [(command_log.Book, "number", number)]
+
+
+@defect("the value is shown before it is read back")
+def _early_value() -> list[Patch]:
+    submit = command_log.Book.submit
+
+    def eager(self: Any, command: Any, run: Any, *rest: Any) -> Any:
+        answer = submit(self, command, run, *rest)
+        if run is not None and command.verb == "set":
+            state = run.state
+            eagerly = tuple(structs.replace(k, value=command.value) for k in state.knobs)
+            run.state = structs.replace(state, knobs=eagerly)
+        return answer
+
+    return [(command_log.Book, "submit", eager), (registry.TrackedRun, "outcome", _nothing)]
+
+
+@defect("a tuner may change what a person has set")
+def _tuner_wins() -> list[Patch]:
+    return [(command_log.Book, "_hold", _nothing)]
+
+
+@defect("a restart does not raise the epoch")
+def _same_epoch() -> list[Patch]:
+    state = registry._state
+
+    def first(hello: Any, epoch: int, wall: float) -> Any:
+        return state(hello, 1, wall)
+
+    return [(registry, "_state", first)]
+
+
+@defect("the end of a process is not noticed")
+def _unnoticed_end() -> list[Patch]:
+    return [(runs.Lives, "ended", _nothing), (runs.Lives, "bury", _nothing)]
+
+
+@defect("a socket that was removed is not bound again")
+def _no_heal() -> list[Patch]:
+    return [(sockets.Doorway, "heal", lambda self: False)]
+
+
+@defect("two daemons at once")
+def _no_lock() -> list[Patch]:
+    taken = sockets.Lock._taken
+
+    def anyway(self: Any) -> int:
+        try:
+            return taken(self)
+        except sockets.AlreadyRunningError:
+            flags = os.O_RDWR | os.O_CREAT
+            return os.open(self._where.lock, flags, 0o600)
+
+    return [(sockets.Lock, "_taken", anyway)]
+
+
+@defect("off by one in the pages of commands")
+def _off_by_one() -> list[Patch]:
+    page = pages.commands
+
+    def short(records: Any) -> Any:
+        found, more = page(records)
+        return (found[:-1], more) if len(found) > 3 else (found, more)
+
+    return [(pages, "commands", short)]
+
+
+@defect("an endless page")
+def _one_page() -> list[Patch]:
+    def everything(records: Any) -> Any:
+        padded = [structs.replace(r, why="x" * 30_000) for r in records]
+        return tuple(padded), False
+
+    return [(pages, "commands", everything)]
+
+
+# the disk ---------------------------------------------------------------------------------------------------
+
+
+@defect("rows count as written before they are")
+def _early_flushed() -> list[Patch]:
+    return [(archive.Archive, "flushed", lambda self, source: _clock().monotonic_ns())]
+
+
+@defect("a failed write is forgotten")
+def _forgotten_write() -> list[Patch]:
+    flush = recording.Recording.flush
+
+    def careless(self: Any) -> None:
+        try:
+            flush(self)
+        finally:
+            self._pending.clear()
+
+    return [(recording.Recording, "flush", careless)]
+
+
+@defect("repeated rows are written twice")
+def _twice() -> list[Patch]:
+    def append(self: Any, columns: Any) -> Any:
+        self.last_t = 0
+        return ring(self, columns)
+
+    ring = row_buffers.Ring.append
+    return [
+        (row_buffers.Ring, "append", append),
+        (recording.Recording, "_newest_stored", lambda self, source: 0),
+    ]
+
+
+@defect("the last rows of a run are not written")
+def _no_close() -> list[Patch]:
+    def close(self: Any, run: str) -> None:
+        opened = self._open.pop(run, None)
+        if opened is not None:
+            opened.recording._pending.clear()
+            opened.recording.close()
+
+    return [(recordings.History, "close", close)]
+
+
+# viewers ----------------------------------------------------------------------------------------------------
+
+
+@defect("a viewer keeps its version of the node for another daemon")
+def _stale_version() -> list[Patch]:
+    welcomed = conversation.Conversation._welcomed
+
+    def keep(self: Any, welcome: Any, now: float) -> None:
+        before = self._state
+        welcomed(self, welcome, now)
+        self._state = before or self._state
+
+    return [(conversation.Conversation, "_welcomed", keep)]
+
+
+@defect("a viewer keeps its cursors for another daemon")
+def _stale_cursors() -> list[Patch]:
+    welcomed = conversation.Conversation._welcomed
+
+    def keep(self: Any, welcome: Any, now: float) -> None:
+        before = self._events, self._commands
+        welcomed(self, welcome, now)
+        self._events, self._commands = before
+
+    return [(conversation.Conversation, "_welcomed", keep)]
+
+
+@defect("a viewer takes the end of a command back")
+def _taken_back() -> list[Patch]:
+    from hoptui.model import store
+
+    return [(store, "_news", lambda known, record: known != record)]
+
+
+def find(name: str, most: int = MOST_SEEDS, first: int = 0) -> Found:
+    """Run seeds until one finds the defect, and holds without it."""
+    wanted = next(each for each in DEFECTS if each.name == name)
+    began = time.monotonic()
+    for i in range(most):
+        with planted(wanted):
+            violations = run_seed(first + i).violations
+        if violations and not run_seed(first + i).violations:
+            return Found(name, first + i, i + 1, violations[0], time.monotonic() - began)
+    return Found(name, None, most, "", time.monotonic() - began)
+
+
+def main() -> int:
+    """Print the table. Return 1 if a defect was not found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.planted")
+    parser.add_argument("names", nargs="*", help="parts of names (default: all)")
+    parser.add_argument("--most", type=int, default=MOST_SEEDS, help="seeds for each")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    options = parser.parse_args()
+    names = [d.name for d in DEFECTS if not options.names or any(n in d.name for n in options.names)]
+    print("| planted defect | seeds | found as |\n|---|---|---|", flush=True)
+    missed = 0
+    with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
+        for found in pool.imap(_Search(options.most), names):
+            missed += found.seed is None
+            told = found.violation.partition(":")[0] if found.seed is not None else "not found"
+            print(f"| {found.name} | {found.seeds} | `{told}` |", flush=True)
+    print(f"\n{len(names) - missed} of {len(names)} found")
+    return int(bool(missed))
+
+
+class _Search:
+    """`find` with a limit, for a pool."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def __call__(self, name: str) -> Found:
+        return find(name, self._most)
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a run
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.planted", *sys.argv[1:]])
+    sys.exit(main())
