@@ -7,11 +7,12 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test wheels test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
+.PHONY: help setup demo test soak wheels test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
 
 help:
 	@echo "make demo         a real PPO run on this machine and the dashboard on it"
 	@echo "make test         the test suite"
+	@echo "make soak HOURS=n the simulation of runs, daemon and viewers for n hours, in parallel"
 	@echo "make wheels       build both wheels, and try them in an environment of their own"
 	@echo "make test-gpu     on a GPU node: the tests and measurements that need the real driver"
 	@echo "make bench-gpu    on a GPU node: how fast the trainer is, against its targets"
@@ -40,6 +41,10 @@ demo: setup
 
 test: setup
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+HOURS ?= 1
+soak: setup
+	@$(BIN)/python -m tests.simulation.soak --hours $(HOURS)
 
 wheels: setup
 	@$(BIN)/python -m tests.wheels

@@ -1,0 +1,33 @@
+"""The simulation finds planted defects. `python -m tests.simulation.planted` tries all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.planted import DEFECTS, find, planted
+
+QUICK = (
+    "both commands of a knob claim the boundary",
+    "only rank 0 carries commands out",
+    "rows are not sent again after a welcome",
+    "the value is shown before it is read back",
+    "the wanted value is told instead of the one read back",
+)
+"""They are found within a few seeds."""
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_planted_defect_is_found(name: str) -> None:
+    found = find(name, most=40)
+    assert found.seed is not None, f"no seed up to 40 finds: {name}"
+
+
+def test_a_planted_defect_is_gone_afterwards() -> None:
+    for defect in DEFECTS:
+        patches = defect.patches()
+        before = [owner.__dict__[name] for owner, name, _ in patches]
+        with planted(defect):
+            assert all(
+                owner.__dict__[name] is not old for (owner, name, _), old in zip(patches, before, strict=True)
+            )
+        assert all(owner.__dict__[name] is old for (owner, name, _), old in zip(patches, before, strict=True))
