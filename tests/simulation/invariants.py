@@ -18,6 +18,8 @@ from tests.simulation.truth import Given, Incarnation, Setting
 
 QUICK_S = 0.6
 """A command is answered within this time and two iterations, if nothing disturbs."""
+NOT_KNOWN_YET = ("no_such_run", "stale_epoch")
+"""How a new daemon may reject a command that the daemon before had passed on."""
 Invariant = Callable[[Node], Iterable[str]]
 
 
@@ -87,7 +89,7 @@ def truthful(node: Node) -> Iterator[str]:
             yield f"{what} is told as applied, and the setter was not called"
         elif record.stage == "applied" and record.effective != in_effect(given.value or 0.0):
             yield f"{what} is told as effective {record.effective!r}"
-        elif record.code in ("no_such_run", "stale_epoch") and node.truth.daemon_died(given.at_s):
+        elif record.code in NOT_KNOWN_YET and node.truth.daemon_died(given.at_s):
             continue  # the daemon before may have passed it on, and this one cannot know
         elif record.stage in ("rejected", "superseded", "expired") and calls:
             yield f"{what} is told as {record.stage} ({record.code}), and the setter was called"
@@ -175,7 +177,8 @@ def stages_forward(node: Node) -> Iterator[str]:
             for before, after in pairwise(records):
                 gave_up = before.stage == "expired" and not before.seq
                 undone = (before.stage, after.stage) == ("applied", "reverted")
-                lost = after.code == FATE_UNKNOWN and bool(node.truth.daemon_died_s)
+                unsure = after.code == FATE_UNKNOWN or before.code in NOT_KNOWN_YET
+                lost = unsure and node.truth.daemon_died()
                 if before.stage in FINAL and not undone and not gave_up and not lost:
                     yield f"{viewer.name} saw {before.wanted} {before.stage}, then {after.stage}"
 

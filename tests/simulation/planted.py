@@ -469,7 +469,7 @@ def main() -> int:
     print("| planted defect | seeds | found as |\n|---|---|---|", flush=True)
     missed = 0
     with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
-        for found in pool.imap(_Search(options.most), names):
+        for found in pool.imap_unordered(_Search(options.most), names):
             missed += found.seed is None
             told = found.violation.partition(":")[0] if found.seed is not None else "not found"
             print(f"| {found.name} | {found.seeds} | `{told}` |", flush=True)

@@ -1,4 +1,4 @@
-"""Seeds of the simulation: the same again, those that once failed, and fresh ones for a while."""
+"""Seeds of the simulation: the same again, and fresh ones for a while."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 FRESH_S = 20.0
-ONCE_FAILED = (
-    87,  # a command that the daemon before had passed on was voided as if it had never been given
-)
 
 
 def simulate(*options: str) -> str:
@@ -33,10 +30,6 @@ def test_a_seed_does_the_same_each_time() -> None:
     again = simulate("--verbose", "--seeds", "1", "6")
     assert first.splitlines()[:-1] == again.splitlines()[:-1]
     assert "events" in first
-
-
-def test_seeds_that_once_failed_hold() -> None:
-    assert "0 failed" in simulate("--seeds", *map(str, ONCE_FAILED))
 
 
 def test_fresh_seeds_hold() -> None:
