@@ -18,7 +18,7 @@ from tests.simulation.truth import Given, Incarnation, Setting
 
 QUICK_S = 0.6
 """A command is answered within this time and two iterations, if nothing disturbs."""
-NOT_KNOWN_YET = ("no_such_run", "stale_epoch")
+NOT_KNOWN_YET = ("no_such_run", "stale_epoch", "held_by_person", "restarting")
 """How a new daemon may reject a command that the daemon before had passed on."""
 Invariant = Callable[[Node], Iterable[str]]
 
