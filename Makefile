@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml trainer/pyproject.toml constraints.txt
 	  { echo "could not make $(VENV) (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing hoptui into $(VENV) (the first time: a few minutes, torch is large)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e '.[dev,docs,release]' -e './trainer[lm,vision]'
+	  -e '.[dev,docs,release]' -e './trainer[fp8,lm,vision]'
 	@touch $(STAMP)
 
 demo: setup

@@ -18,6 +18,7 @@ from hoptui_trainer.common.memory import release
 FOLDER = Path(__file__).parent
 LIMIT_S = 90.0
 ORDER = (
+    "test_check",
     "test_random",
     "test_envs",
     "test_graphs",
