@@ -248,8 +248,9 @@ def _over(process: psutil.Process) -> bool:
 
 def pytest_sessionstart() -> None:
     """Collecting tests imports and makes much that stays: to look for garbage in it takes as long as the
-    rest."""
+    rest. A shell that starts the tests in the background has SIGINT ignored, also in all their processes."""
     gc.disable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

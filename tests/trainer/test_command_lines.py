@@ -3,6 +3,7 @@ option is in the help and in effect."""
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from cyclopts import CycloptsError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from hoptui_trainer.__main__ import app, main
 from hoptui_trainer.check import compute, transfer
@@ -117,12 +119,10 @@ def test_a_sample_that_memory_has_no_room_for_is_refused(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("workload", [*WORKLOADS, "slurm", "check"])
-def test_help_lists_each_option_once_with_its_range_and_default(
-    workload: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "1000")
-    assert main([workload, "--help"]) == 0
-    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+def test_help_lists_each_option_once_with_its_range_and_default(workload: str) -> None:
+    wide = Console(width=1000, file=io.StringIO())  # the parser's own keeps the width that it had first
+    app([workload, "--help"], console=wide, result_action="return_value")
+    lines = [line.strip("│ ") for line in wide.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     arguments = {argument.name: argument for argument in app[workload].assemble_argument_collection()}
     knobs = {}
     if workload in WORKLOADS:
