@@ -117,6 +117,18 @@ def test_a_size_beyond_the_free_memory_is_refused_and_nothing_changes(
     state.fit()  # the setting of before needs no more than it has
 
 
+def test_a_refusal_by_the_memory_limit_names_the_sizes_and_what_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = small()
+    held = state.collector.rollout.nbytes
+    monkeypatch.setattr(states, "bytes_within_limit", lambda *_: 1_000_000_000 - held)
+    state.config.num_envs, state.config.rollout_len = 65_536, 8_192
+    needs = r"65536 environments × 8192 steps: about [\d.]+ GB, and --memory-limit leaves 1\.0 GB for them"
+    with pytest.raises(MemoryError, match=needs):
+        state.fit()
+
+
 def test_ranks_look_at_the_memory_that_they_share_before_one_takes_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -104,7 +104,7 @@ def bytes_needed(config: PPOConfig, task: Physics | GymTask, policy: Policy, pre
     meta = torch.device("meta")
     weights = {id(held): held.detach().to(meta) for held in (*policy.parameters(), *policy.buffers())}
     hollow = copy.deepcopy(policy, weights)
-    with PeakMode() as mode, torch.no_grad(), autocast(precision, torch.device("cpu")):
+    with PeakMode() as mode, torch.no_grad(), autocast(precision, CPU):
         rollout = _storage(config, task, hollow)
         rollout.begin(hollow)
         numbers = Coefficients(config, meta)
@@ -146,8 +146,7 @@ def check_memory(
     hold.
 
     `limit` is what `--memory-limit` leaves beside all that is in use, None without it. `precision` is the one
-    acted in. Returns the bytes needed; where there is plenty of room, those of the
-    storage alone.
+    acted in. Returns the bytes needed; where there is plenty of room, those of the storage alone.
 
     Raises:
         RolloutMemoryError: one sentence with both figures.
@@ -159,11 +158,14 @@ def check_memory(
         return stored
     needed = bytes_needed(config, task, policy, precision)
     if needed > max(held, room):
+        there = (
+            f"{free / 1e9:.1f} GB are free"
+            if limit is None
+            else (f"--memory-limit leaves {room / 1e9:.1f} GB")
+        )
         raise RolloutMemoryError(
             f"{config.num_envs} environments × {config.rollout_len} steps: about {needed / 1e9:.1f} GB, "
-            f"and {free / 1e9:.1f} GB are free for them"
-            if limit is None
-            else f"and --memory-limit leaves {room / 1e9:.1f} GB for them"
+            f"and {there} for them"
         )
     return needed
 
