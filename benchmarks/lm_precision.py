@@ -25,7 +25,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,6 +46,7 @@ from hoptui_trainer.common.flops import mfu
 from hoptui_trainer.common.memory import greatest_bytes, prove_first_step, release, reset_peak
 from hoptui_trainer.common.modes import ShardMode
 from hoptui_trainer.common.optimizer import BETAS, make_optimizer
+from hoptui_trainer.common.phases import NO_CLOCK
 from hoptui_trainer.common.piece_graphs import PieceGraphs
 from hoptui_trainer.common.precision import autocast
 from hoptui_trainer.common.ranks import ALONE, join
@@ -73,18 +74,6 @@ QUICK = {"d_model": 32, "layers": 1, "heads": 2, "seq_len": 32, "vocab_size": 25
 
 Figures = dict[str, Any]
 Piece = Callable[[], None]
-
-
-class NoClock:
-    """Phases that nobody hears of."""
-
-    def queued(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    waited = queued
-
-    def end_iteration(self) -> None:
-        pass
 
 
 class Machine:
@@ -126,7 +115,7 @@ def python_text(limit: int) -> TokenStreams:
 
 def step(state: LMState) -> Tensor:
     """One step; its mean loss (0-d)."""
-    return update(state, RATE, NoClock())["loss"]
+    return update(state, RATE, NO_CLOCK)["loss"]
 
 
 def rates(

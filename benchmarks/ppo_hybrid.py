@@ -19,7 +19,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -30,7 +30,7 @@ from benchmarks.measure import BEGAN, report, spread, tell
 from hoptui_trainer.common.cuda_graphs import WARM_UPS
 from hoptui_trainer.common.device import wait_for
 from hoptui_trainer.common.memory import greatest_bytes, release, reset_peak
-from hoptui_trainer.common.phases import PhaseClock
+from hoptui_trainer.common.phases import NO_CLOCK, PhaseClock
 from hoptui_trainer.common.ranks import ALONE
 from hoptui_trainer.ppo import collector, evaluate, update
 from hoptui_trainer.ppo import state as states
@@ -113,18 +113,6 @@ LARGE: Fields = {
 }
 PEAK = 0.6
 """What checkpointing may leave of the peak."""
-
-
-class NoClock:
-    """Phases that nobody hears of."""
-
-    def queued(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    waited = queued
-
-    def end_iteration(self) -> None:
-        pass
 
 
 class Stopwatch:
@@ -215,14 +203,14 @@ def measured(machine: Machine, state: PPOState) -> Figures:
     reset_peak(machine.device)
     began = time.monotonic()
     for _ in range(WARM_UPS + 2):
-        iterate(state, NoClock())
+        iterate(state, NO_CLOCK)
     wait_for(machine.device)
     start_s = time.monotonic() - began
     seconds: list[float] = []
     for _ in range(machine.windows):
         begun, done = time.monotonic(), 0
         while not done or time.monotonic() - begun < machine.window_s:
-            iterate(state, NoClock())
+            iterate(state, NO_CLOCK)
             done += 1
         wait_for(machine.device)
         seconds.append((time.monotonic() - begun) / done)

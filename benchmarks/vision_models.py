@@ -29,12 +29,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.lm_precision import NoClock
 from benchmarks.measure import BEGAN, report, spread, tell
 from hoptui_trainer.common.attention import fastest, measured_kernels
 from hoptui_trainer.common.device import wait_for
 from hoptui_trainer.common.flops import Cost, mfu
 from hoptui_trainer.common.memory import is_out_of_memory, release
+from hoptui_trainer.common.phases import NO_CLOCK
 from hoptui_trainer.common.precision import autocast
 from hoptui_trainer.common.ranks import ALONE
 from hoptui_trainer.vision import images
@@ -123,7 +123,7 @@ class Machine:
 
 def step(state: VisionState) -> Tensor:
     """One step; its mean loss (0-d)."""
-    return update(state, RATE, NoClock())["loss"]
+    return update(state, RATE, NO_CLOCK)["loss"]
 
 
 def measured(machine: Machine, case: ModelCase) -> Figures:

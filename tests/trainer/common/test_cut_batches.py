@@ -16,6 +16,7 @@ import hoptui
 from hoptui.protocol.messages import Command
 from hoptui_trainer.common.batch import piece_for
 from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.common.phases import NO_CLOCK
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.lm import declarations as lm_live
 from hoptui_trainer.lm import update as lm_update
@@ -23,7 +24,6 @@ from hoptui_trainer.vision import declarations as vision_live
 from hoptui_trainer.vision import update as vision_update
 from tests.run_state import run_state
 from tests.trainer.gpu.small import lm_state, vision_state, weights
-from tests.trainer.lm.conftest import CLOCK
 
 CPU = torch.device("cpu")
 STEPS, AT = 3, 1
@@ -94,7 +94,7 @@ class Steered:
             for _ in self.run.iterations(STEPS):
                 self.cut.append(0)
                 self._computing = True
-                self.losses.append(float(workload.update(state, 1e-2, CLOCK)["loss"]))
+                self.losses.append(float(workload.update(state, 1e-2, NO_CLOCK)["loss"]))
                 self._computing = False
         self.weights = weights(state.model)
 
@@ -113,7 +113,7 @@ def recut(workload: Workload, state: Any, micro_batch: int, at: int) -> tuple[li
         if step == at:
             state.config.micro_batch = micro_batch
             state.fit()
-        losses.append(float(workload.update(state, 1e-2, CLOCK)["loss"]))
+        losses.append(float(workload.update(state, 1e-2, NO_CLOCK)["loss"]))
     return losses, weights(state.model)
 
 

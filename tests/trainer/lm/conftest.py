@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +30,6 @@ WORDS = (
     "batch",
     "loss",
 )
-
-
-class NoClock:
-    """Phases that nobody hears of."""
-
-    def queued(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    waited = queued
-
-    def end_iteration(self) -> None:
-        pass
-
-
-CLOCK = NoClock()
 
 
 @pytest.fixture(autouse=True)

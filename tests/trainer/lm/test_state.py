@@ -11,11 +11,12 @@ import torch
 
 from hoptui_trainer.common.batch import largest_share, pieces
 from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.phases import NO_CLOCK
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.lm import state as states
 from hoptui_trainer.lm.state import LMState
 from hoptui_trainer.lm.update import update
-from tests.trainer.lm.conftest import CLOCK, small_config
+from tests.trainer.lm.conftest import small_config
 
 Make = Callable[..., LMState]
 
@@ -38,14 +39,14 @@ def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(
 ) -> None:
     whole, half = make_state(precision=precision), make_state(precision=precision)
     for _ in range(3):
-        update(whole, 1e-2, CLOCK)
-        update(half, 1e-2, CLOCK)
+        update(whole, 1e-2, NO_CLOCK)
+        update(half, 1e-2, NO_CLOCK)
     half.evaluations.add(half.evaluate(), half.iteration)
     rest = make_state(seed=0, precision=precision)
     assert rest.load_state_dict(through_a_file(half.state_dict()))
     for _ in range(3):
-        update(whole, 1e-2, CLOCK)
-        update(rest, 1e-2, CLOCK)
+        update(whole, 1e-2, NO_CLOCK)
+        update(rest, 1e-2, NO_CLOCK)
     assert torch.equal(weights(rest), weights(whole))
     assert rest.position == whole.position == 6 * 128
     assert rest.evaluations.state_dict() == half.evaluations.state_dict()
@@ -62,7 +63,7 @@ def test_the_order_of_texts_survives_another_length(make_state: Make) -> None:
 
 def test_a_model_of_another_shape_goes_on_with_new_weights(make_state: Make) -> None:
     state = make_state()
-    update(state, 1e-2, CLOCK)
+    update(state, 1e-2, NO_CLOCK)
     state.iteration = 7
     larger = make_state(d_model=32)
     before = weights(larger).clone()
@@ -74,7 +75,7 @@ def test_a_model_of_another_shape_goes_on_with_new_weights(make_state: Make) -> 
 
 def test_a_deeper_model_keeps_the_weights_that_fit(make_state: Make) -> None:
     state = make_state()
-    update(state, 1e-2, CLOCK)
+    update(state, 1e-2, NO_CLOCK)
     deeper = make_state(layers=3)
     before = {name: value.clone() for name, value in deeper.model.named_parameters()}
     assert not deeper.load_state_dict(through_a_file(state.state_dict()))
@@ -162,18 +163,18 @@ def test_a_size_that_was_computed_is_not_compiled_again(
     torch.compiler.reset()
     state = make_state(micro_batch=4, compile="default")
     for _ in range(2):
-        update(state, 1e-2, CLOCK)
+        update(state, 1e-2, NO_CLOCK)
         state.evaluate()
     state.config.micro_batch = 3
     state.fit()
-    update(state, 1e-2, CLOCK)  # in pieces of 3 and 2, which are new
-    update(state, 1e-2, CLOCK)
+    update(state, 1e-2, NO_CLOCK)  # in pieces of 3 and 2, which are new
+    update(state, 1e-2, NO_CLOCK)
     state.model.activations = torch.bfloat16  # which nobody announced
     with pytest.raises(RuntimeError, match="recompile"):
-        update(state, 1e-2, CLOCK)
+        update(state, 1e-2, NO_CLOCK)
     state.config.precision = "bf16"
     state.rebuild()
-    update(state, 1e-2, CLOCK)
+    update(state, 1e-2, NO_CLOCK)
     torch.compiler.reset()
 
 
@@ -187,7 +188,7 @@ def test_an_evaluation_gives_the_loss_in_nats_a_token_and_in_bits_a_byte(make_st
         first["val_bpb"] * math.log(2) * (held_out.bytes or 0)
     )
     for _ in range(5):
-        update(state, 1e-2, CLOCK)
+        update(state, 1e-2, NO_CLOCK)
     assert state.evaluate()["val_loss"] < first["val_loss"] - 0.3
 
 
@@ -212,8 +213,8 @@ def test_a_rehearsal_leaves_no_trace(make_state: Make) -> None:
     state.prove_sizes()
     assert sorted(sizes) == [2, 3]  # eight sequences in threes
     assert not state.gradient.flat.any()
-    update(state, 1e-2, CLOCK)
-    update(undisturbed, 1e-2, CLOCK)
+    update(state, 1e-2, NO_CLOCK)
+    update(undisturbed, 1e-2, NO_CLOCK)
     assert torch.equal(weights(state), weights(undisturbed))
 
 

@@ -11,18 +11,18 @@ from torch import Tensor, nn
 
 from hoptui_trainer.common.cuda_graphs import Graphs
 from hoptui_trainer.common.flat_gradient import FlatGradient
+from hoptui_trainer.common.phases import NO_CLOCK
 from hoptui_trainer.common.piece_graphs import PieceGraphs
 from hoptui_trainer.lm import state as states
 from hoptui_trainer.lm.state import LMState
 from hoptui_trainer.lm.update import update
 from tests.trainer.common.test_cuda_graphs import Tape
-from tests.trainer.lm.conftest import CLOCK
 
 Make = Callable[..., LMState]
 
 
 def losses(state: LMState, steps: int = 6, lr: float = 1e-2) -> list[float]:
-    return [float(update(state, lr, CLOCK)["loss"]) for _ in range(steps)]
+    return [float(update(state, lr, NO_CLOCK)["loss"]) for _ in range(steps)]
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 4])
@@ -44,13 +44,13 @@ def test_a_change_in_the_middle_leaves_it_as_it_was(make_state: Make) -> None:
 
 def test_other_lengths_and_batches_go_on_where_the_stream_was(make_state: Make) -> None:
     state = make_state()
-    update(state, 0.0, CLOCK)
+    update(state, 0.0, NO_CLOCK)
     state.config.seq_len, state.config.batch_tokens = 32, 64
     state.fit()
     seen: list[Tensor] = []
     forward = state.forward
     state.forward = lambda tokens: seen.append(tokens) or forward(tokens)  # type: ignore[func-returns-value]
-    update(state, 0.0, CLOCK)
+    update(state, 0.0, NO_CLOCK)
     expected, _ = state.sampler.take(128, 1, 64)
     assert torch.equal(torch.cat(seen).flatten(), expected[0])
     assert state.position == 128 + 64
@@ -140,7 +140,7 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(make_state: Make) -> No
 
     state.forward = broken
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        update(state, 1e-3, CLOCK)
+        update(state, 1e-3, NO_CLOCK)
 
 
 def test_compiled_by_inductor_it_is_the_same(make_state: Make) -> None:

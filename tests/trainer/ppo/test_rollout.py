@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import pytest
@@ -12,6 +11,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from hoptui_trainer.common import counter_rng
 from hoptui_trainer.common.init_rng import stream
+from hoptui_trainer.common.phases import NO_CLOCK
 from hoptui_trainer.ppo.envs.physics import Discrete, Transition
 from hoptui_trainer.ppo.envs.vector import Step, VectorEnv
 from hoptui_trainer.ppo.gae import gae
@@ -48,19 +48,6 @@ class Wander:
         return Transition(turned, turned.sum(-1), turned.norm(dim=-1) > 3)
 
 
-class Quiet:
-    """A clock that nobody reads."""
-
-    def queued(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def waited(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def end_iteration(self) -> None:
-        pass
-
-
 class Diary:
     """Remembers every step."""
 
@@ -89,7 +76,7 @@ class Walk:
 
     def collect(self) -> Rollout:
         rollout, self.diary = self.rollout, Diary()
-        play = partial(rollout.play, self.env, self.policy, self.diary, KEY, Quiet())
+        play = partial(rollout.play, self.env, self.policy, self.diary, KEY, NO_CLOCK)
         rollout.collect(self.env, self.policy, play)
         rollout.estimate(self.policy, **FACTORS)
         return rollout

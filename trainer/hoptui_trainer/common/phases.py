@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 import torch
@@ -30,6 +30,23 @@ class PhaseClock(Protocol):
     def end_iteration(self) -> None:
         """Called once, after the last phase of an iteration."""
         ...
+
+
+class NoClock:
+    """Reports nothing: for work that is compiled or captured as a whole, whose parts take no time of their
+    own."""
+
+    def queued(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def waited(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def end_iteration(self) -> None:
+        pass
+
+
+NO_CLOCK = NoClock()
 
 
 class HostClock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from hoptui_trainer.common import counter_rng
 from hoptui_trainer.common.compilation import compiled
 from hoptui_trainer.common.cuda_graphs import Graphs
 from hoptui_trainer.common.modes import CompileMode, Precision
-from hoptui_trainer.common.phases import PhaseClock
+from hoptui_trainer.common.phases import NO_CLOCK, PhaseClock
 from hoptui_trainer.common.precision import autocast, compute_dtype
 from hoptui_trainer.ppo.coefficients import Coefficients
 from hoptui_trainer.ppo.config import PPOConfig
@@ -26,22 +25,6 @@ from hoptui_trainer.ppo.episodes import Episodes
 from hoptui_trainer.ppo.policies.policy import Policy
 from hoptui_trainer.ppo.policies.transformer import Transformer
 from hoptui_trainer.ppo.rollout import Rollout
-
-
-class _Silent:
-    """A clock for what is captured or compiled as a whole, whose parts take no time of their own."""
-
-    def queued(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def waited(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def end_iteration(self) -> None:
-        pass
-
-
-SILENT = _Silent()
 
 
 class Stage(NamedTuple):
@@ -99,7 +82,7 @@ class Collector:
         # Dynamic: another number of environments then costs a capture, and not a compilation of seconds.
         self._play = compiled(self._play_silently, mode, dynamic=True)
 
-    def renew(self, clock: PhaseClock = SILENT) -> None:
+    def renew(self, clock: PhaseClock = NO_CLOCK) -> None:
         """Let `policy`, and the copy that acts, have the weights of now."""
         if self._acting is not self.policy:
             _copy_weights(self._acting, self.policy)
@@ -127,7 +110,7 @@ class Collector:
             else:
                 self._graphs.run("estimate", self._estimate, of=self.rollout.shape)
 
-    def batch(self, clock: PhaseClock = SILENT) -> Rollout:
+    def batch(self, clock: PhaseClock = NO_CLOCK) -> Rollout:
         """The rollout on the device that trains."""
         return self.stored
 
@@ -254,7 +237,7 @@ class Collector:
         )
 
     def _play_silently(self) -> None:
-        self.rollout.play(self.env, self._acting, self.episodes, self._key, SILENT)
+        self.rollout.play(self.env, self._acting, self.episodes, self._key, NO_CLOCK)
 
     def _estimate(self) -> None:
         numbers = self.coefficients
@@ -286,14 +269,14 @@ class HybridCollector(Collector):
     def use(self, mode: CompileMode, precision: Precision) -> None:
         super().use("off", "fp32")
 
-    def renew(self, clock: PhaseClock = SILENT) -> None:
+    def renew(self, clock: PhaseClock = NO_CLOCK) -> None:
         # Waits for the last update, and so for the batch that it read. On a GPU the phase begins when that is
         # done.
         with clock.queued("transfer"), clock.queued("weights"):
             _copy_weights(self.policy, self._trained)
 
     @torch.no_grad()
-    def batch(self, clock: PhaseClock = SILENT) -> Rollout:
+    def batch(self, clock: PhaseClock = NO_CLOCK) -> Rollout:
         with clock.queued("transfer"), clock.queued("batch"):
             for name in self.MOVED:
                 getattr(self.stored, name).copy_(getattr(self.rollout, name), non_blocking=True)
