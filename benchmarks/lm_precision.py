@@ -22,162 +22,39 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import sysconfig
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
 from torch.backends import cuda
 
+from benchmarks.lm_graphs import graphs, graphs_vision, reduced
+from benchmarks.lm_steps import (
+    PIECES,
+    Figures,
+    Machine,
+    ended,
+    first_step,
+    learned,
+    measured,
+    rates,
+    step,
+    versus,
+)
 from benchmarks.measure import report, spread, tell
 from benchmarks.overlapped_gradient import OverlappedGradient
 from hoptui_trainer.common.attention import SWITCHES
 from hoptui_trainer.common.compilation import compiled
-from hoptui_trainer.common.cuda_graphs import CudaRecorder
-from hoptui_trainer.common.device import wait_for
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.flat_gradient import FlatGradient
-from hoptui_trainer.common.flops import mfu
-from hoptui_trainer.common.memory import greatest_bytes, prove_first_step, release, reset_peak
-from hoptui_trainer.common.modes import ShardMode
+from hoptui_trainer.common.memory import prove_first_step
 from hoptui_trainer.common.optimizer import BETAS, make_optimizer
-from hoptui_trainer.common.phases import NO_CLOCK
 from hoptui_trainer.common.piece_graphs import PieceGraphs
-from hoptui_trainer.common.precision import autocast
-from hoptui_trainer.common.ranks import ALONE, join
-from hoptui_trainer.common.supervised_state import SupervisedState
-from hoptui_trainer.lm.config import preset_config
-from hoptui_trainer.lm.loss import graded, head_loss
 from hoptui_trainer.lm.state import LMState
-from hoptui_trainer.lm.token_files import TokenStreams
-from hoptui_trainer.lm.update import update
-from hoptui_trainer.vision.config import preset_config as vision_preset
-from hoptui_trainer.vision.images import Images, synthetic
-from hoptui_trainer.vision.state import VisionState
 
-WINDOWS, WINDOW_S = 5, 0.8
-PIECES = {"124m": 64, "350m": 32, "760m": 8, "tiny": 4}
-"""Sequences of a piece: those that a run on an H100 chooses by measurement, or less; a step has two."""
-LEARNING_STEPS = 40
-RATE = 3e-4
-GRAPH_SIZES, REDUCED_SIZES, VISION_SIZES = (1, 4, 16, 32), (1, 16), (1, 8, 32)
 EXCHANGE_SIZES = (8, 64)
-HELD_OUT = 65_536
-QUEUED = 8
-"""Pieces of a step follow each other without waiting."""
-QUICK = {"d_model": 32, "layers": 1, "heads": 2, "seq_len": 32, "vocab_size": 256}
-
-Figures = dict[str, Any]
-Piece = Callable[[], None]
-
-
-class Machine:
-    """Where it is measured; with `quick` the mechanics alone are tried, on a CPU."""
-
-    def __init__(self, size: str, *, quick: bool) -> None:
-        self.quick = quick
-        self.size = "tiny" if quick else size
-        self.device = torch.device("cpu") if quick else torch.device("cuda", 0)
-        self.ranks = join("cpu" if quick else "cuda")
-        self.windows, self.window_s = (2, 0.0) if quick else (WINDOWS, WINDOW_S)
-        self.text = python_text(200_000 if quick else 8_000_000)
-
-    def tell(self, case: str, figures: Figures) -> Figures:
-        """`measure.tell`, on the first rank."""
-        return figures if self.ranks.rank else tell(case, figures)
-
-    def state(self, piece: int | None, pieces: int = 2, shard: ShardMode = "none", **fields: Any) -> LMState:
-        """A state whose step is so many pieces for each rank, `fields` of its config as they are given."""
-        config = preset_config(self.size)
-        for name, value in ({**QUICK, "compile": "off", "precision": "fp32"} if self.quick else {}).items():
-            setattr(config, name, value)
-        config.micro_batch = piece or PIECES[self.size]
-        config.eval_tokens, config.tokenizer = HELD_OUT, "bytes"
-        for name, value in fields.items():
-            if not (self.quick and name in ("compile", "precision")):
-                setattr(config, name, value)
-        config.batch_tokens = pieces * config.micro_batch * config.seq_len * self.ranks.world
-        return LMState(config, 0, self.device, self.ranks, self.text, shard)
-
-
-def python_text(limit: int) -> TokenStreams:
-    """The sources of Python's library, as bytes: one token each."""
-    sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    content = b"".join(source.read_bytes() for source in sources)[:limit]
-    tokens = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(torch.int16)
-    return TokenStreams(tokens[HELD_OUT:], tokens[:HELD_OUT], torch.ones(256, dtype=torch.int64))
-
-
-def step(state: LMState) -> Tensor:
-    """One step; its mean loss (0-d)."""
-    return update(state, RATE, NO_CLOCK)["loss"]
-
-
-def rates(
-    machine: Machine, once: Callable[[], object], work: float, windows: int | None = None
-) -> list[float]:
-    """Work a second in each window, after two calls that compile."""
-    once(), once()
-    return [_window(machine, once, work) for _ in range(windows or machine.windows)]
-
-
-def _window(machine: Machine, once: Callable[[], object], work: float, queued: int = 1) -> float:
-    """`queued` calls follow each other before anything waits for the device."""
-    wait_for(machine.device)
-    began, done = time.monotonic(), 0
-    while not done or machine.ranks.all(time.monotonic() - began < machine.window_s):
-        for _ in range(queued):
-            once()
-        done += queued
-        wait_for(machine.device)
-    return done * work / (time.monotonic() - began)
-
-
-def measured(machine: Machine, state: LMState) -> Figures:
-    """Tokens a second, MFU and the greatest memory of steps of `state`."""
-    reset_peak(machine.device)
-    first_s = first_step(machine, state)
-    found = spread(rates(machine, lambda: step(state), state.config.step_tokens), 1)
-    return {
-        "tokens_per_s": found,
-        "mfu": mfu(state.cost, found["median"], machine.device, machine.ranks.world),
-        "peak_memory_gb": round((greatest_bytes(machine.device) or 0) / 1e9, 2),
-        "first_step_s": first_s,
-    }
-
-
-def first_step(machine: Machine, state: LMState) -> float:
-    """Seconds of a step, which compiles if it is the first one."""
-    began = time.monotonic()
-    step(state)
-    wait_for(machine.device)
-    return round(time.monotonic() - began, 1)
-
-
-def learned(machine: Machine, state: LMState) -> Figures:
-    """The mean loss of the last eight of some steps from new weights."""
-    found = [step(state) for _ in range(2 if machine.quick else LEARNING_STEPS)]
-    return {"steps": len(found), "loss": round(float(torch.stack(found[-8:]).mean()), 4)}
-
-
-def ended(machine: Machine) -> None:
-    """Give back what the last case has used: its state must be unknown by now."""
-    torch.compiler.reset()
-    release(machine.device)
-
-
-def versus(cases: Mapping[str, Figures], one: str, other: str) -> float | None:
-    """The rate of one case over that of another; None if one of them was left out."""
-    if not all("tokens_per_s" in cases[name] for name in (one, other)):
-        return None
-    rate, base = (float(cases[name]["tokens_per_s"]["median"]) for name in (one, other))
-    return round(rate / base, 3)
-
 
 # steps ------------------------------------------------------------------------------------------------------
 
@@ -307,115 +184,6 @@ def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
 def optimizer_ms(machine: Machine, state: LMState) -> list[float]:
     """Milliseconds of a step of the optimizer alone."""
     return [1e3 / rate for rate in rates(machine, state.optimizer.step, 1.0)]
-
-
-# CUDA graphs ------------------------------------------------------------------------------------------------
-
-
-def graphs(machine: Machine) -> Figures:
-    """A compiled piece of the language model, and its CUDA graph."""
-    state = machine.state(max(GRAPH_SIZES[: 2 if machine.quick else None]), compile="default")
-    length = state.config.seq_len
-
-    def pieces(size: int) -> tuple[Piece, Piece]:
-        inputs, targets = state.sampler.take(0, size, length)
-
-        def plain() -> None:
-            torch.autograd.backward(state.nats(*state.sampler.take(0, size, length)))
-
-        replay = captured(state, lambda: state.nats(inputs, targets))
-
-        def graphed() -> None:
-            found = state.sampler.take(0, size, length)
-            inputs.copy_(found[0])
-            targets.copy_(found[1])
-            replay()
-
-        return plain, graphed
-
-    return in_turns(machine, GRAPH_SIZES, pieces, length, "graph")
-
-
-def graphs_vision(machine: Machine) -> Figures:
-    """A compiled piece of a ViT-B, and its CUDA graph."""
-    config = vision_preset("tiny" if machine.quick else "vit-b")
-    config.micro_batch = config.batch_size = max(VISION_SIZES)
-    if not machine.quick:
-        config.compile, config.precision = "default", "bf16"
-    state = VisionState(config, 0, machine.device, ALONE, synthetic(config.image_size, machine.device))
-
-    def pieces(size: int) -> tuple[Piece, Piece]:
-        side, places = config.image_size, torch.arange(size, device=machine.device)
-        pixels = torch.randint(0, 256, (size, state.source.channels, side, side), dtype=torch.uint8)
-        batch = Images(pixels.to(machine.device), torch.zeros_like(places))
-
-        def loss() -> Tensor:
-            return state.losses(batch, places)[0]
-
-        return lambda: torch.autograd.backward(loss()), captured(state, loss)
-
-    return in_turns(machine, VISION_SIZES, pieces, 1, "graph")
-
-
-def reduced(machine: Machine) -> Figures:
-    """A compiled piece of the language model, and the same with `mode="reduce-overhead"`."""
-    state = machine.state(max(REDUCED_SIZES), compile="default")
-    model, length = state.model, state.config.seq_len
-    grade = graded if machine.quick else torch.compile(graded, fullgraph=True)
-
-    def piece(forward: Callable[[Tensor], Tensor], size: int) -> Piece:
-        def once() -> None:
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-            inputs, targets = state.sampler.take(0, size, length)
-            with autocast(state.precision, machine.device):
-                hidden = forward(inputs)
-            torch.autograd.backward(head_loss(hidden, model.table, targets, grade))
-
-        return once
-
-    def pieces(size: int) -> tuple[Piece, Piece]:
-        if machine.quick:
-            return piece(model, size), piece(model, size)
-        ways = (None, "reduce-overhead")
-        ours, theirs = (piece(torch.compile(model, fullgraph=True, mode=way), size) for way in ways)
-        return ours, theirs
-
-    return in_turns(machine, REDUCED_SIZES, pieces, length, "reduce-overhead")
-
-
-def captured(state: SupervisedState[Any, Any], loss: Callable[[], Tensor]) -> Piece:
-    """Forward and backward of `loss` as a graph; on a CPU as they are."""
-
-    def work() -> None:
-        state.gradient.add(loss())
-
-    if state.device.type != "cuda":
-        return work
-    recorder = CudaRecorder(state.device)
-    for _ in range(2):
-        recorder.warm_up(work)
-    return recorder.capture(work)
-
-
-def in_turns(
-    machine: Machine, sizes: Sequence[int], pieces: Callable[[int], tuple[Piece, Piece]], each: int, name: str
-) -> Figures:
-    """For each size of a piece the rates of two ways to compute it, in turns, and their ratio."""
-    cases: dict[str, Figures] = {}
-    for size in sizes[: 2 if machine.quick else None]:
-        plain, other = pieces(size)
-        found: tuple[list[float], list[float]] = ([], [])
-        for once in (plain, other):
-            once(), once(), once()
-        for _ in range(machine.windows):
-            for once, into in zip((plain, other), found, strict=True):
-                into.append(_window(machine, once, size * each, QUEUED))
-        ratios = [b / a for a, b in zip(*found, strict=True)]
-        cases[str(size)] = tell(
-            f"pieces of {size}",
-            {"compiled": spread(found[0], 1), name: spread(found[1], 1), "ratio": spread(ratios, 3)},
-        )
-    return {"cases": cases}
 
 
 # several GPUs -----------------------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from benchmarks.lm_steps import rate
 from benchmarks.measure import BEGAN, report, spread, tell
 from hoptui_trainer.common.attention import fastest, measured_kernels
-from hoptui_trainer.common.device import wait_for
 from hoptui_trainer.common.flops import Cost, mfu
 from hoptui_trainer.common.memory import is_out_of_memory, release
 from hoptui_trainer.common.phases import NO_CLOCK
@@ -108,17 +108,7 @@ class Machine:
 
     def rates(self, once: Callable[[], object], work: float) -> list[float]:
         """Work a second in each window; `once` has been called before."""
-        return [self.rate(once, work, self.window_s) for _ in range(self.windows)]
-
-    def rate(self, once: Callable[[], object], work: float, seconds: float) -> float:
-        """Work a second in one window of so many seconds."""
-        wait_for(self.device)
-        began, done = time.monotonic(), 0
-        while not done or time.monotonic() - began < seconds:
-            once()
-            done += 1
-            wait_for(self.device)
-        return done * work / (time.monotonic() - began)
+        return [rate(once, work, self.window_s, self.device) for _ in range(self.windows)]
 
 
 def step(state: VisionState) -> Tensor:
@@ -211,7 +201,7 @@ def _switched(machine: Machine, once: Callable[[], object], samples: int) -> Fig
             for on in rates:
                 torch.backends.cudnn.benchmark = on
                 once()
-                rates[on].append(machine.rate(once, samples, machine.window_s / 4))
+                rates[on].append(rate(once, samples, machine.window_s / 4, machine.device))
     finally:
         torch.backends.cudnn.benchmark = before
     ratios = [on / off for off, on in zip(rates[False], rates[True], strict=True)]

@@ -9,7 +9,9 @@ import torch
 from torch.backends import cuda
 
 from benchmarks import lm_precision
-from benchmarks.lm_precision import LADDER, Machine, captured, moment_bytes, plain_attention
+from benchmarks.lm_graphs import captured
+from benchmarks.lm_precision import LADDER, moment_bytes, plain_attention
+from benchmarks.lm_steps import Machine
 from tests.trainer.warm import ranks
 
 
