@@ -62,6 +62,7 @@ def test_a_place_without_a_directory_is_told(
     golden(hoptui.transcript())
 
 
+@pytest.mark.guarantee("ssh-line")
 def test_the_other_end_lends_its_socket_for_as_long_as_it_is_listened_to(
     node: TestNode, tmp_path: Path
 ) -> None:

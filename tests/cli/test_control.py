@@ -51,6 +51,7 @@ def test_set_waits_and_says_what_took_effect(hoptui: Hoptui, ppo: FakeDaemon, go
     assert command.why == "more per step"
 
 
+@pytest.mark.guarantee("read-only")
 def test_read_only_sends_nothing_and_says_who_set_it(
     hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_bad_directory_ends_the_checks(hoptui: Hoptui, daemon: FakeDaemon) -> 
     assert checks["clock"]["status"] != "unknown"
 
 
+@pytest.mark.guarantee("private-recordings")
 def test_a_state_directory_open_to_others_is_not_used(hoptui: Hoptui, daemon: FakeDaemon) -> None:
     daemon.where.state.mkdir(mode=0o700, exist_ok=True)
     daemon.where.state.chmod(0o755)

@@ -190,6 +190,7 @@ def test_links_under_the_name_of_a_partial_file_are_not_followed(
     assert victim.read_text() == "precious"
 
 
+@pytest.mark.guarantee("clean-text")
 def test_a_terminal_is_not_moved_by_names_in_a_recording(hoptui: Hoptui, daemon: FakeDaemon) -> None:
     """A file and a pipe get the names as they are."""
     path = record(daemon, over("ffff6666", "sly"))

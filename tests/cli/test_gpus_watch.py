@@ -140,6 +140,7 @@ def test_csv_on_standard_output_has_one_header(hoptui: Hoptui, node: FakeDaemon)
     assert [line.split(",")[2] for line in lines[1:]] == ["0", "1", "0", "1"]
 
 
+@pytest.mark.guarantee("written-files")
 def test_csv_without_watch_is_one_row_and_a_file_is_continued(
     hoptui: Hoptui, node: FakeDaemon, tmp_path: Path
 ) -> None:

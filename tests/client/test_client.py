@@ -166,6 +166,7 @@ def test_a_request_to_the_tuner_goes_out_and_its_answer_comes_back(client: Watch
     assert asked == [("start", "", 0.05), ("freeze", "lr", 0.02)]
 
 
+@pytest.mark.guarantee("read-only")
 def test_a_read_only_one_follows_everything_and_sends_nothing(ppo: FakeDaemon) -> None:
     watched = Client(ppo.where, start_daemon=False, read_only=True)
     watched.start()

@@ -226,6 +226,7 @@ def test_a_way_that_was_not_set_out_on_leads_nowhere() -> None:
 GPU07 = Place("gpu07", "ana", 2222)
 
 
+@pytest.mark.guarantee("ssh-line")
 def test_the_command_line() -> None:
     there = "/tmp/hoptui-via-a/viewers.sock"
     words = tunnel.command(GPU07, Path("/tmp/h/ssh-1-a"), there)
@@ -235,6 +236,7 @@ def test_the_command_line() -> None:
     assert words[words.index("-p") + 1] == "2222"
     options = {word for before, word in pairwise(words) if before == "-o"}
     assert {"BatchMode=yes", "ControlMaster=no", "RemoteCommand=none", "ServerAliveInterval=5"} <= options
+    assert {"ForwardAgent=no", "ForwardX11=no", "StreamLocalBindMask=0177"} <= options
 
 
 @pytest.mark.parametrize(

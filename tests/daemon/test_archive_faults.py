@@ -75,6 +75,7 @@ def odd_cell(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [dangling, folder, garbage, pipe, odd_cell])
+@pytest.mark.guarantee("unreadable-recording")
 def test_a_file_that_cannot_be_read_costs_no_other(
     make: Callable[[Path], None], start: Start, tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_file_that_cannot_be_read_costs_no_other(
     assert "odd.hoptui" in archive.problem
 
 
+@pytest.mark.guarantee("unreadable-recording")
 def test_an_unforeseen_error_in_one_file_costs_no_other(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +118,7 @@ def test_a_left_aside_file_that_is_removed_is_no_problem(tmp_path: Path) -> None
     assert history.left_aside == ""
 
 
+@pytest.mark.guarantee("failed-job")
 def test_a_job_that_fails_is_reported(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ValueError("odd rows")
@@ -128,6 +131,7 @@ def test_a_job_that_fails_is_reported(start: Start, monkeypatch: pytest.MonkeyPa
     assert "ValueError: odd rows" in archive.problem
 
 
+@pytest.mark.guarantee("archive-ends")
 def test_a_thread_that_ends_is_reported_and_holds_nobody_up(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +148,7 @@ def test_a_thread_that_ends_is_reported_and_holds_nobody_up(
     assert not archive._jobs
 
 
+@pytest.mark.guarantee("problem-of-run")
 def test_the_problem_of_one_run_is_not_cleared_by_another(tmp_path: Path) -> None:
     history = History(Addresses(tmp_path, tmp_path), RetentionLimits())
     history.remember(KNOWN, NODE)
@@ -161,6 +166,7 @@ def test_the_problem_of_one_run_is_not_cleared_by_another(tmp_path: Path) -> Non
     assert SOURCE not in history.flushed
 
 
+@pytest.mark.guarantee("history-shown")
 def test_viewers_and_the_command_line_show_it(node: TestNode) -> None:
     node.where.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     dangling(node.where.state / "odd.hoptui")
@@ -171,6 +177,7 @@ def test_viewers_and_the_command_line_show_it(node: TestNode) -> None:
     until((node.where.recording(run.run)).exists, what="the recording of the run")
 
 
+@pytest.mark.guarantee("unwritable")
 def test_what_no_file_can_hold_is_counted_and_shown(tmp_path: Path) -> None:
     history = History(Addresses(tmp_path, tmp_path), RetentionLimits())
     history.remember(KNOWN, NODE)
@@ -182,6 +189,7 @@ def test_what_no_file_can_hold_is_counted_and_shown(tmp_path: Path) -> None:
     assert history.problem == history.problem_of("r")
 
 
+@pytest.mark.guarantee("acknowledged-written")
 def test_a_confirmation_comes_after_the_flush(start: Start, tmp_path: Path) -> None:
     archive = start()
     archive.run(KNOWN, NODE)

@@ -59,6 +59,7 @@ def diagnosis(quiet: QuietNode, run: str) -> Diagnosis | None:
     return found.state.diagnosis
 
 
+@pytest.mark.guarantee("part-raises")
 def test_a_diagnosis_that_breaks_costs_its_own_verdict_for_a_while(
     quiet: QuietNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_diagnosis_that_breaks_costs_its_own_verdict_for_a_while(
 # measuring --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("part-raises")
 def test_a_change_that_cannot_be_measured_costs_no_row(
     quiet: QuietNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,7 @@ def test_an_outcome_that_comes_late_corrects_what_was_voided(desk: Desk) -> None
     assert desk.says("a", "voided") is None
 
 
+@pytest.mark.guarantee("bounded-commands")
 def test_open_commands_are_kept_and_their_number_is_bounded(desk: Desk) -> None:
     for n in range(MOST_OPEN):
         assert desk.submit(f"c{n}")[0].stage == "sent"
@@ -370,6 +371,7 @@ def test_between_two_processes_of_a_run_nothing_is_taken(desk: Desk) -> None:
     assert answer.fields == {"name": "toy"}
 
 
+@pytest.mark.guarantee("outcomes-again")
 def test_an_outcome_of_an_unknown_command_is_taken_with_the_command(desk: Desk) -> None:
     """An earlier daemon was killed before it had written the command."""
     asked = Command(id="a", run="r", epoch=2, verb="set", knob="n", value=8, origin=KIM, why="faster")

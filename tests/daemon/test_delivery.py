@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from hoptui.client.session import Session
 from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import FINAL, Acknowledgement, Command, Outcome
@@ -44,6 +46,7 @@ class Line:
         return [m.id for m in self.sent if isinstance(m, Command)]
 
 
+@pytest.mark.guarantee("full-socket")
 def test_commands_that_a_run_does_not_accept_now_are_sent_later_in_order(quiet: QuietNode) -> None:
     line = Line(quiet)
     line.command("a")
@@ -57,6 +60,7 @@ def test_commands_that_a_run_does_not_accept_now_are_sent_later_in_order(quiet: 
     assert (line.commands, quiet.runs.waiting) == (["a", "b", "c", "d"], False)
 
 
+@pytest.mark.guarantee("final-stage")
 def test_a_command_that_never_left_the_daemon_is_voided_and_one_that_did_is_unknown(quiet: QuietNode) -> None:
     line = Line(quiet)
     line.command("a")
@@ -148,10 +152,12 @@ def test_a_burst_at_a_stopped_run_is_told_truthfully(node: TestNode, tmp_path: P
     _burst(node, tmp_path, "stop")
 
 
+@pytest.mark.guarantee("final-stage")
 def test_a_burst_at_the_end_of_a_run_is_told_truthfully(node: TestNode, tmp_path: Path) -> None:
     _burst(node, tmp_path, "end")
 
 
+@pytest.mark.guarantee("acknowledged-written")
 def test_an_outcome_is_acknowledged_once_it_is_written(quiet: QuietNode) -> None:
     line = Line(quiet)
     waiting: list[Callable[[], None]] = []
@@ -165,6 +171,7 @@ def test_an_outcome_is_acknowledged_once_it_is_written(quiet: QuietNode) -> None
     assert line.sent[-1] == Acknowledgement(stages={"a": "applied"})
 
 
+@pytest.mark.guarantee("outcomes-again")
 def test_a_daemon_in_place_of_a_killed_one_has_what_that_one_reported(node: TestNode) -> None:
     """Also where the disk has neither the command nor its outcome."""
     node.start()

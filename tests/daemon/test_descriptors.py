@@ -41,6 +41,7 @@ def test_a_daemon_with_too_few_does_not_start_and_says_why(node: TestNode) -> No
     assert (ended.returncode, str(descriptors.LEAST) in ended.stderr) == (1, True)
 
 
+@pytest.mark.guarantee("few-descriptors")
 def test_more_connections_than_descriptors(node: TestNode) -> None:
     """It aborted. Runs and viewers that come too late get a reason; those that are there are served."""
     node.spawn(limited(descriptors.LEAST, descriptors.LEAST, brisk_command()))

@@ -34,6 +34,7 @@ def moving(viewer: RawViewer, run: RunState) -> None:
     until(lambda: steps(viewer, run) > before, what="progress")
 
 
+@pytest.mark.guarantee("daemon-killed")
 def test_daemon_killed_training_goes_on_and_its_history_is_whole(node: TestNode) -> None:
     child = node.start()
     viewer = node.viewer()
@@ -62,6 +63,7 @@ def test_daemon_killed_training_goes_on_and_its_history_is_whole(node: TestNode)
     assert seen == list(range(seen[-1] + 1))
 
 
+@pytest.mark.guarantee("viewer-gone")
 def test_viewer_killed_changes_nothing(node: TestNode) -> None:
     node.start()
     viewer = node.viewer()
@@ -79,6 +81,7 @@ def test_viewer_killed_changes_nothing(node: TestNode) -> None:
     assert viewer.vital(run.run).state == "live"
 
 
+@pytest.mark.guarantee("viewer-gone")
 def test_viewer_stopped_is_forgotten_and_finds_back(node: TestNode) -> None:
     impatient_daemon(node, gone_s=1.5, heal_s=0.2)
     node.start()
@@ -192,6 +195,7 @@ for i in run.iterations():
 """
 
 
+@pytest.mark.guarantee("setter-raises")
 def test_a_setter_that_raises_leaves_the_old_value_and_the_training(node: TestNode) -> None:
     child = node.start(RAISING)
     viewer = node.viewer()
@@ -205,6 +209,7 @@ def test_a_setter_that_raises_leaves_the_old_value_and_the_training(node: TestNo
     assert viewer.outcome(viewer.command(run, knob="width", value=5)).effective == 5
 
 
+@pytest.mark.guarantee("pause-lease")
 def test_a_paused_run_whose_viewer_vanished_goes_on_after_the_lease(node: TestNode) -> None:
     node.start()
     viewer, watcher = node.viewer("pausing"), node.viewer("watching")
@@ -246,6 +251,7 @@ def test_a_lease_of_an_older_viewer_is_refused_and_others_may_steer(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user can only be tried as root")
+@pytest.mark.guarantee("peer-user")
 def test_another_user_is_refused(node: TestNode) -> None:
     node.start()
     viewer = node.viewer()
@@ -275,6 +281,7 @@ os._exit(0)
     moving(viewer, run)
 
 
+@pytest.mark.guarantee("bad-messages")
 def test_random_bytes_and_mutated_messages_on_both_sockets(node: TestNode) -> None:
     node.start()
     viewer = node.viewer()
@@ -321,6 +328,7 @@ def test_random_bytes_and_mutated_messages_on_both_sockets(node: TestNode) -> No
     assert node.daemon_pid() == pid
 
 
+@pytest.mark.guarantee("full-disk")
 def test_full_disk_under_the_history(node: TestNode) -> None:
     impatient_daemon(node, flush_s=0.3)
     child = node.start()
@@ -407,6 +415,7 @@ def test_the_daemon_is_single_and_leaves_when_idle(node: TestNode) -> None:
     assert not node.where.info.exists()
 
 
+@pytest.mark.guarantee("sockets-removed")
 def test_removed_sockets_are_healed(node: TestNode) -> None:
     impatient_daemon(node, heal_s=0.1)
     viewer = node.viewer()

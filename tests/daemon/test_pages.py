@@ -126,6 +126,7 @@ def test_runs_with_many_described_knobs_come_in_pages_and_older_viewers_get_them
     phase=st.sampled_from([5, 500_000]),
     paged=st.booleans(),
 )
+@pytest.mark.guarantee("answer-size")
 def test_no_answer_exceeds_the_limit_for_any_state(
     runs: list[tuple[int, int]],
     records: tuple[int, int],

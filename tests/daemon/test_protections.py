@@ -6,12 +6,14 @@ import os
 import stat
 
 import psutil
+import pytest
 
 from hoptui.node.processes import user_name
 from hoptui.protocol import messages
 from tests.conftest import TestNode
 
 
+@pytest.mark.guarantee("socket-mode")
 def test_only_the_user_may_open_the_socket_files(node: TestNode) -> None:
     before = os.umask(0)
     try:
@@ -24,6 +26,7 @@ def test_only_the_user_may_open_the_socket_files(node: TestNode) -> None:
         assert stat.S_IMODE(mode) == 0o600
 
 
+@pytest.mark.guarantee("peer-author")
 def test_the_author_of_a_command_is_the_process_that_sent_it(node: TestNode) -> None:
     node.start()
     viewer = node.viewer()
@@ -38,6 +41,7 @@ def test_the_author_of_a_command_is_the_process_that_sent_it(node: TestNode) -> 
     )
 
 
+@pytest.mark.guarantee("no-network")
 def test_nothing_listens_on_the_network(node: TestNode) -> None:
     training = psutil.Process(node.start().pid)
     viewer = node.viewer()

@@ -183,6 +183,7 @@ def test_an_archive_removes_nothing_before_live_runs_can_have_returned(tmp_path:
         archive.close(10.0)
 
 
+@pytest.mark.guarantee("change-written")
 def test_a_change_that_took_effect_is_on_the_disk_at_once(tmp_path: Path) -> None:
     archive = Archive(
         Addresses(tmp_path, tmp_path), RetentionLimits(), lambda *_: None, timings=Timings(flush_s=3600.0)
@@ -246,6 +247,7 @@ def test_a_recording_that_could_not_be_made_is_made_when_it_can_be(tmp_path: Pat
         assert recording.last_t(SOURCE) == 5 * S
 
 
+@pytest.mark.guarantee("private-recordings")
 def test_in_a_directory_that_others_may_write_nothing_is_read_or_removed(
     history: History, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def shared_run() -> Iterator[tuple[RawViewer, RunState]]:
         ("grad_acum", 8, "unknown_knob", "did you mean grad_accum"),
     ],
 )
+@pytest.mark.guarantee("declared-only")
 def test_bad_values_change_nothing(
     shared_run: tuple[RawViewer, RunState], knob: str, value: Any, code: str, says: str
 ) -> None:
@@ -55,6 +56,7 @@ def test_unknown_run_and_stale_epoch(shared_run: tuple[RawViewer, RunState]) -> 
     assert viewer.outcome(viewer.command(run, knob="lr", value=1e-3, epoch=7)).code == "stale_epoch"
 
 
+@pytest.mark.guarantee("future-stamp")
 def test_a_note_of_the_future_gets_the_time_of_its_arrival(quiet: QuietNode) -> None:
     for t in (quiet.now - 5, 1 << 62):
         quiet.runs.receive(b"n1", None, messages.Note(t=t, step=1, text="x"))
@@ -83,6 +85,7 @@ def test_a_restart_counter_of_a_recording_is_brought_into_range() -> None:
     assert found.run.state.epoch <= MOST_COUNT
 
 
+@pytest.mark.guarantee("future-stamp")
 def test_an_outcome_of_the_future_gets_the_time_of_its_arrival(quiet: QuietNode) -> None:
     command = quiet.person("lr", 0.5, stage="sent")
     quiet.outcome(command, t=1 << 61)

@@ -46,6 +46,7 @@ def test_a_clock_that_goes_on_is_trusted() -> None:
     assert [node.look(DAY) for _ in range(4)] == [1, 2, 3, 4]
 
 
+@pytest.mark.guarantee("clock-ahead")
 def test_a_first_look_believes_a_day_beyond_the_newest_recording() -> None:
     node = Node()
     assert node.look(newest=WALL - 60 * DAY) == pytest.approx(-59)
@@ -53,6 +54,7 @@ def test_a_first_look_believes_a_day_beyond_the_newest_recording() -> None:
     assert node.look(DAY) == pytest.approx(1)
 
 
+@pytest.mark.guarantee("clock-jumps")
 def test_a_jump_ahead_is_followed_after_a_day() -> None:
     node = Node()
     node.look()
@@ -62,6 +64,7 @@ def test_a_jump_ahead_is_followed_after_a_day() -> None:
     assert node.look(DAY / 2) == pytest.approx(61, abs=0.01)
 
 
+@pytest.mark.guarantee("clock-jumps")
 def test_a_jump_ahead_and_back_leaves_nothing() -> None:
     node = Node()
     node.look(DAY)
@@ -87,6 +90,7 @@ def test_a_clock_that_is_behind_is_followed() -> None:
     assert node.look(60) == pytest.approx(-5, abs=0.01)
 
 
+@pytest.mark.guarantee("node-off")
 def test_a_node_that_was_off_believes_a_day_at_once() -> None:
     node = Node()
     node.look(2 * DAY)
@@ -121,6 +125,7 @@ def left(directory: Path) -> list[str]:
     return sorted(path.stem for path in directory.glob("*.hoptui"))
 
 
+@pytest.mark.guarantee("clock-ahead")
 def test_a_daemon_started_with_a_clock_ahead_deletes_nothing(
     month: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +147,7 @@ def test_a_daemon_started_with_a_clock_ahead_deletes_nothing(
     assert left(month) == ["short"]
 
 
+@pytest.mark.guarantee("old-live-run")
 def test_a_live_run_is_restored_whatever_the_clock_says(tmp_path: Path) -> None:
     history = History(Addresses(tmp_path, tmp_path), RetentionLimits())
     for run, pid, exit_reason in (
@@ -163,6 +169,7 @@ def test_with_a_sound_clock_the_old_ones_go(month: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[" * 5000, b'{"boot": 1}'])
+@pytest.mark.guarantee("bad-clock-file")
 def test_a_damaged_file_counts_as_none(month: Path, raw: bytes) -> None:
     (month / NAME).write_bytes(raw)
     History(Addresses(month, month), RetentionLimits(keep_s=45 * DAY)).tidy(time.time() + 60 * DAY)

@@ -82,6 +82,7 @@ class Buffers(RuleBasedStateMachine):
         assert more == (len(newer) > 10)
 
 
+@pytest.mark.guarantee("rows-counted")
 def test_whatever_is_appended_is_kept_or_counted() -> None:
     machine = Buffers.TestCase
     machine.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)

@@ -125,6 +125,7 @@ def test_what_it_says_arrives(bench: Bench) -> None:
     assert sampler.problem is None
 
 
+@pytest.mark.guarantee("sampler-hangs")
 def test_a_silent_child_is_killed_and_replaced(bench: Bench) -> None:
     sampler = bench.host(SPEAKS + "time.sleep(600)")
     bench.hear(sampler, Sample)
@@ -244,6 +245,7 @@ def test_closing_leaves_no_process(bench: Bench) -> None:
     assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.guarantee("sampler-hangs")
 def test_a_gpu_that_hangs_is_left_alone_and_the_others_go_on(bench: Bench) -> None:
     sampler = bench.gpus()
     assert sources(bench.hear(sampler, Sample)) == ["gpu/GPU-a", "gpu/GPU-b"]

@@ -131,6 +131,7 @@ def test_a_file_that_makes_no_sense_tells_nothing(path: Path, raw: str) -> None:
     assert sockets.metrics_left_behind(path) == ""
 
 
+@pytest.mark.guarantee("sockets-removed")
 def test_a_deleted_lock_is_made_again(node: TestNode) -> None:
     impatient_daemon(node)
     pid = node.daemon_pid()
@@ -147,6 +148,7 @@ def test_a_deleted_directory_is_made_again(node: TestNode) -> None:
     assert node.viewer().state().pid == pid
 
 
+@pytest.mark.guarantee("sockets-removed")
 def test_a_daemon_whose_lock_another_one_has_ends(node: TestNode) -> None:
     """It must leave no second daemon, and the recording of a live run must have one writer."""
     impatient_daemon(node, tick_s=0.6, still_tick_s=0.6, latest_tick_s=0.6)

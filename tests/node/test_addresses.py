@@ -27,6 +27,7 @@ def refusal(directory: Path, *, create: bool = True) -> str:
     return str(error.value)
 
 
+@pytest.mark.guarantee("private-directory")
 def test_the_directory_is_made_for_the_user_alone_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -58,6 +59,7 @@ def test_without_create_nothing_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("create", [True, False])
+@pytest.mark.guarantee("private-directory")
 def test_a_symlink_is_refused_even_to_a_good_directory(tmp_path: Path, create: bool) -> None:
     (tmp_path / "good").mkdir(mode=0o700)
     link = tmp_path / "link"
@@ -73,6 +75,7 @@ def test_a_dangling_symlink_is_refused_and_not_followed(tmp_path: Path, golden: 
     golden(refusal(link), normalize={re.escape(str(tmp_path)): ""})
 
 
+@pytest.mark.guarantee("private-directory")
 def test_a_directory_open_to_others_is_refused(tmp_path: Path, golden: Golden) -> None:
     directory = tmp_path / "a"
     directory.mkdir()
@@ -90,6 +93,7 @@ def test_a_file_is_refused(tmp_path: Path, golden: Golden) -> None:
     golden(f"{refusal(file)}\n{refusal(file / 'b')}\n", normalize={re.escape(str(tmp_path)): ""})
 
 
+@pytest.mark.guarantee("private-directory")
 def test_somebody_elses_directory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:

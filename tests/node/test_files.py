@@ -35,6 +35,7 @@ def test_new_files_follow_the_umask(tmp_path: Path) -> None:
     assert modes(tmp_path) == {"out": 0o640}
 
 
+@pytest.mark.guarantee("written-files")
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text("before")
@@ -43,6 +44,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("out", "before")]
 
 
+@pytest.mark.guarantee("written-files")
 def test_names_cannot_be_guessed_and_links_are_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")

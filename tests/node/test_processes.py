@@ -208,6 +208,7 @@ def test_a_uid_has_a_name_or_is_a_number() -> None:
 @pytest.mark.parametrize(
     ("link", "whose"), [("pid:[4026531836]", "machine"), ("pid:[4026532281]", "container"), ("", "unknown")]
 )
+@pytest.mark.guarantee("peer-user")
 def test_the_kernel_tells(tmp_path: Path, link: str, whose: str) -> None:
     (tmp_path / "self/ns").mkdir(parents=True)
     if link:

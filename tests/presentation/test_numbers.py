@@ -137,6 +137,7 @@ def test_no_wall_time_is_unknown() -> None:
 
 
 @given(st.text())
+@pytest.mark.guarantee("clean-text")
 def test_clean_text_cannot_move_the_cursor(foreign: str) -> None:
     cleaned = numbers.clean(foreign)
     assert cleaned.isprintable()
@@ -206,6 +207,7 @@ def test_counts() -> None:
 HOSTILE = "a\x1b]0;x\x07\x9b2J\u202eb\U000e0001\r"
 
 
+@pytest.mark.guarantee("clean-text")
 def test_json_has_no_character_that_a_terminal_obeys() -> None:
     text = msgspec.json.encode({HOSTILE: [HOSTILE]}).decode()
     shown = numbers.escaped(text)
@@ -214,6 +216,7 @@ def test_json_has_no_character_that_a_terminal_obeys() -> None:
     assert numbers.escaped('{"a":"é 世"}') == '{"a":"é 世"}'
 
 
+@pytest.mark.guarantee("clean-text")
 def test_lines_of_data_on_a_terminal_move_nothing() -> None:
     assert numbers.plain("a,b\n1,2\n") == "a,b\n1,2\n"
     shown = numbers.plain(f"x\n{HOSTILE}\n")

@@ -175,6 +175,7 @@ def test_a_knobs_value_keeps_its_type(value: bool | int | float | str) -> None:
         ("fetch", "malformed"),
     ],
 )
+@pytest.mark.guarantee("message-limits")
 def test_bad_messages_are_told_apart(body: object, code: str) -> None:
     assert code_of(codec.from_viewer, msgspec.msgpack.encode(body)) == code
 
@@ -220,6 +221,7 @@ class NotDecoded:
 @pytest.mark.parametrize(
     ("decoder", "limit"), [(codec.from_run, MAX_BYTES), (codec.from_viewer, MAX_VIEWER_BYTES)]
 )
+@pytest.mark.guarantee("message-limits")
 def test_limits_act_before_anything_is_decoded(
     decoder: codec.Decoder[object], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

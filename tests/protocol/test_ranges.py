@@ -30,12 +30,14 @@ REFUSED: dict[str, messages.FromRun] = {
 
 
 @pytest.mark.parametrize("message", REFUSED.values(), ids=REFUSED)
+@pytest.mark.guarantee("number-range")
 def test_a_number_out_of_range_is_refused(message: messages.FromRun) -> None:
     with pytest.raises(WireError) as error:
         codec.from_run([codec.encode(message)])
     assert error.value.code == "malformed"
 
 
+@pytest.mark.guarantee("number-range")
 def test_a_viewer_is_held_to_it_too() -> None:
     with pytest.raises(WireError):
         codec.from_viewer([codec.encode(messages.Fetch(id=INT64))])

@@ -129,6 +129,7 @@ def full_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.guarantee("full-disk")
 def test_a_full_disk_loses_nothing_and_recovers(path: Path, boot: Boot, rows: MakeRows) -> None:
     with Recording.create(path, boot=boot) as recording:
         recording.append(rows(300))
@@ -201,6 +202,7 @@ def test_a_close_that_cannot_flush_says_so_and_closes(
     assert [file.name for file in path.parent.iterdir()] == ["r1.hoptui"]
 
 
+@pytest.mark.guarantee("full-disk")
 def test_what_waits_is_bounded_and_the_oldest_goes_first(rows: MakeRows) -> None:
     hundred = 4 * 8 * 100  # bytes of t, step, x and y of 100 rows
     pending = Pending(max_bytes=3 * hundred, max_records=2)

@@ -57,6 +57,9 @@ def reported(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.guarantee("hostile-file")
+@pytest.mark.guarantee("decompression")
+@pytest.mark.guarantee("cell-type")
 def test_a_hostile_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
     path = hostile_files.make(tmp_path / "rec01.hoptui", name)
     if name not in OF_THE_RUN:
@@ -74,6 +77,7 @@ def test_a_hostile_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["trigger", "meta_other", "extra_index", "no_table"])
+@pytest.mark.guarantee("hostile-writer")
 def test_a_writer_does_not_touch_a_file_with_another_schema(name: str, tmp_path: Path) -> None:
     path = hostile_files.make(tmp_path / "rec01.hoptui", name)
     before = path.read_bytes()
@@ -81,6 +85,7 @@ def test_a_writer_does_not_touch_a_file_with_another_schema(name: str, tmp_path:
     assert path.read_bytes() == before
 
 
+@pytest.mark.guarantee("endless-statement")
 def test_a_statement_without_an_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MOST_STATEMENT_S", 0.02)
     with closing(sqlite3.connect(":memory:", factory=limits.ReaderConnection)) as db:
@@ -89,6 +94,7 @@ def test_a_statement_without_an_end_is_stopped(tmp_path: Path, monkeypatch: pyte
                 db.execute(f"{hostile_files.ENDLESS} count(*) FROM n").fetchone()
 
 
+@pytest.mark.guarantee("decompression")
 def test_more_content_than_bytes_is_refused() -> None:
     found = limits.bounded(iter([("x" * 60,), (b"y" * 60, 5)]), 100)
     assert next(found) == ("x" * 60,)

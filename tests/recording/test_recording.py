@@ -254,6 +254,7 @@ def test_remembered_values_keep_their_type_and_are_replaced(recording: Recording
         assert (reader.recall("run"), reader.recall("epoch"), reader.recall("other")) == (b"new", "12", None)
 
 
+@pytest.mark.guarantee("private-recordings")
 def test_file_and_directory_are_for_the_user_alone(recording: Recording, path: Path, rows: MakeRows) -> None:
     recording.append(rows(3))
     recording.flush()

@@ -19,6 +19,7 @@ from tests import factories
 MakeRows = Callable[..., Columns]
 
 
+@pytest.mark.guarantee("unwritable")
 def test_a_poison_record_is_put_aside_and_the_rest_is_written(
     recording: Recording, path: Path, rows: MakeRows
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_poison_record_is_put_aside_and_the_rest_is_written(
         assert reader.recall("sound") == "value"
 
 
+@pytest.mark.guarantee("unwritable")
 def test_a_poison_row_is_put_aside(
     recording: Recording, rows: MakeRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +67,7 @@ def test_a_poison_row_is_put_aside(
 
 
 @pytest.mark.parametrize("table", ["arrivals", "blocks"])
+@pytest.mark.guarantee("damaged-rows")
 def test_damage_in_old_rows_does_not_stop_new_ones(
     table: str, path: Path, boot: Boot, rows: MakeRows
 ) -> None:

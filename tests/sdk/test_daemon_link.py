@@ -199,6 +199,7 @@ def _told(wire: Wire) -> list[tuple[str, str]]:
     return [(m.id, m.stage) for m in wire.sent if isinstance(m, messages.Outcome)]
 
 
+@pytest.mark.guarantee("full-socket")
 def test_outcomes_that_the_socket_refuses_are_sent_later_in_order(link: DaemonLink, tmp_path: Path) -> None:
     wire = Wire()
     _welcome(link, wire, 7)

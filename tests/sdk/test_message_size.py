@@ -29,6 +29,7 @@ def _knobs(count: int, description: int) -> tuple[KnobState, ...]:
     description=st.sampled_from([0, 100, 2000]),
     units=st.sampled_from([0, 100, 40_000]),
 )
+@pytest.mark.guarantee("run-size")
 def test_a_declaration_fits_and_says_what_is_left_out(count: int, description: int, units: int) -> None:
     if count * description > 20_000_000:
         count //= 10
@@ -77,6 +78,7 @@ for i in run.iterations():
 """
 
 
+@pytest.mark.guarantee("run-size")
 def test_a_run_with_very_many_described_knobs_is_there_and_says_what_is_left_out(node: TestNode) -> None:
     node.start(WIDE)
     viewer = node.viewer()

@@ -67,6 +67,7 @@ def test_off_is_the_same_loop_without_a_trace(node: TestNode) -> None:
 
 
 @pytest.mark.parametrize("obstacle", ["open to others", "state", "too long", "relative"])
+@pytest.mark.guarantee("no-daemon")
 def test_no_daemon_possible_is_one_warning(node: TestNode, obstacle: str) -> None:
     directory = node.where.directory
     if obstacle == "relative":
@@ -87,6 +88,7 @@ def test_no_daemon_possible_is_one_warning(node: TestNode, obstacle: str) -> Non
     assert not node.daemon_pid()
 
 
+@pytest.mark.guarantee("no-daemon")
 def test_a_daemon_that_cannot_start_is_one_warning(node: TestNode) -> None:
     script = """
 import time, sys, hoptui
@@ -156,6 +158,7 @@ for i in run.iterations(10):
         assert list(rows.column("i")) == list(range(10))
 
 
+@pytest.mark.guarantee("daemon-hangs")
 def test_exit_is_quick_beside_a_stopped_daemon(node: TestNode) -> None:
     script = LOOP.replace("print(total)", "import time; time.sleep(1.0); print('x', flush=True)")
     node.daemon()
@@ -171,6 +174,7 @@ def test_exit_is_quick_beside_a_stopped_daemon(node: TestNode) -> None:
         os.kill(node.daemon_pid(), signal.SIGCONT)
 
 
+@pytest.mark.guarantee("forked-child")
 def test_a_forked_child_is_silent_and_holds_no_connection(node: TestNode) -> None:
     script = """
 import os, sys, time, hoptui
@@ -210,6 +214,7 @@ for i in run.iterations():
     assert not [e for e in delta.events if "child" in e.text]
 
 
+@pytest.mark.guarantee("daemon-hangs")
 def test_memory_is_flat_beside_a_stopped_daemon(node: TestNode) -> None:
     script = """
 import sys, time, hoptui, psutil, json
@@ -262,6 +267,7 @@ for i in run.iterations():
     assert (outcome.stage, outcome.effective) == ("applied", 5)
 
 
+@pytest.mark.guarantee("link-fails")
 def test_the_link_gives_up_after_errors_and_training_goes_on(node: TestNode) -> None:
     script = """
 import time, hoptui
@@ -280,6 +286,7 @@ print("done", run._core.state.alive)
     assert "planted" in err
 
 
+@pytest.mark.guarantee("second-process")
 def test_a_second_process_of_a_live_run_becomes_a_run_of_its_own(node: TestNode) -> None:
     script = """
 import sys, json, time, hoptui
@@ -328,6 +335,7 @@ processes.start_daemon = lambda where: print("started one", flush=True)
     until(lambda: again.vital(again.run().run).state == "live", what="the run to come back")
 
 
+@pytest.mark.guarantee("private-recordings")
 def test_traces_go_next_to_the_recordings_in_a_private_directory(
     node: TestNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ report(seen=seen, id=run.id, nonce=run._core.state.nonce, operations=ranks.opera
     assert first["operations"] == second["operations"] == 4 + 4
 
 
+@pytest.mark.guarantee("rank-fails")
 def test_what_fails_on_one_rank_is_undone_on_the_other() -> None:
     first, second = both(
         """

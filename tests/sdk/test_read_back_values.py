@@ -49,6 +49,7 @@ def restored(state: messages.RunState, record: messages.CommandRecord) -> Any:
 
 @settings(max_examples=60, deadline=None)
 @given(VALUES)
+@pytest.mark.guarantee("value-survives")
 def test_whatever_is_read_back_survives_or_is_refused(value: KnobValue) -> None:
     start: KnobValue = {"bool": True, "int": 1, "float": 0.5, "str": "a"}[kind_of(value)]  # type: ignore[assignment]
     knob = live(start, value)

@@ -57,6 +57,7 @@ def test_the_run_says_why_another_value_is_in_effect(run: Run) -> None:
     assert [outcome.code for outcome in done] == ["not_as_asked", "", "not_as_asked"]
 
 
+@pytest.mark.guarantee("setter-raises")
 def test_a_setter_that_raises_is_undone(run: Run) -> None:
     held = []
 
@@ -127,6 +128,7 @@ def test_expired(run: Run) -> None:
     assert knob.value == 0
 
 
+@pytest.mark.guarantee("declared-only")
 def test_checkpoint_needs_a_handler_and_tells_the_path(run: Run) -> None:
     assert send(run, "checkpoint")[0].code == "unsupported"
     run.on_checkpoint(lambda: "/somewhere/step_3.pt")

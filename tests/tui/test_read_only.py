@@ -17,6 +17,7 @@ RUN = "3f2a9c10"
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+@pytest.mark.guarantee("read-only")
 def test_a_run_is_shown_and_no_key_steers_it(
     scene: MakeScene, play: Play, read: Read, size: tuple[int, int]
 ) -> None:

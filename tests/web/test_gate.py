@@ -19,6 +19,7 @@ from tests.golden import Golden
 Script = Callable[[TestClient[Any, Any], Dashboards], Awaitable[None]]
 
 
+@pytest.mark.guarantee("browser-gate")
 def test_a_token_opens_once_and_the_next_one_is_another() -> None:
     gate = Gate()
     first = gate.token
@@ -37,6 +38,7 @@ def test_loopback_by_any_port_is_served(host: str) -> None:
     assert refusal({"Host": host, "Origin": f"http://{host}"}, websocket=True) == ""
 
 
+@pytest.mark.guarantee("browser-gate")
 def test_any_other_name_is_turned_away(golden: Golden) -> None:
     hosts = ("", "gpu07:8765", "evil.example", "127.0.0.1.evil.example", "[::1", "user@evil")
     [sentence] = {refusal({"Host": host}, websocket=False) for host in hosts}
@@ -44,6 +46,7 @@ def test_any_other_name_is_turned_away(golden: Golden) -> None:
     golden(sentence)
 
 
+@pytest.mark.guarantee("browser-gate")
 def test_a_page_elsewhere_opens_no_websocket(golden: Golden) -> None:
     host = {"Host": "localhost:8765"}
     origins = ("null", "http://localhost:1", "https://localhost:8765", "http://evil.example")
@@ -115,6 +118,7 @@ def test_a_forwarded_port_is_the_one_that_the_page_names() -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/?token=", "/?token=guess", "/ws", "/static/", "/guess/", "/guess/ws"]
 )
+@pytest.mark.guarantee("browser-gate")
 def test_without_the_token_there_is_nothing(path: str) -> None:
     async def script(client: TestClient[Any, Any], dashboards: Dashboards) -> None:
         assert (await client.get(path)).status in (403, 404)

@@ -213,6 +213,7 @@ def test_no_dashboard_outlives_the_server(
     assert psutil.wait_procs(left, timeout=20)[1] == []
 
 
+@pytest.mark.guarantee("browser-gate")
 def test_leaving_the_dashboard_ends_the_tab_and_not_the_server(
     node: TestNode, serve: Callable[..., Served]
 ) -> None:
