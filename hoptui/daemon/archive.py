@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -96,6 +96,7 @@ class ResultsFile:
 
 TIDY_S = 600.0
 JOBS = 20_000
+"""Of rows, events and commands. There may be as many more that open, close and read recordings."""
 MANY = 1000
 """This many jobs wake the thread early."""
 REFUSED_SHOWN_S = 60.0
@@ -126,6 +127,7 @@ class Archive:
         self._confirmed: list[tuple[str, Callable[[], None]]] = []  # in the thread
         self._restored = threading.Event()
         self._refused, self._refused_at = 0, -REFUSED_SHOWN_S
+        self._missing: Counter[str] = Counter()  # what was refused, by run; not yet known to the thread
         self._failed, self._failed_at, self._failed_as = 0, -REFUSED_SHOWN_S, ""
         self._unrestored = self._ended = ""
 
@@ -150,11 +152,11 @@ class Archive:
         """Store rows in the recordings of these runs."""
         wanted = tuple(runs)
         if wanted:
-            self._put(lambda: self._history.append(wanted, parts))
+            self._add(lambda: self._history.append(wanted, parts), wanted, sum(map(len, parts)))
 
     def run(self, known: KnownRun, node: NodeState) -> None:
         """Store the state of a run. Opens its recording if it is the first."""
-        self._put(lambda: self._history.remember(known, node), now=True)
+        self._put(lambda: self._history.remember(known, node), now=True, most=2 * JOBS)
 
     def node(self, state: NodeState, runs: Iterable[str]) -> None:
         """Store a new state of the node in the recordings of these runs."""
@@ -164,12 +166,12 @@ class Archive:
 
     def event(self, event: Event, runs: Iterable[str]) -> None:
         wanted = (event.run,) if event.run else tuple(runs)
-        self._put(lambda: self._history.event(wanted, event))
+        self._add(lambda: self._history.event(wanted, event), wanted, 1)
 
     def command(self, record: CommandRecord) -> None:
         """Store a command. If it has just changed the run, it is written at once, in case the daemon is
         killed."""
-        self._put(lambda: self._history.command(record))
+        self._add(lambda: self._history.command(record), (record.run,), 1)
         if record.stage in CHANGED and record.measured is None:
             self.keep(record.run)
 
@@ -198,8 +200,8 @@ class Archive:
         self._put(lambda: self._results(identity, self._answer(query, live)), now=True)
 
     def finish(self, run: str) -> None:
-        """The run has exited: close its recording."""
-        self._put(lambda: self._history.close(run), now=True)
+        """The run has exited: close its recording once all is written."""
+        self._put(lambda: self._history.finish(run), now=True, most=2 * JOBS)
 
     def flushed(self, source: str) -> int:
         """Return the stamp of the newest row of a source on disk, 0 if there is none."""
@@ -225,13 +227,23 @@ class Archive:
         """Return the reason why this run's history is not being kept, "" if it is."""
         return self._history.problem_of(run)
 
-    def _put(self, job: Callable[[], None], *, now: bool = False) -> None:
-        if len(self._jobs) >= JOBS or self._ended:
+    def _add(self, job: Callable[[], None], runs: Iterable[str], count: int) -> None:
+        """Put a job that stores `count` rows, events or commands of each of these runs. Count them if it is
+        refused."""
+        if self._missing and len(self._jobs) < JOBS:
+            missing, self._missing = self._missing, Counter()
+            self._put(lambda: self._history.lose(missing))
+        if not self._put(job):
+            self._missing.update(dict.fromkeys(runs, count))
+
+    def _put(self, job: Callable[[], None], *, now: bool = False, most: int | None = None) -> bool:
+        if len(self._jobs) >= (most or JOBS) or self._ended:
             self._refused, self._refused_at = self._refused + 1, time.monotonic()
-            return
+            return False
         self._jobs.append(job)
         if now or len(self._jobs) == MANY:
             self._wake.set()
+        return True
 
     # in the thread ------------------------------------------------------------------------------------------
 

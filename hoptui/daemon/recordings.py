@@ -11,9 +11,10 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from hoptui.daemon.recording_writer import RecordingWriter
 from hoptui.daemon.retention_clock import RetentionClock
 from hoptui.domain.columns import Columns, run_of
 from hoptui.node.addresses import AddressError, Addresses, secure
@@ -96,16 +97,9 @@ class RecordedRun:
     counters: dict[str, float]
 
 
-@dataclass
-class _Open:
-    recording: Recording
-    recorded: set[str] = field(default_factory=set)
-    problem: str = ""
-    lost: str = ""
-    node: bytes = b""
-
-
 LONGEST_ID = 64
+MOST_ENDED = 16
+"""Runs that have exited and whose recordings still wait for the disk."""
 
 
 class History:
@@ -117,29 +111,26 @@ class History:
     def __init__(self, where: Addresses, limits: RetentionLimits) -> None:
         self._where = where
         self._limits = limits
-        self._open: dict[str, _Open] = {}
-        self._unopened: dict[str, tuple[KnownRun, NodeState]] = {}
+        self._open: dict[str, RecordingWriter] = {}
+        self._nodes: dict[str, bytes] = {}  # by run: the newest state of the node
+        self._unrecorded: dict[str, tuple[int, str]] = {}  # by run: what its file does not count, in words
         self._clock = RetentionClock(where.state)
         self._aside: dict[Path, str] = {}
         self.flushed: dict[str, int] = {}
-        self._unopened_because = ""
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The runs whose recordings are open."""
+        """The runs whose recordings are written."""
         return tuple(self._open)
 
     @property
     def problem(self) -> str:
-        if self._unopened:
-            return self._unopened_because
-        return next(filter(None, (opened.problem or opened.lost for opened in self._open.values())), "")
+        ended = (sentence for _, sentence in self._unrecorded.values())
+        return next(filter(None, (*(writer.problem for writer in self._open.values()), *ended)), "")
 
     def problem_of(self, run: str) -> str:
-        if run in self._unopened:
-            return self._unopened_because
-        found = self._open.get(run)
-        return found.problem or found.lost if found else ""
+        writer = self._open.get(run)
+        return writer.problem if writer is not None else self._unrecorded.get(run, (0, ""))[1]
 
     def restore(self) -> list[RecordedRun]:
         """Return the contents of the recordings of the last day, and of runs whose process lives.
@@ -190,98 +181,83 @@ class History:
     # writing
 
     def remember(self, known: KnownRun, node: NodeState) -> None:
-        """Store the state of a run and its node. Opens its recording if needed, and retries with each
-        flush."""
+        """Store the state of a run and its node. Opens its recording, or retries with each flush."""
         run = known.state.run
-        opened = self._open.get(run)
-        new = opened is None
-        if opened is None:
-            try:
-                secure(self._where.state)
-                recording = Recording.create(self._where.recording(run))
-            except (AddressError, RecordingError) as error:
-                if run not in self._unopened:
-                    log.warning("history is not being kept: %s", error)
-                self._unopened[run] = known, node
-                self._unopened_because = str(error)
-                return
-            self._unopened.pop(run, None)
-            opened = self._open[run] = _Open(recording)
-        opened.recording.remember(RUN, stored_json.encode(known))
+        writer = self._open.get(run)
+        new = writer is None
+        if writer is None:
+            writer = self._open[run] = RecordingWriter(self._where.recording(run))
+            writer.lose(self._unrecorded.pop(run, (0, ""))[0])
+        writer.ended = False
+        writer.remember(RUN, stored_json.encode(known))
         self.node((run,), node)
         if new:  # write at once, so that the recording names its run even if the daemon is killed
-            self._flush(opened)
+            self._flush(writer)
 
     def node(self, runs: Iterable[str], state: NodeState) -> None:
         """Store the node's state."""
-        for run in self._unopened.keys() & set(runs):
-            self._unopened[run] = self._unopened[run][0], state
         raw = encode_node(state)
-        for opened in self._of(runs):
-            if raw != opened.node:
-                opened.node = raw
-                opened.recording.remember(NODE, raw)
+        for run in self._open.keys() & set(runs):
+            if raw != self._nodes.get(run):
+                self._nodes[run] = raw
+                self._open[run].remember(NODE, raw)
 
     def append(self, runs: Iterable[str], parts: Sequence[Columns]) -> None:
-        for opened in self._of(runs):
-            for columns in parts:
-                opened.recording.append(columns)
-                opened.recorded.add(columns.source)
+        for writer in self._of(runs):
+            writer.append(parts)
 
     def event(self, runs: Iterable[str], event: Event) -> None:
-        for opened in self._of(runs):
-            opened.recording.event(event)
+        for writer in self._of(runs):
+            writer.event(event)
 
     def command(self, record: CommandRecord) -> None:
-        for opened in self._of((record.run,)):
-            opened.recording.command(record)
+        for writer in self._of((record.run,)):
+            writer.command(record)
+
+    def lose(self, counts: Mapping[str, int]) -> None:
+        """Count what was lost on its way here, by run."""
+        for run in self._open.keys() & counts.keys():
+            self._open[run].lose(counts[run])
 
     def flush(self) -> None:
         """Write waiting data to disk, and keep each recording within its limit."""
-        for known, node in list(self._unopened.values()):
-            self.remember(known, node)
-        for opened in self._open.values():
-            self._flush(opened)
+        for run, writer in list(self._open.items()):
+            if self._flush(writer) and writer.ended:
+                self.close(run)
 
     def keep(self, run: str) -> None:
         """Write waiting data of one run to disk."""
-        for opened in self._of((run,)):
-            self._flush(opened)
+        for writer in self._of((run,)):
+            self._flush(writer)
 
-    def _flush(self, opened: _Open) -> None:
-        recording = opened.recording
-        try:
-            recording.flush()
-            if recording.used_bytes > self._limits.run_bytes:
-                recording.thin(self._limits.run_bytes)
-        except RecordingError as error:
-            if opened.problem != error.reason:
-                log.warning("history is not being kept: %s", error.reason)
-            opened.problem = error.reason
-            return
-        if opened.problem:
-            log.warning("history is being kept again in %s", recording.path)
-            opened.problem = ""
-        lost = recording.dropped + recording.refused
-        if lost:
-            why = recording.refused_because or "they could not be written for too long"
-            said = f"{lost} rows, events or commands are missing in {recording.path}: {why}"
-            if said != opened.lost:
-                log.warning("%s", said)
-            opened.lost = said
-        for source in opened.recorded:
-            self.flushed[source] = max(recording.last_t(source), self.flushed.get(source, 0))
+    def _flush(self, writer: RecordingWriter) -> bool:
+        written = writer.flush(self._limits.run_bytes)
+        if written and writer.recording is not None:
+            for source in writer.sources:
+                self.flushed[source] = max(writer.recording.last_t(source), self.flushed.get(source, 0))
+        return written
+
+    def finish(self, run: str) -> None:
+        """The run has exited: close its recording as soon as all is written."""
+        for writer in self._of((run,)):
+            writer.ended = True
+            if self._flush(writer):
+                self.close(run)
+        ended = [run for run, writer in self._open.items() if writer.ended]
+        for run in ended[: max(0, len(ended) - MOST_ENDED)]:
+            self.close(run)
 
     def close(self, run: str) -> None:
-        """Close a recording, after the end of its run or of the daemon."""
-        self._unopened.pop(run, None)
-        opened = self._open.pop(run, None)
-        if opened is None:
+        """Close a recording now, after the end of its run or of the daemon. What cannot be written is
+        lost."""
+        writer = self._open.pop(run, None)
+        self._nodes.pop(run, None)
+        if writer is None:
             return
-        try:
-            opened.recording.close()
-        except RecordingError as error:
-            log.warning("the end of a recording is lost: %s", error.reason)
+        self._flush(writer)
+        if lost := writer.close():
+            self._unrecorded[run] = lost, writer.problem
+            self._unrecorded = dict(list(self._unrecorded.items())[-RESTORED:])
 
     def tidy(self, now: float) -> None:
         """Remove the oldest recordings beyond the limits, never one that may be written.
@@ -313,7 +289,7 @@ class History:
                     found.append(path.stat().st_mtime)
         return found
 
-    def _of(self, runs: Iterable[str]) -> list[_Open]:
+    def _of(self, runs: Iterable[str]) -> list[RecordingWriter]:
         return [self._open[run] for run in runs if run in self._open]
 
     # reading
@@ -344,14 +320,14 @@ class History:
     def _recording_of(self, query: Query) -> tuple[Recording | None, bool]:
         """Return the recording that has the source, and whether it was opened only for this query."""
         run = query.run or run_of(query.source)
-        if run in self._open:
+        if run in self._open and self._open[run].recording is not None:
             return self._open[run].recording, False
         if run:
             path = self._where.recording(run)
             if not _plain(run) or not path.exists():
                 return None, False
             return Recording.open(path, boot=this_boot()), True
-        having = (o.recording for o in self._open.values() if query.source in o.recorded)
+        having = (w.recording for w in self._open.values() if query.source in w.sources)
         return next(having, None), False
 
 

@@ -212,6 +212,10 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(self._parts or self.events or self.commands or self.remembered)
 
+    def __len__(self) -> int:
+        """Number of rows, events and commands."""
+        return sum(map(len, self._parts)) + len(self.events) + len(self.commands)
+
     def add(self, columns: Columns) -> None:
         """Add rows that are newer than all earlier rows of their source."""
         self._parts.append(columns)
@@ -244,10 +248,20 @@ class Pending:
         """Return the rows of one source, oldest first."""
         return [part for part in self._parts if part.source == source]
 
-    def clear(self) -> None:
-        """Remove everything after a successful flush. The count of dropped items stays."""
+    def take_rows(self) -> list[Columns]:
+        """Remove all rows and return them, oldest first."""
+        taken = list(self._parts)
         self._parts.clear()
         self._bytes = 0
+        return taken
+
+    def clear(self) -> None:
+        """Remove everything after a successful flush. The count of dropped items stays."""
+        self.take_rows()
+        self.clear_records()
+
+    def clear_records(self) -> None:
+        """Remove everything but rows."""
         self.events.clear()
         self.commands.clear()
         self.remembered.clear()

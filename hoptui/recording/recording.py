@@ -45,7 +45,8 @@ class Recording:
     Appended data waits in memory for `flush`. Every reading method sees it at once, flushed or not. A failed
     flush keeps the waiting data, and the next flush tries again. Beyond a bound, the oldest items are
     discarded and counted in `dropped`. Flushed data survives a SIGKILL of the writer. What no file can hold,
-    such as a number of more than 64 bits, is left out and counted in `refused`.
+    such as a number of more than 64 bits, is left out and counted in `refused`. The file has the sum, as
+    `missing`.
 
     Stamps are on the caller's clock. A writer uses this boot's monotonic nanoseconds; stamps of an earlier
     boot lie in the past and may be negative. A reader uses the recording's own clock (see `ingest`)
@@ -61,9 +62,10 @@ class Recording:
         self._tables = Tables(path, db)
         self._records = Records(path, db)
         self._frame = frame
-        self._writable = lock is not None
+        self._writer = self._writable = lock is not None
         self._pending = Pending()
         self.refused, self.refused_because = 0, ""
+        self._lost = self._counted = 0
         self._newest: dict[str, int] = {}  # source -> stored stamp of its newest row, flushed or waiting
 
     @classmethod
@@ -81,11 +83,13 @@ class Recording:
         try:
             with damage_named(path), transaction(db):
                 frame = ingest.enter_boot(db, boot or ingest.this_boot())
+            recording = cls(path, db, frame, lock=lock)
+            recording._lost = recording._counted = recording._counted_missing()
+            return recording
         except BaseException:
             db.close()
             os.close(lock)
             raise
-        return cls(path, db, frame, lock=lock)
 
     @classmethod
     def open(cls, path: Path, *, boot: Boot | None = None, still: bool = False) -> Recording:
@@ -149,7 +153,7 @@ class Recording:
         Raises:
             RecordingError: the disk is full or failing; the data still waits.
         """
-        if not self._pending:
+        if not self._pending and not self.unrecorded:
             return
         with errors_named(self.path):
             try:
@@ -160,14 +164,17 @@ class Recording:
                     self._records.add_events(self._pending.events.values())
                     self._records.add_commands(self._pending.commands.values())
                     self._records.remember(self._pending.remembered)
+                    self._records.remember({_MISSING: str(self.missing)} if self.unrecorded else {})
             except UNWRITABLE:
                 before = self.refused
                 try:
                     with transaction(self._db):
                         self._write_one_by_one()
+                        self._records.remember({_MISSING: str(self.missing)})
                 except BaseException:
                     self.refused = before  # nothing is written yet, and all of it waits
                     raise
+        self._counted = self.missing
         self._pending.clear()
 
     def _write_one_by_one(self) -> None:
@@ -244,7 +251,28 @@ class Recording:
         """Number of rows, events and commands lost because they could not be flushed for too long."""
         return self._pending.dropped
 
+    def lose(self, count: int) -> None:
+        """Count rows, events or commands that were lost before they could be added."""
+        self._lost += count
+
+    @property
+    def unwritten(self) -> int:
+        """Number of rows, events and commands that wait for a flush."""
+        return len(self._pending)
+
+    @property
+    def unrecorded(self) -> int:
+        """How many of `missing` the file of this writer does not count yet."""
+        return self.missing - self._counted
+
     # reading
+
+    @property
+    def missing(self) -> int:
+        """Number of rows, events and commands that came and are not in this recording, whoever wrote it."""
+        if self._writer:
+            return self._lost + self.dropped + self.refused
+        return self._counted_missing()
 
     @property
     def wall_offset_ns(self) -> int:
@@ -385,6 +413,10 @@ class Recording:
 
     # internals
 
+    def _counted_missing(self) -> int:
+        with damage_named(self.path):
+            return max(0, limits.stamp(int(self.recall(_MISSING) or 0)))
+
     def _check_writable(self) -> None:
         if not self._writable:
             raise RecordingError(f"{self.path} is not open for writing")
@@ -418,6 +450,7 @@ class Recording:
 
 
 _THINNED = "thinned_before"  # key in `meta`; the value is a stored stamp as text
+_MISSING = "missing"  # the value is a number as text
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 

@@ -157,7 +157,9 @@ def test_the_problem_of_one_run_is_not_cleared_by_another(tmp_path: Path) -> Non
     def full() -> None:
         raise RecordingError("the disk is full")
 
-    history._open["r"].recording.flush = full  # type: ignore[method-assign]
+    recording = history._open["r"].recording
+    assert recording is not None
+    recording.flush = full  # type: ignore[method-assign]
     history.flush()
     other = structs.replace(KNOWN, state=structs.replace(STATE, run="other"))
     history.remember(other, NODE)

@@ -217,10 +217,10 @@ def test_jobs_that_were_refused_are_told_for_a_minute(
     archive = Archive(
         Addresses(tmp_path, tmp_path), RetentionLimits(), lambda *_: None
     )  # its thread takes nothing
-    archive.finish("a")
+    archive.keep("a")
     assert archive.problem == ""
-    archive.finish("b")
-    archive.finish("c")
+    archive.keep("b")
+    archive.keep("c")
     assert archive.problem == "the disk did not keep up: 2 jobs were refused, the last less than a minute ago"
     now += REFUSED_SHOWN_S
     assert archive.problem == ""

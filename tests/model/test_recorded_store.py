@@ -426,3 +426,15 @@ def test_without_directories_there_is_nothing_older(tmp_path: Path, monkeypatch:
 
 def test_they_are_read_oldest_first() -> None:
     assert [record.id for record in recorded_commands(write_commands("a", 3))] == ["a0", "a1", "a2"]
+
+
+def test_what_is_missing_in_a_recording_is_shown(tmp_path: Path) -> None:
+    path = write(tmp_path / f"{ID}.hoptui")
+    with Recording.create(path) as writer:
+        writer.lose(7)
+        writer.event(EVENTS[0])
+    with Recording.open(path) as recording:
+        assert recording.missing == 7
+        shown = RecordedStore(recording).run(ID)
+        assert shown is not None
+        assert shown.recording == "7 rows, events or commands are missing"

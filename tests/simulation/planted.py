@@ -404,12 +404,12 @@ def _twice() -> list[Patch]:
 @defect("the last rows of a run are not written")
 def _no_close() -> list[Patch]:
     def close(self: Any, run: str) -> None:
-        opened = self._open.pop(run, None)
-        if opened is not None:
-            opened.recording._pending.clear()
-            opened.recording.close()
+        writer = self._open.pop(run, None)
+        if writer is not None and writer.recording is not None:
+            writer.recording._pending.clear()
+            writer.recording.close()
 
-    return [(recordings.History, "close", close)]
+    return [(recordings.History, "close", close), (recordings.History, "finish", close)]
 
 
 # viewers ----------------------------------------------------------------------------------------------------

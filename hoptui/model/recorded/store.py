@@ -405,7 +405,10 @@ class RecordedStore:
 def _known_run(recording: Recording) -> RunState:
     """Return the last known state of the run, `NO_RUN` in a recording of a node alone."""
     known = library.known_run(recording)
-    return NO_RUN if known is None else known.state
+    if known is None:
+        return NO_RUN
+    lost = f"{recording.missing} rows, events or commands are missing" if recording.missing else ""
+    return structs.replace(known.state, recording=lost)
 
 
 def _span(recording: Recording, commands: Sequence[CommandRecord]) -> tuple[int, int]:

@@ -1,0 +1,170 @@
+"""Writes the recording of one run, and keeps in memory what the disk does not take.
+
+Only the archive's thread uses it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from hoptui.domain.columns import Columns
+from hoptui.node.addresses import AddressError, secure
+from hoptui.protocol.messages import CommandRecord, Event
+from hoptui.recording import Recording, RecordingError
+from hoptui.recording.ingest import Pending
+
+log = logging.getLogger("hoptui.daemon")
+
+NOT_WRITTEN = "they could not be written for too long"
+
+
+class RecordingWriter:
+    """The recording of a run. What comes before its file can be opened waits. So do rows of a source whose
+    newest row in the file cannot be read.
+
+    Memory is bounded: beyond that the oldest items are dropped and counted. `recording` is None until the
+    file is open. `sources` are those that had rows. `ended` is set when the run has exited.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recording: Recording | None = None
+        self.sources: set[str] = set()
+        self.ended = False
+        self._waiting = Pending()
+        self._lost = 0
+        self._problem = ""
+        self._reported, self._sentence = 0, ""
+
+    @property
+    def problem(self) -> str:
+        """Why the run's history is not being kept, or what is missing in it; "" if nothing is wrong."""
+        return self._problem or self._sentence
+
+    @property
+    def unwritten(self) -> int:
+        """Number of rows, events and commands that are in memory only."""
+        found = len(self._waiting)
+        return found + self.recording.unwritten if self.recording is not None else found
+
+    @property
+    def missing(self) -> int:
+        """Number of rows, events and commands that are lost, also to earlier writers of the file."""
+        found = self._lost + self._waiting.dropped
+        return found + self.recording.missing if self.recording is not None else found
+
+    def append(self, parts: Sequence[Columns]) -> None:
+        """Add rows of any sources. Those that the file has are skipped."""
+        for columns in parts:
+            self.sources.add(columns.source)
+            self._waiting.add(columns)
+        if self.recording is not None:
+            self._pass_on(self.recording)
+
+    def event(self, event: Event) -> None:
+        """Add an event."""
+        if self.recording is not None:
+            self.recording.event(event)
+        else:
+            self._waiting.add_event(event)
+
+    def command(self, record: CommandRecord) -> None:
+        """Add the newest state of a command."""
+        if self.recording is not None:
+            self.recording.command(record)
+        else:
+            self._waiting.add_command(record)
+
+    def remember(self, key: str, value: bytes) -> None:
+        """Store a value of the run. It replaces the value of the same key."""
+        if self.recording is not None:
+            self.recording.remember(key, value)
+        else:
+            self._waiting.remembered[key] = value
+
+    def lose(self, count: int) -> None:
+        """Count rows, events or commands that were lost before they came here."""
+        self._lost += count
+
+    def flush(self, most_bytes: int) -> bool:
+        """Open the file if it is not, write what waits, and keep the file within `most_bytes`.
+
+        Returns whether all is written. If not, `problem` gives the reason, and the rest waits.
+        """
+        try:
+            recording = self._opened()
+            problem = self._pass_on(recording)
+            recording.lose(self._lost + self._waiting.dropped)
+            self._lost = self._waiting.dropped = 0
+            recording.flush()
+            if recording.used_bytes > most_bytes:
+                recording.thin(most_bytes)
+        except (AddressError, RecordingError) as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            log.warning("history is not being kept: %s", problem)
+        if self._problem and not problem:
+            log.warning("history is being kept again in %s", self.path)
+        self._problem = problem
+        self._report()
+        return not problem
+
+    def close(self) -> int:
+        """Close the file. What still waits is lost. Returns how many lost items the file does not count."""
+        if self.recording is not None:
+            try:
+                self.recording.close()
+            except RecordingError as error:
+                log.warning("the end of a recording is lost: %s", error.reason)
+        self._lost += self.unwritten
+        self._report()
+        self._problem = ""
+        unrecorded = self._lost + self._waiting.dropped
+        return unrecorded + self.recording.unrecorded if self.recording is not None else unrecorded
+
+    def _opened(self) -> Recording:
+        """Return the open recording, to which all but rows has been passed on.
+
+        Raises:
+            AddressError: the directory is not private.
+            RecordingError: the file cannot be opened.
+        """
+        if self.recording is None:
+            secure(self.path.parent)
+            self.recording = Recording.create(self.path)
+            for event in self._waiting.events.values():
+                self.recording.event(event)
+            for record in self._waiting.commands.values():
+                self.recording.command(record)
+            for key, value in self._waiting.remembered.items():
+                self.recording.remember(key, value)
+            self._waiting.clear_records()
+        return self.recording
+
+    def _pass_on(self, recording: Recording) -> str:
+        """Pass on the rows that wait, in order. Returns why some still wait, "" if none do."""
+        unread: dict[str, str] = {}
+        for part in self._waiting.take_rows():
+            if part.source in unread:
+                self._waiting.add(part)
+                continue
+            try:
+                recording.append(part)
+            except RecordingError as error:  # which of them the file has is not known
+                unread[part.source] = error.reason
+                self._waiting.add(part)
+            except Exception:  # odd rows must not cost others
+                log.exception("rows of %s cannot be recorded", part.source)
+                self.lose(len(part))
+        return next(iter(unread.values()), "")
+
+    def _report(self) -> None:
+        missing = self.missing
+        if missing > self._reported:
+            refused = self.recording.refused_because if self.recording is not None else ""
+            why = refused or self._problem or NOT_WRITTEN
+            self._sentence = f"{missing} rows, events or commands are missing in {self.path}: {why}"
+            log.warning("%s", self._sentence)
+            self._reported = missing
