@@ -17,7 +17,6 @@ from hoptui.domain import traces
 from hoptui.domain.enumerations import PREFIX, unknown
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, check_value
-from hoptui.domain.traces import MOST_TRACED
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, Command, Outcome, Stage
 from hoptui.sdk.knobs import LiveKnob
@@ -167,12 +166,12 @@ class CommandInbox:
         if command.verb in ("checkpoint", "profile") and command.verb not in self._verbs():
             return _rejected("unsupported", verb=command.verb)
         if command.verb == "profile" and not _traceable(command.value):
-            return _rejected("out_of_range", iterations=command.value, most=MOST_TRACED)
+            return _rejected("out_of_range", iterations=command.value, most=traces.MOST_TRACED)
         for option, value in command.options.items():
             if traces.declared(option) not in self._verbs():
                 return _rejected("unsupported", verb=command.verb, option=option)
             if not traces.valid(option, value):
-                return _rejected("out_of_range", iterations=value, most=MOST_TRACED, option=option)
+                return _rejected("out_of_range", iterations=value, most=traces.MOST_TRACED, option=option)
         if command.verb != "set":
             return None
         if self.refusal is not None:
@@ -214,4 +213,4 @@ def _rejected(code: str, **fields: Any) -> Outcome:
 
 
 def _traceable(value: object) -> bool:
-    return type(value) is int and 1 <= value <= MOST_TRACED
+    return type(value) is int and 1 <= value <= traces.MOST_TRACED

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from hoptui.domain.traces import MOST_TRACED
 from hoptui_trainer.common.applicability import Circumstances, Rule
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.memory_limit import parse_limit
@@ -25,7 +26,7 @@ from hoptui_trainer.common.options import (
     whole_number,
 )
 from hoptui_trainer.common.report import Ending
-from hoptui_trainer.common.trace_plan import MOST_TRACED, WAIT, WARMUP, TracePlan
+from hoptui_trainer.common.trace_plan import WAIT, WARMUP, TracePlan
 
 C = TypeVar("C")
 
@@ -221,10 +222,9 @@ class JobOptions:
                 raise UsageError(f"{option} needs a trace: say how many iterations with --profile-steps")
         if self.profile_steps > MOST_TRACED:
             raise UsageError(f"--profile-steps {self.profile_steps}: at most {MOST_TRACED} iterations")
-        first = (plan.wait + plan.warmup) if (plan := self.trace) else 0
-        if self.profile_steps and first >= self.iterations:
+        if (plan := self.trace) and plan.lead >= self.iterations:
             raise UsageError(
-                f"--profile-steps: the trace would begin after iteration {first}, and the run ends at "
+                f"--profile-steps: the trace would begin after iteration {plan.lead}, and the run ends at "
                 f"{self.iterations} (--profile-wait, --profile-warmup, --iterations)"
             )
 

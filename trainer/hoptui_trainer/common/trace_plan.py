@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST_TRACED = 1000
-"""Iterations of one trace."""
 WAIT = 10
 """Iterations before a trace from the command line: in the first ones shapes are compiled."""
 WARMUP = 1
@@ -26,3 +24,8 @@ class TracePlan:
     stacks: bool = False
     shapes: bool = True
     memory: bool = False
+
+    @property
+    def lead(self) -> int:
+        """Iterations before the first one that is recorded."""
+        return self.wait + self.warmup

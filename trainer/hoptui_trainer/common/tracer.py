@@ -69,7 +69,7 @@ class Tracer:
         run.on_profile(self.start)
         if planned is not None:
             try:
-                self._start(planned, run.step)
+                self._start(planned)
             except RuntimeError as error:
                 self._report(f"no trace: {error}", level="warning")
 
@@ -89,11 +89,11 @@ class Tracer:
             RuntimeError: a trace is being recorded already, or the profiler cannot begin.
         """
         plan = TracePlan(steps=steps, wait=wait, warmup=warmup, stacks=stacks, shapes=shapes, memory=memory)
-        self._start(plan, self._run.step)
+        self._start(plan)
 
-    def _start(self, plan: TracePlan, step: int) -> None:
+    def _start(self, plan: TracePlan) -> None:
         if self._profiler is not None:
-            left = self._plan.wait + self._plan.warmup + self._plan.steps - self._done
+            left = self._plan.steps - self._recorded
             raise RuntimeError(f"a trace is being recorded; {left} iterations are left")
         with warnings.catch_warnings(action="ignore"):  # torch advises against a trace without a warm-up
             course = schedule(wait=plan.wait, warmup=plan.warmup, active=plan.steps, repeat=1)
@@ -106,23 +106,27 @@ class Tracer:
         )
         profiler.start()
         self._profiler, self._plan, self._done = profiler, plan, 0
-        self._begin(step)
+        self._begin(self._run.step)
 
     def _begin(self, step: int) -> None:
         """Note what the process was before the first iteration that is recorded; `step` is the next one."""
-        if self._done == self._plan.wait + self._plan.warmup:
+        if self._recorded == 0:
             self._first, self._began, self._bytes = step, time.monotonic(), _resident()
+
+    @property
+    def _recorded(self) -> int:
+        """How many iterations are recorded so far; negative before the first one begins."""
+        return self._done - self._plan.lead
 
     def end_iteration(self) -> None:
         """Count an iteration, and write the trace after the last one of it."""
         if self._profiler is None:
             return
         self._done += 1
-        recorded = self._done - self._plan.wait - self._plan.warmup
-        if recorded >= self._plan.steps:
-            self._write(recorded, "")
-        elif recorded > 0 and (limit := self._exceeded()):
-            self._write(recorded, limit)
+        if self._recorded >= self._plan.steps:
+            self._write("")
+        elif self._recorded > 0 and (limit := self._exceeded()):
+            self._write(limit)
         else:
             self._profiler.step()
             self._begin(self._run.step + 1)
@@ -136,9 +140,8 @@ class Tracer:
     def close(self) -> None:
         """Write what is recorded so far, and wait for files that are being compressed."""
         if self._profiler is not None:
-            recorded = self._done - self._plan.wait - self._plan.warmup
-            if recorded > 0:
-                self._write(recorded, "the run ended")
+            if self._recorded > 0:
+                self._write("the run ended")
             else:
                 self._drop()
                 self._report("no trace written: the run ended before it began", level="warning")
@@ -151,8 +154,9 @@ class Tracer:
             with contextlib.suppress(RuntimeError):
                 profiler.stop()
 
-    def _write(self, recorded: int, limit: str) -> None:
+    def _write(self, limit: str) -> None:
         """Write the trace and report its path, size and cost. `limit` is why it is shorter than asked for."""
+        recorded = self._recorded
         profiler, self._profiler = self._profiler, None
         assert profiler is not None
         began = time.monotonic()
