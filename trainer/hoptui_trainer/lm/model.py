@@ -100,6 +100,8 @@ class GPT(nn.Module):
         self.blocks.to_empty(device="cpu")
         self.register_buffer("rotation", rotations(LONGEST, config.d_model // config.heads), persistent=False)
         self._initialise(seed)
+        # Counted once: each iteration asks for the FLOPs of a token.
+        self._weights = sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = functional.embedding(tokens, self.table).to(self.activations)
@@ -113,8 +115,7 @@ class GPT(nn.Module):
 
     def flops_per_token(self, length: int) -> float:
         """FLOPs of training on one token of a sequence of `length`; the table counts once, as the head."""
-        matrices = sum(parameter.numel() for parameter in self.parameters())
-        return transformer_flops(matrices, len(self.blocks), self.table.shape[1], length)
+        return transformer_flops(self._weights, len(self.blocks), self.table.shape[1], length)
 
     @torch.no_grad()
     def _initialise(self, seed: int) -> None:

@@ -58,6 +58,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
         super().__init__(config, seed, device, ranks)
         self._text = text
         self._float8 = False
+        self._flops_in_float8 = 0.0
         self._attended: tuple[int, torch.dtype] | None = None
         self._evaluated: set[tuple[int, int]] = set()
         config.check(ranks.world)
@@ -110,6 +111,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
         if precision != "fp8" and self._float8:
             from_float8(self.model.blocks)
         self._float8 = precision == "fp8"
+        self._flops_in_float8 = float8_flops(self.model.blocks)
         use(precision)
         self.precision = precision
         self.scaler = grad_scaler(precision, device)
@@ -201,7 +203,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
         """FLOPs of a token at the length that sequences have."""
         flops = self.model.flops_per_token(self.config.seq_len)
         if self.precision == "fp8":
-            return mixed_cost(flops, float8_flops(self.model.blocks), self.device)
+            return mixed_cost(flops, self._flops_in_float8, self.device)
         return Cost(flops, self.precision)
 
     @property

@@ -116,6 +116,9 @@ class ViT(nn.Module):
             self.head = nn.Linear(shape.d_model, shape.classes)
         self.to_empty(device="cpu")
         self._initialise(stream(seed, "vision weights"))
+        # Counted once: each iteration asks for the FLOPs of a sample.
+        matrices = (weight for name, weight in self.named_parameters() if is_matrix(name, weight))
+        self._matrix_weights = sum(weight.numel() for weight in matrices)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches_in(patches(images, self.shape.patch_size, self.shape.steps))
@@ -141,8 +144,7 @@ class ViT(nn.Module):
         one vector for all of them."""
         shape = self.shape
         head = shape.d_model * shape.classes
-        matrices = (weight for name, weight in self.named_parameters() if is_matrix(name, weight))
-        each = sum(weight.numel() for weight in matrices) - head
+        each = self._matrix_weights - head
         return shape.tokens * transformer_flops(each, shape.layers, shape.d_model, shape.tokens) + 6 * head
 
     @torch.no_grad()
