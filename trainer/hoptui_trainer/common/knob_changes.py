@@ -1,4 +1,4 @@
-"""How a workload with a `DryRun` applies changes of its knobs between two iterations.
+"""How a supervised workload applies changes of its knobs between two iterations.
 
 A change that needs a compilation or other memory is tried before it counts as applied. Training pauses for
 that time, and the time is reported with the change. A change that does not fit is refused here, not in the
@@ -10,64 +10,76 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import hoptui
 from hoptui.sdk import KnobHandle
-from hoptui_trainer.common.auto_settings import AutoSettings
-from hoptui_trainer.common.batch import Batched, piece_for, pieces
-from hoptui_trainer.common.gradient import Pieces
+from hoptui_trainer.common.applicability import (
+    Apply,
+    Circumstances,
+    Rules,
+    knob_setters,
+    without_effect,
+)
+from hoptui_trainer.common.batch import piece_for, pieces
 from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.common.optimizer import set_weight_decay, weight_decay
 from hoptui_trainer.common.options import declared
-from hoptui_trainer.common.ranks import RankGroup
-
-Apply = Callable[[Any], None]
-
-
-class Tunable(Protocol):
-    """A training state that micro-batches, number format and compilation can be changed in."""
-
-    automatic: AutoSettings
-    notes: list[str]
-    on_smaller: Callable[[int, int], None]
-    own_checkpointing: bool
-    pieces: Pieces
-    ranks: RankGroup
-
-    @property
-    def config(self) -> Batched: ...
-
-    def choose_batch(self) -> None:
-        """Choose the size of a batch if `config` leaves it open."""
-
-    def fit(self) -> None:
-        """Bring batches to the sizes that `config` now has."""
-
-    def rebuild(self) -> None:
-        """Bring number format and compilation to what `config` now has."""
-
-    def prove_sizes(self) -> None:
-        """Compute the pieces of the next step once."""
+from hoptui_trainer.common.supervised_state import SupervisedState
 
 
 class KnobChanges:
-    """Applies such knobs of a run, with `meter` paused meanwhile. `costs` declares what a unit of work costs
-    now."""
+    """Applies the knobs of a supervised run, with `meter` paused meanwhile. `costs` declares what a unit of
+    work costs now."""
 
-    def __init__(self, run: hoptui.Run, state: Tunable, meter: Meter, costs: Callable[[], None]) -> None:
+    def __init__(
+        self, run: hoptui.Run, state: SupervisedState[Any, Any], meter: Meter, costs: Callable[[], None]
+    ) -> None:
         self._run, self._state, self._meter, self._costs = run, state, meter, costs
         self._told = 0
         self._handles: Mapping[str, KnobHandle[Any]] = {}
 
-    def apply(self) -> dict[str, Apply]:
-        """What applies each of them, by name."""
-        config = self._state.config
+    def declare(
+        self,
+        rules: Rules,
+        where: Callable[[], Circumstances],
+        apply: Mapping[str, Apply],
+        read: Mapping[str, Callable[[], Any]],
+    ) -> None:
+        """Declare the run's knobs.
+
+        Args:
+            rules: when knobs have an effect.
+            where: the circumstances at the time of a change.
+            apply: what applies the knobs that only this workload has, by name.
+            read: what reads back values of these that `config` does not have.
+        """
+        state = self._state
+        handles = self._run.knobs(
+            state.config,
+            apply=knob_setters(rules, where, {**self._apply(), **apply}),
+            read={"weight_decay": lambda: weight_decay(state.optimizer), **read},
+            without=without_effect(rules, where()),
+        )
+        self._follow(handles)
+
+    def _apply(self) -> dict[str, Apply]:
+        """What applies the knobs that all supervised workloads have, by name."""
+        state = self._state
         return {
             "micro_batch": self.chosen("micro_batch", self.cut),
             "grad_accum": self._accumulate,
             "precision": self.chosen("precision", self.rebuild),
             "compile": self.chosen("compile", self.rebuild),
-            **{name: self._anew(name) for name, _, knob in declared(type(config)) if knob.cost == "restart"},
+            "checkpointing": lambda _: self.rebuild(),
+            "optimizer": lambda _: self.renew(state.choose_optimizer),
+            "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
+            "warmup": self._warm_up_by_part,
+            **{
+                name: self._anew(name)
+                for name, _, knob in declared(type(state.config))
+                if knob.cost == "restart"
+            },
         }
 
     def chosen(self, name: str, then: Callable[[], None]) -> Apply:
@@ -135,7 +147,12 @@ class KnobChanges:
             change()
             self.resize()
 
-    def follow(self, handles: Mapping[str, KnobHandle[Any]]) -> None:
+    def _warm_up_by_part(self, _: float) -> None:
+        """`warmup` wins over the steps that were given before."""
+        self._state.config.warmup_steps = 0
+        self._handles["warmup_steps"].adopt()
+
+    def _follow(self, handles: Mapping[str, KnobHandle[Any]]) -> None:
         """Report values that these knobs take by themselves: micro-batches halved because memory ran out,
         pieces that follow."""
         self._handles = handles
@@ -156,7 +173,7 @@ class KnobChanges:
         """Keep no activations any more, because memory ran out with single samples. False if that was so
         before."""
         state = self._state
-        config: Any = state.config
+        config = state.config
         if config.checkpointing:
             return False
         if "micro_batch" in state.automatic.names:
@@ -172,7 +189,7 @@ class KnobChanges:
         """What refuses a model that cannot be, together with what else waits for a new process."""
 
         def check(value: object) -> None:
-            config: Any = self._state.config
+            config = self._state.config
             replace(config, **self._run.restart_wanted | {name: value}).check(self._state.ranks.world)
 
         return check

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hoptui
-from hoptui_trainer.common.applicability import Circumstances, knob_setters, without_effect
+from hoptui_trainer.common.applicability import Circumstances
 from hoptui_trainer.common.knob_changes import KnobChanges
 from hoptui_trainer.common.meter import Meter
-from hoptui_trainer.common.optimizer import set_weight_decay, weight_decay
 from hoptui_trainer.lm.job import RULES
 from hoptui_trainer.lm.state import LMState
 
 
 def declare(run: hoptui.Run, state: LMState, meter: Meter) -> None:
-    """Declare the run's knobs, metrics and cost. The run applies knobs between two
-    iterations."""
+    """Declare the run's knobs, metrics and cost. The run applies knobs between two iterations."""
     config, world = state.config, state.ranks.world
     tuning = KnobChanges(run, state, meter, lambda: declare_cost(run, state))
 
@@ -36,36 +34,12 @@ def declare(run: hoptui.Run, state: LMState, meter: Meter) -> None:
             raise
         in_use = length
 
-    def warm_up_by_part(_: float) -> None:
-        config.warmup_steps = 0
-        handles["warmup_steps"].adopt()
-
-    def circumstances() -> Circumstances:
-        return Circumstances(config=config, on_gpu=state.device.type == "cuda")
-
-    handles = run.knobs(
-        config,
-        apply=knob_setters(
-            RULES,
-            circumstances,
-            {
-                **tuning.apply(),
-                "batch_tokens": tuning.batch("batch_tokens"),
-                "seq_len": lengthen,
-                "warmup": warm_up_by_part,
-                "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
-                "optimizer": lambda _: tuning.renew(state.choose_optimizer),
-                "checkpointing": lambda _: tuning.rebuild(),
-            },
-        ),
-        read={
-            "batch_tokens": lambda: config.step_tokens,
-            "weight_decay": lambda: weight_decay(state.optimizer),
-        },
-        without=without_effect(RULES, circumstances()),
+    tuning.declare(
+        RULES,
+        lambda: Circumstances(config=config, on_gpu=state.device.type == "cuda"),
+        apply={"batch_tokens": tuning.batch("batch_tokens"), "seq_len": lengthen},
+        read={"batch_tokens": lambda: config.step_tokens},
     )
-
-    tuning.follow(handles)
     run.metric("tokens_per_s", unit="tokens/s", headline=True)
     run.metric("tokens", unit="tokens")
     run.metric("tokens_total", unit="tokens")

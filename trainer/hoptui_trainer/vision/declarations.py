@@ -3,50 +3,30 @@
 from __future__ import annotations
 
 import hoptui
-from hoptui_trainer.common.applicability import Circumstances, knob_setters, without_effect
+from hoptui_trainer.common.applicability import Circumstances
 from hoptui_trainer.common.knob_changes import KnobChanges
 from hoptui_trainer.common.meter import Meter
-from hoptui_trainer.common.optimizer import set_weight_decay, weight_decay
 from hoptui_trainer.vision.config import LOADING
 from hoptui_trainer.vision.job import RULES
 from hoptui_trainer.vision.state import VisionState
 
 
 def declare(run: hoptui.Run, state: VisionState, meter: Meter) -> None:
-    """Declare the run's knobs, metrics and cost. The run applies knobs between two
-    iterations."""
+    """Declare the run's knobs, metrics and cost. The run applies knobs between two iterations."""
     config = state.config
     tuning = KnobChanges(run, state, meter, lambda: declare_cost(run, state))
     reload = dict.fromkeys(LOADING, lambda _: state.reload())
-
-    def warm_up_by_part(_: float) -> None:
-        config.warmup_steps = 0
-        handles["warmup_steps"].adopt()
 
     def circumstances() -> Circumstances:
         on_gpu = state.device.type == "cuda"
         return Circumstances(config=config, on_gpu=on_gpu, source=state.source.name)
 
-    handles = run.knobs(
-        config,
-        apply=knob_setters(
-            RULES,
-            circumstances,
-            {
-                **tuning.apply(),
-                "batch_size": tuning.batch("batch_size"),
-                "warmup": warm_up_by_part,
-                "weight_decay": lambda value: set_weight_decay(state.optimizer, value),
-                "optimizer": lambda _: tuning.renew(state.choose_optimizer),
-                "checkpointing": lambda _: tuning.rebuild(),
-                **reload,
-            },
-        ),
-        read={"weight_decay": lambda: weight_decay(state.optimizer)},
-        without=without_effect(RULES, circumstances()),
+    tuning.declare(
+        RULES,
+        circumstances,
+        apply={"batch_size": tuning.batch("batch_size"), **reload},
+        read={},
     )
-
-    tuning.follow(handles)
     run.metric("samples_per_s", unit=f"{config.unit}/s", headline=True)
     run.metric("samples", unit=config.unit)
     run.metric("samples_total", unit=config.unit)
