@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from hoptui_trainer.common import supervised_state
 from hoptui_trainer.common.batch import largest_share, pieces
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.phases import NO_CLOCK
@@ -132,7 +133,7 @@ def test_attention_is_chosen_again_when_its_shape_or_number_format_changes(
         calls.append("compiled")
         return function
 
-    monkeypatch.setattr(states, "choose_attention", choose)
+    monkeypatch.setattr(supervised_state, "choose_attention", choose)
     monkeypatch.setattr(states, "compiled", compiled)
     state = make_state(micro_batch=4)
     assert calls == [((4, 2, 16, 8), torch.float32), *["compiled"] * 3]

@@ -18,14 +18,13 @@ from torch import Tensor
 
 import hoptui
 from hoptui.protocol.messages import Command
-from hoptui_trainer.common import checkpoint_writer
+from hoptui_trainer.common import checkpoint_writer, supervised_state
 from hoptui_trainer.common.checkpoint import read_checkpoint, write_checkpoint
 from hoptui_trainer.common.dry_run import DryRun
 from hoptui_trainer.common.errors import ShortMemoryError, UsageError
 from hoptui_trainer.common.phases import PhaseClock
 from hoptui_trainer.common.ranks import RESTARTS
 from hoptui_trainer.common.restart import Restart
-from hoptui_trainer.lm import state as states
 from hoptui_trainer.lm import train as training
 from hoptui_trainer.lm.job import LMOptions
 from hoptui_trainer.lm.state import LMState
@@ -481,7 +480,7 @@ def test_warm_up_in_iterations_is_a_knob_beside_the_part(trial: Trial, tmp_path:
 def test_what_is_measured_for_another_length_is_told(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "attention: for {} tokens in {}"
     monkeypatch.setattr(
-        states, "choose_attention", lambda shape, dtype, *_, **__: said.format(shape[2], dtype)
+        supervised_state, "choose_attention", lambda shape, dtype, *_, **__: said.format(shape[2], dtype)
     )
     trial.after = {
         1: lambda: trial.ask("set", knob="seq_len", value=32),

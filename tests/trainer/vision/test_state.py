@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hoptui_trainer.common import supervised_state
 from hoptui_trainer.common.ranks import ALONE, RankGroup
 from hoptui_trainer.vision import images
 from hoptui_trainer.vision import state as states
@@ -81,7 +82,7 @@ def test_attention_is_chosen_before_compiling_and_again_for_another_number_forma
         calls.append("compiled")
         return function
 
-    monkeypatch.setattr(states, "choose_attention", choose)
+    monkeypatch.setattr(supervised_state, "choose_attention", choose)
     monkeypatch.setattr(states, "compiled", compiled)
     config = preset_config("tiny")
     config.micro_batch = 8

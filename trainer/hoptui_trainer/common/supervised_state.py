@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from hoptui_trainer.common.attention import choose_attention
 from hoptui_trainer.common.auto_batch import MOST_SAMPLES, choose_batch
-from hoptui_trainer.common.auto_settings import AutoSettings
-from hoptui_trainer.common.batch import Batched, piece_for, pieces
+from hoptui_trainer.common.auto_settings import AutoSettings, resolve_modes
+from hoptui_trainer.common.batch import Batched, largest_share, piece_for, pieces
 from hoptui_trainer.common.compilation import Shapes
 from hoptui_trainer.common.cuda_graphs import graphs
 from hoptui_trainer.common.device import describe_device
@@ -26,6 +27,7 @@ from hoptui_trainer.common.memory import on_all_ranks
 from hoptui_trainer.common.modes import CompileMode, OptimizerName, Precision
 from hoptui_trainer.common.optimizer import converted, make_optimizer, restore, saved_moments
 from hoptui_trainer.common.piece_graphs import PieceGraphs
+from hoptui_trainer.common.precision import compute_dtype, grad_scaler, use
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.sharding import ShardedGradient, Sharding
 
@@ -34,6 +36,16 @@ class SupervisedConfig(Batched, Protocol):
     """A config with the knobs that this part of a state follows."""
 
     optimizer: str
+    precision: str
+    compile: str
+
+
+class AttentionShape(NamedTuple):
+    """What attention computes for a sample: so many `heads` of a `width`, at so many `positions`."""
+
+    heads: int
+    positions: int
+    width: int
 
 
 ConfigT = TypeVar("ConfigT", bound=SupervisedConfig)
@@ -53,6 +65,8 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
 
     model: ModelT
     FIGURES: ClassVar[tuple[int, ...]] = ()
+    CAUSAL: ClassVar[bool] = False
+    """Whether each position sees only itself and those before it."""
 
     kept: KeptWeights | None = None
     """What the model has of a checkpoint with another shape; None if there was none."""
@@ -78,6 +92,7 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         self.born = 0
         self.position = 0
         self._shapes = Shapes()
+        self._attended: tuple[AttentionShape, torch.dtype] | None = None
 
     @property
     @abstractmethod
@@ -110,9 +125,19 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         """Bring batches to the sizes that `config` now has; with `give_way` in smaller pieces than asked for
         if memory is too short."""
 
-    @abstractmethod
     def rebuild(self) -> None:
-        """Bring number format and compilation to what `config` now has."""
+        """Bring number format, compilation and checkpointing of activations to what `config` now has.
+
+        Raises:
+            UsageError: the device or the installation cannot do it; nothing has changed.
+        """
+        self.precision, self.compile_mode = on_all_ranks(self.ranks, self.device, self._resolve_modes)
+        use(self.precision)
+        self.scaler = grad_scaler(self.precision, self.device)
+        self._shapes.reset(self.compile_mode)
+        self.graphs.clear()
+        self.dry_run.forget()
+        self._compile()
 
     def choose_optimizer(self) -> None:
         """Go on with the optimizer that `config` now has, and with the moments of the one before.
@@ -145,6 +170,15 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
     def figures(self, *inputs: Tensor) -> Tensor:
         """Figures of a piece with these inputs, of the shape `FIGURES`: the summed loss first."""
 
+    @property
+    @abstractmethod
+    def _attention_shape(self) -> AttentionShape:
+        """That of the model, at the positions that samples have."""
+
+    @abstractmethod
+    def _compile(self) -> None:
+        """Let the model compute as `precision` and `compile_mode` have it."""
+
     @abstractmethod
     def _pass(self, size: int) -> None:
         """Add the gradient of `size` samples."""
@@ -168,6 +202,30 @@ class SupervisedState(ABC, Generic[ConfigT, ModelT]):
         self.rebuild()
         self.choose_batch()
         self.fit(give_way=True)
+
+    def _resolve_modes(self) -> tuple[Precision, CompileMode]:
+        """How to compute on this device."""
+        return resolve_modes(self.config, self.device)
+
+    def _choose_attention(self) -> None:
+        """Measure again which kernel is fastest, if samples or activations are others than at the last time:
+        a kernel that does not take them leaves attention to the plain formula, whose time and memory grow
+        with the square of the positions."""
+        shape, dtype = self._attention_shape, compute_dtype(self.precision)
+        if self._attended == (shape, dtype):
+            return
+        batch = self.config.micro_batch or self.sizes.first
+        if note := choose_attention((batch, *shape), dtype, self.device, self.ranks, causal=self.CAUSAL):
+            self.notes.append(note)
+        self._attended = shape, dtype
+
+    def _cut(self, *, give_way: bool) -> None:
+        """Cut the batch of `config` into micro-batches; see `fit`."""
+        config, world = self.config, self.ranks.world
+        self.graphs.clear()
+        share = largest_share(config, world)
+        config.micro_batch = self.dry_run.choose(config.micro_batch, share, self.sizes, give_way=give_way)
+        config.grad_accum = pieces(config, world)
 
     def _check_optimizer(self) -> None:
         if self.sharding and self.config.optimizer != "adamw":

@@ -9,19 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hoptui_trainer.common.attention import choose_attention
-from hoptui_trainer.common.auto_settings import resolve_modes
-from hoptui_trainer.common.batch import largest_share, piece_sizes, pieces
+from hoptui_trainer.common.batch import piece_sizes
 from hoptui_trainer.common.compilation import compiled
 from hoptui_trainer.common.dry_run import Sizes
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.flops import Cost, mixed_cost
 from hoptui_trainer.common.memory import on_all_ranks
 from hoptui_trainer.common.modes import CompileMode, Precision, ShardMode
-from hoptui_trainer.common.precision import autocast, compute_dtype, grad_scaler, use
+from hoptui_trainer.common.precision import autocast, compute_dtype
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.sharding import Sharding
-from hoptui_trainer.common.supervised_state import SupervisedState
+from hoptui_trainer.common.supervised_state import AttentionShape, SupervisedState
 from hoptui_trainer.lm.config import LMConfig, check_sharded
 from hoptui_trainer.lm.data_placement import make_sampler
 from hoptui_trainer.lm.evaluate import HeldOut, nats_per_token
@@ -46,6 +44,8 @@ class LMState(SupervisedState[LMConfig, GPT]):
         MemoryError: not even one sequence fits.
     """
 
+    CAUSAL = True
+
     def __init__(
         self,
         config: LMConfig,
@@ -59,7 +59,6 @@ class LMState(SupervisedState[LMConfig, GPT]):
         self._text = text
         self._float8 = False
         self._flops_in_float8 = 0.0
-        self._attended: tuple[int, torch.dtype] | None = None
         self._evaluated: set[tuple[int, int]] = set()
         config.check(ranks.world)
         self.sampler = make_sampler(text.train, seed, config.seq_len, device)
@@ -100,32 +99,6 @@ class LMState(SupervisedState[LMConfig, GPT]):
         found = self.held_out.bits_per_byte(loss)
         return {"val_loss": loss} | ({} if found is None else {"val_bpb": found})
 
-    def rebuild(self) -> None:
-        """Bring number format, compilation and checkpointing of activations to what `config` now has.
-
-        Raises:
-            UsageError: the device or the installation cannot do it; nothing has changed.
-        """
-        config, device = self.config, self.device
-        precision, self.compile_mode = on_all_ranks(self.ranks, device, self._resolve_modes)
-        if precision != "fp8" and self._float8:
-            from_float8(self.model.blocks)
-        self._float8 = precision == "fp8"
-        self._flops_in_float8 = float8_flops(self.model.blocks)
-        use(precision)
-        self.precision = precision
-        self.scaler = grad_scaler(precision, device)
-        self.model.activations = compute_dtype(precision)
-        self.model.checkpointing = config.checkpointing
-        self._shapes.reset(self.compile_mode)
-        self.graphs.clear()
-        self._evaluated.clear()
-        self.dry_run.forget()
-        self._choose_attention()
-        self.forward = self._compiled_model()
-        self._grade = compiled(graded, self.compile_mode)
-        self._count = compiled(nats, self.compile_mode)
-
     def choose_batch(self) -> None:
         """Choose `batch_tokens` if it is 0: all sequences of the text, what memory holds at once, or the most
         tokens that an automatic batch has.
@@ -153,10 +126,7 @@ class LMState(SupervisedState[LMConfig, GPT]):
             self.dry_run.forget()
             self.held_out = on_all_ranks(self.ranks, self.device, self._held_out_windows)
             self._choose_attention()
-        self.graphs.clear()
-        share = largest_share(config, world)
-        config.micro_batch = self.dry_run.choose(config.micro_batch, share, self.sizes, give_way=give_way)
-        config.grad_accum = pieces(config, world)
+        self._cut(give_way=give_way)
 
     def prove_sizes(self) -> None:
         """Compute gradients of pieces as the next step will, and drop them: this compiles, and shows whether
@@ -213,6 +183,11 @@ class LMState(SupervisedState[LMConfig, GPT]):
         rule, first, most = (max(1, tokens // length) for tokens in (CPU_TOKENS, FIRST_TOKENS, MOST_TOKENS))
         return Sizes(rule, first, most, each=length, unit="tokens", samples=f"sequences of {length}")
 
+    @property
+    def _attention_shape(self) -> AttentionShape:
+        model = self.model
+        return AttentionShape(model.heads, self.config.seq_len, self.model.table.shape[1] // model.heads)
+
     @contextmanager
     def _gathered(self) -> Iterator[None]:
         """In here the table is whole, for passes without gradients."""
@@ -226,13 +201,26 @@ class LMState(SupervisedState[LMConfig, GPT]):
 
     def _resolve_modes(self) -> tuple[Precision, CompileMode]:
         """How to compute; where that is in FP8, the layers do from now on."""
-        precision, mode = resolve_modes(self.config, self.device)
+        precision, mode = super()._resolve_modes()
         if self.sharding and precision in ("fp8", "fp16"):
             raise UsageError(f"--precision {precision}: it cannot be used with shards (--shard none)")
         if precision == "fp8" and not self._float8:
             to_float8(self.model.blocks)
             self._float8 = True
         return precision, mode
+
+    def _compile(self) -> None:
+        if self.precision != "fp8" and self._float8:
+            from_float8(self.model.blocks)
+            self._float8 = False
+        self._flops_in_float8 = float8_flops(self.model.blocks)
+        self.model.activations = compute_dtype(self.precision)
+        self.model.checkpointing = self.config.checkpointing
+        self._evaluated.clear()
+        self._choose_attention()
+        self.forward = self._compiled_model()
+        self._grade = compiled(graded, self.compile_mode)
+        self._count = compiled(nats, self.compile_mode)
 
     def _compiled_model(self) -> Callable[[Tensor], Tensor]:
         """The model as one compiled graph; of a sharded one each block, whose weights are gathered
@@ -248,20 +236,6 @@ class LMState(SupervisedState[LMConfig, GPT]):
     def _held_out_windows(self) -> HeldOut:
         text, config = self._text, self.config
         return HeldOut(text.held_out, text.lengths, config.seq_len, config.eval_tokens, self.device)
-
-    def _choose_attention(self) -> None:
-        """Measure again which kernel is fastest, if sequences or activations are others than at the last
-        time: a kernel that does not take them leaves attention to the plain formula, whose time and memory
-        grow with T²."""
-        config, dtype = self.config, self.model.activations
-        if self._attended == (config.seq_len, dtype):
-            return
-        batch = config.micro_batch or max(1, FIRST_TOKENS // config.seq_len)
-        heads = self.model.heads
-        shape = (batch, heads, config.seq_len, self.model.table.shape[1] // heads)
-        if note := choose_attention(shape, dtype, self.device, self.ranks, causal=True):
-            self.notes.append(note)
-        self._attended = config.seq_len, dtype
 
     def _pass(self, size: int) -> None:
         """Add the gradient of `size` sequences of the stream."""

@@ -11,18 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hoptui_trainer.common.attention import choose_attention
-from hoptui_trainer.common.auto_settings import resolve_modes
-from hoptui_trainer.common.batch import largest_share, piece_sizes, pieces
+from hoptui_trainer.common.batch import largest_share, piece_sizes
 from hoptui_trainer.common.compilation import compiled
 from hoptui_trainer.common.counter_rng import key
 from hoptui_trainer.common.dry_run import Sizes
 from hoptui_trainer.common.init_rng import stream
-from hoptui_trainer.common.memory import on_all_ranks
 from hoptui_trainer.common.memory_budget import limit_bytes
-from hoptui_trainer.common.precision import autocast, compute_dtype, grad_scaler, use
+from hoptui_trainer.common.precision import autocast
 from hoptui_trainer.common.ranks import RankGroup
-from hoptui_trainer.common.supervised_state import SupervisedState
+from hoptui_trainer.common.supervised_state import AttentionShape, SupervisedState
 from hoptui_trainer.vision.augmentation import distorted
 from hoptui_trainer.vision.config import LOADING, VisionConfig
 from hoptui_trainer.vision.images import (
@@ -63,7 +60,6 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         self.source = source
         self._feed: Feed | None = None
         self._loads = self.loading
-        self._attended: torch.dtype | None = None
         self._distortion_key = key(seed, "distortion")
 
         model = ViT(model_shape(config, source), seed).to(device)
@@ -108,32 +104,6 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         loss = functional.cross_entropy(logits.float(), batch.labels, reduction="sum")
         return torch.stack((loss, (logits.argmax(-1) == batch.labels).sum())).double()
 
-    def rebuild(self) -> None:
-        """Bring number format, compilation and checkpointing of activations to what `config` now has.
-
-        Raises:
-            UsageError: the device cannot do it; nothing has changed.
-        """
-        config, device = self.config, self.device
-        self.precision, self.compile_mode = on_all_ranks(
-            self.ranks, device, lambda: resolve_modes(config, device)
-        )
-        use(self.precision)
-        self.scaler = grad_scaler(self.precision, device)
-        self.model.checkpointing = config.checkpointing
-        self._shapes.reset(self.compile_mode)
-        self.graphs.clear()
-        self.dry_run.forget()
-        self._choose_attention()
-        model = self.model
-
-        def losses(images: Tensor, labels: Tensor) -> Tensor:
-            logits = model(images)
-            right = (logits.argmax(-1) == labels).sum()
-            return torch.stack((functional.cross_entropy(logits, labels, reduction="sum"), right))
-
-        self._losses = compiled(losses, self.compile_mode)
-
     def choose_batch(self) -> None:
         """Choose `batch_size` if it is 0: all images or clips, what memory holds at once, or the most that an
         automatic batch has.
@@ -162,10 +132,7 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         config, world = self.config, self.ranks.world
         config.check(world)
         self._check_room()
-        share = largest_share(config, world)
-        self.graphs.clear()
-        config.micro_batch = self.dry_run.choose(config.micro_batch, share, self.sizes, give_way=give_way)
-        config.grad_accum = pieces(config, world)
+        self._cut(give_way=give_way)
 
     def prove_sizes(self) -> None:
         """Compute gradients of pieces as the next step will, and drop them: this compiles, and shows whether
@@ -241,6 +208,23 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
         usual = shape.mlp_width == 4 * shape.d_model  # the only one that older checkpoints have
         return sizes if usual else {**sizes, "mlp_width": shape.mlp_width}
 
+    @property
+    def _attention_shape(self) -> AttentionShape:
+        shape = self.model.shape
+        return AttentionShape(shape.heads, shape.tokens, shape.d_model // shape.heads)
+
+    def _compile(self) -> None:
+        model = self.model
+        model.checkpointing = self.config.checkpointing
+        self._choose_attention()
+
+        def losses(images: Tensor, labels: Tensor) -> Tensor:
+            logits = model(images)
+            right = (logits.argmax(-1) == labels).sum()
+            return torch.stack((functional.cross_entropy(logits, labels, reduction="sum"), right))
+
+        self._losses = compiled(losses, self.compile_mode)
+
     def _check_room(self) -> None:
         """Refuse what the machine's memory has no room for: a batch from a disk, and what is read ahead of
         it.
@@ -266,18 +250,6 @@ class VisionState(SupervisedState[VisionConfig, ViT]):
                 f"num_workers × prefetch_factor = {self.loading.chunks - 1}: what is read ahead takes "
                 f"{ahead / 1e9:.1f} GB beside a batch of {batch / 1e9:.1f}, {room}"
             )
-
-    def _choose_attention(self) -> None:
-        """Measure which kernel is fastest, if activations have another number format than at the last
-        time."""
-        shape, dtype = self.model.shape, compute_dtype(self.precision)
-        if self._attended == dtype:
-            return
-        batch = self.config.micro_batch or self.sizes.first
-        heads = (batch, shape.heads, shape.tokens, shape.d_model // shape.heads)
-        if note := choose_attention(heads, dtype, self.device, self.ranks, causal=False):
-            self.notes.append(note)
-        self._attended = dtype
 
     def _pass(self, size: int) -> None:
         """Add the gradient of `size` samples of noise: black ones would draw less power than images do."""
