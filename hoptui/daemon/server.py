@@ -346,6 +346,7 @@ class Server:
         self._sampler_desk.troubled(self._gpus.problem)
         self._sampler_desk.leave({index: self._gpus.suspects.pause_s(index) for index in self._gpus.left})
         self._sampler_desk.tend()
+        self._run_desk.tend()
         self._diagnosing.tend()
         self._target_desk.tend()
         self._phase_join.tend()

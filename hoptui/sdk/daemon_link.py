@@ -295,10 +295,14 @@ class DaemonLink:
         if now >= self._next_rows:
             self._next_rows = now + pacing.ROWS_EVERY_S
             self._collect()
+        if self._welcomed:
+            self._outcomes.extend(state.inbox.collect_outcomes())
+            self._send_outcomes(sock, zmq)
         if now >= self._next_pulse:
             self._next_pulse = now + PULSE_EVERY_S
             if self._welcomed:
-                if not self._send(sock, zmq, self._pulse(now)):
+                # A pulse says that all outcomes before it have been told.
+                if self._outcomes or not self._send(sock, zmq, self._pulse(now)):
                     self._welcomed = False
             elif not self._hello(sock, zmq):
                 self._next_pulse = now + self._hello_again_s
@@ -306,8 +310,6 @@ class DaemonLink:
                 self._ensure_daemon(where, now)
         if not self._welcomed:
             return
-        self._outcomes.extend(state.inbox.collect_outcomes())
-        self._send_outcomes(sock, zmq)
         if state.declarations.revision != self._revision:
             self._revision = state.declarations.revision
             self._send(sock, zmq, self._declare())

@@ -163,6 +163,20 @@ def test_a_command_from_a_recording_is_sent_on_when_it_is_repeated_and_its_fate_
     assert found.code == "fate_unknown", "the daemon before may have passed it on"
 
 
+def test_a_command_from_a_recording_that_never_reached_its_run_is_voided(desk: Desk) -> None:
+    for name in ("lost", "repeated", "scheduled"):
+        desk.submit(name)
+    desk.says("scheduled", "scheduled", step=5)
+    again = Desk()
+    again.book.restore(desk.records)
+    assert again.book.asking, "the run may answer at any time"
+    again.says("scheduled", "scheduled", step=5)
+    again.submit("repeated")
+    (found,) = again.book.lose("r", again.t)
+    assert (found.id, found.stage, found.code) == ("lost", "voided", "daemon_ended")
+    assert again.book.lose("r", again.t) == []
+
+
 def test_a_run_is_being_asked_until_it_has_said_what_became_of_every_command(desk: Desk) -> None:
     assert not desk.book.asking
     desk.submit("a", epoch=1)

@@ -15,9 +15,9 @@ import pytest
 
 from hoptui.client.session import Session
 from hoptui.protocol import codec, messages
-from hoptui.protocol.messages import FINAL, Acknowledgement, Command, Outcome
+from hoptui.protocol.messages import FINAL, Acknowledgement, Command, CommandRecord, Outcome, RunState
 from tests.conftest import TestNode, until
-from tests.daemon.quiet_node import ANA, RUN, QuietNode
+from tests.daemon.quiet_node import ANA, RUN, SECOND, QuietNode
 
 
 class Line:
@@ -69,6 +69,19 @@ def test_a_command_that_never_left_the_daemon_is_voided_and_one_that_did_is_unkn
     line.command("a")  # the viewer asks again
     quiet.runs.end(quiet.run, "killed", "")
     assert {r.id: r.code for r in quiet.node.book.of(RUN)} == {"a": "fate_unknown", "b": "run_ended"}
+
+
+def test_what_a_killed_daemon_kept_is_voided_once_the_run_has_told_all_and_no_viewer_repeats_it() -> None:
+    quiet = QuietNode(state=RunState(run=RUN, name="lm", epoch=1, pid=1, started_wall=0.0))
+    kept = CommandRecord(id="a", run=RUN, epoch=1, verb="set", knob="lr", wanted=0.1, seq=1)
+    quiet.node.book.restore([kept])
+    quiet.hello()
+    quiet.now += 30 * SECOND
+    quiet.runs.tend()
+    assert quiet.node.book.of(RUN) == [kept], "its outcome may be on its way"
+    quiet.runs.receive(b"n1", None, messages.Pulse(step=50))
+    quiet.runs.tend()
+    assert [(r.stage, r.code) for r in quiet.node.book.of(RUN)] == [("voided", "daemon_ended")]
 
 
 def test_final_outcomes_are_acknowledged_until_the_run_has_the_acknowledgement(quiet: QuietNode) -> None:

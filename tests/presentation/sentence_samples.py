@@ -115,6 +115,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "run_ended": {"reason": "killed"},
     "run_restarted": {"restart": 2},
     "too_large": [{"code": "setter_failed"}, {"code": ""}],
+    "daemon_ended": {},
     "fate_unknown": {"why": _nested(fact("run_ended", reason="killed"))},
     "lost_in_restart": {"why": _nested(fact("run_ended", reason="killed")), "checkpoint": "step_3.pt"},
     "tracing": [{"iterations": 1}, {"iterations": 20}],

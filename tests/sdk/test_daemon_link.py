@@ -214,6 +214,20 @@ def test_outcomes_that_the_socket_refuses_are_sent_later_in_order(link: DaemonLi
     assert _told(wire) == both
 
 
+def test_a_pulse_does_not_overtake_an_outcome(link: DaemonLink, tmp_path: Path) -> None:
+    wire = Wire()
+    _welcome(link, wire, 7)
+    link._state.inbox.done.append(messages.Outcome(id="a", stage="applied"))
+    wire._deaf = 1
+    link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
+    assert not any(isinstance(m, messages.Pulse) for m in wire.sent), "it would say that all has been told"
+    _welcome(link, wire, 7)
+    link._next_pulse = 0.0
+    link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
+    sent = [m for m in wire.sent if isinstance(m, messages.Pulse | messages.Outcome)]
+    assert [type(m) for m in sent] == [messages.Outcome, messages.Pulse]
+
+
 def test_final_outcomes_are_sent_again_until_they_are_acknowledged_and_all_of_them_to_a_new_daemon(
     link: DaemonLink,
 ) -> None:

@@ -85,7 +85,7 @@ def _tuner(node: Node, number: float) -> None:
     trainer = _living(node, number)
     tuner = node.tuner
     if tuner is None or not tuner.process.alive:
-        node.tuner = tuner = node.view("tuner", kind="tuner")
+        node.tuner = tuner = node.view(f"tuner{len(node.viewers)}", kind="tuner")
     if trainer is not None:
         tuner.act("set", trainer.id, float(node.next_value()))
 

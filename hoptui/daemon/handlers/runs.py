@@ -124,6 +124,14 @@ class RunDesk:
             self._node.book.give(command.id)
         self._forward_waiting(run)
 
+    def tend(self) -> None:
+        """Void what the daemon before kept and did not pass on, once no viewer can be about to repeat it."""
+        node = self._node
+        for run in node.registry.live():
+            if run.told and self._now() - run.met_at > node.timings.repeat_s:
+                for record in node.book.lose(run.id, node.clock.t()):
+                    self._tell(record)
+
     def _acknowledge(self, run: str, command: str, stage: Stage) -> None:
         acks = self._acks.setdefault(run, {})
         if len(acks) < MOST_ACKS and len(command) <= LONGEST_ID:  # the run sends others again
@@ -255,6 +263,7 @@ class RunDesk:
             ),
             self._now(),
         )
+        run.told = False
         source = f"run/{run.id}"
         if kind == "epoch":
             why = fact("run_restarted", restart=run.state.epoch - 1)

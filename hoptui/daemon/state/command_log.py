@@ -47,6 +47,7 @@ class Book:
         self._commands: dict[str, Command] = {}  # without a final stage, in the form for sending
         self._open: dict[str, set[str]] = {}  # by run: ids of commands without a final stage
         self._given: set[str] = set()  # ids of open commands that were passed to their runs
+        self._unheard: set[str] = set()  # restored ids of which neither their run nor a viewer has spoken
         self._senders: dict[str, str] = {}  # command id -> viewer
         self._overrides: dict[str, KnobOverrides] = {}  # by run
         self._seq = 0
@@ -66,6 +67,7 @@ class Book:
         known = self._known(command.run, command.id)
         if known is not None:
             self._senders[command.id] = viewer
+            self._unheard.discard(command.id)
             gone = run is None or run.exited or run.state.epoch != known.epoch
             if known.stage in FINAL or restarting(known) or gone:
                 return known, None
@@ -112,6 +114,7 @@ class Book:
         known = self._known(run, outcome.id) or _taken_over(run, outcome, outcome.t or t, wall)
         if known is None:
             return None
+        self._unheard.discard(outcome.id)
         undone = known.stage == "applied" and outcome.stage == "reverted"
         # The run knows better than the daemon, which voided what the run had not answered.
         corrected = known.stage == "voided" and outcome.stage in FINAL and outcome.stage != "voided"
@@ -162,29 +165,39 @@ class Book:
             if record.stage in FINAL or (restarting(record) and not ended):
                 continue
             certain = told or (record.id in self._commands and record.id not in self._given)
-            self._drop(record.id)
-            stage: Stage = "voided"
-            cause = why if certain else fact(FATE_UNKNOWN, why=why)
             if restarting(record):
-                stage, cause = "failed", fact("lost_in_restart", why=why, **record.fields)
-            voided.append(
-                self._put(
-                    structs.replace(
-                        record, stage=stage, code=cause.code, fields=cause.fields, reason="", settled=t
-                    )
+                voided.append(
+                    self._end(record, "failed", fact("lost_in_restart", why=why, **record.fields), t)
                 )
-            )
+            else:
+                cause = why if certain else fact(FATE_UNKNOWN, why=why)
+                voided.append(self._end(record, "voided", cause, t))
         if ended:
             self.overrides(run).end_process()
         return voided
+
+    def lose(self, run: str, t: int) -> list[CommandRecord]:
+        """Void the commands of an earlier daemon that never reached the run, and that no viewer has repeated.
+
+        Call it once the run has told all that it knows.
+        """
+        lost = [record for record in self.of(run) if record.id in self._unheard and not restarting(record)]
+        why = fact("daemon_ended")
+        return [self._end(record, "voided", why, t) for record in lost]
 
     def give(self, command: str) -> None:
         """Record that a command was passed to its run, which may have carried it out from now on."""
         self._given.add(command)
 
+    def _end(self, record: CommandRecord, stage: Stage, why: Fact, t: int) -> CommandRecord:
+        self._drop(record.id)
+        ended = structs.replace(record, stage=stage, code=why.code, fields=why.fields, reason="", settled=t)
+        return self._put(ended)
+
     def _drop(self, command: str) -> None:
         self._commands.pop(command, None)
         self._given.discard(command)
+        self._unheard.discard(command)
 
     def unanswered(self, run: str) -> list[Command]:
         """Return the commands to send (again) to a run that has just connected."""
@@ -221,7 +234,10 @@ class Book:
         newest: dict[str, int] = {}
         wishes: list[CommandRecord] = []
         for record in records:
-            self._runs.setdefault(record.run, OrderedDict()).setdefault(record.id, record)
+            known = self._runs.setdefault(record.run, OrderedDict()).setdefault(record.id, record)
+            if known is record and record.stage not in FINAL:
+                self._open.setdefault(record.run, set()).add(record.id)
+                self._unheard.add(record.id)
             self._seq = max(self._seq, record.seq)
             newest[record.run] = max(record.epoch, newest.get(record.run, 0))
             if asks(record):

@@ -55,7 +55,9 @@ class TrackedRun:
 
     `claim` is its declaration of GPUs, `seen` are the GPUs with its processes. `state.gpus` follows from
     both, and `said` is whether the declaration decided. `members` are its other ranks on this node.
-    `restarting` is whether it has left its process for a next epoch that has not come yet.
+    `restarting` is whether it has left its process for a next epoch that has not come yet. `told` is whether it
+    has sent, since its last hello, all outcomes that this daemon may lack. `met_at` is when this daemon first
+    heard of it from itself, in seconds.
     """
 
     def __init__(
@@ -78,6 +80,8 @@ class TrackedRun:
         self.identity: bytes | None = None
         self.members: dict[int, Member] = {}
         self.restarting = False
+        self.told = False
+        self.met_at = math.inf
         self.last_t = 0
         self.last_step = 0
         self._finished = 0  # iterations, by their rows
@@ -126,6 +130,9 @@ class TrackedRun:
         self.members.pop(rank, None)
 
     def pulse(self, pulse: Pulse, now: float) -> None:
+        """Store a pulse. A run sends it after all outcomes that wait."""
+        self.met_at = min(self.met_at, now)
+        self.told = True
         self._pulse = pulse
         self._pulse_at = now
 

@@ -79,6 +79,7 @@ SENTENCES: Mapping[str, Entry] = {
     "no_boundary": "no boundary came within {ttl_s:g} s",
     "run_ended": "the run ended: {reason}",
     "run_restarted": "the run restarted (restart {restart})",
+    "daemon_ended": "the daemon ended before it gave it to the run",
     "too_large": lambda fields, _: (
         f"its details are too large to be shown{f' ({code})' if (code := fields.get('code')) else ''}"
     ),
