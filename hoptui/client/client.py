@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from hoptui.client.conversation import NO_LIMITS, Conversation, Details, Outbox, ReadOnlyError, TuneOp
 from hoptui.client.routes import Here, Trouble, Way
-from hoptui.client.session import LAST_WORD_MS, DaemonConnection
+from hoptui.client.session import LAST_WORD_MS, TAKE_MS, DaemonConnection
 from hoptui.client.subscriptions import on_the_line
 from hoptui.client.target import Place
 from hoptui.domain.tuning import Limits
@@ -228,10 +228,11 @@ class Client:
         if trouble is not None or connection.path != way.socket:
             connection.reopen(way.socket)
             talk.connected(now)
-        for message in talk.due(now):
-            connection.send(codec.encode(message))
+        connection.send(*(codec.encode(message) for message in ([] if connection.stuck else talk.due(now))))
         self._report_changes()
         wake_at = min(talk.wake_at(), max(self._check_at, way.wake_at(talk.heard)))
+        if connection.stuck:
+            wake_at = max(wake_at, now + TAKE_MS / 1000)
         if way.socket is None:
             wake_at = way.wake_at(talk.heard)
         for frames in connection.receive(max(0.0, wake_at - time.monotonic()), way.waits_on):

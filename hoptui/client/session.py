@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -56,36 +57,48 @@ class DaemonConnection:
         self._wake = wake
         self._patient = patient
         self._socket: zmq.Socket[bytes] | None = None
+        self._unsent: deque[bytes] = deque()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether messages wait for a daemon that does not read."""
+        return bool(self._unsent)
 
     def reopen(self, path: Path | None) -> None:
         """Open a new socket. Messages queued for a daemon that does not read are not sent to the next."""
+        self._unsent.clear()
         if self._socket is not None:
             self._socket.close(linger=0)
         self.path = path
         self._socket = dealer(self._context, f"ipc://{path}", patient=self._patient) if path else None
 
-    def send(self, frame: bytes) -> None:
-        """Send, or drop the frame if the queue is full. The conversation repeats unanswered messages."""
-        if self._socket is not None:
-            with contextlib.suppress(zmq.Again):
-                self._socket.send(frame, zmq.NOBLOCK)
+    def send(self, *frames: bytes) -> None:
+        """Send in order. Frames that the socket does not take now wait; without a socket they are dropped."""
+        if self._socket is None:
+            return
+        self._unsent.extend(frames)
+        with contextlib.suppress(zmq.Again):
+            while self._unsent:
+                self._socket.send(self._unsent[0], zmq.NOBLOCK)
+                self._unsent.popleft()
 
     def receive(self, timeout: float, waits_on: Iterable[int] = ()) -> list[list[bytes]]:
-        """Wait at most `timeout` seconds for messages, a wake-up or a file descriptor. Return the
-        messages."""
+        """Wait at most `timeout` seconds for messages, a wake-up, a file descriptor, or room for what waits.
+        Return the messages."""
         poller = zmq.Poller()
         poller.register(self._wake, zmq.POLLIN)
         for fd in waits_on:
             poller.register(fd, zmq.POLLIN)
         if self._socket is not None:
-            poller.register(self._socket, zmq.POLLIN)
+            poller.register(self._socket, zmq.POLLIN | zmq.POLLOUT if self._unsent else zmq.POLLIN)
         ready = dict(poller.poll(int(min(timeout, 60.0) * 1000) + 1 if timeout else 0))
         if self._wake.fileno() in ready:
             with contextlib.suppress(OSError):
                 self._wake.recv(4096)
         found: list[list[bytes]] = []
         with contextlib.suppress(zmq.Again):
-            while self._socket is not None and self._socket in ready and len(found) < MOST_PER_TURN:
+            readable = ready.get(self._socket, 0) & zmq.POLLIN
+            while self._socket is not None and readable and len(found) < MOST_PER_TURN:
                 found.append(self._socket.recv_multipart(zmq.NOBLOCK))
         return found
 

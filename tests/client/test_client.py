@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,11 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import zmq
 
 from hoptui.client import routes
 from hoptui.client.client import Change, Client
 from hoptui.client.conversation import ReadOnlyError
 from hoptui.client.routes import Here, Trouble
+from hoptui.client.session import DaemonConnection
 from hoptui.client.target import Place
 from hoptui.domain.columns import pack
 from hoptui.domain.tuning import Limits, Tune
@@ -145,6 +148,35 @@ def test_an_unanswered_command_is_pending_and_sent_again(client: Watched, ppo: F
     ppo.stages = (Outcome(id="", stage="applied"),)
     until(lambda: client.store.commands[found].stage == "applied")
     assert client.pending() == {}
+
+
+def test_messages_that_a_socket_does_not_take_are_sent_later_in_order(tmp_path: Path) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    wake, other = socket.socketpair()
+    sent = [b"%d" % number for number in range(3000)]  # more than ZeroMQ queues
+    got: list[bytes] = []
+    try:
+        connection = DaemonConnection(context, wake)
+        connection.reopen(tmp_path / "s")
+        connection.send(*sent)
+        assert connection.stuck
+        daemon = context.socket(zmq.ROUTER)
+        daemon.bind(f"ipc://{tmp_path / 's'}")
+
+        def all_there() -> bool:
+            connection.receive(0.01)
+            connection.send()
+            while daemon.poll(0):
+                got.append(daemon.recv_multipart()[1])
+            return len(got) == len(sent)
+
+        until(all_there, what="every message")
+        assert got == sent
+        assert not connection.stuck
+    finally:
+        context.destroy(linger=0)
+        wake.close()
+        other.close()
 
 
 def test_the_renewal_of_a_pause_goes_out(client: Watched, ppo: FakeDaemon) -> None:
