@@ -38,7 +38,7 @@ class _Sent:
     until: float  # it expires at this time
     answer_by: float
     next_at: float
-    times: int = 0
+    times: int = 0  # since the connection began
     answered: bool = False
 
     @property
@@ -89,10 +89,12 @@ class Outbox:
             elif command_id in self._sent:
                 self._sent[command_id].answered = True
 
-    def reconnected(self, now: float) -> None:
-        """Resend everything without a final stage: the new connection may lead to another daemon."""
+    def reconnected(self, now: float, *, another: bool = False) -> None:
+        """Resend everything without a final stage. `another`: the new connection leads to another daemon."""
         with self._lock:
             for one in self._sent.values():
+                if another and one.times:
+                    one.command = msgspec.structs.replace(one.command, repeated=True)
                 if one.answered:
                     one.answered, one.answer_by = False, now + patience_s(one.command)
                 one.next_at, one.times = now, 0
@@ -298,15 +300,15 @@ class Conversation:
         if welcome.protocol != PROTOCOL:
             self.problem = mismatch(welcome.protocol, welcome.version)
             return
-        if self.daemon is not None and self.daemon.pid != welcome.pid:
-            # A daemon that was killed may have numbered more than it wrote, by a clock that was ahead.
+        another = self.daemon is not None and self.daemon.pid != welcome.pid
+        if another:  # the one before may have numbered more than it wrote, by a clock that was ahead
             self._events = self._commands = 0
         self.daemon = welcome
         self.greeted = True
         self._state = self._processes = self._page = 0  # another daemon counts from the start
         self._next_fetch = now
         self._requests = []  # requests from before the reconnect are outdated
-        self._outbox.reconnected(now)
+        self._outbox.reconnected(now, another=another)
 
     def _fetched(self, delta: messages.Delta, now: float) -> None:
         asked = self._fetch

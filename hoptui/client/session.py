@@ -174,7 +174,8 @@ class Session:
         self.started_daemon = False
         self._timeout_s = timeout_s
         self._records: dict[str, CommandRecord] = {}
-        self._holder: int | None = None  # pid of the daemon
+        self._holder: int | None = None  # pid of the process with the daemon's lock
+        self._daemon = 0  # pid of the daemon that has welcomed this session
         self._version = 0  # of the newest state of the node
         self._newest = 0  # the number of the newest record
         self._commands: dict[str, Command] = {}
@@ -476,6 +477,13 @@ class Session:
                 self._version = got.state or self._version
                 self._newest = max([self._newest, *(record.seq for record in records)])
                 self._records |= {record.id: record for record in records if record.id in self._commands}
+            case messages.ViewerWelcome(pid=pid):
+                if pid != self._daemon:
+                    self._commands = {
+                        name: msgspec.structs.replace(command, repeated=True)
+                        for name, command in self._commands.items()
+                    }
+                self._daemon = pid
             case messages.Error(code="protocol" | "descriptors", text=text):
                 raise Unreachable(text)
             case messages.Error(code="hello_first"):

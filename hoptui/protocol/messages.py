@@ -262,7 +262,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     absolute; for `profile` it is the number of iterations to trace, and `options` are those of
     `hoptui.domain.traces`. `expect_version` makes it compare-and-set. `ttl_s` counts from its arrival in the
     run, 0 is no limit. For a pause, `hold_s` is the lease after which the run resumes by itself. `why` is a
-    user's note, `purpose` are the tuner's reasons.
+    user's note, `purpose` are the tuner's reasons. `repeated`: the viewer has sent it to an earlier daemon,
+    which may have passed it on.
     """
 
     id: str
@@ -278,6 +279,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     origin: Origin = Origin()
     why: str = ""
     purpose: tuple[Fact, ...] = ()
+    repeated: bool = False
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):

@@ -450,6 +450,7 @@ class DaemonLink:
         anew, self._daemon = message.pid != self._daemon, message.pid
         self._outcomes = deque(state.inbox.outcomes_since(anew=anew))
         self._send_outcomes(sock, zmq)
+        self._next_pulse = 0.0  # it says that all has been told
 
     def _rename(self) -> None:
         self._renamed = True

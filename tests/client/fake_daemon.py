@@ -78,6 +78,7 @@ class FakeDaemon:
             Outcome(id="", stage="applied", step=1205, version=1),
         )
         self.protocol = PROTOCOL
+        self.pid = 77
         self.answer: Answer = lambda message: None
         self.received: list[FromViewer] = []
         self.now = 2000 * SECOND
@@ -162,7 +163,7 @@ class FakeDaemon:
             return scripted
         if isinstance(message, ViewerHello):
             self._known.add(identity)
-            return [ViewerWelcome(protocol=self.protocol, pid=77, version="0.1.0", host="gpu07")]
+            return [ViewerWelcome(protocol=self.protocol, pid=self.pid, version="0.1.0", host="gpu07")]
         if identity not in self._known:
             number = 0 if isinstance(message, Command) else message.id
             return [Error(code="hello_first", text="say hello first", id=number)]

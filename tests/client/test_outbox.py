@@ -42,6 +42,18 @@ def test_a_new_connection_hears_of_everything_unsettled() -> None:
     assert list(box.unanswered()) == ["c1", "c3"]
 
 
+def test_another_daemon_hears_that_an_earlier_one_may_have_passed_a_command_on() -> None:
+    box = Outbox()
+    box.add(command(1), 0.0)
+    box.due(0.0)
+    box.add(command(2), 0.5)
+    box.reconnected(1.0)
+    assert [c.repeated for c in box.due(1.0)] == [False, False], "the same daemon knows what it did"
+    box.add(command(3), 1.5)
+    box.reconnected(2.0, another=True)
+    assert [(c.id, c.repeated) for c in box.due(2.0)] == [("c1", True), ("c2", True), ("c3", False)]
+
+
 def test_nobody_is_surprised_by_an_old_command() -> None:
     box = Outbox()
     box.add(command(1, ttl_s=10.0), 0.0)

@@ -150,6 +150,24 @@ def test_it_asks_again_with_the_same_id(ppo: FakeDaemon, monkeypatch: pytest.Mon
     assert {m.id for m in ppo.of(Command) if isinstance(m, Command)} == {command}
 
 
+def test_another_daemon_hears_that_an_earlier_one_may_have_passed_a_command_on(
+    ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hoptui.client.session.ASK_AGAIN_S", 0.05)
+
+    def another(message: FromViewer) -> list[ToViewer] | None:
+        if not isinstance(message, Command) or message.repeated:
+            return None
+        ppo.forget()
+        ppo.pid += 1
+        return []
+
+    ppo.answer = another
+    with Session(ppo.where) as session:
+        assert session.outcome(session.submit(RUN, "stop"), timeout_s=10).stage == "applied"
+    assert {m.repeated for m in ppo.of(Command) if isinstance(m, Command)} == {False, True}
+
+
 def test_a_daemon_that_forgot_us_is_greeted_again(ppo: FakeDaemon) -> None:
     with Session(ppo.where) as session:
         ppo.forget()

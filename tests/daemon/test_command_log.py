@@ -11,7 +11,7 @@ from hoptui.daemon.state.command_log import MOST_OPEN, Book
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.facts import fact, nested
 from hoptui.domain.tuning import Change
-from hoptui.protocol.messages import Command, CommandRecord, Origin, Outcome, RunState, Stage
+from hoptui.protocol.messages import Command, CommandRecord, Origin, Outcome, Pulse, RunState, Stage
 
 KIM = Origin(user="kim", pid=1, client="dashboard")
 LEE = Origin(user="lee", pid=2, client="dashboard")
@@ -175,6 +175,39 @@ def test_a_command_from_a_recording_that_never_reached_its_run_is_voided(desk: D
     (found,) = again.book.lose("r", again.t)
     assert (found.id, found.stage, found.code) == ("lost", "voided", "daemon_ended")
     assert again.book.lose("r", again.t) == []
+
+
+def test_what_an_earlier_daemon_may_have_passed_on_is_unknown_where_the_process_is_gone(desk: Desk) -> None:
+    fresh, _ = desk.submit("fresh", epoch=1)
+    assert (fresh.stage, fresh.code) == ("rejected", "stale_epoch")
+    repeated, _ = desk.submit("repeated", epoch=1, repeated=True)
+    assert (repeated.stage, repeated.code) == ("voided", "fate_unknown")
+    assert nested(repeated.fields["why"]) == fact("stale_epoch", name="toy")
+    desk.run.exit("finished", "", 0.0)
+    assert desk.submit("at the end", repeated=True)[0].code == "fate_unknown"
+
+
+def test_a_repeated_command_may_have_been_passed_on(desk: Desk) -> None:
+    desk.submit("a", repeated=True)
+    (found,) = desk.book.void("r", ENDED, desk.t)
+    assert found.code == "fate_unknown"
+
+
+def test_a_run_that_is_about_to_tell_what_it_has_decides_on_a_command(desk: Desk) -> None:
+    def undecided(**fields: Any) -> bool:
+        made: dict[str, Any] = {"id": "a", "run": "r", "epoch": 2, "verb": "set", "knob": "n"}
+        return desk.book.undecided(Command(**made | fields), desk.run)
+
+    assert undecided(origin=TUNER), "a user may hold the knob"
+    assert not undecided(repeated=True), "the run knows whether it has it"
+    for n in range(MOST_OPEN):
+        desk.submit(f"c{n}")
+    assert undecided(repeated=True)
+    assert not undecided(repeated=True, epoch=1), "that process is gone"
+    assert not undecided(repeated=True, id="c0"), "it is known here"
+    desk.run.pulse(Pulse(step=1), 1.0)
+    assert not undecided(repeated=True)
+    assert not undecided(origin=TUNER)
 
 
 def test_a_run_is_being_asked_until_it_has_said_what_became_of_every_command(desk: Desk) -> None:

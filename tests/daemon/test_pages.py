@@ -193,3 +193,14 @@ def test_the_shares_fit_into_a_message() -> None:
     assert sum(shares) + 256 * pages.KIB <= MAX_ANSWER_BYTES
     assert min(pages.EVENTS, pages.COMMANDS) > pages.LARGEST_ITEM
     assert pages.LARGEST_RUN < pages.RUNS
+
+
+def test_a_command_that_its_run_decides_on_is_answered_once_the_run_has_told() -> None:
+    node = Node()
+    node.desk.receive(b"t", None, structs.replace(HELLO, viewer="t", kind="tuner"))
+    command = messages.Command(id="a", run=RUN, epoch=1, verb="set", knob="lr", value=0.1)
+    node.desk.receive(b"t", None, command)
+    assert node.answers == []
+    node.quiet.runs.receive(b"n1", None, messages.Pulse(step=50))
+    node.desk.receive(b"t", None, command)
+    assert [record.stage for record in node.answers[-1].commands] == ["sent"]

@@ -16,7 +16,7 @@ from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import Origin
 from hoptui.tuner.observation import PriorResult
 from hoptui.tuner.rollback import unfinished
-from tests.daemon.quiet_node import LR, MICRO, PURPOSE, RUN, UP, QuietNode
+from tests.daemon.quiet_node import LR, MICRO, PURPOSE, RUN, SECOND, UP, QuietNode
 
 NO_WARP = fact("unknown_knob", run="lm", knob="warp", known=["micro_batch", "lr"])
 BEN = Origin(user="ben", pid=8, client="dashboard")
@@ -365,3 +365,15 @@ def test_knobs_of_one_trial_say_that_they_share_its_figure() -> None:
     quiet.rows(500.0)
     found = [r.measured and (r.measured.gain, r.measured.remarks) for r in quiet.node.book.of(RUN)]
     assert found == [(0.06, (fact("effect.shared", knobs=[other]),)) for other in ("lr", "micro_batch")]
+
+
+def test_a_tuner_waits_until_the_run_has_told_what_users_have_set(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.look()
+    seen = len(quiet.script.scenes)
+    quiet.hello()
+    quiet.now += SECOND
+    quiet.tuners.tend()
+    assert len(quiet.script.scenes) == seen, "outcomes that this daemon lacks are on their way"
+    quiet.look()
+    assert len(quiet.script.scenes) == seen + 1

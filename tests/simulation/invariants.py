@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
+from hoptui.domain.facts import nested
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord
 from hoptui.recording import Recording, RecordingError
 from tests.simulation.node import Node, in_effect, row_value
@@ -18,8 +19,6 @@ from tests.simulation.truth import Given, Incarnation, Setting
 
 QUICK_S = 0.6
 """A command is answered within this time and two iterations, if nothing disturbs."""
-NOT_KNOWN_YET = ("no_such_run", "stale_epoch", "held_by_person", "restarting")
-"""How a new daemon may reject a command that the daemon before had passed on."""
 Invariant = Callable[[Node], Iterable[str]]
 
 
@@ -78,8 +77,7 @@ def truthful(node: Node) -> Iterator[str]:
         calls = _calls(node, given) if given.verb == "set" else []
         what = f"{given.verb} {given.value} of {given.viewer} at {given.at_s:.3f} s"
         if record is None:
-            lost = bool(calls) and node.truth.daemon_died(given.at_s, calls[0][1].at_s + 3.0)
-            if calls and not calls[0][0].killed and not _history_excused(node, calls[0][0]) and not lost:
+            if calls and not _unheard(node, calls[0][0]) and not _history_excused(node, calls[0][0]):
                 yield f"{what} was applied, and nobody knows of it"
             continue
         if given.verb != "set" or record.stage not in FINAL:
@@ -89,8 +87,6 @@ def truthful(node: Node) -> Iterator[str]:
             yield f"{what} is told as applied, and the setter was not called"
         elif record.stage == "applied" and record.effective != in_effect(given.value or 0.0):
             yield f"{what} is told as effective {record.effective!r}"
-        elif record.code in NOT_KNOWN_YET and node.truth.daemon_died(given.at_s):
-            continue  # the daemon before may have passed it on, and this one cannot know
         elif record.stage in ("rejected", "superseded", "expired") and calls:
             yield f"{what} is told as {record.stage} ({record.code}), and the setter was called"
         elif (
@@ -143,8 +139,7 @@ def person_beats_tuner(node: Node) -> Iterator[str]:
             for earlier in done if tuners.by == "tuner" else ():
                 persons = by_value[earlier.value]
                 known = min(viewer.knew_end_s(persons.id) for viewer in node.viewers)
-                forgotten = node.truth.daemon_died(earlier.at_s, setting.at_s)
-                if persons.by == "person" and known < tuners.at_s and not forgotten:
+                if persons.by == "person" and known < tuners.at_s:
                     yield f"the tuner set {setting.value} after a person had set {earlier.value}"
 
 
@@ -177,9 +172,9 @@ def stages_forward(node: Node) -> Iterator[str]:
             for before, after in pairwise(records):
                 gave_up = before.stage == "expired" and not before.seq
                 undone = (before.stage, after.stage) == ("applied", "reverted")
-                unsure = after.code == FATE_UNKNOWN or before.code in NOT_KNOWN_YET
-                lost = unsure and node.truth.daemon_died()
-                if before.stage in FINAL and not undone and not gave_up and not lost:
+                learned = before.code == FATE_UNKNOWN
+                lost = after.code == FATE_UNKNOWN and node.truth.daemon_died()
+                if before.stage in FINAL and not (undone or gave_up or learned or lost):
                     yield f"{viewer.name} saw {before.wanted} {before.stage}, then {after.stage}"
 
 
@@ -322,12 +317,18 @@ def commands_recorded(node: Node) -> Iterator[str]:
         if any(_history_excused(node, was) for was in node.truth.processes if was.run == run):
             continue
         for key, record in _audited(node).items():
-            if record.run != run or record.code == "no_such_run":  # the recording was closed before
+            if record.run != run or _after_the_end(record):
                 continue
             kept = recorded.get(key)
             if kept is None or kept.stage != record.stage:
                 stage = kept.stage if kept else "not there"
                 yield f"{record.wanted} is {record.stage}, the recording has {stage}"
+
+
+def _after_the_end(record: CommandRecord) -> bool:
+    """Return whether a daemon heard of a command after the recording of its run was closed."""
+    why = nested(record.fields["why"]) if record.code == FATE_UNKNOWN else None
+    return "no_such_run" in (record.code, why.code if why is not None else "")
 
 
 # the machine ------------------------------------------------------------------------------------------------

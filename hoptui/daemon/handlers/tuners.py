@@ -184,7 +184,8 @@ class TunerDesk:
             self._take_up(run)
         # A process that comes after another declares its knobs late.
         set_up = run.state.knobs or run.id not in self._tunings
-        if run.identity is None or run.restarting or not set_up:
+        # What users have set since the daemon before is in the outcomes that the run tells.
+        if run.identity is None or run.restarting or not (set_up and run.told):
             return
         if run.id not in self._tunings and t - self._looked.get(run.id, 0) < UNTUNED_NS:
             return

@@ -187,6 +187,8 @@ class ViewerDesk:
         node = self._node
         run = node.registry.get(command.run)
         command = msgspec.structs.replace(command, origin=viewer.origin)
+        if node.book.undecided(command, run):
+            return
         answer, onward = node.book.submit(
             command, run, viewer.hello.viewer, node.clock.wall(), node.clock.t()
         )

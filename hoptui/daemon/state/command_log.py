@@ -62,7 +62,8 @@ class Book:
 
         `command.origin` is the peer that the kernel reports. A repeated id is answered with its current
         stage. It is forwarded again until its stage is final, because the command or its outcome may be lost
-        with a connection; the run answers a repetition with what it said last.
+        with a connection; the run answers a repetition with what it said last. A command that an earlier
+        daemon may have passed to a process that is gone is `unknown` instead of rejected.
         """
         known = self._known(command.run, command.id)
         if known is not None:
@@ -76,6 +77,9 @@ class Book:
                 self._given.add(command.id)
             return known, self._commands.setdefault(command.id, _bounded(again))
         refusal = self._refusal(command, run)
+        stage: Stage = "rejected"
+        if refusal is not None and command.repeated and not _lives(command, run):
+            refusal, stage = fact(FATE_UNKNOWN, why=refusal), "voided"
         record = CommandRecord(
             id=command.id,
             run=command.run,
@@ -92,17 +96,28 @@ class Book:
             wall=wall,
         )
         if refusal is not None:
-            record = structs.replace(
-                record, stage="rejected", code=refusal.code, fields=refusal.fields, settled=t
-            )
+            record = structs.replace(record, stage=stage, code=refusal.code, fields=refusal.fields, settled=t)
             if run is not None:
                 self._put(record)
             return record, None
         self._senders[command.id] = viewer
+        if command.repeated:
+            self._given.add(command.id)
         command = _bounded(structs.replace(command, why=record.why, purpose=record.purpose))
         self._commands[command.id] = command
         self._put(record)
         return record, command
+
+    def undecided(self, command: Command, run: TrackedRun | None) -> bool:
+        """Return whether only the outcomes that a run is about to tell decide on a command.
+
+        The run may have it from an earlier daemon, or a user may hold the knob against the tuner. The viewer
+        repeats a command that is not answered.
+        """
+        if run is None or run.told or not _lives(command, run) or self._known(run.id, command.id) is not None:
+            return False
+        refused = self._refusal(command, run) is not None
+        return command.origin.kind == "tuner" or (command.repeated and refused)
 
     def outcome(self, run: str, outcome: Outcome, t: int, wall: float = 0.0) -> CommandRecord | None:
         """Process a run's report on a command. None if it is not news (a repeat, or a stage already
@@ -323,6 +338,11 @@ class Book:
 
     def _last_wish(self, run: str, knob: str) -> CommandRecord | None:
         return next((r for r in reversed(self.of(run)) if r.knob == knob and asks(r)), None)
+
+
+def _lives(command: Command, run: TrackedRun | None) -> bool:
+    """Return whether the process that a command is meant for can still say what it did with it."""
+    return run is not None and not (run.exited or run.restarting) and run.state.epoch == command.epoch
 
 
 def restarting(record: CommandRecord) -> bool:

@@ -55,9 +55,9 @@ class TrackedRun:
 
     `claim` is its declaration of GPUs, `seen` are the GPUs with its processes. `state.gpus` follows from
     both, and `said` is whether the declaration decided. `members` are its other ranks on this node.
-    `restarting` is whether it has left its process for a next epoch that has not come yet. `told` is whether it
-    has sent, since its last hello, all outcomes that this daemon may lack. `met_at` is when this daemon first
-    heard of it from itself, in seconds.
+    `restarting` is whether it has left its process for a next epoch that has not come yet. `told` is whether
+    it has sent, since its last hello, all outcomes that this daemon may lack. `met_at` is the time of its
+    first hello to this daemon, in seconds.
     """
 
     def __init__(
