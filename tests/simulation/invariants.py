@@ -265,7 +265,7 @@ def rows_accounted(node: Node) -> Iterator[str]:
         processes = [was for was in node.truth.processes if was.run == run and was.rank == 0]
         try:
             with Recording.open(node.where.recording(run)) as recording:
-                parts = list(recording.rows(f"run/{run}"))
+                parts, missing = list(recording.rows(f"run/{run}")), recording.missing
         except RecordingError as error:
             yield f"the recording of {run} cannot be read: {error.reason}"
             continue
@@ -277,10 +277,10 @@ def rows_accounted(node: Node) -> Iterator[str]:
         for value in filter(math.isfinite, values):  # an iteration that the end interrupted has no loss
             found[int(value // 1e6)].append(value)
         for was in processes:
-            yield from _process_accounted(node, was, found[was.number])
+            yield from _process_accounted(node, was, found[was.number], missing)
 
 
-def _process_accounted(node: Node, was: Incarnation, found: list[float]) -> Iterator[str]:
+def _process_accounted(node: Node, was: Incarnation, found: list[float], missing: int) -> Iterator[str]:
     if any(b <= a for a, b in pairwise(found)):
         yield f"the rows of process {was.number} are not in order"
     produced = {row_value(was.number, step) for step in range(was.steps)}
@@ -288,8 +288,9 @@ def _process_accounted(node: Node, was: Incarnation, found: list[float]) -> Iter
         yield f"process {was.number} never logged {sorted(unknown)[:3]}"
     lost = len(produced) - len(set(found))
     excused = was.killed or _unheard(node, was) or _history_excused(node, was)
-    if lost > was.dropped + node.recordings_dropped and not excused:
-        yield f"{lost} of {was.steps} rows of process {was.number} are missing, {was.dropped} counted"
+    counted = was.dropped + missing
+    if lost > counted and not excused:
+        yield f"{lost} of {was.steps} rows of process {was.number} are missing, {counted} counted"
 
 
 def _unheard(node: Node, was: Incarnation) -> bool:
@@ -299,11 +300,8 @@ def _unheard(node: Node, was: Incarnation) -> bool:
 
 
 def _history_excused(node: Node, was: Incarnation) -> bool:
-    """Return whether the disk failed when the process began or ended, or before the daemon was killed."""
-    truth = node.truth
-    if truth.daemon_died():
-        return truth.disk_failed()
-    return truth.disk_failed(was.began_s) or (was.ended_s is not None and truth.disk_failed(was.ended_s))
+    """Return whether a daemon was killed that the disk had kept from writing what it knew."""
+    return any(node.truth.disk_failed(died_s) for died_s in node.truth.daemon_died_s if died_s >= was.began_s)
 
 
 def commands_recorded(node: Node) -> Iterator[str]:

@@ -235,7 +235,6 @@ class Node:
         self.settling = False
         self.auditor: Viewer | None = None
         self.tuner: Viewer | None = None
-        self._dropped = 0
         self._values = itertools.count(1)
         self._files = tempfile.TemporaryDirectory(
             prefix="sim", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -269,11 +268,6 @@ class Node:
     def next_value(self) -> int:
         """Return a value that no other command has."""
         return next(self._values)
-
-    @property
-    def recordings_dropped(self) -> int:
-        """Return how many rows and records the daemon has counted as lost for the disk."""
-        return self._dropped
 
     def is_paused(self, given: Given, seconds: float) -> bool:
         """Return whether the run of a command was or may have been paused just after it was given."""

@@ -316,9 +316,7 @@ ACTIONS: dict[str, Callable[[Node, float], None]] = {
     "sweep": _sweep,
 }
 ALWAYS = ("set", "set", "set", "nothing", "watch")
-UNSETTLED = ("disk broken",)
-"""Faults that hoptui does not survive yet: only asked for by name."""
-OPTIONAL = tuple(name for name in ACTIONS if name not in (*ALWAYS, *UNSETTLED))
+OPTIONAL = tuple(name for name in ACTIONS if name not in ALWAYS)
 
 
 def plan_of(seed: int | str) -> Plan:

@@ -189,7 +189,7 @@ class OnDisk(sqlite3.Connection):
             if disk.slow_s and self.node.kernel.current is not None:
                 self.node.kernel.sleep(disk.slow_s)
             process.operate()
-        if disk.broken:
+        if disk.broken and statement != "ROLLBACK":
             raise _sqlite_error(sqlite3.SQLITE_IOERR)
         if disk.full and statement.startswith(("COMMIT", "INSERT", "CREATE", "REPLACE")):
             raise _sqlite_error(sqlite3.SQLITE_FULL)
