@@ -53,6 +53,22 @@ class CheckpointWriter:
         self._run.event(f"checkpoint written: {path}")
         return path
 
+    def attempt(self) -> None:
+        """Write a checkpoint into the run's folder, if there is one; all ranks call it.
+
+        A full disk, or too little memory to put it together, is worth a warning, not the end of a run that
+        may have taken days.
+        """
+        if self._folder is None:
+            return
+        try:
+            path = self.save(self._folder)
+        except (OSError, MemoryError) as error:
+            self._warn(f"no checkpoint written: {error}")
+            return
+        if path:
+            self._say(f"checkpoint written: {path}")
+
     def keep_best(self, *, first: bool) -> bool:
         """Write the file of the best weights, which are those of now; all ranks call it.
 
@@ -75,30 +91,13 @@ class CheckpointWriter:
                 self._say(f"{self.best} was there already: it is {before.name} now")
             self._write(self.best, content)
         except (OSError, MemoryError) as error:
-            self._run.event(f"best weights not written: {error}", level="warning")
-            self._say(f"best weights not written: {error}")
+            self._warn(f"best weights not written: {error}")
             return False
         return True
 
     def _write(self, path: Path, content: Mapping[str, Any]) -> None:
         write_checkpoint(path, self._workload, {**content, "run": self._run.state_dict()})
 
-    def attempt(self, folder: Path | None = None) -> Path | None:
-        """The same into `folder`, else into the run's own; None without either, and where it cannot be
-        written.
-
-        A full disk, or too little memory to put it together, is worth a warning, not the end of a run that
-        may have taken days.
-        """
-        folder = folder or self._folder
-        if folder is None:
-            return None
-        try:
-            path = self.save(folder)
-        except (OSError, MemoryError) as error:
-            self._run.event(f"no checkpoint written: {error}", level="warning")
-            self._say(f"no checkpoint written: {error}")
-            return None
-        if path:
-            self._say(f"checkpoint written: {path}")
-        return path
+    def _warn(self, text: str) -> None:
+        self._run.event(text, level="warning")
+        self._say(text)
