@@ -1,5 +1,5 @@
-"""Tells users how far the tokens of a corpus are: one line that changes on a terminal, now and then a line
-in a log."""
+"""Progress of the tokens of a corpus: one line that changes on a terminal, or a line in a log now and
+then."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 QUIET_S = 2.0
-"""What takes less is not told."""
+"""A step that takes less is not reported."""
 TERMINAL_S, LOG_S = 0.2, 15.0
 """Seconds between two reports."""
 CLEAR = "\r\x1b[K"

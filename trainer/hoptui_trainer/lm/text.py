@@ -20,7 +20,14 @@ from hoptui_trainer.lm.evaluate import lzma_bits_per_byte
 from hoptui_trainer.lm.job import LMOptions
 from hoptui_trainer.lm.ready_tokens import read_ready, ready_files
 from hoptui_trainer.lm.sequence_sampler import widened
-from hoptui_trainer.lm.token_files import CachedTokens, Report, TokenStreams, cached_tokens, make_tokens
+from hoptui_trainer.lm.token_files import (
+    CachedTokens,
+    Report,
+    TokenStreams,
+    cached_tokens,
+    make_tokens,
+    reasons,
+)
 from hoptui_trainer.lm.token_shards import TokenShards
 from hoptui_trainer.lm.tokenizer import SAMPLE_MB, check_tokenizer
 
@@ -37,11 +44,15 @@ class Text:
 
     streams: TokenStreams
     origin: str
-    tokens: int
     tokenizer: str
     digest: str
     lzma_bpb: float | None
     notes: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens to train on."""
+        return len(self.streams.train)
 
 
 def prepare_text(
@@ -73,7 +84,7 @@ def _ready(job: LMOptions, config: LMConfig, files: tuple[Path, ...]) -> Text:
     ready = read_ready(files, job.token_dtype, size, limit, config.eval_tokens)
     streams = TokenStreams(ready.train, ready.held_out, job.bytes_per_token)
     kind = f"ready, {ready.train.dtype}"
-    return Text(streams, str(job.corpus), len(ready.train), kind, ready.digest, lzma_bpb=None)
+    return Text(streams, str(job.corpus), kind, ready.digest, lzma_bpb=None)
 
 
 def _made(job: LMOptions, config: LMConfig, ranks: RankGroup, report: Report) -> Text:
@@ -122,9 +133,7 @@ def _read(corpus: Corpus, config: LMConfig) -> Text:
     text = made.held_out_text(evaluated)
     streams = TokenStreams(made.train, held_out, made.lengths)
     lzma_bpb = lzma_bits_per_byte(text) if text else None
-    return Text(
-        streams, corpus.origin, len(made.train), config.tokenizer, made.digest, lzma_bpb, tuple(_notes(made))
-    )
+    return Text(streams, corpus.origin, config.tokenizer, made.digest, lzma_bpb, tuple(_notes(made)))
 
 
 def _notes(made: CachedTokens) -> list[str]:
@@ -132,8 +141,7 @@ def _notes(made: CachedTokens) -> list[str]:
     if made.learned_mb is not None and made.learned_mb >= SAMPLE_MB:
         notes.append(f"byte pairs are learned from the first {made.learned_mb:.0f} MB")
     if made.left_out:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in made.left_out.items())
-        notes.append(f"left out of the corpus: {reasons}")
+        notes.append(f"left out of the corpus: {reasons(made.left_out)}")
     return notes
 
 

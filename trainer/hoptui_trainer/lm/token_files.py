@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,7 +87,7 @@ class CachedTokens:
 
     def _shards(self, name: str) -> TokenShards:
         path, kind = self.folder / name, token_type(self.vocabulary)
-        count = path.stat().st_size // (2 if kind == "uint16" else 4)
+        count = path.stat().st_size // np.dtype(kind).itemsize
         return TokenShards([Shard(path, 0, count)], kind, self.vocabulary)
 
 
@@ -200,14 +201,18 @@ def _fill(
             sizes[to] += len(content)
             report("tokenizing", reading.done)
     if not all(sizes):
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in reading.left_out.items())
-        left_out = f" (left out: {reasons})" if reasons else ""
+        left_out = f" (left out: {reasons(reading.left_out)})" if reading.left_out else ""
         raise UsageError(
             f"--corpus: {corpus.origin} holds too few texts to train on some and to hold others out{left_out}"
         )
     facts = {"digest": digest.hexdigest(), "lengths": list(tokenizer.lengths), "learned_mb": learned_mb}
     (folder / "facts.json").write_text(json.dumps(facts))
     return digest.hexdigest(), dict(reading.left_out)
+
+
+def reasons(left_out: Mapping[str, int]) -> str:
+    """What was left out of a corpus, for users: the number of each kind."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
 
 
 def _learn(corpus: Corpus, vocab_size: int, report: Report) -> tuple[BytePairs, float]:

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hoptui_trainer.common.errors import UsageError
-from hoptui_trainer.lm.token_shards import TokenType
+from hoptui_trainer.lm.token_shards import Tokens, TokenType
 
 TokenizerName = Literal["bytes", "bpe"]
-Tokens = NDArray[Any]
 END = "<|end|>"
 LARGEST = 1 << 20
 """The largest vocabulary to learn."""
