@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+
+from hoptui_trainer.common.job import Flag
+from hoptui_trainer.common.modes import DeviceName
 
 if TYPE_CHECKING:
     from hoptui_trainer.check.outcome import Outcome
@@ -24,9 +27,9 @@ PATIENCE_S = 45.0
 
 def check(
     *,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: DeviceName = "auto",
     folder: Annotated[Path, Parameter(name="--dir")] = Path(),
-    json: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    json: Flag = False,
 ) -> int:
     """Test this machine for training, in under a minute: torch and the GPU, torch.compile, products in bf16
     and FP8, attention, memory, disk, and NCCL between GPUs. Measured values stand beside expected ones.

@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from hoptui.telemetry.gpu_specs import peak_flops, peaks_of
 from hoptui_trainer.check.outcome import Outcome, failed, rated, skipped
-from hoptui_trainer.common.attention import measured_kernels
+from hoptui_trainer.common.attention import listed, measured_kernels
 from hoptui_trainer.common.device import wait_for
+from hoptui_trainer.common.precision import ADA
 
 SIDE = 8192
 """Rows and columns of the matrices: large enough for the peak of a Hopper GPU."""
@@ -105,7 +106,7 @@ def product(device: torch.device, precision: str) -> Outcome:
     if precision == "fp8":
         if device.type != "cuda":
             return skipped(name, "FP8 needs a GPU")
-        if torch.cuda.get_device_capability(device) < (8, 9):
+        if torch.cuda.get_device_capability(device) < ADA:
             return skipped(name, "this GPU has no FP8 (from Ada and Hopper on)")
     side = SIDE if device.type == "cuda" else SMALL_SIDE
     left, right = (torch.randn(side, side, device=device) / side**0.5 for _ in range(2))
@@ -139,9 +140,7 @@ def attention(device: torch.device) -> Outcome:
     if device.type != "cuda":
         return skipped("attention", "torch has one kernel on a CPU")
     milliseconds = measured_kernels(ATTENTION, torch.bfloat16, device, causal=True)
-    figures = ", ".join(
-        f"{name} {'–' if ms is None else f'{ms:.2f} ms'}" for name, ms in milliseconds.items()
-    )
+    figures = listed(milliseconds)
     if all(ms is None for ms in milliseconds.values()):
         advice = "only the plain formula is left, which is slow: is this torch built for this GPU?"
         return Outcome(name="attention", status="failed", detail=figures, advice=advice)

@@ -17,6 +17,7 @@ from torch import distributed
 from torch.multiprocessing.spawn import ProcessContext, start_processes
 
 from hoptui_trainer.check.outcome import Outcome, failed, rated, skipped
+from hoptui_trainer.common.device import gpu_uuid, wait_for
 
 COPY_BYTES = 512 << 20
 REPEATS = 8
@@ -70,13 +71,12 @@ def host_to_device(device: torch.device) -> Outcome:
 
 def pcie_link(device: torch.device) -> Link | None:
     """The widest and fastest link that GPU and slot can have; None where the driver does not know it."""
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return None
     try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid(device))
         generation = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
         return Link(generation, pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
     except pynvml.NVMLError:
@@ -88,11 +88,11 @@ def pcie_link(device: torch.device) -> Link | None:
 def _copy_rate(target: torch.Tensor, source: torch.Tensor) -> float:
     """Bytes per second of a copy."""
     target.copy_(source, non_blocking=True)
-    torch.cuda.synchronize(target.device)
+    wait_for(target.device)
     began = time.perf_counter()
     for _ in range(REPEATS):
         target.copy_(source, non_blocking=True)
-    torch.cuda.synchronize(target.device)
+    wait_for(target.device)
     return REPEATS * source.numel() / (time.perf_counter() - began)
 
 
@@ -201,8 +201,7 @@ def _exchange(rank: int, backend: str, world: int, size: int, folder: str) -> No
         distributed.barrier()
         began = time.perf_counter()
         distributed.all_reduce(values)
-        if on_gpu:
-            torch.cuda.synchronize(device)
+        wait_for(device)
         times.append(time.perf_counter() - began)
     if not bool((values == world).all()):
         raise RuntimeError("the sum over the processes is wrong")

@@ -51,8 +51,12 @@ def choose_attention(
     milliseconds = slowest(ranks.gather(measured_kernels(shape, dtype, device, causal=causal)))
     chosen = fastest(milliseconds)
     _allow(*((chosen,) if chosen else SWITCHES))
-    figures = [f"{name} {'–' if ms is None else f'{ms:.2f} ms'}" for name, ms in milliseconds.items()]
-    return f"attention: {chosen or 'as torch chooses'} ({', '.join(figures)})"
+    return f"attention: {chosen or 'as torch chooses'} ({listed(milliseconds)})"
+
+
+def listed(milliseconds: Mapping[str, float | None]) -> str:
+    """The times of kernels for users."""
+    return ", ".join(f"{name} {'–' if ms is None else f'{ms:.2f} ms'}" for name, ms in milliseconds.items())
 
 
 def measured_kernels(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import Literal
 
 import psutil
 import torch
 
+from hoptui.presentation.numbers import plural
 from hoptui_trainer.common.cgroups import left_bytes
 from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.modes import DeviceName
 
 SAMPLES_PER_THREAD = 1024
 """A CPU thread more pays off from about so many samples of a 64-64 MLP (two cores: 0.95 × at 256, 1.4 × at
@@ -18,8 +19,6 @@ SAMPLES_PER_THREAD = 1024
 
 MEASURED_WIDTH = 64
 """The width of that MLP."""
-
-DeviceName = Literal["auto", "cpu", "cuda"]
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """In the environment: the GPUs that CUDA shows a process, by index or UUID, or MIG instances by name. CUDA
@@ -96,7 +95,7 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return f"on {torch.cuda.get_device_name(device)}"
     threads = torch.get_num_threads()
-    return f"on the CPU with {threads} thread{'s'[: threads != 1]}"
+    return f"on the CPU with {threads} {plural(threads, 'thread')}"
 
 
 def choose_threads(samples: int, width: int = MEASURED_WIDTH) -> int:

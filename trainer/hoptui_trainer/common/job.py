@@ -6,9 +6,10 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -17,6 +18,7 @@ from hoptui.domain.traces import MOST_TRACED
 from hoptui_trainer.common.applicability import Circumstances, Rule
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.memory_limit import parse_limit
+from hoptui_trainer.common.modes import DeviceName
 from hoptui_trainer.common.options import (
     KnobValues,
     check_options,
@@ -119,7 +121,7 @@ class JobOptions:
     name: str | None = None
     seed: NotNegative | None = None
     iterations: Annotated[AtLeastOne, Parameter(show_default=False)] = ITERATIONS
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: DeviceName = "auto"
     threads: UpToThousand | None = None
     memory_limit: str | None = None
     smaller_model_on_oom: Flag = False
@@ -334,20 +336,14 @@ def check_positive(targets: Mapping[str, Target]) -> None:
             raise UsageError(f"{option} takes a positive number, not {target.value}")
 
 
-class Checked(Protocol):
-    """A config that knows which sizes fit together."""
-
-    def check(self, world: int) -> None:
-        """Raises ValueError: one sentence that begins with the name of a knob."""
-
-
-def check_sizes(config: Checked, world: int) -> None:
-    """Refuse sizes that do not fit together.
+@contextmanager
+def refused_by_option() -> Iterator[None]:
+    """In here sizes are checked, with a ValueError that begins with the name of a knob.
 
     Raises:
-        UsageError: one sentence that begins with the option.
+        UsageError: the same sentence, after the option.
     """
     try:
-        config.check(world)
+        yield
     except ValueError as error:
         raise UsageError(f"{option_name(str(error).split()[0])}: {error}") from None

@@ -1,4 +1,4 @@
-"""The names of the number formats, of the ways to compile and of the optimizers, for options and knobs.
+"""The names of devices, number formats, ways to compile and optimizers, for options and knobs.
 
 Without torch, which takes seconds to import.
 """
@@ -6,6 +6,8 @@ Without torch, which takes seconds to import.
 from __future__ import annotations
 
 from typing import Literal, get_args
+
+DeviceName = Literal["auto", "cpu", "cuda"]
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

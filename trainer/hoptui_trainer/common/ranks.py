@@ -25,9 +25,10 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 import hoptui
 from hoptui_trainer.common.compile_cache import followers, kernel_cache
-from hoptui_trainer.common.device import DeviceName, gpu_uuid, take_gpu
+from hoptui_trainer.common.device import gpu_uuid, take_gpu
 from hoptui_trainer.common.errors import LostRankError, UsageError
 from hoptui_trainer.common.heartbeat import SILENT_S, Heartbeat
+from hoptui_trainer.common.modes import DeviceName
 
 JOIN_LIMIT = timedelta(minutes=5)
 TRAINING_LIMIT, CONTROL_LIMIT = timedelta(minutes=10), timedelta(minutes=30)

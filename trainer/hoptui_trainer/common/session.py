@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import hoptui
+from hoptui.presentation.numbers import plural
 from hoptui_trainer.common.checkpoint_writer import CheckpointWriter, Content
 from hoptui_trainer.common.device import wait_for
 from hoptui_trainer.common.errors import ShortMemoryError
@@ -138,7 +139,7 @@ class TrainingSession:
         if reached := self.job.reached(figures):
             self.ending, self._why = "passed", reached
         elif 0 < patience <= record.since_best and iteration < self.job.iterations:
-            times = f"{patience:,} evaluation" + "s" * (patience > 1)
+            times = f"{patience:,} {plural(patience, 'evaluation')}"
             self.ending, self._why = "early-stopped", f"no better {record.metric} in {times}"
 
     def _keep_best(self) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import hoptui
+from hoptui.presentation.numbers import plural
 from hoptui_trainer.common.report import silent
 from hoptui_trainer.common.trace_plan import WARMUP, TracePlan
 
@@ -175,8 +176,7 @@ class Tracer:
             _return_memory()
         stall = time.monotonic() - began
         early = f", {self._plan.steps - recorded} fewer than asked for: {limit}" if limit else ""
-        counted = f"{recorded} iteration{'s'[: recorded != 1]}"
-        what = f"{counted}{early}; training paused for {stall:.1f} s"
+        what = f"{recorded} {plural(recorded, 'iteration')}{early}; training paused for {stall:.1f} s"
         self._writers = [writer for writer in self._writers if writer.is_alive()]
         writer = threading.Thread(target=self._compress, args=(path, what), name="hoptui-trace", daemon=True)
         self._writers.append(writer)

@@ -19,9 +19,9 @@ from hoptui_trainer.common.job import (
     UpToMillions,
     check_kept,
     check_positive,
-    check_sizes,
     options_given,
     preset,
+    refused_by_option,
     resolve,
 )
 from hoptui_trainer.common.lr_schedule import SCHEDULE_RULES, settle_warm_up
@@ -140,12 +140,11 @@ def resolve_job(
         each=config.seq_len,
         of=f"sequences of {config.seq_len} tokens",
     )
-    check_sizes(config, world)
+    with refused_by_option():
+        config.check(world)
     if job.shard != "none":
         if world == 1:
             raise UsageError(f"--shard {job.shard}: there is one rank only; start several with torchrun")
-        try:
+        with refused_by_option():
             check_sharded(config, world)
-        except ValueError as error:
-            raise UsageError(f"--batch-tokens: {error}") from None
     return LMPlan(chosen, name, seed, config, notes)

@@ -20,9 +20,10 @@ from hoptui_trainer.common.job import (
     Target,
     options_given,
     preset,
+    refused_by_option,
     resolve,
 )
-from hoptui_trainer.common.options import KnobValues, option_name
+from hoptui_trainer.common.options import KnobValues
 from hoptui_trainer.ppo.config import (
     MODEL_SIZES,
     OF_THE_MLP,
@@ -141,7 +142,8 @@ def make_plan(job: PPOOptions, saved: Mapping[str, Any] | None, *, on_gpu: bool 
     on_cpu = job.rollout_device == "cpu" or env not in RECIPES
     where = Circumstances(config=config, on_gpu=on_gpu, source=env, acts_on_cpu=on_cpu)
     check_applies(RULES, where, {**options_given(job), **job.knobs})
-    _check_sizes(config)
+    with refused_by_option():
+        config.check()
     sizes: Mapping[str, Any] = model_sizes(config)
     config = dataclasses.replace(config, **sizes)
     return PPOPlan(env, job.name or (saved["name"] if saved else _run_name(env)), seed, config, notes)
@@ -150,18 +152,6 @@ def make_plan(job: PPOOptions, saved: Mapping[str, Any] | None, *, on_gpu: bool 
 def _filled(held: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """The config of a checkpoint, with the sizes that it leaves to the policy's name."""
     return {**held, **{name: held.get(name) or size for name, size in named.items()}}
-
-
-def _check_sizes(config: PPOConfig) -> None:
-    """Refuse sizes that do not fit together.
-
-    Raises:
-        UsageError: one sentence that begins with the option.
-    """
-    try:
-        config.check()
-    except ValueError as error:
-        raise UsageError(f"{option_name(str(error).split()[0])}: {error}") from None
 
 
 def _run_name(env: str) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
+from hoptui.presentation.numbers import plural
 from hoptui_trainer.common.metrics import Finished
 from hoptui_trainer.common.report import Ending, elapsed, percent, result_json
 
@@ -89,7 +90,7 @@ class PPOProgress:
         if math.isnan(mean):
             yield "return –"
         else:
-            yield f"return {mean:.1f} ({episodes} episode{'s'[: episodes != 1]})"
+            yield f"return {mean:.1f} ({episodes} {plural(episodes, 'episode')})"
         if self._evaluation is not None:
             yield f"evaluation {self._evaluation:.1f}"
         yield f"policy loss {value['policy_loss']:.4f}"

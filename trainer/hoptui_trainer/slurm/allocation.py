@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.options import option_name
 
 TIME = re.compile(
     r"(?P<minutes>\d+)(:(?P<seconds>\d\d))?"
@@ -69,7 +70,7 @@ class Allocation:
             word = getattr(self, option)
             if word and not WORD.fullmatch(word):
                 raise UsageError(
-                    f"--{option.replace('_', '-')} {word!r}: one word of letters, digits and _ . , % @ + / -"
+                    f"{option_name(option)} {word!r}: one word of letters, digits and _ . , % @ + / -"
                 )
         if self.mem is not None and not MEMORY.fullmatch(self.mem):
             raise UsageError(f"--mem {self.mem}: this is no amount of memory, e.g. 256GB or 900M")

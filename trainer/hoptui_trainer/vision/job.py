@@ -18,9 +18,9 @@ from hoptui_trainer.common.job import (
     UpToThousand,
     check_kept,
     check_positive,
-    check_sizes,
     options_given,
     preset,
+    refused_by_option,
     resolve,
 )
 from hoptui_trainer.common.lr_schedule import SCHEDULE_RULES, settle_warm_up
@@ -154,7 +154,8 @@ def resolve_job(
     if data == "digits":
         config.image_size = DIGIT_SIZE
     resolve_batch(config, knobs, world, total="batch_size", each=1, of=config.unit)
-    check_sizes(config, world)
+    with refused_by_option():
+        config.check(world)
     return VisionPlan(chosen, data, name, seed, config, notes)
 
 
