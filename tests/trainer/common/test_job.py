@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from hoptui import Knob
+from hoptui.domain import traces
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.job import JobOptions, preset, resolve
-from hoptui_trainer.common.trace_plan import TracePlan
+from hoptui_trainer.common.trace_plan import MOST_TRACED, TracePlan
 from tests.golden import Golden
 
 
@@ -86,3 +87,7 @@ def test_a_trace_from_the_command_line() -> None:
     job.check()
     assert job.trace == TracePlan(steps=4, wait=10, warmup=2, memory=True)
     assert JobOptions().trace is None
+
+
+def test_the_command_line_allows_as_long_a_trace_as_a_viewer() -> None:
+    assert MOST_TRACED == traces.MOST_TRACED

@@ -8,10 +8,10 @@ import resource
 import psutil
 import torch
 
-from hoptui.presentation.numbers import plural
 from hoptui_trainer.common.cgroups import left_bytes
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.modes import DeviceName
+from hoptui_trainer.common.report import plural
 
 SAMPLES_PER_THREAD = 1024
 """A CPU thread more pays off from about so many samples of a 64-64 MLP (two cores: 0.95 × at 256, 1.4 × at

@@ -14,7 +14,6 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from hoptui.domain.traces import MOST_TRACED
 from hoptui_trainer.common.applicability import Circumstances, Rule
 from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.memory_limit import parse_limit
@@ -28,7 +27,7 @@ from hoptui_trainer.common.options import (
     whole_number,
 )
 from hoptui_trainer.common.report import Ending
-from hoptui_trainer.common.trace_plan import WAIT, WARMUP, TracePlan
+from hoptui_trainer.common.trace_plan import MOST_TRACED, WAIT, WARMUP, TracePlan
 
 C = TypeVar("C")
 

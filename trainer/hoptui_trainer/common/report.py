@@ -110,6 +110,11 @@ def amount(count: float) -> str:
     return f"{count:.3g}"
 
 
+def plural(count: int, noun: str) -> str:
+    """The noun for a count: `episode`, `episodes`."""
+    return noun if count == 1 else f"{noun}s"
+
+
 def rate_text(per_s: float, unit: str) -> str:
     """A rate in `unit` per second, with digits behind the point where it is small: 0.052, 9.87, 12,345."""
     return f"{per_s:,.0f} {unit}/s" if per_s >= 10 else f"{per_s:.3g} {unit}/s"

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 import hoptui
-from hoptui.presentation.numbers import plural
 from hoptui_trainer.common.checkpoint_writer import CheckpointWriter, Content
 from hoptui_trainer.common.device import wait_for
 from hoptui_trainer.common.errors import ShortMemoryError
@@ -36,7 +35,7 @@ from hoptui_trainer.common.metrics import DelayedMetrics, Finished, measured
 from hoptui_trainer.common.phases import PhaseClock
 from hoptui_trainer.common.ranks import RankGroup, restarts
 from hoptui_trainer.common.remedies import SMALLER_BATCHES
-from hoptui_trainer.common.report import Console, Ending
+from hoptui_trainer.common.report import Console, Ending, plural
 from hoptui_trainer.common.restart import Restart
 from hoptui_trainer.common.signals import STOPPED, StopOnSignal
 from hoptui_trainer.common.smaller_model import Consent

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_TRACED = 1000
+"""Iterations of one trace; the same as in `hoptui profile`."""
 WAIT = 10
 """Iterations before a trace from the command line: in the first ones shapes are compiled."""
 WARMUP = 1

@@ -19,8 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import hoptui
-from hoptui.presentation.numbers import plural
-from hoptui_trainer.common.report import silent
+from hoptui_trainer.common.report import plural, silent
 from hoptui_trainer.common.trace_plan import WARMUP, TracePlan
 
 MEMORY_BYTES = 256 << 20

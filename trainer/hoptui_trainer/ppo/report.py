@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-from hoptui.presentation.numbers import plural
 from hoptui_trainer.common.metrics import Finished
-from hoptui_trainer.common.report import Ending, elapsed, percent, result_json
+from hoptui_trainer.common.report import Ending, elapsed, percent, plural, result_json
 
 CONVENTIONS = (
     "return: mean over the training episodes that ended in the iteration (sampled actions)",
