@@ -18,7 +18,7 @@ import zmq
 
 from tests.simulation.kernel import Kernel, Killed, Process, Signal
 
-DELAY_S = (2e-5, 4e-4)
+LEAST_DELAY_NS, DELAYS_NS = 20_000, 380_000
 DEFAULT_HWM = 1000
 READ, WRITE = int(zmq.POLLIN), int(zmq.POLLOUT)
 Frames = list[bytes]
@@ -75,8 +75,8 @@ class Pipe:
             return True
         direction.under_way.append(frames)
         kernel = fabric.kernel
-        wait = kernel.random.uniform(*DELAY_S) + size * 1e-9
-        direction.free_at = max(direction.free_at, kernel.now_ns + int(wait * 1e9), fabric.stalled_until_ns)
+        wait_ns = LEAST_DELAY_NS + int(DELAYS_NS * kernel.random.random()) + size
+        direction.free_at = max(direction.free_at, kernel.now_ns + wait_ns, fabric.stalled_until_ns)
         kernel.at(direction.free_at, lambda: self._arrive(direction))
         return True
 
@@ -131,12 +131,6 @@ class FakeSocket:
         self.pipes: dict[bytes, Pipe] = {}
         process.at_end.append(self._at_end)
 
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
     # options ------------------------------------------------------------------------------------------------
 
     def setsockopt(self, option: int, value: object) -> None:
@@ -148,8 +142,7 @@ class FakeSocket:
 
     def poll(self, timeout: int, flags: int = READ) -> int:
         """Wait at most so many milliseconds to receive, or to send with POLLOUT. Return what is possible."""
-        self.fabric.kernel.wait(lambda: self.ready(flags), [self.signal], timeout / 1000)
-        return self.ready(flags)
+        return self.fabric.kernel.wait(lambda: self.ready(flags), [self.signal], timeout / 1000)
 
     def ready(self, flags: int) -> int:
         """Return which of `flags` are possible now."""
@@ -349,21 +342,26 @@ class FakePoller:
 
     def __init__(self) -> None:
         self._things: dict[Any, tuple[Any, int]] = {}
+        self._signals: list[Signal] | None = None  # made when it polls
 
     def register(self, thing: Any, flags: int = READ) -> None:
-        key = thing if isinstance(thing, FakeSocket | int) else thing.fileno()
-        self._things[key] = (self.by_number[key] if isinstance(key, int) else thing), int(flags)
+        key = self._key(thing)
+        self._things[key] = (self.by_number[key] if type(key) is int else thing), int(flags)
+        self._signals = None
 
     def unregister(self, thing: Any) -> None:
-        del self._things[thing if isinstance(thing, FakeSocket | int) else thing.fileno()]
+        del self._things[self._key(thing)]
+        self._signals = None
 
     def poll(self, timeout: int | None = None) -> list[tuple[Any, int]]:
-        things = self._things
-        signals = [thing.signal for thing, _ in things.values()]
+        if self._signals is None:
+            self._signals = [thing.signal for thing, _ in self._things.values()]
         seconds = 1e9 if timeout is None or timeout < 0 else max(timeout / 1000, 5e-5)
+        return self.fabric.kernel.wait(self._ready, self._signals, seconds)
 
-        def ready() -> bool:
-            return any(thing.ready(flags) for thing, flags in things.values())
+    def _ready(self) -> list[tuple[Any, int]]:
+        return [(key, found) for key, (thing, flags) in self._things.items() if (found := thing.ready(flags))]
 
-        self.fabric.kernel.wait(ready, signals, seconds)
-        return [(key, found) for key, (thing, flags) in things.items() if (found := thing.ready(flags))]
+    @staticmethod
+    def _key(thing: Any) -> Any:
+        return thing if type(thing) is FakeSocket or type(thing) is int else thing.fileno()

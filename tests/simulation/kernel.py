@@ -14,14 +14,16 @@ import itertools
 import math
 import random
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 try:
     import greenlet
 except ImportError:  # threads of the system do the same
     greenlet = None
 
+T = TypeVar("T")
 TICK_NS = 400
 """How much virtual time a reading of the clock takes."""
 MOST_EVENTS_PER_S = 40_000
@@ -86,7 +88,9 @@ class Task:
         self.error: BaseException | None = None
         self.joined = Signal(kernel)
         self.turn = 0  # counts blocks, so that an old timer wakes nobody
+        self.woken = -1  # the turn for which it has been woken
         self._body = body
+        self._where = f"{process.name}/{name}"
         self._switch: Any = (_Greenlets if greenlet is not None else _Threads)(self._main)
         process.tasks.append(self)
 
@@ -106,6 +110,7 @@ class Task:
     def resume(self) -> None:
         """Run until it blocks or ends."""
         kernel = self.kernel
+        kernel.resumed[self._where] += 1
         before, kernel.current = kernel.current, self
         try:
             self._switch.resume()
@@ -128,9 +133,8 @@ class Signal:
         self.waiters: list[Task] = []
 
     def set(self) -> None:
-        if self.waiters:
-            for task in self.waiters:
-                self._kernel.wake(task)
+        for task in self.waiters:
+            self._kernel.wake(task)
 
 
 class Process:
@@ -173,7 +177,7 @@ class Process:
         self.stopped = False
         late, self._late = self._late, []
         for task, turn in late:
-            self.kernel.after(0, lambda task=task, turn=turn: self.kernel.run_task(task, turn))  # type: ignore[misc]
+            self.kernel.resume_at(self.kernel.now_ns, task, turn)
 
     def postpone(self, task: Task, turn: int) -> None:
         self._late.append((task, turn))
@@ -205,12 +209,14 @@ class Kernel:
         self.failures: list[str] = []
         self.began_ns = self.now_ns
         self.events = 0
+        self.resumed: Counter[str] = Counter()
+        """How often each thread ran, by the names of process and thread."""
         self.preempts = 0.0
         """Chance that a thread loses its turn when it reads the clock."""
-        self._heap: list[tuple[int, int, Callable[[], object]]] = []
+        self._heap: list[tuple[int, int, Task | None, Any]] = []  # time, number, task and turn or a call
         self._numbers = itertools.count()
         self._pids = itertools.count(1000)
-        self._second, self._second_events = 0, 0
+        self._second_ends, self._second_events = 0, 0
 
     # time ---------------------------------------------------------------------------------------------------
 
@@ -228,30 +234,34 @@ class Kernel:
 
     def at(self, t_ns: int, call: Callable[[], object]) -> None:
         """Call at this time, after everything that was asked for before."""
-        heapq.heappush(self._heap, (max(t_ns, self.now_ns), next(self._numbers), call))
+        heapq.heappush(self._heap, (max(t_ns, self.now_ns), next(self._numbers), None, call))
 
     def after(self, seconds: float, call: Callable[[], object]) -> None:
         self.at(self.now_ns + int(seconds * 1e9), call)
 
+    def resume_at(self, t_ns: int, task: Task, turn: int) -> None:
+        """Let a task go on at this time if it still waits for this turn."""
+        heapq.heappush(self._heap, (t_ns, next(self._numbers), task, turn))
+
     def run(self, seconds: float) -> None:
         """Let this much virtual time pass."""
         end = self.now_ns + int(seconds * 1e9)
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= end:
-            t, _, call = heapq.heappop(heap)
-            self.now_ns = max(self.now_ns, t)
+            t, _, task, what = pop(heap)
+            if t > self.now_ns:
+                self.now_ns = t
+            if t >= self._second_ends:
+                self._second_ends, self._second_events = t + 1_000_000_000, 0
             self.events += 1
-            self._watch_pace()
-            call()
+            self._second_events += 1
+            if self._second_events > MOST_EVENTS_PER_S:
+                raise Livelock(f"more than {MOST_EVENTS_PER_S} events in a second at {self.seconds:.3f} s")
+            if task is None:
+                what()
+            else:
+                self.run_task(task, what)
         self.now_ns = max(self.now_ns, end)
-
-    def _watch_pace(self) -> None:
-        second = self.now_ns // 1_000_000_000
-        if second != self._second:
-            self._second, self._second_events = second, 0
-        self._second_events += 1
-        if self._second_events > MOST_EVENTS_PER_S:
-            raise Livelock(f"more than {MOST_EVENTS_PER_S} events in a second at {self.seconds:.3f} s")
 
     # processes and threads ----------------------------------------------------------------------------------
 
@@ -276,15 +286,16 @@ class Kernel:
     def start(self, process: Process, name: str, body: Callable[[], object]) -> Task:
         """Start a thread."""
         task = Task(self, process, name, body)
-        self.after(self.random.uniform(0, 2e-4), lambda: self.run_task(task, task.turn))
+        self.resume_at(self.now_ns + int(self.random.random() * 2e5), task, 0)
         return task
 
     def run_task(self, task: Task, turn: int) -> None:
         """Let a task go on if it still waits for this turn."""
-        if task.done or task.turn != turn:
+        if task.turn != turn or task.done:
             return
-        if task.process.stopped and task.process.alive:
-            task.process.postpone(task, turn)
+        process = task.process
+        if process.stopped and process.alive:
+            process.postpone(task, turn)
             return
         task.turn += 1
         task.resume()
@@ -297,30 +308,29 @@ class Kernel:
 
     def wake(self, task: Task) -> None:
         """Let a blocked task go on soon."""
-        turn = task.turn
-        self.after(self.random.uniform(0, 5e-5), lambda: self.run_task(task, turn))
+        if task.woken != task.turn:
+            task.woken = task.turn
+            self.resume_at(self.now_ns + int(self.random.random() * 5e4), task, task.turn)
 
-    def wait(self, ready: Callable[[], object], signals: list[Signal], timeout: float = math.inf) -> bool:
-        """Block the current task until `ready` or a timeout. Return whether it was ready."""
+    def wait(self, ready: Callable[[], T], signals: Sequence[Signal], timeout: float = math.inf) -> T:
+        """Block the current task until `ready` or a timeout. Return what `ready` returned last."""
         task = self.current
         assert task is not None, "only a task can wait"
         if not task.process.alive:
             raise Killed
-        if ready():
-            return True
+        if found := ready():
+            return found
         until = self.now_ns + int(timeout * 1e9) if timeout < 1e8 else None
         for signal in signals:
             signal.waiters.append(task)
         try:
             while True:
-                turn = task.turn
                 if until is not None:
-                    self.at(until, lambda turn=turn: self.run_task(task, turn))  # type: ignore[misc]
+                    self.resume_at(until, task, task.turn)
                 task.pause()
-                if ready():
-                    return True
-                if until is not None and self.now_ns >= until:
-                    return False
+                found = ready()
+                if found or (until is not None and self.now_ns >= until):
+                    return found
         finally:
             for signal in signals:
                 signal.waiters.remove(task)
@@ -331,8 +341,7 @@ class Kernel:
         assert task is not None, "only a task can sleep"
         if not task.process.alive:
             raise Killed
-        turn = task.turn
-        self.after(max(0.0, seconds), lambda: self.run_task(task, turn))
+        self.resume_at(self.now_ns + int(max(0.0, seconds) * 1e9), task, task.turn)
         task.pause()
 
     @property

@@ -13,6 +13,7 @@ import fcntl
 import gc
 import importlib
 import os
+import platform
 import secrets
 import signal
 import socket
@@ -43,13 +44,16 @@ USED = (
 FIRST_FD = 1_000_000
 """File descriptors of the simulation are above all real ones."""
 
+FREE_DESCRIPTORS = 1000
+"""Of each process. The sockets of the simulation take none."""
+
 
 class Substitute:
     """Stands for a module: what is not replaced is the module's own."""
 
     def __init__(self, module: types.ModuleType, replaced: Mapping[str, Any]) -> None:
         self._module = module
-        self.__dict__.update(replaced)
+        self.__dict__.update({**vars(module), **replaced})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
@@ -178,6 +182,7 @@ class OnDisk(sqlite3.Connection):
 
     node: System
     process: Process
+    path: str
 
     def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
         disk, process = self.node.disk, self.process
@@ -193,7 +198,14 @@ class OnDisk(sqlite3.Connection):
             raise _sqlite_error(sqlite3.SQLITE_IOERR)
         if disk.full and statement.startswith(("COMMIT", "INSERT", "CREATE", "REPLACE")):
             raise _sqlite_error(sqlite3.SQLITE_FULL)
-        return super().execute(statement, *arguments)
+        done = super().execute(statement, *arguments)
+        if statement == "COMMIT":
+            self.node.date(self.path)
+        return done
+
+    def close(self) -> None:
+        super().close()
+        self.node.date(self.path)
 
 
 def _sqlite_error(code: int) -> sqlite3.OperationalError:
@@ -211,6 +223,7 @@ class System:
         self.numbers: dict[int, WakeEnd] = {}
         self.locks: dict[int, tuple[Process, int]] = {}  # inode -> holder, its file descriptor
         self._connections: dict[type, Any] = {}
+        self._dates: dict[str, int] = {}
         self._next = FIRST_FD
 
     # os, socket, fcntl, sqlite3 -----------------------------------------------------------------------------
@@ -257,7 +270,7 @@ class System:
         return struct.pack("@hhqqi", fcntl.F_WRLCK if held else fcntl.F_UNLCK, 0, 0, 0, 0)
 
     def connect(self, *arguments: Any, **options: Any) -> Any:
-        if self.kernel.current is None:  # an invariant reads a recording
+        if self.kernel.current is None or arguments[0] == ":memory:":  # an invariant, or no file
             return sqlite3.connect(*arguments, **options)
         if self.disk.full and self.kernel.random.random() < 0.5:
             raise _sqlite_error(sqlite3.SQLITE_FULL)
@@ -266,15 +279,28 @@ class System:
         kind = self._connections.setdefault(own, type("Connection", (OnDisk, own), {}))
         db: Any = sqlite3.connect(*arguments, factory=kind, **options)
         process = self.kernel.process
-        db.node, db.process = self, process
+        db.node, db.process, db.path = self, process, str(arguments[0])
+        self.date(db.path)
 
         def over(killed: bool) -> None:
             with contextlib.suppress(sqlite3.Error):
                 sqlite3.Connection.rollback(db)
-            self.kernel.after(1e-3, lambda: sqlite3.Connection.close(db))
+            self.kernel.after(1e-3, closed)
+
+        def closed() -> None:
+            sqlite3.Connection.close(db)
+            self.date(db.path)
 
         process.at_end.append(over)
         return db
+
+    def date(self, path: str) -> None:
+        """Let a recording be as old as the simulated wall clock says, if it has been written since."""
+        for file in (path, f"{path}-wal"):
+            with contextlib.suppress(OSError):  # a reader names it by a URI, and it need not be there
+                if os.stat(file).st_mtime_ns != self._dates.get(file):  # noqa: PTH116 - a string, many times
+                    self._dates[file] = self.kernel.now_ns + self.kernel.wall_offset_ns
+                    os.utime(file, ns=(self._dates[file], self._dates[file]))
 
     def process_started(self, pid: int) -> int | None:
         process = self.kernel.processes.get(pid)
@@ -306,6 +332,7 @@ class System:
             "perf_counter": lambda: kernel.tick() / 1e9,
             "time": lambda: (kernel.tick() + kernel.wall_offset_ns) / 1e9,
             "time_ns": lambda: kernel.tick() + kernel.wall_offset_ns,
+            "clock_gettime": lambda _: kernel.tick() / 1e9,
             "sleep": kernel.sleep,
         }
         no_signals = {"signal": lambda *_: None, "set_wakeup_fd": lambda *_, **__: -1}
@@ -331,6 +358,7 @@ class System:
                 fcntl, {"lockf": self.lockf, "flock": lambda *_: None, "fcntl": self.lock_state}
             ),
             sqlite3: Substitute(sqlite3, {"connect": self.connect}),
+            platform: Substitute(platform, {"node": lambda: "simulated"}),
             signal: Substitute(signal, no_signals),
             gc: Substitute(gc, {"freeze": lambda: None, "collect": lambda: 0}),
             zmq: Substitute(zmq, {"Context": context, "Poller": poller}),
@@ -341,10 +369,10 @@ class System:
         """Let the modules of hoptui use this node."""
         for name in USED:
             importlib.import_module(name)
-        from hoptui.daemon import server
+        from hoptui.daemon import descriptors, server
         from hoptui.daemon.handlers import runs
         from hoptui.node import processes
-        from hoptui.sdk import run_core
+        from hoptui.sdk import daemon_link, run_core
 
         instead = self.substitutes()
         changed: list[tuple[Any, str, Any]] = []
@@ -360,6 +388,8 @@ class System:
                     if isinstance(value, types.ModuleType) and id(value) in by_id:
                         replace(module, name, by_id[id(value)])
         replace(server, "Sampler", SilentSampler)
+        replace(daemon_link, "sys", Substitute(sys, {"argv": ["train.py"], "modules": {}}))
+        replace(descriptors, "free", lambda: FREE_DESCRIPTORS)
         replace(runs, "process_started", self.process_started)
         replace(processes, "start_daemon", start_daemon)
         replace(Store.__init__, "__defaults__", (self.kernel.tick,))
@@ -378,6 +408,7 @@ class _Os:
 
     def __init__(self, system: System) -> None:
         kernel = system.kernel
+        self.__dict__.update(vars(os))
         self._kernel = kernel
         self.getpid = lambda: kernel.process.pid
         self.urandom = lambda size: kernel.random.randbytes(size)
