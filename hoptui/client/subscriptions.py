@@ -229,7 +229,7 @@ class Following:
         for columns in parts:
             source = self._sources.get(columns.source)
             if source is not None and source.cursor is not None and len(columns):
-                source.cursor = max(source.cursor, columns.times()[-1])
+                source.cursor = max(source.cursor, columns.last_t)
                 if len(columns) >= most and not self.appetite.every_source:
                     # the link is too slow for all rows: newer ones matter more
                     source.cursor = self._store.now()

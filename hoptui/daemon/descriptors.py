@@ -7,8 +7,8 @@ sockets accept no connection until there is room again.
 
 from __future__ import annotations
 
+import os
 import resource
-from pathlib import Path
 
 LEAST = 128
 """A daemon does not start with a lower limit: it has about 30 open before the first run."""
@@ -49,7 +49,7 @@ def free() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return REFUSE
-    return soft - sum(1 for _ in Path(OPEN).iterdir())
+    return soft - len(os.listdir(OPEN))  # noqa: PTH208 - paths would take longer, at every tick
 
 
 def refusal() -> str:

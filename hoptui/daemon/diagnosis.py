@@ -104,7 +104,7 @@ class Diagnosing:
 
     def _look(self, run: TrackedRun, case: _Case, t: int) -> bool:
         """Evaluate new rows of a run. Returns whether there is news for viewers."""
-        if run.last_t <= case.seen_t or run.vital(t / SECOND).state == "paused":
+        if run.last_t <= case.seen_t or run.judge(t / SECOND)[0] == "paused":
             return False
         case.seen_t = run.last_t
         doctor = case.diagnostician
@@ -188,6 +188,6 @@ class Diagnosing:
     def _between(self, source: str, start: int, end: int) -> Columns | None:
         ring = self._node.rings.get(source)
         rows = ring.since(start, MOST_ROWS)[0] if ring is not None else None
-        if rows is None or rows.times()[-1] <= end:
+        if rows is None or rows.last_t <= end:
             return rows
         return rows.slice(0, sum(t <= end for t in rows.times()))

@@ -98,8 +98,7 @@ class RecordingWriter:
             problem = self._pass_on(recording)
             recording.lose(self._lost + self._waiting.dropped)
             self._lost = self._waiting.dropped = 0
-            recording.flush()
-            if recording.used_bytes > most_bytes:
+            if recording.flush() and recording.used_bytes > most_bytes:
                 recording.thin(most_bytes)
         except (AddressError, RecordingError) as error:
             problem = str(error)

@@ -35,6 +35,11 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     def __len__(self) -> int:
         return len(self.t) // 8
 
+    @property
+    def last_t(self) -> int:
+        """The stamp of the newest row, 0 if there is no row."""
+        return int.from_bytes(self.t[-8:], "little", signed=True)
+
     def times(self) -> array[int]:
         """Return monotonic nanoseconds, one per row."""
         return array("q", self.t)
@@ -52,9 +57,9 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
     def last(self) -> dict[str, float]:
         """Return the newest known value of each name. Names without one are left out."""
-        if not self:
-            return {}
         rows = len(self)
+        if not rows:
+            return {}
         # one pass over all names takes a fifth of the time of a loop over names
         newest = array("d", b"".join(self.values))[rows - 1 :: rows]
         found = dict(zip(self.names, newest, strict=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 IPC_PATH_MAX = 107  # sun_path of AF_UNIX without its final NUL
@@ -29,23 +30,23 @@ class Addresses:
     directory: Path
     state: Path
 
-    @property
+    @cached_property
     def lock(self) -> Path:
         return self.directory / "daemon.lock"
 
-    @property
+    @cached_property
     def runs(self) -> Path:
         return self.directory / "runs.sock"
 
-    @property
+    @cached_property
     def viewers(self) -> Path:
         return self.directory / "viewers.sock"
 
-    @property
+    @cached_property
     def info(self) -> Path:
         return self.directory / "daemon.json"
 
-    @property
+    @cached_property
     def log(self) -> Path:
         return self.directory / "daemon.log"
 

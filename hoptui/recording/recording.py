@@ -129,7 +129,7 @@ class Recording:
         self._check_writable()
         part = shifted(columns, self._frame.shift_ns).after(self._newest_stored(columns.source))
         if len(part):
-            self._newest[part.source] = part.times()[-1]
+            self._newest[part.source] = part.last_t
             self._pending.add(part)
 
     def event(self, event: Event) -> None:
@@ -147,14 +147,14 @@ class Recording:
         self._check_writable()
         self._pending.remembered[key] = value
 
-    def flush(self) -> None:
-        """Write all waiting data to the file, in one transaction.
+    def flush(self) -> bool:
+        """Write all waiting data to the file, in one transaction. Return whether there was any.
 
         Raises:
             RecordingError: the disk is full or failing; the data still waits.
         """
         if not self._pending and not self.unrecorded:
-            return
+            return False
         with errors_named(self.path):
             try:
                 with transaction(self._db):
@@ -176,6 +176,7 @@ class Recording:
                     raise
         self._counted = self.missing
         self._pending.clear()
+        return True
 
     def _write_one_by_one(self) -> None:
         """Write all waiting data except what no file can hold. That is counted in `refused`."""
@@ -314,7 +315,7 @@ class Recording:
         """Return the first and the last stamp of all rows and events, (0, 0) if there are none."""
         with damage_named(self.path):
             edges = [edge for edge in (self._tables.span(), self._records.span()) if edge is not None]
-        edges += [(columns.times()[0], columns.times()[-1]) for _, columns in self._pending.sources()]
+        edges += [(columns.times()[0], columns.last_t) for _, columns in self._pending.sources()]
         edges += [(event.t, event.t) for event in self._pending.events.values()]
         if not edges:
             return 0, 0

@@ -47,6 +47,7 @@ class SendBuffer:
     def __init__(self, source: str) -> None:
         self._source = source
         self._recent: deque[Columns] = deque()
+        self._kept = 0  # rows in it
         self._unsent: deque[Columns] = deque()
         self._taken = 0
         self._pushed_out = 0
@@ -79,6 +80,7 @@ class SendBuffer:
         for part in _packed(self._source, taken):
             self._recent.append(part)
             self._unsent.append(part)
+            self._kept += len(part)
         self._forget(now_ns - int(RESEND_S * 1e9))
         return len(taken)
 
@@ -114,14 +116,14 @@ class SendBuffer:
         self._source = source
         self._recent.clear()
         self._unsent.clear()
+        self._kept = 0
 
     def _forget(self, horizon: int) -> None:
-        rows = sum(map(len, self._recent))
-        while self._recent and (self._recent[0].times()[-1] < horizon or rows > RESEND_ROWS):
+        while self._recent and (self._recent[0].last_t < horizon or self._kept > RESEND_ROWS):
             oldest = self._recent.popleft()
-            rows -= len(oldest)
-            newest, unsent = oldest.times()[-1], 0
-            while self._unsent and self._unsent[0].times()[-1] <= newest:
+            self._kept -= len(oldest)
+            newest, unsent = oldest.last_t, 0
+            while self._unsent and self._unsent[0].last_t <= newest:
                 unsent += len(self._unsent.popleft())
             self._too_old += unsent
             if len(oldest) > unsent:
@@ -145,8 +147,9 @@ def _is_clean(name: object) -> bool:
 
 log = logging.getLogger("hoptui")
 
-ROWS_KEEP_COMING_S = 1.0
-"""After a row, the thread polls for the next one for this long instead of waiting to be woken."""
+ROWS_KEEP_COMING_S = 0.25
+"""After a row, the thread polls for the next one for this long instead of waiting to be woken. A loop that is
+slower than two polls wakes the thread for each row: fewer turns compete with it for the interpreter."""
 PULSE_EVERY_S = 1.0
 HELLO_AGAIN_S = 0.02
 """The first retry of a hello that found no connection. Each further retry takes twice as long."""
@@ -157,6 +160,8 @@ MOST_COMPLAINTS = 10
 CLOSE_S = 1.0
 TELL_S = 0.7
 """How long the end of a run waits for the daemon to take the outcomes of its commands."""
+READABLE = 1
+"""`zmq.POLLIN` as a plain number: pyzmq's flag makes an enumeration member for each `&`."""
 DESCRIPTORS = 32
 """File descriptors that must be free. A zmq context with one socket takes eight of them."""
 
@@ -177,7 +182,7 @@ class DaemonLink:
         self._wake_in.setblocking(False)
         self._closing = False
         self._bye: messages.Bye | None = None
-        self._greeted = self._welcomed = self._renamed = False
+        self._greeted = self._welcomed = self._renamed = self._polls_out = False
         self._retired = False
         self._revision = 0
         self._rows_at = 0.0
@@ -267,13 +272,15 @@ class DaemonLink:
         wait = self._wait_ms()
         self.idle = wait > 1000 * pacing.ROWS_EVERY_S + 1
         full = self._welcomed and bool(self._outcomes)
-        poller.register(sock, zmq.POLLIN | zmq.POLLOUT if full else zmq.POLLIN)
+        if full != self._polls_out:
+            self._polls_out = full
+            poller.register(sock, zmq.POLLIN | zmq.POLLOUT if full else zmq.POLLIN)
         ready = dict(poller.poll(wait))
         self.idle = False
         if ready.get(self._wake_in.fileno()):
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)
-        if ready.get(sock, 0) & zmq.POLLIN:
+        if ready.get(sock, 0) & READABLE:
             for _ in range(64):
                 try:
                     frames = sock.recv_multipart(zmq.NOBLOCK)

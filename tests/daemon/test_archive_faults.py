@@ -154,7 +154,7 @@ def test_the_problem_of_one_run_is_not_cleared_by_another(tmp_path: Path) -> Non
     history.remember(KNOWN, NODE)
     history.append(("r",), [rows(1, 3)])
 
-    def full() -> None:
+    def full() -> bool:
         raise RecordingError("the disk is full")
 
     recording = history._open["r"].recording

@@ -161,7 +161,7 @@ def _follow(seen: NodeSnapshot, writer: _Writer, interval: float, end: float) ->
         delta = seen.session.fetch(cursors=cursors, events=events, commands=NONE, state=state, hz=hz)
         seen.store.apply(delta)
         state = delta.state
-        cursors |= {part.source: part.times()[-1] for part in delta.columns if len(part)}
+        cursors |= {part.source: part.last_t for part in delta.columns if len(part)}
         events = max([events, *(event.seq for event in delta.events)])
         writer.add(delta)
         if delta.node is not None:

@@ -137,7 +137,7 @@ def _stream(seen: NodeSnapshot, run: RunState, printer: _Printer, every: float, 
         state = delta.state
         seen.store.apply(delta)
         for part in (part for part in delta.columns if len(part)):
-            cursors[part.source] = part.times()[-1]
+            cursors[part.source] = part.last_t
             if part.source == source:
                 due = _print(part, printer, every, due)
             elif hz is not None and part.source in mine:

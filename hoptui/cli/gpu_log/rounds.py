@@ -120,7 +120,7 @@ def _fetch(seen: NodeSnapshot, cursors: dict[str, int], state: int, hz: float) -
             cursors.setdefault(f"gpu/{gpu.uuid}", seen.store.now() - SECOND)
         delta = seen.session.fetch(cursors=cursors, events=NONE, commands=NONE, state=state, hz=hz)
         seen.store.apply(delta)
-        cursors |= {part.source: part.times()[-1] for part in delta.columns if len(part)}
+        cursors |= {part.source: part.last_t for part in delta.columns if len(part)}
         state, more = delta.state, delta.more
     return state
 

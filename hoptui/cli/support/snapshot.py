@@ -86,7 +86,7 @@ class NodeSnapshot:
         while more:
             delta = self.session.fetch(cursors=cursors, events=NONE, commands=NONE, state=newest.state)
             found += delta.columns
-            cursors |= {part.source: part.times()[-1] for part in delta.columns if len(part)}
+            cursors |= {part.source: part.last_t for part in delta.columns if len(part)}
             more = delta.more
         return tuple(found)
 

@@ -81,16 +81,16 @@ class RunDesk:
                 newest = self._node.clock.t() + FUTURE_NS
                 for part in parts:
                     # A stamp from the future would make every later row look like a repeat.
-                    if part.source == f"run/{run.id}" and len(part) and part.times()[-1] <= newest:
+                    if part.source == f"run/{run.id}" and len(part) and part.last_t <= newest:
                         self._node.rows((part,))
             case messages.Pulse():
-                before = run.vital(self._now()).state
+                before = run.judge(self._now())[0]
                 # It may have waited here: its ages are those at the time of sending. Stamps of another clock
                 # are ignored.
                 waited = self._now() - message.t / 1e9
                 run.pulse(message, self._now() - (waited if 0 < waited < LONGEST_WAIT_S else 0.0))
                 run.phases.add(message.spans, self._node.clock.t() + FUTURE_NS)
-                if run.vital(self._now()).state != before:
+                if run.judge(self._now())[0] != before:
                     self._node.changed()
             case messages.Outcome():
                 self._outcome(run, message)
@@ -326,7 +326,7 @@ class RunDesk:
             case messages.Rows(parts=parts):
                 newest = node.clock.t() + FUTURE_NS
                 source = f"rank/{run.id}/{member.rank}"  # whatever the run was called at its start
-                own = [p for p in parts if len(p) and p.times()[-1] <= newest]
+                own = [p for p in parts if len(p) and p.last_t <= newest]
                 node.rows(msgspec.structs.replace(part, source=source) for part in own)
             case messages.Declare(gpus=gpus):
                 claim = replace(member.claim, declared=gpus)

@@ -192,7 +192,7 @@ class SamplerDesk:
             kind, _, uuid = part.source.partition("/")
             if kind == "gpu" and len(part):
                 read[uuid] = reading(part)
-                t = max(t, part.times()[-1])
+                t = max(t, part.last_t)
         derived = []
         for run in live if read else ():
             row = self._node.faults.attempt(f"the account of {run.id}", self._derived, run, t, read)

@@ -234,7 +234,7 @@ class ViewerDesk:
             return
         viewer.shown = shown
         t = node.clock.t()
-        oldest = min((c.times()[-1] for c in columns if len(c)), default=t)
+        oldest = min((c.last_t for c in columns if len(c)), default=t)
         viewer.waiting = None
         viewer.heard = now
         state, next_page = pages.node(node.state(), fetch.page) if new_state else (None, 0)

@@ -138,9 +138,10 @@ class TrackedRun:
 
     def rows(self, columns: Columns) -> None:
         """Store the newest values. Out-of-order rows are ignored."""
-        if not len(columns) or columns.times()[-1] <= self.last_t:
+        newest = columns.last_t
+        if newest <= self.last_t:
             return
-        self.last_t = columns.times()[-1]
+        self.last_t = newest
         self.last_step = max(self.last_step, columns.steps()[-1])
         self.metrics.update(columns.last())
         if ITERATION in columns.names:
@@ -219,7 +220,7 @@ class TrackedRun:
         """Return its liveness from three separate signals: its pulse, its progress, its process."""
         pulse = self._pulse
         age = now - self._pulse_at if pulse is not None else None
-        state, because = self._judge(pulse, age)
+        state, because = self.judge(now)
         still = age if age is not None and state != "exited" else 0.0
         return Vital(
             state=state,
@@ -237,13 +238,16 @@ class TrackedRun:
             phases=self.phases.readings,
         )
 
-    def _judge(self, pulse: Pulse | None, age: float | None) -> tuple[State, Fact | None]:
+    def judge(self, now: float) -> tuple[State, Fact | None]:
+        """Return the state of its liveness, and why it is not live."""
+        pulse = self._pulse
         if self.exited:
             return "exited", None
         if self.restarting:
             return "busy", fact("state.restarting")
-        if pulse is None or age is None:
+        if pulse is None:
             return "unresponsive", fact("state.not_connected")
+        age = now - self._pulse_at
         if age > self.no_pulse_s:
             return "unresponsive", fact("state.no_pulse", age_s=age)
         if pulse.paused:

@@ -37,7 +37,7 @@ class Ring:
         new = columns.after(self.last_t)
         if len(new):
             self._parts.append(new)
-            self.last_t = new.times()[-1]
+            self.last_t = new.last_t
             self._rows += len(new)
             self._bytes += _size(new)
             self._single = self._single + 1 if len(new) < JOINED else 0
@@ -65,7 +65,7 @@ class Ring:
             return None, False
         found: list[Columns] = []
         for part in reversed(self._parts):
-            if _last_t(part) <= t:
+            if part.last_t <= t:
                 break
             found.append(part.after(t))
         rows = concatenate(self.source, reversed(found))
@@ -91,7 +91,7 @@ class Ring:
         found: list[Columns] = []
         rows = 0
         for part in reversed(self._parts):
-            if rows >= count or _last_t(part) <= after:
+            if rows >= count or part.last_t <= after:
                 break
             found.append(part)
             rows += len(part)
@@ -153,10 +153,6 @@ def _excerpt(source: str, parts: Sequence[Columns], names: Iterable[str]) -> Col
 
 def _values(part: Columns, place: int | None) -> bytes:
     return (array("d", [NAN]) * len(part)).tobytes() if place is None else part.values[place]
-
-
-def _last_t(columns: Columns) -> int:
-    return int.from_bytes(columns.t[-8:], "little", signed=True)
 
 
 def _size(columns: Columns) -> int:
