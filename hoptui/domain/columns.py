@@ -10,6 +10,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import le
 
 import msgspec
 
@@ -111,10 +112,10 @@ def check(columns: Columns) -> None:
     n = len(columns.t)
     if n % 8 or len(columns.step) != n or len(columns.names) != len(columns.values):
         raise ValueError("columns of different lengths")
-    if any(len(v) != n for v in columns.values) or len(set(columns.names)) != len(columns.names):
+    if {n, *map(len, columns.values)} != {n} or len(set(columns.names)) != len(columns.names):
         raise ValueError("columns of different lengths, or a name twice")
     times = columns.times()
-    if any(b < a for a, b in itertools.pairwise(times)):
+    if not all(map(le, times, times[1:])):
         raise ValueError("rows out of order")
 
 

@@ -113,25 +113,24 @@ def _tags(union: object) -> list[str]:
 
 
 def _check(message: object) -> None:
-    match message:
-        case messages.Rows(parts=parts) | devices.Sample(parts=parts) | messages.Delta(columns=parts):
-            for part in parts:
-                columns.check(part)
-        case messages.Command() | messages.Fetch() | messages.Lease() | messages.Hold() | messages.Pulse():
-            for name in _DURATIONS[type(message)]:
-                if not 0 <= getattr(message, name) <= LONGEST_S:  # false for NaN
-                    raise ValueError(f"{name} is no duration")
-        case messages.Buckets():
-            figures = (message.low, message.high, message.mean)
-            raw = (message.t, message.step, *message.low, *message.high, *message.mean)
-            if any(len(f) != len(message.names) for f in figures) or {len(r) for r in raw} != {
-                len(message.t)
-            }:
-                raise ValueError("buckets of different lengths")
-            if len(message.t) % 8:
-                raise ValueError("buckets that are no 8-byte numbers")
+    kind = type(message)
+    if kind in _COLUMNS:
+        for part in getattr(message, _COLUMNS[kind]):
+            columns.check(part)
+    elif kind in _DURATIONS:
+        for name in _DURATIONS[kind]:
+            if not 0 <= getattr(message, name) <= LONGEST_S:  # false for NaN
+                raise ValueError(f"{name} is no duration")
+    elif isinstance(message, messages.Buckets):
+        figures = (message.low, message.high, message.mean)
+        raw = (message.t, message.step, *message.low, *message.high, *message.mean)
+        if any(len(f) != len(message.names) for f in figures) or {len(r) for r in raw} != {len(message.t)}:
+            raise ValueError("buckets of different lengths")
+        if len(message.t) % 8:
+            raise ValueError("buckets that are no 8-byte numbers")
 
 
+_COLUMNS: dict[type, str] = {messages.Rows: "parts", devices.Sample: "parts", messages.Delta: "columns"}
 _DURATIONS: dict[type, tuple[str, ...]] = {
     kind: tuple(n for n in kind.__struct_fields__ if n.endswith("_s") or n == "seconds")
     for kind in (messages.Command, messages.Fetch, messages.Lease, messages.Hold, messages.Pulse)

@@ -6,6 +6,9 @@ counters are added up, so they have smaller ranges.
 
 from __future__ import annotations
 
+import functools
+from typing import Any, Literal, get_args, get_origin
+
 import msgspec
 
 from hoptui.domain.columns import Columns
@@ -25,16 +28,24 @@ _ANY = (str, bool, bytes, Columns)
 
 
 def check_ranges(value: object, name: str = "") -> None:
-    """Check a message or a record with everything in it. Rows (Columns) are left out: see `columns.check`.
+    """Check a decoded message or record with everything in it.
+
+    Decoding has checked the types of fields. Rows (Columns) are left out: see `columns.check`.
 
     Raises:
         ValueError: a number is out of the range of its field, or a value is of a kind that JSON lacks.
     """
     if value is None or isinstance(value, _ANY):
         return
-    if isinstance(value, int):
-        most = MOST_STAMP if name in STAMPS else MOST_COUNT if name in COUNTS else INT64 - 1
-        least = -INT64 if most == INT64 - 1 else -most
+    if isinstance(value, msgspec.Struct):
+        numbers, others = _fields(type(value))
+        for field, least, most in numbers:
+            if not least <= (number := getattr(value, field)) <= most:
+                raise ValueError(f"{field} is out of range: {number}")
+        for field in others:
+            check_ranges(getattr(value, field), field)
+    elif isinstance(value, int):
+        least, most = _range(name)
         if not least <= value <= most:
             raise ValueError(f"{name or 'a number'} is out of range: {value}")
     elif isinstance(value, float):
@@ -48,10 +59,30 @@ def check_ranges(value: object, name: str = "") -> None:
     elif isinstance(value, tuple | list | frozenset):
         for item in value:
             check_ranges(item, name)
-    elif isinstance(value, msgspec.Struct):
-        for field in value.__struct_fields__:
-            item = getattr(value, field)
-            if item is not None and type(item) not in _ANY:  # most fields: spares a call
-                check_ranges(item, field)
     else:
         raise ValueError(f"{name or 'a value'} is a {type(value).__name__}")
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[tuple[str, int, int], ...], tuple[str, ...]]:
+    """Return the fields that are whole numbers, each with its range, and others that have to be checked."""
+    fields = msgspec.structs.fields(kind)
+    numbers = tuple((field.name, *_range(field.name)) for field in fields if field.type is int)
+    others = tuple(
+        f.name for f in fields if f.type is not int and (f.name.endswith("wall") or not _unbounded(f.type))
+    )
+    return numbers, others
+
+
+def _range(name: str) -> tuple[int, int]:
+    """Return the least and the greatest whole number that a field may have."""
+    if name in STAMPS:
+        return -MOST_STAMP, MOST_STAMP
+    return (-MOST_COUNT, MOST_COUNT) if name in COUNTS else (-INT64, INT64 - 1)
+
+
+def _unbounded(kind: Any) -> bool:
+    """Return whether any value of a type is in range, whatever its field is, except for times of day."""
+    if kind in (*_ANY, float, type(None), ...) or get_origin(kind) is Literal:
+        return True
+    return bool(of := get_args(kind)) and all(map(_unbounded, of))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hoptui.domain.columns import Columns
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.protocol import codec, messages
 from hoptui.protocol.codec import WireError
@@ -66,3 +67,53 @@ def test_what_passes_can_be_sent(value: Any) -> None:
         return
     msgspec.msgpack.encode(value)
     msgspec.json.encode(value)
+
+
+def kinds(union: Any) -> list[type[msgspec.Struct]]:
+    """The structs of a union, and those within them."""
+    found: dict[type[msgspec.Struct], None] = {}
+
+    def visit(kind: Any) -> None:
+        for inner in get_args(kind):
+            visit(inner)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in found:
+            found[kind] = None
+            for field in msgspec.structs.fields(kind):
+                visit(field.type)
+
+    visit(union)
+    return [kind for kind in found if kind is not Columns]
+
+
+def too_large(kind: Any) -> Any:
+    """A value of this type with a number that no field may have, None if it cannot have one."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is int:
+        return INT64
+    inner = next((found for found in map(too_large, args) if found is not None), None)
+    if inner is None or origin is Literal:
+        return None
+    return (inner,) if origin is tuple else {"x": inner} if origin is dict else inner
+
+
+RECORDS = (
+    messages.FromRun | messages.FromViewer | messages.CommandRecord | messages.Event | messages.NodeState
+)
+CASES = [
+    (kind, field.name, value)
+    for kind in kinds(RECORDS)
+    for field in msgspec.structs.fields(kind)
+    if (value := too_large(field.type)) is not None
+]
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), CASES, ids=[f"{k.__name__}.{f}" for k, f, _ in CASES])
+@pytest.mark.guarantee("number-range")
+def test_each_number_of_each_message_is_checked(
+    kind: type[msgspec.Struct], field: str, value: object
+) -> None:
+    required = [f for f in msgspec.structs.fields(kind) if f.required]
+    plain = {f.name: 0 if f.type is int else None for f in required}
+    check_ranges(kind(**plain))
+    with pytest.raises(ValueError, match=f"{field} is out of range"):
+        check_ranges(kind(**plain | {field: value}))
