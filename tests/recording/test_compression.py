@@ -169,3 +169,15 @@ def test_a_damaged_blob_is_a_value_error(body: bytes) -> None:
 def test_what_is_no_int64_is_a_value_error(column: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         Packed(body_of({"columns": [column], "order": []}, b""), 2).integers(0)
+
+
+def test_noise_beside_quiet_columns_is_one_stream_and_no_larger() -> None:
+    generator = random.Random(3)
+    rows = 512
+    noise = [array("d", array("f", [generator.random() for _ in range(rows)])) for _ in range(20)]
+    quiet = [array("d", [round(math.sin(i / 9), 1) for i in range(rows)]) for _ in range(5)]
+    body = pack([array("q", range(rows)), *noise, *quiet])
+    raw = zlib.decompress(body)
+    assert len(body) < 1.005 * len(zlib.compress(raw, 9))
+    packed = Packed(body, rows)
+    assert [packed.floats(i + 1) for i in range(25)] == [*noise, *quiet]
