@@ -1,0 +1,223 @@
+"""A node with many runs and viewers: what its daemon costs, and whether it loses rows.
+
+`python -m benchmarks.many_runs [--minutes N]`. 64 training processes log 100 rows of 40 metrics a second
+each, and 8 viewers watch one of them each. Every process is real. The training processes do nothing else.
+CPU is that of the daemon's process without its samplers, from the kernel, in seconds of CPU a second.
+`age_s` is how old the newest row is that a viewer has. It exceeds the lag by at most the time since the last
+row of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.measure import Bench, bench, machine, quantile, report, spread, tell, until
+from hoptui.client.session import Session
+from hoptui.node.addresses import addresses
+from hoptui.protocol.messages import NodeState
+from hoptui.recording import Recording
+
+MINUTES, RUNS, HZ, METRICS, VIEWERS = 60.0, 64, 100, 40, 8
+WARM_UP_S = 120.0
+"""Until the buffers of rows in memory are full: 8192 rows of each run."""
+SAMPLE_S = 10.0
+LONGER_S = 20.0
+"""The runs go on for so long after the last sample, less what their start took."""
+MOST_CPU, MOST_AGE_S, MOST_GROWTH_MIB_PER_H = 0.35, 1.0, 10.0
+
+RUN = """
+import random, sys, time
+from array import array
+import hoptui
+name, hz, metrics, rows = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+random.seed(name)
+noise = list(array("f", [random.random() for _ in range(65536 + metrics)]))  # float32, as loss.item()
+names = [f"metric_{i}" for i in range(metrics)]
+run = hoptui.connect(name, total=rows)
+due = time.monotonic()
+for step in run.iterations(rows):
+    at = step * metrics % 65536
+    run.log(dict(zip(names, noise[at:at + metrics])))
+    due += 1 / hz
+    time.sleep(max(0.0, due - time.monotonic()))
+"""
+
+VIEWER = """
+import json, select, sys, time
+from hoptui.client.client import Client
+client = Client(client="bench", start_daemon=False)
+client.start()
+client.watch(sys.argv[1])
+source, ages = "run/" + sys.argv[1], []
+while not select.select([sys.stdin], [], [], 0.25)[0]:
+    steps = client.store.steps(source)
+    if steps is not None:
+        ages.append(round((time.monotonic_ns() - steps.last_t) / 1e9, 4))
+client.close()
+print(json.dumps(ages), flush=True)
+"""
+
+
+class Watch:
+    """CPU and memory of the daemon over time, and the rows that runs count as dropped."""
+
+    def __init__(self, daemon: psutil.Process, runs: Sequence[psutil.Process]) -> None:
+        self._daemon, self._runs = daemon, runs
+        self._began = self._at = time.monotonic()
+        self._cpu = self._threads()
+        self._cpu_of_runs = self._of_runs()
+        self.minutes: list[float] = []
+        self.rss_mib: list[float] = []
+        self.cpu: dict[str, list[float]] = {name: [] for name in (*self._cpu, "all", "the runs")}
+        self.load: list[float] = []
+
+    def steady(self, values: Sequence[float]) -> Sequence[float]:
+        """The samples after the warm-up, or of the second half."""
+        begin = next((i for i, at in enumerate(self.minutes) if at * 60 > WARM_UP_S), len(values) // 2)
+        return values[min(begin, len(values) // 2) :]
+
+    def sample(self) -> None:
+        """Take one sample, of the time since the one before."""
+        now, cpu, of_runs = time.monotonic(), self._threads(), self._of_runs()
+        spent = {name: cpu[name] - self._cpu[name] for name in cpu}
+        spent |= {"all": sum(spent.values()), "the runs": of_runs - self._cpu_of_runs}
+        for name, seconds in spent.items():
+            self.cpu[name].append(seconds / (now - self._at))
+        self._at, self._cpu, self._cpu_of_runs = now, cpu, of_runs
+        self.minutes.append(round((now - self._began) / 60, 2))
+        self.rss_mib.append(round(self._daemon.memory_info().rss / 2**20, 1))
+        self.load.append(os.getloadavg()[0])
+
+    def _threads(self) -> dict[str, float]:
+        """CPU seconds of the loop, of the archive and of ZeroMQ."""
+        found = {"loop": 0.0, "archive": 0.0, "zmq": 0.0}
+        for thread in self._daemon.threads():
+            called = Path(f"/proc/{self._daemon.pid}/task/{thread.id}/comm").read_text()
+            name = (
+                "zmq" if called.startswith("ZMQ") else "loop" if thread.id == self._daemon.pid else "archive"
+            )
+            found[name] += thread.user_time + thread.system_time
+        return found
+
+    def _of_runs(self) -> float:
+        return sum(sum(run.cpu_times()[:2]) for run in self._runs)
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """The slope of the line through some points by least squares."""
+    return statistics.linear_regression(x, y).slope
+
+
+def dropped(session: Session, counts: dict[str, int]) -> NodeState:
+    """Return the state of the node, and update how many rows each run counts as dropped."""
+    found = session.fetch(state=0)
+    assert found.node is not None
+    counts |= {run: vital.dropped for run, vital in found.vitals.items()}
+    return found.node
+
+
+def on_disk(runs: Sequence[str]) -> int:
+    """How many rows the recordings of these runs have."""
+    rows = 0
+    for run in runs:
+        with Recording.open(addresses().recording(run)) as recording:
+            rows += recording.sources().get(f"run/{run}", (0, 0, 0))[2]
+    return rows
+
+
+def measure(node: Bench, minutes: float, runs: int, viewers: int) -> dict[str, Any]:
+    """Let so many runs and viewers live for so long."""
+    rows = round((minutes * 60 + LONGER_S) * HZ)
+    training = [node.python(RUN, f"run-{i}", str(HZ), str(METRICS), str(rows)) for i in range(runs)]
+    lost: dict[str, int] = {}
+    with Session(client="bench", start_daemon=True, timeout_s=30.0) as session:
+        until(lambda: len(dropped(session, lost).runs) == runs, 120, "all runs")
+        found = dropped(session, lost)
+        ids = [run.run for run in found.runs]
+        watching = [node.python(VIEWER, ids[i * runs // viewers]) for i in range(viewers)]
+        daemon = psutil.Process(found.pid)
+        watch = Watch(daemon, [psutil.Process(child.pid) for child in training])
+        history: set[str] = set()
+        end = time.monotonic() + 60 * minutes
+        while time.monotonic() < end:
+            time.sleep(min(SAMPLE_S, minutes * 3))
+            watch.sample()
+            history |= {dropped(session, lost).history} - {""}
+            tell(f"after {watch.minutes[-1]} min", {"cpu": watch.cpu["all"][-1], "mib": watch.rss_mib[-1]})
+        ages = [json.loads(_asked_to_end(viewer)) for viewer in watching]
+        for child in training:
+            child.wait(120)
+        until(lambda: all(run.exit_reason for run in dropped(session, lost).runs), 60, "the end of all runs")
+        session.shutdown()
+    daemon.wait(60)
+    steady = watch.steady
+    growth = slope(steady(watch.minutes), steady(watch.rss_mib))
+    seen = [age for found in ages for age in found]
+    return {
+        "minutes": minutes,
+        "runs": runs,
+        "viewers": viewers,
+        "daemon_cpu": spread(steady(watch.cpu["all"])),
+        "daemon_cpu_by_thread": {
+            name: spread(steady(watch.cpu[name])) for name in ("loop", "archive", "zmq")
+        },
+        "run_cpu": spread([cpu / runs for cpu in steady(watch.cpu["the runs"])]),
+        "rss_mib": spread(steady(watch.rss_mib), 1) | {"growth_per_h": round(60 * growth, 1)},
+        "rss_mib_by_minute": list(zip(watch.minutes, watch.rss_mib, strict=True)),
+        "age_s": {name: quantile(seen, q) for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))},
+        "rows": {"produced": rows * runs, "on_disk": on_disk(ids), "dropped": sum(lost.values())},
+        "bytes_per_row": round(sum(addresses().recording(i).stat().st_size for i in ids) / rows / runs, 1),
+        "history_problems": sorted(history),
+        "load_average": spread(steady(watch.load), 1),
+    }
+
+
+def _asked_to_end(child: subprocess.Popen[str]) -> str:
+    out, _ = child.communicate("end\n", timeout=30)
+    return out
+
+
+def judge(figures: dict[str, Any]) -> dict[str, bool]:
+    """Which targets are met."""
+    rows = figures["rows"]
+    return {
+        f"the daemon at most {MOST_CPU:.0%} of a core": figures["daemon_cpu"]["median"] <= MOST_CPU,
+        f"memory grows by at most {MOST_GROWTH_MIB_PER_H:g} MiB an hour":
+            figures["rss_mib"]["growth_per_h"] <= MOST_GROWTH_MIB_PER_H,
+        f"viewers at most {MOST_AGE_S:g} s behind": figures["age_s"]["p99"] <= MOST_AGE_S,
+        "every row is on disk or counted as dropped": rows["produced"] == rows["on_disk"] + rows["dropped"],
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure and report."""
+    asked = _options()
+    with bench() as node:
+        figures = measure(node, asked.minutes, asked.runs, asked.viewers)
+    figures["met"] = judge(figures)
+    if asked == argparse.Namespace(minutes=MINUTES, runs=RUNS, viewers=VIEWERS):
+        report("many_runs", figures)
+    else:  # a part is no result to keep
+        print(json.dumps({"benchmark": "many_runs", "machine": machine(), **figures}))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.many_runs", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=MINUTES)
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--viewers", type=int, default=VIEWERS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
