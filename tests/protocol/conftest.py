@@ -322,6 +322,7 @@ EXAMPLES: list[messages.Message] = [
         origin=ANA,
         why="less memory",
         purpose=(Fact("trial.both"),),
+        repeated=True,
     ),
     messages.Lease(id=4, run="r1", op="steal", what="pause", seconds=30.0),
     Tune(id=8, run="r1", op="freeze", knob="lr", limits=LIMITS),
