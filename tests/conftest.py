@@ -71,7 +71,7 @@ class RawViewer:
 
     def hello(self) -> messages.ViewerWelcome:
         hello = messages.ViewerHello(
-            protocol=messages.PROTOCOL, viewer=self.name, client=self.name, kind=self.kind
+            protocol=messages.PROTOCOL, viewer=self.name, client=self.name, kind=self.kind, records=True
         )
         return self.ask(hello, messages.ViewerWelcome)
 

@@ -198,7 +198,7 @@ class Conversation:
         self.hz = 0.0
         self.least_s = 0.0
         self._outbox = outbox
-        self._hello = messages.ViewerHello(protocol=PROTOCOL, viewer=viewer, client=client)
+        self._hello = messages.ViewerHello(protocol=PROTOCOL, viewer=viewer, client=client, records=True)
         self._ids = itertools.count(1)
         self.following = Following(store, self._ids, self.flow.appetite)
         self._asked_at: dict[int, float] = {}  # when each Query was sent

@@ -168,8 +168,9 @@ class Session:
     ) -> None:
         self._where = where
         self._read_only = read_only
-        self._client = client
-        self._viewer = os.urandom(8).hex()
+        self._greeting = messages.ViewerHello(
+            protocol=PROTOCOL, viewer=os.urandom(8).hex(), client=client, records=True
+        )
         self._start_daemon = start_daemon
         self.started_daemon = False
         self._timeout_s = timeout_s
@@ -392,8 +393,7 @@ class Session:
             raise ReadOnlyError("read-only: nothing is sent")
 
     def _greet(self) -> None:
-        hello = messages.ViewerHello(protocol=PROTOCOL, viewer=self._viewer, client=self._client)
-        self._send(hello)
+        self._send(self._greeting)
         try:
             welcome = self._until(
                 lambda m: m if isinstance(m, messages.ViewerWelcome) else None, self._timeout_s
@@ -487,7 +487,7 @@ class Session:
             case messages.Error(code="protocol" | "descriptors", text=text):
                 raise Unreachable(text)
             case messages.Error(code="hello_first"):
-                self._send(messages.ViewerHello(protocol=PROTOCOL, viewer=self._viewer, client=self._client))
+                self._send(self._greeting)
         return got
 
     def _send(self, message: messages.FromViewer) -> None:

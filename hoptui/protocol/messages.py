@@ -247,12 +247,17 @@ class Retire(msgspec.Struct, frozen=True, kw_only=True, tag="daemon.retire"):
 
 
 class ViewerHello(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.hello"):
-    """First message of a viewer. `viewer` is random per viewer process and survives reconnects."""
+    """First message of a viewer. `viewer` is random per viewer process and survives reconnects.
+
+    `records`: it takes the records of its commands as they are sent by themselves. Older viewers wait for
+    an Outcome instead, and get both.
+    """
 
     protocol: int
     viewer: str
     client: str
     kind: Literal["person", "tuner"] = "person"
+    records: bool = False
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):

@@ -73,7 +73,7 @@ class Table:
 
     def greet(self) -> Fetch:
         """Up to the first Fetch."""
-        assert self.hear() == [ViewerHello(protocol=PROTOCOL, viewer="me", client="test")]
+        assert self.hear() == [ViewerHello(protocol=PROTOCOL, viewer="me", client="test", records=True)]
         self.say(WELCOME)
         return self.fetch()
 

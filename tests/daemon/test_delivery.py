@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from hoptui.client.session import Session
+from hoptui.daemon.handlers.targets import TargetDesk
+from hoptui.daemon.handlers.viewers import ViewerDesk
 from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import FINAL, Acknowledgement, Command, CommandRecord, Outcome, RunState
 from tests.conftest import TestNode, until
@@ -213,3 +215,43 @@ def test_a_daemon_in_place_of_a_killed_one_has_what_that_one_reported(node: Test
     assert found[-1].stage == "applied"
     assert (found[-1].knob, found[-1].wanted, found[-1].effective) == ("grad_accum", 8, told.effective)
     assert (found[-1].why, found[-1].origin) == ("faster", told.origin)
+
+
+def viewer_desk(quiet: QuietNode, sent: list[messages.ToViewer], *, records: bool) -> ViewerDesk:
+    """A desk with one viewer, and what it sends to that."""
+
+    def send(_: bytes, message: messages.ToViewer) -> bool:
+        sent.append(message)
+        return True
+
+    targets = TargetDesk(quiet.node, lambda _: None)
+    desk = ViewerDesk(quiet.node, send, quiet.runs, quiet.tuners, targets, lambda: None)
+    hello = messages.ViewerHello(protocol=messages.PROTOCOL, viewer="v", client="cli", records=records)
+    desk.receive(b"v", None, hello)
+    return desk
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_a_viewer_that_knows_no_records_of_commands_gets_their_outcomes_too(
+    quiet: QuietNode, records: bool
+) -> None:
+    sent: list[messages.ToViewer] = []
+    desk = viewer_desk(quiet, sent, records=records)
+    desk.receive(b"v", None, Command(id="a", run=RUN, epoch=7, verb="set", knob="lr", value=0.1))
+    _, record, *outcomes = sent
+    assert isinstance(record, messages.Delta)
+    assert [(r.id, r.stage, r.code) for r in record.commands] == [("a", "rejected", "stale_epoch")]
+    told = [(o.id, o.stage, o.code, o.reason) for o in outcomes if isinstance(o, Outcome)]
+    assert told == ([] if records else [("a", "rejected", "stale_epoch", "stale_epoch")])
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_events_have_their_code_as_text_for_a_viewer_that_knows_no_codes(
+    quiet: QuietNode, records: bool
+) -> None:
+    sent: list[messages.ToViewer] = []
+    desk = viewer_desk(quiet, sent, records=records)
+    desk.receive(b"v", None, messages.Fetch(id=1, wait_s=0.0))
+    [answer] = [message for message in sent if isinstance(message, messages.Delta)]
+    shown = {event.code: event.text for event in answer.events}
+    assert shown["run.started"] == ("" if records else "run.started")

@@ -22,7 +22,7 @@ from hoptui.protocol.codec import MAX_ANSWER_BYTES
 from hoptui.protocol.messages import CommandRecord, RunState
 from tests.daemon.quiet_node import RUN, QuietNode
 
-HELLO = messages.ViewerHello(protocol=messages.PROTOCOL, viewer="v", client="test")
+HELLO = messages.ViewerHello(protocol=messages.PROTOCOL, viewer="v", client="test", records=True)
 
 
 class Node:

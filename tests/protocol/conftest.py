@@ -307,7 +307,7 @@ EXAMPLES: list[messages.Message] = [
     messages.Acknowledgement(stages={"c1": "applied"}),
     messages.Hold(seconds=60.0),
     messages.Retire(),
-    messages.ViewerHello(protocol=1, viewer="v1", client="cli", kind="tuner"),
+    messages.ViewerHello(protocol=1, viewer="v1", client="cli", kind="tuner", records=True),
     messages.Command(
         id="c1",
         run="r1",

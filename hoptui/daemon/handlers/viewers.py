@@ -130,6 +130,9 @@ class ViewerDesk:
         # It answers no Fetch and moves no cursor: other records may have changed before.
         pushed = msgspec.structs.replace(pages.record(record), seq=0)
         self._send(identity, messages.Delta(id=0, now=self._node.clock.t(), state=0, commands=(pushed,)))
+        viewer = self._viewers.get(identity)
+        if viewer is not None and not viewer.hello.records:
+            self._send(identity, _outcome(pushed))
 
     def serve(self) -> None:
         """Answer the waiting fetches that have news or have waited long enough. Remove viewers that are
@@ -223,7 +226,10 @@ class ViewerDesk:
             columns, more = self._latest(viewer), False
         else:
             columns, more = self._columns(fetch)
-        events, more_events = pages.events(node.events_since(fetch.events, fetch.run))
+        newer = node.events_since(fetch.events, fetch.run)
+        if not viewer.hello.records:  # an older viewer, which shows the text alone
+            newer = tuple(msgspec.structs.replace(event, text=event.text or event.code) for event in newer)
+        events, more_events = pages.events(newer)
         commands, more_commands = pages.commands(node.book.since(fetch.commands, fetch.run))
         new_state = fetch.state != node.version or bool(fetch.page)
         new_processes = fetch.processes is not None and fetch.processes != node.processes_version
@@ -296,3 +302,21 @@ class ViewerDesk:
 
     def _now(self) -> float:
         return self._node.clock.t() / 1e9
+
+
+def _outcome(record: CommandRecord) -> messages.Outcome:
+    """Return the outcome of a command for an older viewer, which knows no codes."""
+    return messages.Outcome(
+        id=record.id,
+        stage=record.stage,
+        step=record.step,
+        before=record.before,
+        effective=record.effective,
+        version=record.version,
+        code=record.code,
+        fields=record.fields,
+        reason=record.reason or record.code,
+        t=record.settled,
+        took_s=record.took_s,
+        followed=record.followed,
+    )
