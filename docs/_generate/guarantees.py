@@ -129,6 +129,10 @@ GUARANTEES: dict[str, tuple[Guarantee, ...]] = {
         Guarantee("cell-type", "a cell has another type, or a number is out of range",
                   "the file is reported as damaged"),
     ),
+    "releases": (
+        Guarantee("other-release", "daemon, runs and viewers are of two neighbouring releases",
+                  "runs are seen and steered, and each release reads the recordings of the other"),
+    ),
     "security": (
         Guarantee("private-directory", "sockets, lock, log",
                   "a directory of mode 0700 that belongs to you; a symlink, another owner or other modes "
