@@ -8,6 +8,7 @@ import torch
 
 from hoptui_trainer.common import memory
 from hoptui_trainer.common.device import free_bytes
+from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.memory import (
     SizeTrial,
     choose_micro_batch,
@@ -224,11 +225,13 @@ class WithAnother(RankGroup):
 @pytest.mark.parametrize(
     ("own", "other", "raised"),
     [
-        (None, (False, ""), None),
-        (torch.OutOfMemoryError("made up"), (False, ""), MemoryError),
-        (None, (True, "MemoryError('made up')"), MemoryError),
-        (None, (False, "ValueError('made up')"), RuntimeError),
-        (ValueError("made up"), (True, "MemoryError('other')"), ValueError),
+        (None, None, None),
+        (torch.OutOfMemoryError("made up"), None, MemoryError),
+        (None, (MemoryError, "MemoryError('made up')"), MemoryError),
+        (None, (UsageError, "--precision fp8: made up"), UsageError),
+        (None, (RuntimeError, "ValueError('made up')"), RuntimeError),
+        (ValueError("made up"), (MemoryError, "MemoryError('other')"), ValueError),
+        (UsageError("--precision fp8: made up"), (MemoryError, "MemoryError('other')"), UsageError),
     ],
 )
 def test_what_fails_on_one_rank_fails_on_all_after_all_were_asked(

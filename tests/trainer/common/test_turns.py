@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hoptui_trainer.common.compile_cache import FOLDER, Cache, followers, kernel_cache
+from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.memory import on_all_ranks, prove_first_step
 from hoptui_trainer.common.ranks import ALONE, RankGroup
 from tests.conftest import until
@@ -146,8 +147,17 @@ def test_nobody_waits_where_nobody_compiles_for_another(caches: list[Cache | Non
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("made up"), ValueError("made up")])
-def test_what_fails_in_the_turn_of_one_fails_on_all(failing: int, error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "own", "others"),
+    [
+        (torch.OutOfMemoryError("made up"), MemoryError, MemoryError),
+        (UsageError("--compile: made up"), UsageError, UsageError),
+        (ValueError("made up"), ValueError, RuntimeError),
+    ],
+)
+def test_what_fails_in_the_turn_of_one_fails_on_all(
+    failing: int, error: Exception, own: type[Exception], others: type[Exception]
+) -> None:
     entered: list[int] = []
 
     def work(rank: Rank) -> int:
@@ -161,10 +171,9 @@ def test_what_fails_in_the_turn_of_one_fails_on_all(failing: int, error: Excepti
 
     found = together_as([HERE, HERE], work)
     assert entered == [0, 1]
-    kind = MemoryError if isinstance(error, torch.OutOfMemoryError) else RuntimeError
-    assert isinstance(found[1 - failing], kind)
+    assert isinstance(found[1 - failing], others)
     assert "on another rank" in str(found[1 - failing])
-    assert isinstance(found[failing], MemoryError if kind is MemoryError else ValueError)
+    assert isinstance(found[failing], own)
 
 
 def test_who_is_interrupted_in_the_turn_asks_nobody() -> None:

@@ -166,7 +166,7 @@ class Other(RankGroup):
         return ok and (self.finished.pop(0) if self.finished else True)
 
     def gather(self, value: object) -> list[Any]:
-        return [self.failures.pop(0) if self.failures and isinstance(value, str) else value, value]
+        return [(UsageError, self.failures.pop(0)) if self.failures and value is None else value, value]
 
 
 def test_ranks_meet_while_one_of_them_tokenizes(corpus_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

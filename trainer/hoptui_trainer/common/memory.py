@@ -11,6 +11,7 @@ from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 import torch
 
+from hoptui_trainer.common.errors import UsageError
 from hoptui_trainer.common.ranks import RankGroup
 
 P = ParamSpec("P")
@@ -85,6 +86,7 @@ def on_all_ranks(
 
     Raises:
         MemoryError: memory ran out in it, on this rank or on another one.
+        UsageError: it refused an option, on this rank or on another one.
         RuntimeError: it raised something else on another rank.
     """
     found, error = None, None
@@ -97,13 +99,24 @@ def on_all_ranks(
         error = _without_frames(raised) if short else raised
     if isinstance(error, MemoryError):
         release(device)
-    everybodys = ranks.gather((isinstance(error, MemoryError), "" if error is None else repr(error)))
+    everybodys: list[tuple[type[Exception], str] | None] = ranks.gather(_failure(error))
     if error is not None:
         raise error
-    for short, text in everybodys:
-        if text:
-            raise (MemoryError if short else RuntimeError)(f"on another rank: {text}")
+    for kind, text in filter(None, everybodys):
+        raise kind(f"on another rank: {text}")
     return cast(R, found)
+
+
+def _failure(error: Exception | None) -> tuple[type[Exception], str] | None:
+    """What other ranks are to raise for an error of this one, without "on another rank"."""
+    match error:
+        case None:
+            return None
+        case UsageError():
+            return UsageError, str(error)
+        case MemoryError():
+            return MemoryError, repr(error)
+    return RuntimeError, repr(error)
 
 
 def _without_frames(error: Exception) -> MemoryError:

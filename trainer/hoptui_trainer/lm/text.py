@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar, cast
 
 import torch
 
 from hoptui_trainer.common.errors import UsageError
+from hoptui_trainer.common.memory import on_all_ranks
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.common.setup import check_alike
 from hoptui_trainer.lm.config import LMConfig
@@ -30,8 +29,6 @@ from hoptui_trainer.lm.token_files import (
 )
 from hoptui_trainer.lm.token_shards import TokenShards
 from hoptui_trainer.lm.tokenizer import SAMPLE_MB, check_tokenizer
-
-T = TypeVar("T")
 
 MEETING_S = 60.0
 """So often the ranks meet while one of them tokenizes: a collective waits for half an hour at most."""
@@ -66,7 +63,10 @@ def prepare_text(
             or the model's table is too small.
     """
     files = ready_files(job.corpus)
-    text = _on_all(ranks, lambda: _ready(job, config, files)) if files else _made(job, config, ranks, report)
+    if files:
+        text = on_all_ranks(ranks, device, lambda: _ready(job, config, files))
+    else:
+        text = _made(job, config, ranks, device, report)
     check_alike(ranks, text.digest, "--corpus", "tokens")
     assert isinstance(text.streams.train, TokenShards)
     train, where = place(text.streams.train, device, ranks.local_world, job.stream)
@@ -87,7 +87,7 @@ def _ready(job: LMOptions, config: LMConfig, files: tuple[Path, ...]) -> Text:
     return Text(streams, str(job.corpus), kind, ready.digest, lzma_bpb=None)
 
 
-def _made(job: LMOptions, config: LMConfig, ranks: RankGroup, report: Report) -> Text:
+def _made(job: LMOptions, config: LMConfig, ranks: RankGroup, device: torch.device, report: Report) -> Text:
     """The tokens of texts, which the first rank of each machine makes while the others wait."""
     name, size = config.tokenizer, config.vocab_size
 
@@ -98,7 +98,7 @@ def _made(job: LMOptions, config: LMConfig, ranks: RankGroup, report: Report) ->
         check_tokenizer(name)
         return find_corpus(job.corpus, config.corpus_mb, job.text_field)
 
-    corpus = _on_all(ranks, find)
+    corpus = on_all_ranks(ranks, device, find)
     met = time.monotonic()
 
     def reported(what: str, done: float) -> None:
@@ -118,7 +118,7 @@ def _made(job: LMOptions, config: LMConfig, ranks: RankGroup, report: Report) ->
         pass
     if not ranks.all(failure is None):
         raise failure or UsageError("the corpus could not be tokenised on another rank")
-    return _on_all(ranks, lambda: _read(corpus, config))
+    return on_all_ranks(ranks, device, lambda: _read(corpus, config))
 
 
 def _read(corpus: Corpus, config: LMConfig) -> Text:
@@ -143,22 +143,3 @@ def _notes(made: CachedTokens) -> list[str]:
     if made.left_out:
         notes.append(f"left out of the corpus: {reasons(made.left_out)}")
     return notes
-
-
-def _on_all(ranks: RankGroup, work: Callable[[], T]) -> T:
-    """What `work` returns here; where it refuses on one rank, the others do not wait for that one.
-
-    Raises:
-        UsageError: it does, here or on another rank.
-    """
-    found, failure = None, None
-    try:
-        found = work()
-    except UsageError as error:
-        failure = error
-    everybodys = ranks.gather(str(failure) if failure else "")
-    if failure:
-        raise failure
-    if other := next(filter(None, everybodys), ""):
-        raise UsageError(f"on another rank: {other}")
-    return cast(T, found)
