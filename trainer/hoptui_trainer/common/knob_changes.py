@@ -23,6 +23,7 @@ from hoptui_trainer.common.applicability import (
 )
 from hoptui_trainer.common.batch import piece_for, pieces
 from hoptui_trainer.common.meter import Meter
+from hoptui_trainer.common.notes import NoteEvents
 from hoptui_trainer.common.optimizer import set_weight_decay, weight_decay
 from hoptui_trainer.common.options import declared
 from hoptui_trainer.common.supervised_state import SupervisedState
@@ -36,7 +37,7 @@ class KnobChanges:
         self, run: hoptui.Run, state: SupervisedState[Any, Any], meter: Meter, costs: Callable[[], None]
     ) -> None:
         self._run, self._state, self._meter, self._costs = run, state, meter, costs
-        self._told = 0
+        self._notes = NoteEvents(run, state.notes)
         self._handles: Mapping[str, KnobHandle[Any]] = {}
 
     def declare(
@@ -100,7 +101,7 @@ class KnobChanges:
         in_use = state.pieces.micro_batch
         with self._meter.apart():
             state.fit()
-            self._tell()
+            self._notes.report()
             # Else memory has just run out, and they were halved already.
             if state.pieces.micro_batch != in_use:
                 state.prove_sizes()
@@ -123,7 +124,7 @@ class KnobChanges:
             self._state.choose_batch()
             self._reopen()
             self._state.fit()
-            self._tell()
+            self._notes.report()
             self._state.prove_sizes()
         self._adopt("grad_accum", *follow)
         self._costs()
@@ -167,7 +168,7 @@ class KnobChanges:
 
         self._state.on_smaller = smaller
         self._state.pieces.on_exhausted = self._checkpointed
-        self._tell()
+        self._notes.report()
 
     def _checkpointed(self) -> bool:
         """Keep no activations any more, because memory ran out with single samples. False if that was so
@@ -221,9 +222,3 @@ class KnobChanges:
         """Adopt the values of knobs that `follow` from the changed one, and of those left open."""
         for name in {*follow, *self._state.automatic.names}:
             self._handles[name].adopt()
-
-    def _tell(self) -> None:
-        """What was measured to choose something, as events."""
-        for note in self._state.notes[self._told :]:
-            self._run.event(note)
-        self._told = len(self._state.notes)

@@ -99,7 +99,7 @@ class TrainingSession:
         planned = None if restarts(os.environ) else job.trace  # a restart goes on with the same command line
         self.tracer = Tracer(run, workload, job.trace_folder, device, ranks.rank, planned, console.say)
 
-    def tell_of_new_weights(self, kept: KeptWeights | None) -> None:
+    def report_new_weights(self, kept: KeptWeights | None) -> None:
         """Report on the time axis that the model does not go on with all weights of its checkpoint."""
         if kept is not None:
             self.run.event(str(kept), level="warning")
@@ -261,14 +261,14 @@ class SupervisedSession(TrainingSession):
 
     def begin(self, lines: Iterable[str]) -> None:
         """Print the introduction, and try out the sizes of the first step."""
-        self._tell_of_smaller_pieces()
-        self.tell_of_new_weights(self.state.kept)
+        self._report_smaller_pieces()
+        self.report_new_weights(self.state.kept)
         self.console.begin((*self._launch.notes, *lines, *self.cautions()))
         prove_first_step(self.ranks, self.state.prove_sizes)
         reset_peak(self.device)
         self._reported = self.state.position
 
-    def _tell_of_smaller_pieces(self) -> None:
+    def _report_smaller_pieces(self) -> None:
         """Print a line as well where micro-batches are halved because memory ran out."""
         report = self.state.on_smaller
 

@@ -13,6 +13,7 @@ from hoptui.sdk import KnobHandle
 from hoptui_trainer.common.applicability import Circumstances, knob_setters, objection, without_effect
 from hoptui_trainer.common.auto_batch import MOST_SAMPLES
 from hoptui_trainer.common.device import choose_threads
+from hoptui_trainer.common.notes import NoteEvents
 from hoptui_trainer.common.options import declared
 from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.ppo.coefficients import NAMES
@@ -36,21 +37,13 @@ Handles = Mapping[str, KnobHandle[Any]]
 def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
     """Declare the run's knobs and metrics. The run applies knobs between two iterations."""
     config = state.config
-
-    told = 0
-
-    def tell() -> None:
-        """What was measured or chosen, as events."""
-        nonlocal told
-        for note in state.notes[told:]:
-            run.event(note)
-        told = len(state.notes)
+    notes = NoteEvents(run, state.notes)
 
     def prepare() -> None:
         """Make the change, however long it takes, and report its result."""
         set_threads(job, config, state.device, state.ranks)
         state.prepare()
-        tell()
+        notes.report()
         for name in state.automatic:
             handles[name].adopt()
 
@@ -142,7 +135,7 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
     run.metric("entropy", unit="nat")
     run.metric("approx_kl", unit="nat")
     declare_cost(run, state)
-    tell()
+    notes.report()
     return handles
 
 

@@ -109,7 +109,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
                 lambda: (state.iteration, {**state.state_dict(), "name": plan.name}),
                 *(state.evaluations, clock, consent, signals),
             )
-            session.tell_of_new_weights(state.kept)
+            session.report_new_weights(state.kept)
             console.begin((*notes, *introduction(job, plan, state, saved), *session.cautions()))
             prove_first_step(ranks, state.prepare)
 
