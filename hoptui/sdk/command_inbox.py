@@ -99,16 +99,17 @@ class CommandInbox:
                 del self._pending[lane]
         return finished
 
-    def outcomes_since(self, *, anew: bool) -> list[Outcome]:
+    def replace_daemon(self) -> None:
+        """Forget the acknowledgements of an earlier daemon: the next one knows only what it finds on disk."""
+        self.unacknowledged = {o.id: o for o in self._seen.values() if o.stage in FINAL}
+
+    def unsettled(self) -> list[Outcome]:
         """Return what the daemon may lack: the open stages, and the final ones that it has not acknowledged.
 
-        `anew`: this daemon knows only what the one before wrote to disk. It gets every final outcome, with
-        its command.
+        Each has its command, which the daemon may lack too.
         """
-        known = list(self._seen.values())
-        if anew:
-            return [structs.replace(o, command=self._commands.get(o.id)) for o in known]
-        return [o for o in known if o.stage not in FINAL or o.id in self.unacknowledged]
+        lacking = [o for o in self._seen.values() if o.stage not in FINAL or o.id in self.unacknowledged]
+        return [structs.replace(o, command=self._commands.get(o.id)) for o in lacking]
 
     def acknowledge(self, stages: Mapping[str, Stage]) -> None:
         """Forget that these final outcomes are to be sent again."""

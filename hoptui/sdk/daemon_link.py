@@ -454,8 +454,10 @@ class DaemonLink:
         self._starts = 0
         self._buffer.resend_after(message.since)
         self._acks = message.acks
-        anew, self._daemon = message.pid != self._daemon, message.pid
-        self._outcomes = deque(state.inbox.outcomes_since(anew=anew))
+        if message.pid != self._daemon:
+            self._daemon = message.pid
+            state.inbox.replace_daemon()
+        self._outcomes = deque(state.inbox.unsettled())
         self._send_outcomes(sock, zmq)
         self._next_pulse = 0.0  # it says that all has been told
 
@@ -539,6 +541,8 @@ class DaemonLink:
         self._outcomes.extend(state.inbox.collect_outcomes())
         state.inbox.end(fact("run_ended", reason=self._bye.reason) if self._bye is not None else restart)
         self._outcomes.extend(state.inbox.collect_outcomes())
+        if not self._welcomed:  # perhaps by a daemon that does not know the commands
+            self._outcomes = deque(state.inbox.unsettled())
         until = time.monotonic() + TELL_S
         while not self._send_outcomes(sock, zmq):
             if time.monotonic() > until:

@@ -243,6 +243,23 @@ def test_final_outcomes_are_sent_again_until_they_are_acknowledged_and_all_of_th
     assert _told(wire)[1:] == [("a", "applied"), ("b", "applied")]
 
 
+def test_outcomes_that_a_new_daemon_did_not_get_are_sent_again_with_their_commands(link: DaemonLink) -> None:
+    wire = Wire()
+    _welcome(link, wire, 7)
+    _command(link, wire, "a")
+    link._state.inbox.done.append(messages.Outcome(id="a", stage="applied"))
+    link._state.inbox.collect_outcomes()
+    link._receive([codec.encode(messages.Acknowledgement(stages={"a": "applied"}))], wire, zmq)
+    wire._deaf = 1
+    _welcome(link, wire, 8)
+    wire.sent.clear()
+    _welcome(link, wire, 8)  # the socket was full, so it has said hello once more
+    (said,) = [m for m in wire.sent if isinstance(m, messages.Outcome)]
+    assert said.stage == "applied"
+    assert said.command is not None
+    assert said.command.id == "a"
+
+
 def test_a_run_that_ends_tells_what_becomes_of_each_command_it_has(link: DaemonLink) -> None:
     wire, inbox = Wire(), link._state.inbox
     link._hello(wire, zmq)

@@ -129,12 +129,12 @@ def _no_expiry() -> list[Patch]:
 
 @defect("only 64 outcomes are sent again")
 def _few_outcomes() -> list[Patch]:
-    since = command_inbox.CommandInbox.outcomes_since
+    unsettled = command_inbox.CommandInbox.unsettled
 
-    def few(self: Any, *, anew: bool) -> Any:
-        return [o for o in since(self, anew=anew) if o.stage in FINAL][-64:]
+    def few(self: Any) -> Any:
+        return [o for o in unsettled(self) if o.stage in FINAL][-64:]
 
-    return [(command_inbox.CommandInbox, "outcomes_since", few)]
+    return [(command_inbox.CommandInbox, "unsettled", few)]
 
 
 @defect("an acknowledgement clears every outcome")
