@@ -255,3 +255,15 @@ def test_events_have_their_code_as_text_for_a_viewer_that_knows_no_codes(
     [answer] = [message for message in sent if isinstance(message, messages.Delta)]
     shown = {event.code: event.text for event in answer.events}
     assert shown["run.started"] == ("" if records else "run.started")
+
+
+def test_a_wall_clock_that_jumps_forgets_no_command_of_a_run_that_comes_back(quiet: QuietNode) -> None:
+    Line(quiet).command("a")
+    quiet.runs.end(quiet.run, "killed", "")
+    quiet.node.tidy()
+    quiet.wall = lambda: 1.7e9 + 2 * 86400.0  # type: ignore[method-assign]
+    quiet.node.tidy()
+    assert [record.id for record in quiet.node.book.of(RUN)] == ["a"]
+    quiet.now += 25 * 3600 * SECOND
+    quiet.node.tidy()
+    assert quiet.node.book.of(RUN) == []

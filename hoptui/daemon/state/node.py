@@ -137,6 +137,7 @@ class Node:
         """Number of events by kind, level and, for those of a GPU, its UUID."""
         self.host = platform.node()
         self._started = clock.wall()
+        self._exited: dict[str, int] = {}  # by run: since when, at the latest, it has exited (monotonic ns)
         self._event_seq = 0
 
     # rows ---------------------------------------------------------------------------------------------------
@@ -183,13 +184,16 @@ class Node:
 
     def tidy(self) -> None:
         """Drop runs that ended long ago. Their recordings stay."""
-        wall = self.clock.wall()
+        now = self.clock.t()
         exited = sorted((r for r in self.registry if r.exited), key=lambda r: -r.state.exited_wall)
+        names = {run.id for run in exited}
+        self._exited = {name: since for name, since in self._exited.items() if name in names}
         for i, run in enumerate(exited):
             for source in [ring.source for ring in self.rings if run_of(ring.source) == run.id]:
                 if i >= EXITED_IN_MEMORY or not source.startswith(OF_ITS_ITERATIONS):
                     self.rings.forget(source)
-            if i >= EXITED_KEPT or wall - run.state.exited_wall > EXITED_KEPT_S:
+            self._exited.setdefault(run.id, now)
+            if i >= EXITED_KEPT or now - self._exited[run.id] > EXITED_KEPT_S * 1e9:
                 self.registry.forget([run.id])
                 self.book.forget(run.id)
 
