@@ -12,19 +12,24 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 from hoptui.domain.facts import nested
-from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord
+from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord, NodeState
 from hoptui.recording import Recording, RecordingError
 from tests.simulation.node import Node, in_effect, row_value
 from tests.simulation.truth import Given, Incarnation, Setting
 
 QUICK_S = 0.6
 """A command is answered within this time and two iterations, if nothing disturbs."""
+TOLD_S = 0.3
+"""A viewer knows within this time that a setter was called, if nothing disturbs."""
+LAST_WORDS_S = 10.0
+"""The end of a process is known after this time."""
 Invariant = Callable[[Node], Iterable[str]]
 
 
 def of_settled(node: Node) -> list[str]:
     """Check what holds once all faults are over and everything has had time to arrive."""
-    return _all(node, resolved, truthful, viewers_agree, viewers_know, values_shown, runs_go_on, queues_empty)
+    commands = resolved, truthful, outcomes_arrive, viewers_agree, viewers_know
+    return _all(node, *commands, nodes_agree, values_shown, runs_go_on, ends_noticed, queues_empty)
 
 
 def of_finished(node: Node) -> list[str]:
@@ -97,6 +102,25 @@ def truthful(node: Node) -> Iterator[str]:
             yield f"{what} is told as voided ({record.code}), and the setter was called"
         elif record.stage == "failed" and done and record.code not in ("several", "on_ranks"):
             yield f"{what} is told as failed ({record.code}), and the setter accepted it"
+
+
+def outcomes_arrive(node: Node) -> Iterator[str]:
+    """What a run says of a command is what a viewer shows.
+
+    A run that has ended can say no more. What a daemon has acknowledged is known all the same.
+    """
+    records = _audited(node)
+    for trainer in node.trainers:
+        if trainer.run is None:
+            continue
+        inbox = trainer.run._core.state.inbox
+        for key, said in inbox._seen.items():
+            acknowledged = key not in inbox.unacknowledged and not _history_excused(node, trainer.was)
+            if said.stage not in FINAL or not (trainer.process.alive or acknowledged):
+                continue
+            shown = records[key].stage if key in records else "not there"
+            if shown != said.stage:
+                yield f"{trainer.name} said {said.stage} of {key}, which is shown as {shown}"
 
 
 def viewers_agree(node: Node) -> Iterator[str]:
@@ -194,6 +218,10 @@ def calm_is_quick(node: Node) -> Iterator[str]:
             took = viewer.took_s(given.id)
             if took is None or took > most:
                 yield f"{given.value} of {viewer.name} at {given.at_s:.3f} s took {took} s"
+            for _, setting in _calls(node, given):
+                late_s = viewer.knew_end_s(given.id) - setting.at_s
+                if late_s > TOLD_S:
+                    yield f"{viewer.name} knew the end of {given.value} {late_s:.2f} s after it was set"
 
 
 # knobs ------------------------------------------------------------------------------------------------------
@@ -214,6 +242,26 @@ def values_shown(node: Node) -> Iterator[str]:
             shown = {knob.spec.name: knob.value for knob in run.knobs}.get("lr")
             if shown != trainer.was.value:
                 yield f"{viewer.name} shows {shown} for {trainer.name}, which has {trainer.was.value}"
+
+
+def nodes_agree(node: Node) -> Iterator[str]:
+    """Every viewer shows the runs as the newest viewer does, and the daemon that lives."""
+    auditor = node.auditor
+    if auditor is None or auditor.client is None:
+        return
+    for viewer in node.viewers:
+        if viewer.process.alive and viewer.client is not None:
+            seen, newest = viewer.client.store.node, auditor.client.store.node
+            if seen is None or newest is None:
+                yield f"{viewer.name} shows no node"
+            elif seen.pid != newest.pid:
+                yield f"{viewer.name} shows daemon {seen.pid} instead of {newest.pid}"
+            elif _lives(seen) != _lives(newest):
+                yield f"{viewer.name} shows {_lives(seen)} instead of {_lives(newest)}"
+
+
+def _lives(seen: NodeState) -> dict[str, tuple[int, int, str]]:
+    return {run.run: (run.epoch, run.pid, run.exit_reason) for run in seen.runs}
 
 
 def ranks_agree(node: Node) -> Iterator[str]:
@@ -240,6 +288,20 @@ def runs_go_on(node: Node) -> Iterator[str]:
         vital = store.vital(trainer.id) if store is not None else None
         if vital is None or vital.state not in ("live", "busy"):
             yield f"{trainer.name} is shown as {vital.state if vital else 'unknown'}"
+
+
+def ends_noticed(node: Node) -> Iterator[str]:
+    """A run whose process has ended is shown as exited."""
+    auditor = node.auditor
+    store = auditor.client.store if auditor is not None and auditor.client is not None else None
+    alive = {trainer.id for trainer in node.trainers if trainer.process.alive}
+    for trainer in node.trainers if store is not None else ():
+        ended_s = trainer.was.ended_s
+        if trainer.id in alive or ended_s is None or node.kernel.seconds - ended_s < LAST_WORDS_S:
+            continue
+        vital = store.vital(trainer.id)  # type: ignore[union-attr]
+        if vital is not None and vital.state != "exited":
+            yield f"{trainer.name} ended at {ended_s:.3f} s and is shown as {vital.state}"
 
 
 def pauses_end(node: Node) -> Iterator[str]:
