@@ -141,6 +141,7 @@ class Client:
             epoch=run.epoch if run else 0,
             verb=verb,
             origin=self._sender(),
+            t=self.store.now(),
             **details,
         )
         self.store.sent(command)

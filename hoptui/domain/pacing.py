@@ -71,8 +71,6 @@ class Timings:
         last_words_s: after the end of a run's process, for the message that explains it. The kernel reports
             the end before ZeroMQ's thread has read what the run sent last.
         gone_s: a viewer that is silent for so long has left.
-        repeat_s: after a new daemon has heard from a run, viewers may repeat a command for so long. Theirs is
-            `hoptui.client.conversation.PATIENCE_S`, and reconnecting takes time.
         no_pulse_s: a run without a pulse for so long, whose process exists, is `unresponsive`.
         diagnose_s: between two diagnoses of a run.
         sampler_silence_s: a sampler that has sent readings and is silent for so long hangs; longer at less
@@ -92,7 +90,6 @@ class Timings:
     first_tidy_s: float = 30.0
     last_words_s: float = 1.5
     gone_s: float = 15.0
-    repeat_s: float = 20.0
     no_pulse_s: float = 5.0
     diagnose_s: float = 2.0
     sampler_silence_s: float = 2.0

@@ -268,7 +268,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     `hoptui.domain.traces`. `expect_version` makes it compare-and-set. `ttl_s` counts from its arrival in the
     run, 0 is no limit. For a pause, `hold_s` is the lease after which the run resumes by itself. `why` is a
     user's note, `purpose` are the tuner's reasons. `repeated`: the viewer has sent it to an earlier daemon,
-    which may have passed it on.
+    which may have passed it on. `t` is when it was given, nanoseconds of the node's monotonic clock; 0 is
+    unknown.
     """
 
     id: str
@@ -285,6 +286,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     why: str = ""
     purpose: tuple[Fact, ...] = ()
     repeated: bool = False
+    t: int = 0
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):

@@ -187,6 +187,14 @@ def test_what_an_earlier_daemon_may_have_passed_on_is_unknown_where_the_process_
     assert desk.submit("at the end", repeated=True)[0].code == "fate_unknown"
 
 
+def test_a_command_that_its_viewer_has_given_up_is_not_passed_on(desk: Desk) -> None:
+    desk.t = 100 * S
+    assert desk.submit("soon", t=85 * S)[0].stage == "sent"
+    late, onward = desk.submit("late", t=70 * S)
+    assert (late.stage, late.code, onward) == ("expired", "no_daemon", None)
+    assert desk.submit("from another daemon", t=70 * S, repeated=True)[0].stage == "sent"
+
+
 def test_a_repeated_command_may_have_been_passed_on(desk: Desk) -> None:
     desk.submit("a", repeated=True)
     (found,) = desk.book.void("r", ENDED, desk.t)

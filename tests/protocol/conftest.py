@@ -323,6 +323,7 @@ EXAMPLES: list[messages.Message] = [
         why="less memory",
         purpose=(Fact("trial.both"),),
         repeated=True,
+        t=7 * 10**12,
     ),
     messages.Lease(id=4, run="r1", op="steal", what="pause", seconds=30.0),
     Tune(id=8, run="r1", op="freeze", knob="lr", limits=LIMITS),

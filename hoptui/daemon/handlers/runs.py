@@ -18,7 +18,7 @@ import msgspec
 import zmq
 
 from hoptui.daemon.recordings import RecordedRun
-from hoptui.daemon.state.command_log import restarting
+from hoptui.daemon.state.command_log import REPEATED_S, restarting
 from hoptui.daemon.state.derived_rows import Account
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
@@ -128,7 +128,7 @@ class RunDesk:
         """Void what the daemon before kept and did not pass on, once no viewer can be about to repeat it."""
         node = self._node
         for run in node.registry.live():
-            if run.told and self._now() - run.met_at > node.timings.repeat_s:
+            if run.told and self._now() - run.met_at > REPEATED_S:
                 for record in node.book.lose(run.id, node.clock.t()):
                     self._tell(record)
 

@@ -35,6 +35,8 @@ KEPT = 2000
 MOST_OPEN = 2000
 """Commands of a run without a final stage. Further ones are refused at once."""
 LONGEST_HOLD_S = 3600.0
+REPEATED_S = 20.0
+"""Viewers repeat a command for so long: `hoptui.client.conversation.PATIENCE_S`, plus a reconnect."""
 ORDER: dict[Stage, int] = {"sent": 0, "accepted": 1, "scheduled": 2}
 
 
@@ -63,7 +65,8 @@ class Book:
         `command.origin` is the peer that the kernel reports. A repeated id is answered with its current
         stage. It is forwarded again until its stage is final, because the command or its outcome may be lost
         with a connection; the run answers a repetition with what it said last. A command that an earlier
-        daemon may have passed to a process that is gone is `unknown` instead of rejected.
+        daemon may have passed to a process that is gone is `unknown` instead of rejected. One that has waited
+        here until its viewer gave it up has expired.
         """
         known = self._known(command.run, command.id)
         if known is not None:
@@ -80,6 +83,9 @@ class Book:
         stage: Stage = "rejected"
         if refusal is not None and command.repeated and not _lives(command, run):
             refusal, stage = fact(FATE_UNKNOWN, why=refusal), "voided"
+        waited_s = (t - command.t) / 1e9 if command.t and not command.repeated else 0.0
+        if refusal is None and waited_s > REPEATED_S:
+            refusal, stage = fact("no_daemon", waited_s=waited_s), "expired"
         record = CommandRecord(
             id=command.id,
             run=command.run,
