@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from hoptui.domain.enumerations import convert
 from hoptui.domain.targets import Target, TargetState
 from hoptui.tui.components import runs, targets
 from hoptui.tui.snapshot import View
@@ -53,6 +54,13 @@ def test_the_gpu_is_named_where_there_are_several(scene: MakeScene) -> None:
     assert "busy ≥ 90 %: 71 % on GPU 3" in text(targets.line(aimed(scene(gpus=8).live()), 200)[0])
     one = (TARGETS[0],)
     assert text(targets.line(aimed(scene(gpus=1).live(), one), 200)[0]) == "✓ power ≥ 600 W: 642 W"
+
+
+def test_a_standing_that_only_a_newer_hoptui_knows_is_shown_after_misses(scene: MakeScene) -> None:
+    newer = convert({"target": {"reading": "busy", "value": 90.0}, "standing": "surpassed"}, TargetState)
+    [line] = targets.line(aimed(scene(gpus=1).live(), (TARGETS[0], newer, TARGETS[1])), 200)
+    order = [text(line).index(symbol) for symbol in ("⚠ busy", "? busy", "✓ power")]
+    assert order == sorted(order)
 
 
 def test_the_list_of_runs_has_what_is_missed_in_place_of_the_last_effect(scene: MakeScene) -> None:

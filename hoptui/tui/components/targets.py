@@ -10,7 +10,7 @@ from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span, pack, width_of
 
 _INKS = ByValue({"missed": "warn", "met": "dim", "unknown": "dim"}, lambda _: "dim")
-_ORDER = ("missed", "unknown", "met")
+_RANKS = ByValue({"missed": 0, "unknown": 1, "met": 2}, lambda _: 1)
 
 
 def line(view: View, width: int) -> list[Line]:
@@ -22,7 +22,7 @@ def line(view: View, width: int) -> list[Line]:
     states = view.run.targets if view.run else ()
     if not states:
         return []
-    found = sorted(states, key=lambda state: _ORDER.index(state.standing))
+    found = sorted(states, key=lambda state: _RANKS[state.standing])
     whole = [_chunk(view, state) for state in found]
     brief = [_chunk(view, state, brief=state.standing != "missed") for state in found]
     shapes = [whole, brief]
