@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from hoptui.domain.enumerations import ByValue
 from hoptui.domain.targets import Side, Target, TargetState
 from hoptui.presentation import numbers
 from hoptui.presentation.gpu_readings import GPU
@@ -48,6 +49,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
 _WRITTEN = re.compile(r"\s*([A-Za-z_0-9]+)\s*(<=|>=|=|<|>|≤|≥)\s*(.*?)\s*")
 _VALUE = re.compile(r"([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([^0-9\s].*)?")
 _SIDES: Mapping[str, Side] = {"=": "least", ">": "least", ">=": "least", "≥": "least"}
+_SIGNS = ByValue({"least": "≥", "most": "≤"}, lambda _: "?")
 OFF = "off"
 
 
@@ -129,7 +131,7 @@ def value_of(target: Target, value: float | None) -> str:
 
 def bound(target: Target) -> str:
     """Return `≥ 90 %`, `≤ 80 °C`."""
-    return f"{'≥' if target.side == 'least' else '≤'} {value_of(target, target.value)}"
+    return f"{_SIGNS[target.side]} {value_of(target, target.value)}"
 
 
 def goal(target: Target) -> str:

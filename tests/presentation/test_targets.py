@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hoptui.domain.enumerations import convert
 from hoptui.domain.targets import Target, TargetState, valid
 from hoptui.presentation import targets
 from hoptui.presentation.targets import READINGS, Removal, goal, parse, standing
@@ -57,3 +58,8 @@ def test_how_a_target_reads() -> None:
     missed = TargetState(target=Target(reading="busy", value=90.0), standing="missed", mean=71.2, gpu="b")
     assert standing(missed, targets.index_of(missed, [("a", 0), ("b", 1)])) == "busy ≥ 90 %: 71 % on GPU 1"
     assert standing(missed, targets.index_of(missed, [("b", 1)])) == "busy ≥ 90 %: 71 %"
+
+
+def test_a_side_that_only_a_newer_hoptui_knows_is_unknown() -> None:
+    newer = convert({"reading": "busy", "value": 90.0, "side": "exactly"}, Target)
+    assert goal(newer) == "busy ? 90 %"
