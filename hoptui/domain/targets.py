@@ -83,14 +83,15 @@ def valid(target: Target) -> bool:
 
 def changed(before: Iterable[TargetState], request: SetTargets) -> tuple[TargetState, ...]:
     """Return the targets after a request. Those that it does not name keep their state."""
-    kept = {} if request.clear else {_key(state.target): state for state in before}
-    kept = {key: state for key, state in kept.items() if key[0] not in request.remove}
+    kept = {} if request.clear else {key(state.target): state for state in before}
+    kept = {place: state for place, state in kept.items() if place[0] not in request.remove}
     for target in request.targets:
-        known = kept.get(_key(target))
+        known = kept.get(key(target))
         if known is None or known.target != target:
-            kept[_key(target)] = TargetState(target=target)
+            kept[key(target)] = TargetState(target=target)
     return tuple(kept.values())
 
 
-def _key(target: Target) -> tuple[str, Side]:
+def key(target: Target) -> tuple[str, Side]:
+    """Return what a target replaces another one by: its reading and its side."""
     return target.reading, target.side

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hoptui.domain.targets import Target, TargetState
+from hoptui.domain.targets import Target, TargetState, key
 from hoptui.model.recorded.point_in_time import BEGUN, target_of
 from hoptui.protocol.messages import Event
 
@@ -56,7 +56,7 @@ def target_times(events: Iterable[Event], states: Iterable[TargetState], end: in
         known = found.get(target, known)
         match event.code:
             case "target.set":
-                replaced = [t for t in found if _same(t, target) and t != target]
+                replaced = [t for t in found if key(t) == key(target) and t != target]
                 for other in replaced:
                     stop(other, event.t)
                     found[other] = found[other]._replace(removed=True)
@@ -76,7 +76,3 @@ def target_times(events: Iterable[Event], states: Iterable[TargetState], end: in
 
 def _missed(one: TargetTime) -> bool:
     return one.state.standing == "missed" and not one.removed
-
-
-def _same(one: Target, other: Target) -> bool:
-    return (one.reading, one.side) == (other.reading, other.side)

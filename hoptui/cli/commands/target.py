@@ -11,7 +11,7 @@ from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, dump, say, table, usage
 from hoptui.domain.facts import Fact
-from hoptui.domain.targets import Target, TargetState
+from hoptui.domain.targets import Target, TargetState, key
 from hoptui.presentation import numbers, sentences, targets, vocabulary
 from hoptui.protocol.messages import RunState
 
@@ -89,10 +89,10 @@ def _parsed(wanted: Iterable[str]) -> tuple[tuple[Target, ...], tuple[str, ...]]
             raise usage(str(error)) from None
         if isinstance(found, targets.Removal):
             remove.append(found.reading)
-        elif (key := (found.reading, found.side)) in new:
+        elif key(found) in new:
             raise usage(f"{targets.name_of(found)} is given twice")
         else:
-            new[key] = found
+            new[key(found)] = found
     both = [found for found in new.values() if found.reading in remove]
     if both:
         raise usage(f"{targets.name_of(both[0])} is set and removed at once")
