@@ -173,6 +173,8 @@ def rows(part: Columns, left: int) -> tuple[Columns, bool]:
 
     Names that do not fit into the message are left out.
     """
+    if 2 * weight(part) <= left:  # all rows fit, and so do the names into their half
+        return part, False
     names, _ = first(part.names, left // 2, lambda name: len(name.encode()) + 24)
     if len(names) < len(part.names):
         part = structs.replace(part, names=tuple(names), values=part.values[: len(names)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 import msgspec
 
@@ -18,7 +19,7 @@ from hoptui.domain.targets import SetTargets
 from hoptui.domain.tuning import Tune
 from hoptui.node.processes import Peer
 from hoptui.protocol import VERSION, messages
-from hoptui.protocol.messages import CommandRecord, Origin
+from hoptui.protocol.messages import CommandRecord, Origin, State, Vital
 
 LONGEST_WAIT_S = 10.0
 MOST_ROWS = 4096
@@ -26,6 +27,10 @@ WATCHED_HZ, MOST_HZ = 2.0, 10.0
 LONGEST_PAUSE_S = 3600.0
 NOT_READ = "the run does not read its messages now; try again"
 NO_LEASE = "this lease no longer exists: several dashboards may steer a run"
+
+
+Shown = dict[str, tuple[State, str]]
+"""The parts of the vitals whose change needs an answer, by run: the state, and the phase of a busy run."""
 
 
 @dataclass
@@ -40,7 +45,7 @@ class Viewer:
     deadline: float = 0.0
     hz: float = 0.0
     latest_from: int = 0
-    shown: dict[str, tuple[messages.State, str]] = field(default_factory=dict)
+    shown: Shown = field(default_factory=dict)
 
 
 class ViewerDesk:
@@ -83,7 +88,7 @@ class ViewerDesk:
     def moved(self) -> bool:
         """Whether a waiting viewer lacks a change by time alone: a silent run, or an expired pause."""
         waiting = [viewer for viewer in self._viewers.values() if viewer.waiting is not None]
-        shown = self._shown(self._vitals(self._now())) if waiting else {}
+        shown = self._shown(self._now()) if waiting else {}
         return any(viewer.shown != shown for viewer in waiting)
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromViewer) -> None:
@@ -104,7 +109,7 @@ class ViewerDesk:
                 wish = min(message.hz, MOST_HZ) if message.hz > 0 else 0.0  # NaN requests nothing
                 viewer.hz = max(wish, WATCHED_HZ if message.cursors else 0.0)
                 viewer.deadline = now + min(max(message.wait_s, 0.0), LONGEST_WAIT_S)
-                self._answer(viewer, now, self._vitals(now))
+                self._answer(viewer, message, self._shown(now), self._vitals(now))
             case messages.Query():
                 self._node.query(identity, message)
             case messages.Command():
@@ -138,10 +143,10 @@ class ViewerDesk:
         """Answer the waiting fetches that have news or have waited long enough. Remove viewers that are
         gone."""
         now = self._now()
-        vitals = self._vitals(now) if self.waiting else {}
+        shown, vitals = self._shown(now) if self.waiting else {}, self._vitals(now)
         for identity, viewer in list(self._viewers.items()):
             if viewer.waiting is not None:
-                self._answer(viewer, now, vitals)
+                self._answer(viewer, viewer.waiting, shown, vitals)
             elif now - viewer.heard > self._node.timings.gone_s:
                 self._forget(identity)
 
@@ -216,11 +221,10 @@ class ViewerDesk:
         )
         self._send(viewer.identity, answer)
 
-    def _answer(self, viewer: Viewer, now: float, vitals: dict[str, messages.Vital]) -> None:
+    def _answer(
+        self, viewer: Viewer, fetch: messages.Fetch, shown: Shown, vitals: Callable[[], dict[str, Vital]]
+    ) -> None:
         """Send a Delta if it has content, or if the time is up."""
-        fetch = viewer.waiting
-        if fetch is None:
-            return
         node = self._node
         if fetch.latest:
             columns, more = self._latest(viewer), False
@@ -233,16 +237,15 @@ class ViewerDesk:
         commands, more_commands = pages.commands(node.book.since(fetch.commands, fetch.run))
         new_state = fetch.state != node.version or bool(fetch.page)
         new_processes = fetch.processes is not None and fetch.processes != node.processes_version
-        shown = self._shown(vitals)
         moved = shown != viewer.shown
         news = columns or events or commands or new_state or new_processes or moved
-        if not (news or fetch.latest or now >= viewer.deadline):
+        t = node.clock.t()
+        if not (news or fetch.latest or t / 1e9 >= viewer.deadline):
             return
         viewer.shown = shown
-        t = node.clock.t()
         oldest = min((c.last_t for c in columns if len(c)), default=t)
         viewer.waiting = None
-        viewer.heard = now
+        viewer.heard = t / 1e9
         state, next_page = pages.node(node.state(), fetch.page) if new_state else (None, 0)
         self._send(
             viewer.identity,
@@ -251,7 +254,7 @@ class ViewerDesk:
                 now=t,
                 state=node.version,
                 node=state,
-                vitals=pages.vitals(vitals),
+                vitals=vitals(),
                 columns=columns,
                 events=events,
                 commands=commands,
@@ -263,13 +266,13 @@ class ViewerDesk:
             ),
         )
 
-    def _vitals(self, now: float) -> dict[str, messages.Vital]:
-        return {run.id: run.vital(now) for run in self._node.registry}
+    def _vitals(self, now: float) -> Callable[[], dict[str, Vital]]:
+        """Return a function that returns the vitals at a moment, worked out when first asked for."""
+        return cache(lambda: pages.vitals({run.id: run.vital(now) for run in self._node.registry}))
 
-    @staticmethod
-    def _shown(vitals: dict[str, messages.Vital]) -> dict[str, tuple[messages.State, str]]:
-        """Return the parts of the vitals whose change needs an answer."""
-        return {run: (v.state, v.phase if v.state == "busy" else "") for run, v in vitals.items()}
+    def _shown(self, now: float) -> Shown:
+        judged = ((run, run.judge(now)[0]) for run in self._node.registry)
+        return {run.id: (state, run.phase if state == "busy" else "") for run, state in judged}
 
     def _columns(self, fetch: messages.Fetch) -> tuple[tuple[Columns, ...], bool]:
         limit = max(1, min(fetch.max_rows, MOST_ROWS))

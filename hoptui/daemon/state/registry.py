@@ -204,6 +204,11 @@ class TrackedRun:
         """The iteration in progress, from 0: as many have finished. A pulse can be older than a row."""
         return max(self.last_step, self._finished, self._pulse.step if self._pulse else 0)
 
+    @property
+    def phase(self) -> str:
+        """The phase of its last pulse, "" for none."""
+        return self._pulse.phase if self._pulse else ""
+
     def iteration_s(self) -> float | None:
         """Return the median seconds of the last iterations, None before the first."""
         if self._typical is None and self._iterations:
@@ -226,7 +231,7 @@ class TrackedRun:
             state=state,
             because=because,
             step=self.step,
-            phase=pulse.phase if pulse else "",
+            phase=self.phase,
             phase_age_s=pulse.phase_age_s + still if pulse else 0.0,
             progress_age_s=pulse.progress_age_s + still if pulse else None,
             pulse_age_s=age,

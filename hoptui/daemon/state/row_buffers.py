@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from hoptui.domain.columns import NAN, Columns, concatenate, pack
+from hoptui.domain.columns import NAN, Columns, concatenate
 
 MAX_ROWS = 8192
 MAX_BYTES = 8 << 20
@@ -131,7 +131,14 @@ class Rings:
 
 def one_row(source: str, t: int, step: int, values: dict[str, float]) -> Columns:
     """Return a single row, for answers with newest values."""
-    return pack(source, [(t, step, values)])
+    raw = array("d", values.values()).tobytes()
+    return Columns(
+        source=source,
+        names=tuple(values),
+        t=t.to_bytes(8, "little", signed=True),
+        step=step.to_bytes(8, "little", signed=True),
+        values=tuple([raw[i : i + 8] for i in range(0, len(raw), 8)]),
+    )
 
 
 def _excerpt(source: str, parts: Sequence[Columns], names: Iterable[str]) -> Columns:
