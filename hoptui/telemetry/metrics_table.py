@@ -126,9 +126,14 @@ HEALTH = (
 )
 """Read every 5 s, apart from the tick."""
 
-_VIOLATION = "nvmlDeviceGetViolationStatus"
-_HELD_S = attrgetter("violationTime")  # ns, as the fields are
 _NANO = 1e-9
+
+
+def _held_back(name: str, policy: str) -> Reading:
+    """The seconds for which a policy has kept the clocks down, as a call and as a field."""
+    held = Call("nvmlDeviceGetViolationStatus", (f"NVML_PERF_POLICY_{policy}",), attrgetter("violationTime"))
+    return Reading(name, "s", (held, Field(f"NVML_FI_DEV_PERF_POLICY_{policy}")), scale=_NANO, digits=3)
+
 
 EACH_SECOND = (
     Reading("encoder_busy", "%", (Call("nvmlDeviceGetEncoderUtilization", value=itemgetter(0)),)),
@@ -137,26 +142,8 @@ EACH_SECOND = (
     Reading("ofa_busy", "%", (Call("nvmlDeviceGetOfaUtilization", value=itemgetter(0)),)),
     Reading("bar1_used_bytes", "B", (Call("nvmlDeviceGetBAR1MemoryInfo", value=attrgetter("bar1Used")),)),
     Reading("temperature_margin_c", "°C", (Call("nvmlDeviceGetMarginTemperature"),)),
-    Reading(
-        "power_violation_s",
-        "s",
-        (
-            Call(_VIOLATION, ("NVML_PERF_POLICY_POWER",), value=_HELD_S),
-            Field("NVML_FI_DEV_PERF_POLICY_POWER"),
-        ),
-        scale=_NANO,
-        digits=3,
-    ),
-    Reading(
-        "thermal_violation_s",
-        "s",
-        (
-            Call(_VIOLATION, ("NVML_PERF_POLICY_THERMAL",), value=_HELD_S),
-            Field("NVML_FI_DEV_PERF_POLICY_THERMAL"),
-        ),
-        scale=_NANO,
-        digits=3,
-    ),
+    _held_back("power_violation_s", "POWER"),
+    _held_back("thermal_violation_s", "THERMAL"),
 )
 """Read every second, apart from the tick."""
 
@@ -175,12 +162,12 @@ ENERGY = (
 )
 """Read every 10 s, apart from the tick."""
 
-_THRESHOLD = "nvmlDeviceGetTemperatureThreshold"
 
-
-def _degrees(answer: int) -> float:
-    """A threshold, NaN where a driver answers 0 instead of refusing."""
-    return answer or math.nan
+def _threshold(name: str, constant: str) -> Reading:
+    """A temperature in degrees of the sensor. It is unknown where a driver answers 0 instead of refusing."""
+    number = f"NVML_TEMPERATURE_THRESHOLD_{constant}"
+    degrees = Call("nvmlDeviceGetTemperatureThreshold", (number,), lambda answer: answer or math.nan)
+    return Reading(name, "°C", (degrees,), ONCE)
 
 
 _CONSTRAINTS = "nvmlDeviceGetPowerManagementLimitConstraints"
@@ -196,31 +183,11 @@ LIMITS = (
     ),
     Reading("power_min_w", "W", (Call(_CONSTRAINTS, value=itemgetter(0)),), ONCE, scale=_MILLI, digits=2),
     Reading("power_max_w", "W", (Call(_CONSTRAINTS, value=itemgetter(1)),), ONCE, scale=_MILLI, digits=2),
-    # in degrees of the sensor; newer boards tell only the margins below
-    Reading(
-        "temperature_slowdown_c",
-        "°C",
-        (Call(_THRESHOLD, ("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN",), _degrees),),
-        ONCE,
-    ),
-    Reading(
-        "temperature_shutdown_c",
-        "°C",
-        (Call(_THRESHOLD, ("NVML_TEMPERATURE_THRESHOLD_SHUTDOWN",), _degrees),),
-        ONCE,
-    ),
-    Reading(
-        "temperature_max_c",
-        "°C",
-        (Call(_THRESHOLD, ("NVML_TEMPERATURE_THRESHOLD_GPU_MAX",), _degrees),),
-        ONCE,
-    ),
-    Reading(
-        "memory_temperature_max_c",
-        "°C",
-        (Call(_THRESHOLD, ("NVML_TEMPERATURE_THRESHOLD_MEM_MAX",), _degrees),),
-        ONCE,
-    ),
+    # newer boards have only the margins below
+    _threshold("temperature_slowdown_c", "SLOWDOWN"),
+    _threshold("temperature_shutdown_c", "SHUTDOWN"),
+    _threshold("temperature_max_c", "GPU_MAX"),
+    _threshold("memory_temperature_max_c", "MEM_MAX"),
     # in degrees of `temperature_margin_c`, which falls as the GPU gets hotter
     Reading("margin_slowdown_c", "°C", (Field("NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT"),), ONCE),
     Reading("margin_shutdown_c", "°C", (Field("NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT"),), ONCE),

@@ -13,6 +13,20 @@ from typing import Any
 import pynvml
 
 GIB = 1 << 30
+LIMITS = {
+    "power_default_w": 700.0,
+    "power_min_w": 200.0,
+    "power_max_w": 700.0,
+    "temperature_slowdown_c": 89,
+    "temperature_shutdown_c": 92,
+    "temperature_max_c": 87,
+    "memory_temperature_max_c": 95,
+    "margin_slowdown_c": -2,
+    "margin_shutdown_c": -5,
+    "margin_max_c": 0,
+    "memory_margin_max_c": 0,
+}
+"""What its boards allow, as hoptui reads it."""
 
 
 @dataclass(frozen=True)

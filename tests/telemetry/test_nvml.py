@@ -14,7 +14,7 @@ from hoptui.telemetry.gpu_slot import NOT_LISTED
 from hoptui.telemetry.gpu_specs import peaks_of
 from hoptui.telemetry.nvml import NO_GPU, NOT_ASKED, Gpus
 from hoptui.telemetry.nvml_errors import NOT_SUPPORTED
-from tests.telemetry.fake_nvml import FakeNvml
+from tests.telemetry.fake_nvml import LIMITS, FakeNvml
 
 if TYPE_CHECKING:
     from tests.telemetry.conftest import FakeClock
@@ -59,19 +59,7 @@ def test_each_gpu_has_a_row_and_its_facts(gpus: Gpus, clock: FakeClock) -> None:
         pcie_generation=5,
         pcie_width=16,
         nvlinks=18,
-        limits={
-            "power_default_w": 700.0,
-            "power_min_w": 200.0,
-            "power_max_w": 700.0,
-            "temperature_slowdown_c": 89,
-            "temperature_shutdown_c": 92,
-            "temperature_max_c": 87,
-            "memory_temperature_max_c": 95,
-            "margin_slowdown_c": -2,
-            "margin_shutdown_c": -5,
-            "margin_max_c": 0,
-            "memory_margin_max_c": 0,
-        },
+        limits=LIMITS,
     )
 
 

@@ -13,6 +13,7 @@ from hoptui.telemetry.metrics_table import EACH_SECOND, ENERGY, FACTS, HEALTH, P
 from hoptui.telemetry.nvml_errors import DRIVER_GONE, LOST, NOT_SUPPORTED, UNSUPPORTED
 from hoptui.telemetry.poller import Reader
 from tests.golden import Golden
+from tests.telemetry.fake_nvml import LIMITS
 
 if TYPE_CHECKING:
     from tests.telemetry.fake_nvml import FakeNvml
@@ -58,17 +59,7 @@ def test_the_facts_are_read_once_and_the_power_limit_each_time(facts: Reader, nv
         "pcie_width": 16,
         "nvlinks": 18,
         "power_limit_w": 700.0,
-        "power_default_w": 700.0,
-        "power_min_w": 200.0,
-        "power_max_w": 700.0,
-        "temperature_slowdown_c": 89,
-        "temperature_shutdown_c": 92,
-        "temperature_max_c": 87,
-        "memory_temperature_max_c": 95,
-        "margin_slowdown_c": -2,
-        "margin_shutdown_c": -5,
-        "margin_max_c": 0,
-        "memory_margin_max_c": 0,
+        **LIMITS,
     }
     nvml.power_limit_mw = 500_000
     assert facts.read(5 * SECOND) == {"power_limit_w": 500.0}
