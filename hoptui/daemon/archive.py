@@ -125,6 +125,7 @@ class Archive:
         self._settled = ResultsFile(where.state)
         self._found: list[RecordedRun] = []
         self._confirmed: list[tuple[str, Callable[[], None]]] = []  # in the thread
+        self._done = 0
         self._restored = threading.Event()
         self._refused, self._refused_at = 0, -REFUSED_SHOWN_S
         self._missing: Counter[str] = Counter()  # what was refused, by run; not yet known to the thread
@@ -141,10 +142,16 @@ class Archive:
         return list(self._found)
 
     def close(self, timeout: float) -> None:
-        """Write what is left. Give up after `timeout` seconds."""
+        """Write what is left. Give up if no job ends for `timeout` seconds, and after ten times that."""
         self._closing = True
         self._wake.set()
-        self._thread.join(timeout)
+        until = time.monotonic() + 10 * timeout
+        done = -1
+        while self._thread.is_alive() and done != self._done and time.monotonic() < until:
+            done = self._done
+            self._thread.join(timeout)
+        if self._thread.is_alive():
+            log.warning("the disk is too slow: %d jobs of the archive were not done", len(self._jobs))
 
     # jobs, from the loop ------------------------------------------------------------------------------------
 
@@ -309,6 +316,7 @@ class Archive:
             log.exception("a job of the archive failed")
             self._failed, self._failed_at = self._failed + 1, time.monotonic()
             self._failed_as = _named(error)
+        self._done += 1
 
     def _answer(self, query: Query, live: Sequence[Columns]) -> Buckets | Error:
         """Answer a query in as many buckets as fit into a message."""

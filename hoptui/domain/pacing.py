@@ -63,7 +63,7 @@ class Timings:
         heal_s: between two checks that the sockets are still in their directory.
         publish_s: between two updates of the metrics for Prometheus.
         restore_s: the longest wait for recordings at the start.
-        close_s: the longest wait for the disk at the end.
+        close_s: the longest wait at the end for the disk to finish one thing.
         flush_s: between two writes to the disk.
         first_tidy_s: from the start to the first removal of old recordings. A live run whose daemon was
             killed is back in a few seconds; until then its recording is open nowhere and looks as if it may

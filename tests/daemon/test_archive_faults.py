@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -213,3 +214,34 @@ def test_a_confirmation_comes_where_nothing_can_be_written_too(start: Start) -> 
     called: list[bool] = []
     archive.confirm("unknown", lambda: called.append(True))
     until(lambda: called, what="the confirmation")
+
+
+def test_a_slow_disk_gets_the_time_it_needs_at_the_end(start: Start) -> None:
+    archive, never = start(), threading.Event()
+    written: list[int] = []
+
+    def write() -> None:
+        never.wait(0.1)
+        written.append(len(written))
+
+    for _ in range(8):
+        archive._put(write)
+    archive.close(0.3)
+    assert written == list(range(8))
+
+
+def test_a_disk_that_hangs_does_not_keep_the_daemon(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    archive, free, reached = start(), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        reached.set()
+        free.wait(30.0)
+
+    archive._put(hang)
+    archive._put(lambda: None, now=True)
+    assert reached.wait(10.0)
+    try:
+        archive.close(0.1)
+        assert "1 jobs of the archive were not done" in caplog.text
+    finally:
+        free.set()
