@@ -34,6 +34,9 @@ GATHER_S = {"gpu": 0.0, "run": 0.2}
 LONGEST_GATHER_S = 0.6
 """How long rows of a kind wait for others, so that a viewer gets one answer. Other kinds wait the longest."""
 
+MOST_HZ = 10.0
+"""GPUs are sampled at most so often, whatever a viewer requests."""
+
 FETCH_S = 0.1
 FETCH_MODEST_S = 0.25
 FETCH_THRIFTY_S = 0.5
@@ -96,3 +99,8 @@ class Timings:
 
 
 DEFAULT = Timings()
+
+
+def sampling_hz(interval_s: float) -> float:
+    """Return how often a viewer requests samples for rows at this interval; 0 leaves it to the daemon."""
+    return min(1 / interval_s, MOST_HZ) if 0 < interval_s < 1 else 0.0

@@ -18,14 +18,14 @@ from hoptui.cli.support.options import Force
 from hoptui.cli.support.snapshot import NONE, NodeSnapshot, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, say, target, usage, warn
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.pacing import MOST_HZ, sampling_hz
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.presentation import numbers, sentences
 from hoptui.protocol.messages import Delta
 from hoptui.recording import Recording, RecordingError, library
 
 SECOND = 1_000_000_000
-SHORTEST_S, LONGEST_S = 0.1, 3600.0
-MOST_HZ = 10.0
+SHORTEST_S, LONGEST_S = 1 / MOST_HZ, 3600.0
 POLL_S = 0.5
 FLUSH_S = 1.0
 SLACK = 0.1
@@ -152,7 +152,7 @@ def _follow(seen: NodeSnapshot, writer: _Writer, interval: float, end: float) ->
     events = max((event.seq for event in seen.store.events), default=0)
     cursors: dict[str, int] = {}
     state = 0
-    hz = min(1 / interval, MOST_HZ) if interval < 1 else 0.0
+    hz = sampling_hz(interval)
     start = seen.store.now()
     flush_at = 0.0
     while True:

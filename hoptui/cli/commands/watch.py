@@ -21,11 +21,11 @@ from hoptui.cli.support.snapshot import (
 from hoptui.cli.support.terminal import OK, dump, say, usage, warn
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.pacing import MOST_HZ
 from hoptui.presentation import diagnosis, numbers, vocabulary
 from hoptui.protocol.messages import RunState
 
 MOST_METRICS = 6
-MOST_HZ = 10.0
 UNKNOWN_S = 0.1
 """Between two looks for a run that a new daemon does not know yet."""
 SECOND = 1_000_000_000

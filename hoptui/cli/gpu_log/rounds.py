@@ -18,10 +18,11 @@ from hoptui.cli.gpu_log.line_log import LineLog
 from hoptui.cli.support.snapshot import NONE, NodeSnapshot, look
 from hoptui.cli.support.terminal import MISSING, OK, Fail, dump, emit, say, warn
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.pacing import MOST_HZ, sampling_hz
 from hoptui.model.series import risen_share
 
 SECOND = 1_000_000_000
-SHORTEST_S, MOST_HZ = 0.1, 10.0
+SHORTEST_S = 1 / MOST_HZ
 POLL_S = 5.0
 """How long the daemon hears nothing at most: it must know that it is still wanted."""
 LEAST_SHARE_S = 2.5
@@ -103,7 +104,7 @@ def _times(seen: NodeSnapshot, every: float | None) -> Iterator[None]:
     """Yield at once, then each time that so many seconds have passed, with new readings in the store."""
     cursors: dict[str, int] = {}
     due, state = time.monotonic(), 0
-    hz = min(1 / every, MOST_HZ) if every and every < 1 else 0.0
+    hz = sampling_hz(every or 0.0)
     while True:
         yield
         due = max(due + (every or 0.0), time.monotonic())  # rounds that were missed are not made up for

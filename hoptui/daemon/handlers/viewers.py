@@ -15,6 +15,7 @@ from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
 from hoptui.domain.columns import Columns
+from hoptui.domain.pacing import MOST_HZ
 from hoptui.domain.targets import SetTargets
 from hoptui.domain.tuning import Tune
 from hoptui.node.processes import Peer
@@ -23,7 +24,7 @@ from hoptui.protocol.messages import CommandRecord, Origin, State, Vital
 
 LONGEST_WAIT_S = 10.0
 MOST_ROWS = 4096
-WATCHED_HZ, MOST_HZ = 2.0, 10.0
+WATCHED_HZ = 2.0
 LONGEST_PAUSE_S = 3600.0
 NOT_READ = "the run does not read its messages now; try again"
 NO_LEASE = "this lease no longer exists: several dashboards may steer a run"
