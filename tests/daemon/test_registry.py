@@ -210,6 +210,17 @@ def test_the_last_iteration_counts_though_no_pulse_follows_it(registry: Registry
     assert run.last_step == 19
 
 
+def test_the_step_of_a_restored_run_is_that_of_its_process(registry: Registry) -> None:
+    """The newest recorded row may be of an earlier process, which had come further."""
+    run, _ = registry.hello(b"i", hello(), 100.0)
+    run.rows(pack("run/r", [(9 * S, 2175, {"iteration_s": 1.0})]))
+    registry.disconnect(run)
+    again, kind = registry.hello(b"j", hello(step=40), 101.0)
+    assert (again, kind) == (run, "same")
+    again.pulse(Pulse(step=41), now=10.0)
+    assert again.vital(10.0).step == 41
+
+
 def test_a_row_before_the_first_iteration_counts_as_none(registry: Registry) -> None:
     run, _ = registry.hello(b"i", hello(total=1), 100.0)
     run.rows(pack("run/r", [(1 * S, 0, {"setup": 1.0})]))

@@ -154,6 +154,10 @@ class TrackedRun:
             self._rates.extend(usable(columns.column(rate)))
             self._throughput = None
 
+    def resume(self, step: int) -> None:
+        """Take the iteration in progress from its process. Recorded rows may be of an earlier process."""
+        self.last_step, self._finished = min(self.last_step, step), min(self._finished, step)
+
     def declare(self, said: Declare | RunHello) -> bool:
         """Store what the run declares. True if anything changed."""
         before = self.state, self.claim
@@ -344,6 +348,7 @@ class Registry:
             run = known
             run.state = structs.replace(run.state, exit_reason="", exit_detail="", exited_wall=0.0)
             run.declare(hello)
+            run.resume(hello.step)
         else:
             run = TrackedRun(_state(hello, epoch, wall), nonce=hello.nonce, claim=_claim(hello))
             if known is not None:
