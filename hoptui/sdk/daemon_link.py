@@ -531,6 +531,8 @@ class DaemonLink:
             while self._state.notes and self._send(sock, zmq, self._state.notes[0]):
                 self._state.notes.popleft()
             self._send_rows(sock, zmq)
+            if self._buffer.dropped:  # the last pulse may be older than the last loss
+                self._send(sock, zmq, self._pulse(time.monotonic()))
             if self._bye is not None:
                 self._send(sock, zmq, structs.replace(self._bye, told=told))
 

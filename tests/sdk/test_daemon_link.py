@@ -71,6 +71,18 @@ def test_a_run_that_ends_before_it_is_welcomed_says_goodbye(link: DaemonLink) ->
     assert [type(said) for said in wire.sent] == [messages.RunHello, messages.Bye]
 
 
+def test_a_run_that_ends_reports_the_rows_lost_since_its_last_pulse(link: DaemonLink) -> None:
+    wire = Wire()
+    link._hello(wire, zmq)
+    link._buffer.lose(7)
+    link._bye = messages.Bye(reason="finished")
+    link._farewell(wire, zmq)
+    pulse, bye = wire.sent[1:]
+    assert isinstance(pulse, messages.Pulse)
+    assert pulse.dropped == 7
+    assert isinstance(bye, messages.Bye)
+
+
 def test_a_run_that_lives_already_takes_one_other_id_however_often_it_is_asked_to(link: DaemonLink) -> None:
     """A daemon that has much to do answers a hello and its repetition at once."""
     wire, before = Wire(), link._state.id
