@@ -57,6 +57,8 @@ GUARANTEES: dict[str, tuple[Guarantee, ...]] = {
                   "the others are done, and the state of the node shows the number and the last error"),
         Guarantee("archive-ends", "the thread of the archive ends",
                   "live values and commands go on, and the reason is shown"),
+        Guarantee("thread-ends", "a thread of the daemon or of a run ends by an error",
+                  "the rest goes on; `hoptui doctor`, `hoptui ls` and the dashboard show the error"),
         Guarantee("history-shown", "history is not being kept",
                   "`hoptui doctor`, `hoptui ls`, `hoptui daemon status` and the dashboard show why"),
         Guarantee("problem-of-run", "the recording of one run cannot be written",

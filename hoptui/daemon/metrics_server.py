@@ -9,6 +9,7 @@ rebinding).
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -16,6 +17,8 @@ from contextlib import suppress
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+log = logging.getLogger("hoptui.daemon")
 
 MOST_CONNECTIONS = 8
 REQUEST_S = 5.0
@@ -49,10 +52,19 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self.address_family = family
         self._request_s = request_s
         self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self.problem = ""
+        """The error that ended the server, "" without one."""
         super().__init__(address, _Handler)  # type: ignore[arg-type]
         self.set_app(_local(app) if _loopback(str(address[0])) else app)
-        self._thread = threading.Thread(target=self.serve_forever, name="metrics", daemon=True)
+        self._thread = threading.Thread(target=self._main, name="metrics", daemon=True)
         self._thread.start()
+
+    def _main(self) -> None:
+        try:
+            self.serve_forever()
+        except BaseException as error:  # the daemon lives on, and reports it
+            log.exception("the server of the metrics has ended")
+            self.problem = f"{type(error).__name__}: {error}"
 
     def close(self, timeout: float) -> None:
         """Stop serving. Wait for the loop, not for requests."""
@@ -70,13 +82,23 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         """Take a connection if one of the slots is free. Else it is closed at once."""
         return self._slots.acquire(blocking=False)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer one request in a thread. If there can be no thread, its slot is free again."""
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._slots.release()
+            raise
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer one request. The connection is closed after `request_s`, also if it sends byte by byte."""
         end = threading.Timer(self._request_s, _end, (request,))
         end.daemon = True
-        end.start()
         try:
+            end.start()
             super().process_request_thread(request, client_address)
+        except RuntimeError:  # there can be no further thread
+            self.shutdown_request(request)
         finally:
             end.cancel()
             self._slots.release()

@@ -381,6 +381,12 @@ class Endpoint:
             f"[{host}]:{self._server.server_port}" if ":" in host else f"{host}:{self._server.server_port}"
         )
 
+    @property
+    def problem(self) -> Fact | None:
+        """Why the server has ended, None while it serves."""
+        why = self._server.problem
+        return fact("metrics.ended", address=self.address, error=why) if why else None
+
     def publish(self, snapshot: Snapshot | None) -> None:
         """Set the snapshot for later requests. None if nothing is known any more."""
         self._snapshot = snapshot

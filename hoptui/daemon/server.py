@@ -355,6 +355,10 @@ class Server:
         if problems != node.sampler_problems:
             node.sampler_problems = problems
             node.touch()
+        if self._endpoint is not None and node.metrics and (why := self._endpoint.problem) is not None:
+            node.metrics, node.metrics_problem = "", why
+            node.event("metrics", why, level="warning")
+            node.touch()
         history = self._archive.problem
         if history != self._history:  # viewers have the state of the last version
             self._history = history

@@ -40,6 +40,8 @@ FINAL: frozenset[Stage] = frozenset(
 )
 STARTING = "state.starting"
 """The code of a `busy` run whose first iteration has not begun: it may still declare knobs."""
+OFF = "state.off"
+"""The code of a run whose link has ended by an error: it trains on without hoptui."""
 NOT_AS_ASKED = "not_as_asked"
 """The code of an applied command whose knob reads back a different value."""
 FATE_UNKNOWN = "fate_unknown"
@@ -168,7 +170,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     since the phase began. `paused_left_s` is the rest of the pause lease. `dropped` counts rows lost since
     the start because the daemon did not accept them. `spans` are stretches of phases that ended since
     the pulse before, as far as they are long enough for a sample of a GPU. `began`: the first iteration has
-    begun.
+    begun. `off`: the link has ended by an error, which this says; there is no further pulse.
     """
 
     step: int
@@ -182,6 +184,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     bad_values: int = 0
     spans: tuple[PhaseSpan, ...] = ()
     began: bool = True
+    off: Fact | None = None
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):
@@ -502,7 +505,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
     `gpu_problem` is why there are no GPU readings (None: there are). `sampler_problems` are why samplers give
     no readings, or not all of them. `history` says what is wrong with history (empty: nothing), such as
-    why it is not being kept.
+    why it is not being kept. `metrics_problem` is why the Prometheus endpoint has ended.
     `wall_offset_ns` added to a stamp gives wall time. `hz` is the current sampling rate of the GPUs.
     `metrics` is the address of the Prometheus endpoint, if there is one.
     """
@@ -522,6 +525,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     viewers: int = 0
     hz: float = 0.0
     metrics: str = ""
+    metrics_problem: Fact | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):

@@ -236,7 +236,6 @@ class DaemonLink:
         process.close_in_children(where.directory)
         context = zmq.Context()
         context.linger = 0
-        errors = 0
         try:
             sock = context.socket(zmq.DEALER)
             sock.immediate = True  # do not queue messages without a connection
@@ -244,28 +243,37 @@ class DaemonLink:
             sock.reconnect_ivl, sock.reconnect_ivl_max = 100, 1000
             sock.maxmsgsize = codec.MAX_BYTES
             sock.connect(f"ipc://{where.runs}")
-            poller = zmq.Poller()
-            poller.register(sock, zmq.POLLIN)
-            poller.register(self._wake_in, zmq.POLLIN)
-            self._hello(sock, zmq)
-            while self._state.alive and not self._closing:
-                try:
-                    self._turn(sock, poller, where, zmq)
-                    errors = 0
-                except Exception as error:
-                    errors += 1
-                    log.debug("hoptui link: %s: %s", type(error).__name__, error)
-                    if errors >= ERRORS_IN_A_ROW:
-                        self._off(f"{type(error).__name__}: {error}")
-                        break
-            if self._state.alive:
-                self._farewell(sock, zmq)
+            try:
+                self._exchange(sock, where, zmq)
+            except Exception as error:
+                self._off(f"{type(error).__name__}: {error}")
+            if self._state.off is not None and self._greeted:
+                with contextlib.suppress(Exception):  # what ended the link may end this too
+                    self._send(sock, zmq, structs.replace(self._pulse(time.monotonic()), off=self._state.off))
         finally:
             context.destroy(linger=200)
 
+    def _exchange(self, sock: Any, where: Addresses, zmq: Any) -> None:
+        """Exchange messages until the run ends, or hoptui is off in it."""
+        errors = 0
+        poller = zmq.Poller()
+        poller.register(sock, zmq.POLLIN)
+        poller.register(self._wake_in, zmq.POLLIN)
+        self._hello(sock, zmq)
+        while self._state.alive and not self._closing:
+            try:
+                self._turn(sock, poller, where, zmq)
+                errors = 0
+            except Exception as error:
+                errors += 1
+                log.debug("hoptui link: %s: %s", type(error).__name__, error)
+                if errors >= ERRORS_IN_A_ROW:
+                    raise
+        if self._state.alive:
+            self._farewell(sock, zmq)
+
     def _off(self, reason: str) -> None:
-        log.warning("hoptui is off in this run: %s. Training goes on.", reason)
-        self._state.disconnect()
+        self._state.switch_off(reason)
         self._state.wake_boundary()
 
     def _turn(self, sock: Any, poller: Any, where: Addresses, zmq: Any) -> None:

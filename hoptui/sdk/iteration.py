@@ -186,9 +186,8 @@ class IterationBoundary:
     def _separate(self, error: SharingError) -> None:
         """Go on alone: the ranks cannot communicate. The trainer's own collectives report why."""
         state = self._state
-        log.warning("hoptui is off in this run: its ranks can no longer agree: %s", error)
         self._agreement.dissolve()
-        state.disconnect()
+        state.switch_off(f"its ranks can no longer agree: {error}")
         state.paused = False
         if self._stop_request is not None:
             self.request_stop(self._stop_request)

@@ -2,7 +2,7 @@
 metrics, GPUs, cost and handlers), its rows, and the phases of an iteration.
 
 There are no locks: each field is one number or one reference, and the queues are deques. The training thread
-writes. The link thread writes only `id` and `epoch` (as the daemon asks), `paused_until` and `alive`.
+writes. The link thread writes only `id` and `epoch` (as the daemon asks), `paused_until`, `off` and `alive`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from hoptui.domain import traces
 from hoptui.domain.facts import Fact, clean_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
-from hoptui.protocol.messages import Command, Flops, Note
+from hoptui.protocol.messages import OFF, Command, Flops, Note
 from hoptui.sdk.command_inbox import CommandInbox
 from hoptui.sdk.knobs import Knob, KnobHandle, LiveKnob, annotated, field_reader, field_setter, knob_spec
 from hoptui.sdk.metric_values import MetricConverter, TimedRow, clean_name
@@ -183,6 +183,7 @@ class SharedState:
         began: Whether the first iteration has begun.
         progress: Monotonic seconds of the last boundary.
         alive: Whether hoptui shows this run and takes commands for it.
+        off: The error that ended that, None without one.
         stopping: Whether the loop ends at this boundary; all ranks agreed on it.
         stop_by: Who asked for that.
         paused: Whether all ranks agreed to wait.
@@ -210,6 +211,7 @@ class SharedState:
         self.began = False
         self.progress = time.monotonic()
         self.alive = True
+        self.off: Fact | None = None
         self.stopping = False
         self.stop_by = ""
         self.paused = False
@@ -241,7 +243,12 @@ class SharedState:
 
     def give_up(self, error: Exception) -> None:
         """Switch hoptui off in this run after an internal error. Training goes on."""
-        log.warning("hoptui is off in this run: %s: %s. Training goes on.", type(error).__name__, error)
+        self.switch_off(f"{type(error).__name__}: {error}")
+
+    def switch_off(self, reason: str) -> None:
+        """Switch hoptui off in this run, in the log and for viewers. Safe in both threads."""
+        log.warning("hoptui is off in this run: %s. Training goes on.", reason)
+        self.off = fact(OFF, error=clean_text(reason, 200))
         self.disconnect()
 
     def disconnect(self) -> None:

@@ -37,6 +37,8 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "state.restarting": {},
     "state.not_connected": {},
     "state.no_pulse": {"age_s": 6.2},
+    "state.off": {"error": "OSError: no space left on device"},
+    "rank.off": {"rank": 3, "why": _nested(fact("state.off", error="OSError: no space left on device"))},
     "state.paused": {"left_s": 41.0},
     "state.in_phase": [{"phase": "checkpoint", "age_s": 140.0}, {"phase": "", "age_s": 12.0}],
     "run.started": {"pid": 4121},
@@ -64,6 +66,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "metrics.bad_address": {"address": "9400"},
     "metrics.not_installed": {},
     "metrics.unavailable": {"address": "127.0.0.1:9400", "error": "Address already in use"},
+    "metrics.ended": {"address": "127.0.0.1:9400", "error": "OSError: too many open files"},
     # targets
     "target.set": {"target": _nested_target("busy", 90.0), "by": "ana (pid 7)"},
     "target.removed": {"target": _nested_target("temperature_c", 80.0, side="most"), "by": "ana (pid 7)"},

@@ -300,6 +300,7 @@ EXAMPLES: list[messages.Message] = [
         bad_values=3,
         spans=(PhaseSpan(path="update", start=5, end=9),),
         began=False,
+        off=Fact("state.off", {"error": "OSError"}),
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Bye(reason="exception", detail="ValueError: no", told=True),

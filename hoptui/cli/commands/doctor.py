@@ -29,6 +29,7 @@ IDS = (
     "lock",
     "sampler",
     "history",
+    "runs",
     "metrics",
     "clock",
     "driver",
@@ -112,6 +113,7 @@ def _node(where: Addresses) -> Iterator[Check]:
             yield within("lock", lambda: storage.lock(where, node.pid))
             seen.await_readings()
             yield machine.sampler(seen, log)
+            live = machine.runs(seen)
             node = seen.node
             found = {gpu.uuid: seen.readings(f"gpu/{gpu.uuid}") for gpu in node.gpus}
     except Fail as error:
@@ -120,6 +122,7 @@ def _node(where: Addresses) -> Iterator[Check]:
         yield from _machine()
         return
     yield machine.history(node)
+    yield live
     yield machine.metrics(node, os.environ, log)
     yield within("clock", lambda: machine.clock(machine.gained(node.pid, node.started_wall)))
     yield within("driver", lambda: gpus.driver(node.gpus))

@@ -10,7 +10,7 @@ from hoptui.cli.commands.status import age, summary, throughput
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.snapshot import START_ONE, NodeSnapshot, look
 from hoptui.cli.support.terminal import OK, Fail, dump, say, table, warn
-from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.messages import RunState
 
 if TYPE_CHECKING:  # it imports sqlite3, which a plain `ls` does not need
@@ -41,13 +41,18 @@ def ls(
             dump([summary(seen, run) for run in runs])
         else:
             _list(seen, runs)
-        _warn_of_history(seen)
+        _warn_of_problems(seen)
     return OK
 
 
-def _warn_of_history(seen: NodeSnapshot) -> None:
+def _warn_of_problems(seen: NodeSnapshot) -> None:
     if seen.node.history:
         warn(f"hoptui: history: {numbers.clean(seen.node.history)}")
+    if seen.node.metrics_problem is not None:
+        warn(f"hoptui: {sentences.sentence(seen.node.metrics_problem)}")
+    for run in filter(seen.lives, seen.node.runs):
+        if why := seen.off(run):
+            warn(f"hoptui: {numbers.clean(run.name, 40)}: {why}")
 
 
 def _sorted(seen: NodeSnapshot) -> list[RunState]:
@@ -94,7 +99,7 @@ def _everything(*, json: bool) -> int:
                 entry = kept.pop(run.run, None)
                 found.append({**summary(seen, run), **_on_disk(run, entry)})
                 lines.append((*_line(seen, run), *_kept(run, entry)))
-            _warn_of_history(seen)
+            _warn_of_problems(seen)
     except Fail as error:
         warn(f"hoptui: {error}; only recordings are listed")
     for entry in kept.values():

@@ -205,8 +205,20 @@ def history(node: NodeState) -> Check:
     return Check("history", "ok", "is being kept")
 
 
+def runs(seen: NodeSnapshot) -> Check:
+    """The live runs, and those in which hoptui is off by an error of its own."""
+    live = [run for run in seen.node.runs if seen.lives(run)]
+    off = [f"{numbers.clean(run.name, 40)}: {why}" for run in live if (why := seen.off(run))]
+    if off:
+        return Check("runs", "failed", "; ".join(off), "training goes on; restart the run to see it again")
+    return Check("runs", "ok", numbers.counted(len(live), "live run"))
+
+
 def metrics(node: NodeState, environ: Mapping[str, str], log: str) -> Check:
     """The Prometheus endpoint: never there unless asked for."""
+    if node.metrics_problem is not None:
+        detail = sentences.sentence(node.metrics_problem)
+        return Check("metrics", "failed", detail, f"see {log}; hoptui daemon stop, then start it again")
     if node.metrics:
         return Check("metrics", "ok", f"served at http://{numbers.clean(node.metrics)}/metrics")
     asked = environ.get("HOPTUI_METRICS")

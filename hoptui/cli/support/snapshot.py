@@ -20,8 +20,8 @@ from hoptui.domain.knobs import KnobState, missing
 from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
-from hoptui.presentation import diagnosis, numbers
-from hoptui.protocol.messages import Delta, NodeState, RunState
+from hoptui.presentation import diagnosis, numbers, sentences
+from hoptui.protocol.messages import OFF, Delta, NodeState, RunState
 from hoptui.settings import Config
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
@@ -124,6 +124,12 @@ class NodeSnapshot:
     def lives(self, run: RunState) -> bool:
         """Whether a run has not exited."""
         return lives(run, self.store.vitals)
+
+    def off(self, run: RunState) -> str:
+        """Why hoptui is off in a run, by an error of its own; "" if it is not."""
+        vital = self.store.vital(run.run)
+        why = vital.because if vital is not None else None
+        return sentences.sentence(why) if why is not None and why.code == OFF else ""
 
     def age_s(self, source: str) -> float | None:
         """Seconds since the newest row of a source, None while there is none."""

@@ -92,6 +92,8 @@ class RunDesk:
                 run.phases.add(message.spans, self._node.clock.t() + FUTURE_NS)
                 if run.judge(self._now())[0] != before:
                     self._node.changed()
+                if message.off is not None:
+                    self._node.event("off", message.off, run=run.id, step=message.step, level="warning")
             case messages.Outcome():
                 self._outcome(run, message)
                 if message.stage in FINAL:
@@ -320,7 +322,7 @@ class RunDesk:
         node.touch()
 
     def _of_member(self, run: TrackedRun, member: Member, message: messages.FromRun) -> None:
-        """Process a message of a rank other than 0: rows, its GPUs, or goodbye."""
+        """Process a message of a rank other than 0: rows, its GPUs, an error of its link, or goodbye."""
         node = self._node
         match message:
             case messages.Rows(parts=parts):
@@ -332,6 +334,9 @@ class RunDesk:
                 claim = replace(member.claim, declared=gpus)
                 run.members[member.rank] = replace(member, claim=claim)
                 node.touch()
+            case messages.Pulse(off=Fact() as why):
+                off = fact("rank.off", rank=member.rank, why=why)
+                node.event("off", off, run=run.id, step=message.step, level="warning")
             case messages.Bye():
                 run.leave(member.rank)
                 node.touch()

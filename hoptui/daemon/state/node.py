@@ -132,6 +132,7 @@ class Node:
         self.sampler_problems: tuple[Fact, ...] = (fact("starting"),)
         self.hz = 1.0
         self.metrics = ""
+        self.metrics_problem: Fact | None = None
         self.viewers = 0
         self.happened: Counter[tuple[str, str, str]] = Counter()
         """Number of events by kind, level and, for those of a GPU, its UUID."""
@@ -281,6 +282,7 @@ class Node:
             viewers=self.viewers,
             hz=self.hz,
             metrics=self.metrics,
+            metrics_problem=self.metrics_problem,
         )
 
     @property

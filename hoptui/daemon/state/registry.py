@@ -256,6 +256,8 @@ class TrackedRun:
             return "busy", fact("state.restarting")
         if pulse is None:
             return "unresponsive", fact("state.not_connected")
+        if pulse.off is not None:
+            return "unresponsive", pulse.off
         age = now - self._pulse_at
         if age > self.no_pulse_s:
             return "unresponsive", fact("state.no_pulse", age_s=age)

@@ -37,6 +37,7 @@ SENTENCES: Mapping[str, Entry] = {
     "state.no_pulse": "no pulse for {age_s:.0f} s",
     "state.paused": "goes on by itself in {left_s:.0f} s",
     "state.in_phase": _in_phase,
+    "state.off": "hoptui is off in this run: {error}",
     # what happens
     "run.started": "started (pid {pid})",
     "run.restarted": "restart {restart} (pid {pid})",
@@ -47,6 +48,7 @@ SENTENCES: Mapping[str, Entry] = {
     "command.reverted": "{knob} is back at {value:value}: {why:fact}",
     "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",
     "pause.expired": "the pause lease ran out: the run goes on",
+    "rank.off": "rank {rank}: {why:fact}",
     "ranks.differ": _ranks_differ,
     "ranks.agree": "the knobs of all ranks are the same again",
     "metrics.bad_address": (
@@ -56,4 +58,5 @@ SENTENCES: Mapping[str, Entry] = {
         "no metrics for Prometheus: prometheus-client is not installed (pip install 'hoptui[metrics]')"
     ),
     "metrics.unavailable": "no metrics for Prometheus: {address} cannot be served: {error}",
+    "metrics.ended": "no metrics for Prometheus any more: the server of {address} has ended with {error}",
 }

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from hoptui.domain.enumerations import ByValue
-from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import State
 from hoptui.tui.components import figures, gpus
@@ -162,7 +162,7 @@ def banner(view: View) -> Banner | None:
             return Banner("◌", f"{what}{reason}: {then}", "warn", f"{what}: {then}")
     run, vital = view.run, view.vital
     if run is None:
-        return _history(view)
+        return _of_node(view)
     if view.exited:
         word = vocabulary.STATES["exited"]
         failed = run.exit_reason not in ("", "finished", "stopped")
@@ -183,13 +183,16 @@ def banner(view: View) -> Banner | None:
             f"restarted {since} ago: {vocabulary.restart(run.epoch)}",
             "warn",
         )
-    return _history(view)
+    return _of_node(view)
 
 
-def _history(view: View) -> Banner | None:
-    """What is wrong with history: nothing else on the screen shows it."""
+def _of_node(view: View) -> Banner | None:
+    """What is wrong with history or with the metrics: nothing else on the screen shows it."""
     wrong = (view.run.recording if view.run is not None else "") or (view.node.history if view.node else "")
-    return Banner("⚠", f"history: {numbers.clean(wrong)}", "warn") if wrong else None
+    if wrong:
+        return Banner("⚠", f"history: {numbers.clean(wrong)}", "warn")
+    metrics = view.node.metrics_problem if view.node else None
+    return Banner("⚠", sentences.sentence(metrics), "warn") if metrics else None
 
 
 def _explained(view: View) -> tuple[str, str]:
