@@ -85,8 +85,12 @@ GUARANTEES: dict[str, tuple[Guarantee, ...]] = {
     "outcomes": (
         Guarantee("change-written", "the daemon is killed after a change took effect",
                   "the change is on disk at once, not with the next flush"),
+        Guarantee("shown-when-written", "the daemon and the run are killed just after an outcome was shown",
+                  "the outcome is on disk"),
+        Guarantee("marked-unsaved", "the disk is full or slow",
+                  "an outcome is shown after 0.2 s with the mark `not on disk yet`, until it is there"),
         Guarantee("acknowledged-written", "the daemon is killed between a write and the acknowledgement",
-                  "a final outcome is acknowledged only after the daemon has tried to write it"),
+                  "a final outcome is acknowledged to its run when it is shown"),
         Guarantee("outcomes-again", "a daemon follows a killed one",
                   "it gets every outcome that the run remembers, with the command if it does not know it"),
     ),

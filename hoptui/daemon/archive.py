@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 
 from hoptui.daemon.recordings import History, RecordedRun, RetentionLimits, rows_as_buckets
-from hoptui.daemon.state.command_log import CHANGED
 from hoptui.domain import enumerations
 from hoptui.domain.columns import Columns
 from hoptui.domain.pacing import DEFAULT, Timings
@@ -104,13 +103,15 @@ REFUSED_SHOWN_S = 60.0
 
 
 class Archive:
-    """Used by the loop; the work happens in its thread, which calls `results` with finished queries."""
+    """Used by the loop; the work happens in its thread, which calls `results` with finished queries, and
+    `written` with a run and the numbers of its urgent commands that are on disk, by id."""
 
     def __init__(
         self,
         where: Addresses,
         limits: RetentionLimits,
         results: Callable[[bytes, Buckets | Error], None],
+        written: Callable[[str, dict[str, int]], None] = lambda *_: None,
         *,
         timings: Timings = DEFAULT,
     ) -> None:
@@ -121,11 +122,11 @@ class Archive:
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="archive", daemon=True)
-        self._history = History(where, limits)
+        self._history = History(where, limits, written)
         self._settled = ResultsFile(where.state)
         self._found: list[RecordedRun] = []
-        self._confirmed: list[tuple[str, Callable[[], None]]] = []  # in the thread
         self._done = 0
+        self._urgent: dict[str, None] = {}  # in the thread: runs in order
         self._restored = threading.Event()
         self._refused, self._refused_at = 0, -REFUSED_SHOWN_S
         self._missing: Counter[str] = Counter()  # what was refused, by run; not yet known to the thread
@@ -175,23 +176,15 @@ class Archive:
         wanted = (event.run,) if event.run else tuple(runs)
         self._add(lambda: self._history.event(wanted, event), wanted, 1)
 
-    def command(self, record: CommandRecord) -> None:
-        """Store a command. If it has just changed the run, it is written at once, in case the daemon is
-        killed."""
-        self._add(lambda: self._history.command(record), (record.run,), 1)
-        if record.stage in CHANGED and record.measured is None:
-            self.keep(record.run)
+    def command(self, record: CommandRecord, *, urgent: bool = False) -> None:
+        """Store a command. An urgent one is written at once, and `written` is called when it is on disk."""
+        self._add(lambda: self._command(record, urgent=urgent), (record.run,), 1)
+        if urgent:
+            self._wake.set()
 
     def keep(self, run: str) -> None:
         """Write the data of a run to disk now instead of with the next flush."""
         self._put(lambda: self._history.keep(run), now=True)
-
-    def confirm(self, run: str, call: Callable[[], None]) -> None:
-        """Write the data of a run, with what has come until then, and call back from the thread.
-
-        It also calls back if the disk refuses the data.
-        """
-        self._put(lambda: self._confirmed.append((run, call)), now=True)
 
     def settle(self, result: TunerResult) -> None:
         """Store the best settings that a tuner found, for later runs of the same kind."""
@@ -295,19 +288,22 @@ class Archive:
             until = min(flush_at, tidy_at) if history.open else tidy_at
             self._wake.wait(max(0.0, until - time.monotonic()))
             self._wake.clear()
-        self._drain()
+        while self._jobs:
+            self._drain()
         for run in history.open:
             self._do(lambda run=run: history.close(run))  # type: ignore[misc]
 
     def _drain(self) -> None:
-        while self._jobs:
+        for _ in range(len(self._jobs)):
             self._do(self._jobs.popleft())
-        if self._confirmed:  # one flush for a burst
-            confirmed, self._confirmed = self._confirmed, []
-            for run in dict.fromkeys(run for run, _ in confirmed):
-                self._do(lambda run=run: self._history.keep(run))  # type: ignore[misc]
-            for _, call in confirmed:
-                self._do(call)
+        urgent, self._urgent = self._urgent, {}
+        for run in urgent:  # one flush for a burst
+            self._do(lambda run=run: self._history.keep(run))  # type: ignore[misc]
+
+    def _command(self, record: CommandRecord, *, urgent: bool) -> None:
+        self._history.command(record, report=urgent)
+        if urgent:
+            self._urgent[record.run] = None
 
     def _do(self, job: Callable[[], None]) -> None:
         try:

@@ -9,11 +9,13 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from hoptui.domain.columns import Columns
 from hoptui.node.addresses import AddressError, secure
 from hoptui.protocol.messages import CommandRecord, Event
 from hoptui.recording import Recording, RecordingError
-from hoptui.recording.ingest import Pending
+from hoptui.recording.ingest import MAX_RECORDS, Pending
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -28,12 +30,15 @@ class RecordingWriter:
     file is open. `sources` are those that had rows. `ended` is set when the run has exited.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, run: str, path: Path) -> None:
+        self.run = run
         self.path = path
         self.recording: Recording | None = None
         self.sources: set[str] = set()
         self.ended = False
         self._waiting = Pending()
+        self._asked: dict[str, int] = {}  # by id: the number of the record whose writing is reported
+        self._on_disk: dict[str, int] = {}
         self._lost = 0
         self._problem = ""
         self._reported, self._sentence = 0, ""
@@ -70,8 +75,14 @@ class RecordingWriter:
         else:
             self._waiting.add_event(event)
 
-    def command(self, record: CommandRecord) -> None:
-        """Add the newest state of a command."""
+    def command(self, record: CommandRecord, *, report: bool = False) -> None:
+        """Add the newest state of a command. `report`: `take_reported` has it once it is on disk."""
+        record = structs.replace(record, unsaved=False)
+        if report:
+            self._asked.pop(record.id, None)
+            self._asked[record.id] = record.seq
+            if len(self._asked) > MAX_RECORDS:
+                del self._asked[next(iter(self._asked))]
         if self.recording is not None:
             self.recording.command(record)
         else:
@@ -98,7 +109,9 @@ class RecordingWriter:
             problem = self._pass_on(recording)
             recording.lose(self._lost + self._waiting.dropped)
             self._lost = self._waiting.dropped = 0
-            if recording.flush() and recording.used_bytes > most_bytes:
+            wrote = recording.flush()
+            self._look_for(recording)
+            if wrote and recording.used_bytes > most_bytes:
                 recording.thin(most_bytes)
         except (AddressError, RecordingError) as error:
             problem = str(error)
@@ -109,6 +122,17 @@ class RecordingWriter:
         self._problem = problem
         self._report()
         return not problem
+
+    def take_reported(self) -> dict[str, int]:
+        """Return the numbers of the commands that are on disk since the last call, by id."""
+        found, self._on_disk = self._on_disk, {}
+        return found
+
+    def _look_for(self, recording: Recording) -> None:
+        """Ask the file for the commands that are to be reported: one may be left out of a flush."""
+        for command, number in list(self._asked.items()):
+            if recording.number_of(command) >= number:
+                self._on_disk[command] = self._asked.pop(command)
 
     def close(self) -> int:
         """Close the file. What still waits is lost. Returns how many lost items the file does not count."""

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,11 +105,18 @@ MOST_ENDED = 16
 class History:
     """The open recordings. `flushed` holds the stamp of the newest row of each source on disk.
 
-    `problem` is the reason why history is not being kept, `problem_of` the reason for one run.
+    `problem` is the reason why history is not being kept, `problem_of` the reason for one run. `written` is
+    called with a run and the numbers of commands that are on disk, by id, if that is to be reported.
     """
 
-    def __init__(self, where: Addresses, limits: RetentionLimits) -> None:
+    def __init__(
+        self,
+        where: Addresses,
+        limits: RetentionLimits,
+        written: Callable[[str, dict[str, int]], None] = lambda *_: None,
+    ) -> None:
         self._where = where
+        self._written = written
         self._limits = limits
         self._open: dict[str, RecordingWriter] = {}
         self._nodes: dict[str, bytes] = {}  # by run: the newest state of the node
@@ -186,7 +193,7 @@ class History:
         writer = self._open.get(run)
         new = writer is None
         if writer is None:
-            writer = self._open[run] = RecordingWriter(self._where.recording(run))
+            writer = self._open[run] = RecordingWriter(run, self._where.recording(run))
             writer.lose(self._unrecorded.pop(run, (0, ""))[0])
         writer.ended = False
         writer.remember(RUN, stored_json.encode(known))
@@ -210,9 +217,9 @@ class History:
         for writer in self._of(runs):
             writer.event(event)
 
-    def command(self, record: CommandRecord) -> None:
+    def command(self, record: CommandRecord, *, report: bool = False) -> None:
         for writer in self._of((record.run,)):
-            writer.command(record)
+            writer.command(record, report=report)
 
     def lose(self, counts: Mapping[str, int]) -> None:
         """Count what was lost on its way here, by run."""
@@ -232,6 +239,8 @@ class History:
 
     def _flush(self, writer: RecordingWriter) -> bool:
         written = writer.flush(self._limits.run_bytes)
+        if numbers := writer.take_reported():
+            self._written(writer.run, numbers)
         if written and writer.recording is not None:
             for source in writer.sources:
                 self.flushed[source] = max(writer.recording.last_t(source), self.flushed.get(source, 0))

@@ -84,11 +84,13 @@ class Server:
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._written: deque[Callable[[], None]] = deque()
+        self._written: deque[tuple[str, dict[str, int]]] = deque()
         self._finished: deque[tuple[bytes, messages.Buckets | messages.Error]] = deque()
         for sentence in refused(os.environ):
             log.warning(sentence)
-        self._archive = Archive(where, limits(os.environ), self._answered, timings=timings)
+        self._archive = Archive(
+            where, limits(os.environ), self._answered, self._commands_written, timings=timings
+        )
         self._archive.start()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gate = Authenticator(self._context)
@@ -96,9 +98,7 @@ class Server:
         self._tuner_desk = TunerDesk(
             self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
         )
-        self._run_desk = RunDesk(
-            self._node, self._to_run, self._tell, self._tuner_desk.end, self._when_written
-        )
+        self._run_desk = RunDesk(self._node, self._to_run, self._tell, self._tuner_desk.end)
         self._target_desk = TargetDesk(self._node, self._archive.keep)
         self._viewer_desk = ViewerDesk(
             self._node,
@@ -196,7 +196,7 @@ class Server:
             while self._finished:
                 self._to_viewer(*self._finished.popleft())
             while self._written:
-                self._written.popleft()()
+                self._run_desk.written(*self._written.popleft())
         for pipe, sampler in list(self._pipes.items()):
             if pipe in ready:
                 self._read(sampler, pipe)
@@ -307,12 +307,9 @@ class Server:
         with contextlib.suppress(OSError):
             self._wake_out.send(b"!")
 
-    def _when_written(self, run: str, call: Callable[[], None]) -> None:
-        """Call back in the loop once the archive has written what it has of a run."""
-        self._archive.confirm(run, lambda: self._wake_for(call))
-
-    def _wake_for(self, call: Callable[[], None]) -> None:
-        self._written.append(call)
+    def _commands_written(self, run: str, numbers: dict[str, int]) -> None:
+        """Queue which outcomes are on disk. The archive's thread calls this."""
+        self._written.append((run, numbers))
         with contextlib.suppress(OSError):
             self._wake_out.send(b"!")
 
@@ -430,6 +427,8 @@ class Server:
         until = min(next_tick, self._serve_by(), self._lives.next_deadline() or math.inf)
         if self._run_desk.waiting:
             until = min(until, now + FORWARD_AGAIN_S)
+        if (deadline := self._node.book.barrier.next_deadline) is not None:
+            until = min(until, deadline / 1e9)
         if self._viewer_desk.count:
             until = min(until, now + self._timings.heard_s)
         return max(0, int((until - now) * 1000) + 1)

@@ -153,11 +153,17 @@ def stage_text(record: CommandRecord) -> str:
     return f"{word}: {note}" if note else word
 
 
+UNSAVED = "not on disk yet"
+"""An outcome that would be lost if the daemon and the run were killed now."""
+
+
 def remark(record: CommandRecord) -> str:
-    """Return notes on a command: its reason, what followed, and who released the knob to the tuner."""
+    """Return notes on a command: whether its outcome is on disk, its reason, what followed, and who released
+    the knob to the tuner."""
     given = f"{author(record.released)} released it to the tuner" if record.released is not None else ""
     why = sentences.reason(record)
-    return "; ".join(filter(None, (why, followed(record), given)))
+    unsaved = UNSAVED if record.unsaved else ""
+    return "; ".join(filter(None, (unsaved, why, followed(record), given)))
 
 
 def followed(record: CommandRecord) -> str:

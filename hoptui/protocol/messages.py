@@ -383,7 +383,8 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `wall` is seconds since 1970, for display. `settled` is the stamp of its final stage, 0 before. `took_s`
     is how long the run paused for it. `followed` lists other knobs whose value changed as a side effect.
-    `released` is the author who later allowed the tuner to change the knob.
+    `released` is the author who later allowed the tuner to change the knob. `unsaved`: the final stage is not
+    on disk yet.
     """
 
     id: str
@@ -411,6 +412,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     measured: Measured | None = None
     followed: tuple[Change, ...] = ()
     released: Origin | None = None
+    unsaved: bool = False
     seq: int = 0
 
 

@@ -412,6 +412,11 @@ class Recording:
         known.update(self._pending.commands)
         return self._ordered(known.values(), after)
 
+    def number_of(self, command: str) -> int:
+        """Return the number of a command's state that was flushed last, 0 if none was."""
+        with damage_named(self.path):
+            return self._records.number_of(command)
+
     # internals
 
     def _counted_missing(self) -> int:

@@ -482,6 +482,11 @@ class Records:
         """Return the commands whose newest state is numbered above `after`."""
         return self._found("SELECT record FROM commands WHERE seq > ?", after, CommandRecord)
 
+    def number_of(self, command: str) -> int:
+        """Return the `seq` of a command, 0 if it is not there."""
+        found = self._db.execute("SELECT seq FROM commands WHERE id = ?", (command,)).fetchone()
+        return 0 if found is None else limits.stamp(found[0])
+
     def recall(self, key: str) -> bytes | str | None:
         """Return a stored value, None if there is none."""
         with damage_named(self._path):

@@ -107,6 +107,7 @@ def test_set_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
         "fields": {},
         "reason": "",
         "took_s": None,
+        "unsaved": False,
     }
 
 

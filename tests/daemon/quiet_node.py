@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -46,9 +46,10 @@ PURPOSE = fact("trial.no_clear_limit")
 
 
 class Keeper:
-    """An archive in memory: `log` has what reached it, in order."""
+    """An archive in memory: `log` has what reached it, in order. `written` gets each urgent command."""
 
     problem = ""
+    written: Callable[[CommandRecord], None]
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -67,8 +68,10 @@ class Keeper:
     def event(self, event: Event, runs: Iterable[str]) -> None:
         self.events.append(event)
 
-    def command(self, record: CommandRecord) -> None:
+    def command(self, record: CommandRecord, *, urgent: bool) -> None:
         self.log.append(f"command {record.knob} {record.stage}")
+        if urgent:
+            self.written(record)
 
     def finish(self, run: str) -> None:
         self.log.append("finish")
@@ -161,6 +164,7 @@ class QuietNode:
         make = Tuner if real else self._make
         self.tuners = TunerDesk(self.node, self.keeper, self._forward, make)  # type: ignore[arg-type]
         self.runs = RunDesk(self.node, lambda _, __: True, lambda _: None, self.tuners.end)
+        self.keeper.written = lambda record: self.runs.written(record.run, {record.id: record.seq})
         if state is not None:
             self.node.registry.restore(TrackedRun(state, nonce="n1"))
 

@@ -193,27 +193,21 @@ def test_what_no_file_can_hold_is_counted_and_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("acknowledged-written")
-def test_a_confirmation_comes_after_the_flush(start: Start, tmp_path: Path) -> None:
+def test_an_urgent_command_is_reported_once_it_is_on_disk(start: Start, tmp_path: Path) -> None:
     archive = start()
     archive.run(KNOWN, NODE)
-    seen: list[list[str]] = []
+    seen: list[tuple[dict[str, int], list[str]]] = []
 
-    def look() -> None:
+    def look(_: str, numbers: dict[str, int]) -> None:
         with Recording.open(tmp_path / "r.hoptui") as recording:
-            seen.append([record.id for record in recording.commands()])
+            seen.append((numbers, [record.id for record in recording.commands()]))
 
+    archive._history._written = look
     for i in range(3):
-        archive.command(factories.record(f"c{i}", "r", stage="rejected", seq=i + 1))
-    archive.confirm("r", look)
-    until(lambda: seen, what="the confirmation")
-    assert seen == [["c0", "c1", "c2"]]
-
-
-def test_a_confirmation_comes_where_nothing_can_be_written_too(start: Start) -> None:
-    archive = start()
-    called: list[bool] = []
-    archive.confirm("unknown", lambda: called.append(True))
-    until(lambda: called, what="the confirmation")
+        archive.command(factories.record(f"c{i}", "r", stage="rejected", seq=i + 1), urgent=i != 1)
+    until(lambda: sum(len(numbers) for numbers, _ in seen) == 2, what="the report")
+    assert {name for numbers, _ in seen for name in numbers} == {"c0", "c2"}
+    assert all(set(numbers) <= set(on_disk) for numbers, on_disk in seen)
 
 
 def test_a_slow_disk_gets_the_time_it_needs_at_the_end(start: Start) -> None:

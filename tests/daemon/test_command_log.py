@@ -53,6 +53,7 @@ def test_the_whole_life(desk: Desk) -> None:
     assert (done.stage, done.before, done.effective, done.version, done.settled) == ("applied", 4, 8, 1, 7)
     assert [r.stage for r in desk.records] == ["sent", "accepted", "scheduled", "applied"]
     assert [r.seq for r in desk.records] == sorted({r.seq for r in desk.records})
+    assert desk.book.written("r", "a", done.seq) == done
     assert desk.book.since(0) == [done]
     assert desk.book.since(done.seq) == []
 

@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -170,20 +169,6 @@ def test_a_burst_at_a_stopped_run_is_told_truthfully(node: TestNode, tmp_path: P
 @pytest.mark.guarantee("final-stage")
 def test_a_burst_at_the_end_of_a_run_is_told_truthfully(node: TestNode, tmp_path: Path) -> None:
     _burst(node, tmp_path, "end")
-
-
-@pytest.mark.guarantee("acknowledged-written")
-def test_an_outcome_is_acknowledged_once_it_is_written(quiet: QuietNode) -> None:
-    line = Line(quiet)
-    waiting: list[Callable[[], None]] = []
-    quiet.runs._written = lambda _, call: waiting.append(call)
-    line.command("a")
-    quiet.runs.receive(b"n1", None, Outcome(id="a", stage="applied", effective=0.1, version=1))
-    quiet.runs.pump()
-    assert not any(isinstance(m, Acknowledgement) for m in line.sent)
-    waiting.pop()()
-    quiet.runs.pump()
-    assert line.sent[-1] == Acknowledgement(stages={"a": "applied"})
 
 
 @pytest.mark.guarantee("outcomes-again")

@@ -194,7 +194,7 @@ def test_a_change_that_took_effect_is_on_the_disk_at_once(tmp_path: Path) -> Non
         archive.restore(10.0)
         archive.run(KNOWN, NODE)
         archive.command(sent)
-        archive.command(structs.replace(sent, stage="applied", seq=2))
+        archive.command(structs.replace(sent, stage="applied", seq=2), urgent=True)
 
         def stages() -> list[str]:
             try:

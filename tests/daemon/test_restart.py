@@ -12,7 +12,7 @@ import pytest
 from hoptui.domain.facts import fact
 from hoptui.presentation import sentences
 from hoptui.protocol import messages
-from hoptui.protocol.messages import RunState
+from hoptui.protocol.messages import FINAL, CommandRecord, RunState
 from tests.conftest import TestNode, over, until
 from tests.impatient import impatient_daemon
 
@@ -130,7 +130,12 @@ def test_a_process_that_does_not_come_back_is_a_failure(restarting: Restarting, 
     restarting.say("go")
     assert restarting.child.wait(10) == 3
     until(lambda: viewer.run().exit_reason, what="the end")
-    record = next(r for r in viewer.fetch(run=restarting.run.run).commands if r.id == command)
+
+    def ended() -> list[CommandRecord]:  # it is shown once it is on disk
+        known = viewer.fetch(run=restarting.run.run).commands
+        return [r for r in known if r.id == command and r.stage in FINAL]
+
+    (record,) = until(ended, what="the end of the command")
     assert (record.stage, record.code) == ("failed", "lost_in_restart")
     assert record.fields == {
         "why": msgspec.to_builtins(fact("run_ended", reason="killed")),

@@ -40,7 +40,7 @@ def of_finished(node: Node) -> list[str]:
 def always(node: Node) -> list[str]:
     """Check what holds at any time."""
     commands = at_most_once, right_process, person_beats_tuner, in_time, stages_forward, calm_is_quick
-    return _all(node, nothing_broke, within_limits, pauses_end, ranks_agree, *commands)
+    return _all(node, nothing_broke, within_limits, pauses_end, ranks_agree, shown_when_kept, *commands)
 
 
 def _all(node: Node, *each: Invariant) -> list[str]:
@@ -200,6 +200,19 @@ def stages_forward(node: Node) -> Iterator[str]:
                 lost = after.code == FATE_UNKNOWN and node.truth.daemon_died()
                 if before.stage in FINAL and not (undone or gave_up or learned or lost):
                     yield f"{viewer.name} saw {before.wanted} {before.stage}, then {after.stage}"
+
+
+def shown_when_kept(node: Node) -> Iterator[str]:
+    """An outcome that a viewer shows without a mark is on disk."""
+    for viewer in node.viewers:
+        for key, records in viewer.shown.items():
+            for record in records:
+                gave_up = record.stage == "expired" and not record.seq
+                # The recording of a run that has exited is closed.
+                why = nested(record.fields.get("why"))
+                exited = "no_such_run" in (record.code, why.code if why is not None else "")
+                if not node.truth.kept.get((key, record.stage), True) and not gave_up and not exited:
+                    yield f"{viewer.name} saw {record.wanted} as {record.stage}, which was not on disk"
 
 
 def calm_is_quick(node: Node) -> Iterator[str]:

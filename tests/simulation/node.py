@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+import msgspec
 from msgspec import structs
 
 from hoptui.client.client import Client
@@ -197,11 +199,23 @@ class Viewer:
         if change != "commands" or self.client is None:
             return
         for key, record in list(self.client.store.commands.items()):
+            if record.stage in FINAL and not record.unsaved:
+                self.node.look_on_disk(record)
             seen = self.shown.setdefault(key, [])
             if not seen or seen[-1].stage != record.stage:
                 seen.append(record)
                 if record.stage in FINAL:
                     self._final_s.setdefault(key, self.node.kernel.seconds)
+
+
+def _stage_on_disk(path: Path, command: str) -> str:
+    """Return the stage of a command that a kill of every process would leave in a recording, "" for none."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            found = db.execute("SELECT record FROM commands WHERE id = ?", (command,)).fetchone()
+    except sqlite3.OperationalError:  # there is no file, or nothing in it yet
+        return ""
+    return msgspec.json.decode(found[0], type=CommandRecord).stage if found is not None else ""
 
 
 class Complaints(logging.Handler):
@@ -264,6 +278,12 @@ class Node:
 
     def environ(self) -> dict[str, str]:
         return {"HOPTUI_DIR": str(self.where.directory), "HOPTUI_STATE_DIR": str(self.where.state)}
+
+    def look_on_disk(self, record: CommandRecord) -> None:
+        """Note whether the recording has an outcome that a viewer shows first without a mark."""
+        if (record.id, record.stage) not in self.truth.kept:
+            path = self.where.recording(record.run)
+            self.truth.kept[record.id, record.stage] = _stage_on_disk(path, record.id) == record.stage
 
     def next_value(self) -> int:
         """Return a value that no other command has."""

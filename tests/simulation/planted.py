@@ -22,7 +22,7 @@ from msgspec import structs
 from hoptui.client import conversation
 from hoptui.daemon import archive, recordings, server, sockets
 from hoptui.daemon.handlers import pages, runs, viewers
-from hoptui.daemon.state import command_log, registry, row_buffers
+from hoptui.daemon.state import command_log, commit_barrier, registry, row_buffers
 from hoptui.protocol.messages import FINAL
 from hoptui.recording import recording
 from hoptui.sdk import command_execution, command_inbox, daemon_link, iteration, knobs, ranks, shared_state
@@ -373,6 +373,11 @@ def _one_page() -> list[Patch]:
 @defect("rows count as written before they are")
 def _early_flushed() -> list[Patch]:
     return [(archive.Archive, "flushed", lambda self, source: _clock().monotonic_ns())]
+
+
+@defect("an outcome is shown before it is on disk")
+def _shown_early() -> list[Patch]:
+    return [(commit_barrier.CommitBarrier, "add", _nothing)]
 
 
 @defect("a failed write is forgotten")

@@ -83,6 +83,7 @@ def shown(record: CommandRecord) -> dict[str, Any]:
         "why": sentences.purpose(record),
         "purpose": record.purpose,
         "took_s": record.took_s,
+        "unsaved": record.unsaved,
         "measured": record.measured,
     }
 

@@ -75,6 +75,7 @@ def knob_outcome(one: Given, outcome: CommandRecord) -> dict[str, Any]:
         "fields": outcome.fields,
         "reason": sentences.reason(outcome),
         "took_s": outcome.took_s,
+        "unsaved": outcome.unsaved,
     }
 
 
@@ -82,12 +83,13 @@ def _tell(one: Given, outcome: CommandRecord, timeout_s: float, *, quiet: bool) 
     if outcome.before is not None:
         one = one._replace(before=outcome.before)
     reason = sentences.reason(outcome) if outcome.code != "restarted" else ""
-    why = f": {reason}" if reason else ""
+    unsaved = f", {vocabulary.UNSAVED}" if outcome.unsaved else ""
+    why = f"{unsaved}: {reason}" if reason else unsaved
     if outcome.stage == "applied":
         at = f" at iteration {numbers.grouped(outcome.step)}" if outcome.step is not None else ""
         got = outcome.effective
         if one.spec is not None and got is not None and got != one.value:
-            why = f": {numbers.value(got, one.spec)} is in effect{why}"
+            why = f"{unsaved}: {numbers.value(got, one.spec)} is in effect{why.removeprefix(unsaved)}"
         took = f", {vocabulary.took(outcome.took_s)}" if vocabulary.took(outcome.took_s) else ""
         if not quiet:
             say(f"{one}  applied{at}{took}{why}")

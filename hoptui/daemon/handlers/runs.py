@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -42,8 +41,7 @@ RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class RunDesk:
     """Answers runs. `send` returns False if the run does not accept the message.
 
-    `ending` is called for an exited run while its recording is still open. `written(run, call)` calls back
-    once what the archive has of a run is on disk, or could not be written.
+    `ending` is called for an exited run while its recording is still open.
     """
 
     def __init__(
@@ -52,10 +50,8 @@ class RunDesk:
         send: Callable[[bytes, messages.ToRun], bool],
         tell: Callable[[CommandRecord], None],
         ending: Callable[[TrackedRun], None],
-        written: Callable[[str, Callable[[], None]], None] = lambda _, call: call(),
     ) -> None:
         self._node = node
-        self._written = written
         self._send = send
         self._tell = tell
         self._ending = ending
@@ -96,8 +92,8 @@ class RunDesk:
                     self._node.event("off", message.off, run=run.id, step=message.step, level="warning")
             case messages.Outcome():
                 self._outcome(run, message)
-                if message.stage in FINAL:
-                    self._written(run.id, partial(self._acknowledge, run.id, message.id, message.stage))
+                if message.stage in FINAL and not self._node.book.barrier.hides(message.id):
+                    self._acknowledge(run.id, message.id, message.stage)
             case messages.Declare():
                 if run.declare(message):
                     self._node.remember(run)
@@ -134,13 +130,27 @@ class RunDesk:
                 for record in node.book.lose(run.id, node.clock.t()):
                     self._tell(record)
 
+    def written(self, run: str, numbers: Mapping[str, int]) -> None:
+        """Process that records of commands are on disk: by id, the number of the record."""
+        book = self._node.book
+        self._release(filter(None, (book.written(run, name, number) for name, number in numbers.items())))
+
+    def _release(self, records: Iterable[CommandRecord]) -> None:
+        """Show outcomes to viewers, and acknowledge them to their runs."""
+        for record in records:
+            self._tell(record)
+            self._acknowledge(record.run, record.id, record.stage)
+            self._node.changed()
+
     def _acknowledge(self, run: str, command: str, stage: Stage) -> None:
         acks = self._acks.setdefault(run, {})
         if len(acks) < MOST_ACKS and len(command) <= LONGEST_ID:  # the run sends others again
             acks[command] = stage
 
     def pump(self) -> None:
-        """Send acknowledgements, and the commands that wait for their runs."""
+        """Show outcomes that have waited for the disk for too long. Send acknowledgements, and the commands
+        that wait for their runs."""
+        self._release(self._node.book.overdue(self._node.clock.t()))
         for run_id in list(self._unsent):
             run = self._node.registry.get(run_id)
             if run is None:

@@ -127,7 +127,12 @@ class ViewerDesk:
                 self._shutdown()
 
     def tell(self, record: CommandRecord) -> None:
-        """Send the record of a command to its sender at once. Other viewers get it with their next Delta."""
+        """Send the record of a command to its sender at once. Other viewers get it with their next Delta.
+
+        An outcome that is not on disk yet is sent later.
+        """
+        if self._node.book.barrier.hides(record.id):
+            return
         identity = self._by_name.get(self._node.book.sender(record.id))
         if identity is not None:
             self._push(identity, record)
@@ -203,7 +208,9 @@ class ViewerDesk:
         )
         if onward is not None and run is not None:
             self._runs.forward(onward, run)
-        self._push(viewer.identity, answer)
+        shown = node.book.barrier.shown(answer)
+        if shown is not None:
+            self._push(viewer.identity, shown)
 
     def _lease(self, viewer: Viewer, lease: messages.Lease) -> None:
         """Renew a pause. Other leases of older viewers are refused."""

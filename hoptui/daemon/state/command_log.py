@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import structs
 
+from hoptui.daemon.state.commit_barrier import CommitBarrier
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns
 from hoptui.domain.facts import Fact, fact
@@ -41,7 +42,10 @@ ORDER: dict[Stage, int] = {"sent": 0, "accepted": 1, "scheduled": 2}
 
 
 class Book:
-    """All commands, by run, in order of arrival. `record` is called with every record that changed."""
+    """All commands, by run, in order of arrival. `record` is called with every record that changed.
+
+    `barrier` has the outcomes that viewers do not see yet.
+    """
 
     def __init__(self, record: Callable[[CommandRecord], None]) -> None:
         self._record = record
@@ -53,6 +57,7 @@ class Book:
         self._senders: dict[str, str] = {}  # command id -> viewer
         self._overrides: dict[str, KnobOverrides] = {}  # by run
         self._seq = 0
+        self.barrier = CommitBarrier()
 
     # commands -----------------------------------------------------------------------------------------------
 
@@ -104,7 +109,8 @@ class Book:
         if refusal is not None:
             record = structs.replace(record, stage=stage, code=refusal.code, fields=refusal.fields, settled=t)
             if run is not None:
-                self._put(record)
+                self._senders[command.id] = viewer
+                self._put(record, hide=not run.exited)  # the recording of an exited run is closed
             return record, None
         self._senders[command.id] = viewer
         if command.repeated:
@@ -238,13 +244,31 @@ class Book:
         return list(self._runs.get(run, OrderedDict()).values())
 
     def since(self, seq: int, run: str = "") -> list[CommandRecord]:
-        """Return the records that changed after `seq`, of one run or of all, oldest change first."""
+        """Return the records that changed after `seq`, of one run or of all, oldest change first.
+
+        An outcome that viewers do not see yet is left out, with all that changed later.
+        """
         if seq >= self._seq:
             return []
         runs: Iterable[OrderedDict[str, CommandRecord]]
         runs = (self._runs.get(run, OrderedDict()),) if run else self._runs.values()
-        changed = [r for records in runs for r in records.values() if r.seq > seq]
-        return sorted(changed, key=lambda r: r.seq)
+        shown = (self.barrier.shown(r) for records in runs for r in records.values() if r.seq > seq)
+        first = self.barrier.first
+        return sorted((r for r in shown if r is not None and seq < r.seq < first), key=lambda r: r.seq)
+
+    def written(self, run: str, command: str, seq: int) -> CommandRecord | None:
+        """Process that a record is on disk. Return the record that viewers may see now, None if they have
+        it."""
+        known = self._known(run, command)
+        if known is None or not self.barrier.written(command, seq):
+            return None
+        return self._put(structs.replace(known, unsaved=False)) if known.unsaved else known
+
+    def overdue(self, t: int) -> list[CommandRecord]:
+        """Return the records whose outcome viewers may see, although it is not on disk. They are marked."""
+        ids = set(self.barrier.overdue(t))
+        late = [r for records in self._runs.values() for r in records.values() if r.id in ids] if ids else []
+        return [self._put(structs.replace(record, unsaved=True)) for record in late]
 
     @property
     def seq(self) -> int:
@@ -273,6 +297,7 @@ class Book:
         self._open.pop(run, None)
         for record in self._runs.pop(run, OrderedDict()):
             self._senders.pop(record, None)
+            self.barrier.forget(record)
             self._drop(record)
 
     def number(self, wall: float) -> int:
@@ -284,9 +309,13 @@ class Book:
     def _known(self, run: str, command: str) -> CommandRecord | None:
         return self._runs.get(run, OrderedDict()).get(command)
 
-    def _put(self, record: CommandRecord) -> CommandRecord:
+    def _put(self, record: CommandRecord, *, hide: bool = True) -> CommandRecord:
         record = structs.replace(record, seq=self.number(record.wall))
         records = self._runs.setdefault(record.run, OrderedDict())
+        before = records.get(record.id)
+        if hide and record.stage in FINAL and (before is None or before.stage != record.stage):
+            record = structs.replace(record, unsaved=False)
+            self.barrier.add(record, before)
         records[record.id] = record
         unsettled = self._open.setdefault(record.run, set())
         if record.stage in FINAL:
@@ -297,6 +326,7 @@ class Book:
             gone = next(name for name in records if name not in unsettled)
             del records[gone]
             self._senders.pop(gone, None)
+            self.barrier.forget(gone)
         self._record(record)
         return record
 
