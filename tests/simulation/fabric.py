@@ -1,8 +1,8 @@
 """Simulated ZeroMQ sockets over `ipc`: bounded pipes that refuse, are cut, stall and reconnect.
 
-A pipe keeps order and loses nothing while it lives, as a Unix socket does. When it is cut, what was under way
-is lost, the ROUTER forgets the identity, and the DEALER connects again under another one. A `hostile` pipe
-also drops, repeats and swaps messages.
+A pipe keeps order, and neither loses nor repeats anything while it lives: so do Unix sockets and ZeroMQ. When
+it is cut, the end of what was under way is lost. The rest may be read after messages of the next connection.
+The ROUTER forgets the identity, and the DEALER connects again under another one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +78,24 @@ class Pipe:
         kernel = fabric.kernel
         wait_ns = LEAST_DELAY_NS + int(DELAYS_NS * kernel.random.random()) + size
         direction.free_at = max(direction.free_at, kernel.now_ns + wait_ns, fabric.stalled_until_ns)
-        kernel.at(direction.free_at, lambda: self._arrive(direction))
+        kernel.at(direction.free_at, partial(self._arrive, direction))
         return True
 
     def cut(self) -> None:
-        """Lose the connection and all that is under way."""
+        """Lose the connection. A part of what was under way has arrived and is read late, perhaps after
+        messages of the next connection: ZeroMQ reads from its connections in turn."""
         if self.broken:
             return
         self.broken = True
-        self.up.under_way.clear()
-        self.down.under_way.clear()
+        kernel = self.fabric.kernel
+        for direction in (self.up, self.down):
+            for frames in itertools.islice(
+                direction.under_way, kernel.random.randint(0, len(direction.under_way))
+            ):
+                wait = kernel.random.choice((1e-4, 0.02, 0.5))
+                direction.free_at = max(direction.free_at, kernel.now_ns + int(wait * 1e9))
+                kernel.at(direction.free_at, partial(direction.receiver.deliver, self, direction, frames))
+            direction.under_way.clear()
         self.router.pipes.pop(self.identity, None)
         self.fabric.pipes.pop(self.identity, None)
         if self.dealer.pipe is self:
@@ -95,15 +104,8 @@ class Pipe:
                 self.dealer.reconnect()
 
     def _arrive(self, direction: Direction) -> None:
-        if self.broken or not direction.under_way:
-            return
-        frames = direction.under_way.popleft()
-        hostile, random = self.fabric.hostile, self.fabric.kernel.random
-        copies = 1
-        if hostile and self.dealer.hostile and random.random() < hostile:
-            copies = random.choice((0, 2))
-        for _ in range(copies):
-            direction.receiver.deliver(self, direction, frames)
+        if not self.broken and direction.under_way:
+            direction.receiver.deliver(self, direction, direction.under_way.popleft())
 
 
 class FakeSocket:
@@ -119,7 +121,6 @@ class FakeSocket:
         self.router_mandatory = 0
         self.zap_domain = b""
         self.closed = False
-        self.hostile = False
         self.signal = Signal(fabric.kernel)
         self.inbox: deque[tuple[Pipe | None, Direction | None, Frames]] = deque()
         # a DEALER's
@@ -273,7 +274,6 @@ class Fabric:
 
     Attributes:
         most: The greatest capacity of a pipe in messages, at most what the sockets ask for.
-        hostile: Chance that a message of a viewer is dropped or repeated.
         stalled_until_ns: No message arrives before.
     """
 
@@ -283,7 +283,6 @@ class Fabric:
         self.gates: dict[int, FakeSocket] = {}
         self.pipes: dict[bytes, Pipe] = {}
         self.most = 1 << 30
-        self.hostile = 0.0
         self.stalled_until_ns = 0
         self.refused = 0
         self.oversized: list[str] = []

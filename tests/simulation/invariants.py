@@ -324,7 +324,9 @@ def pauses_end(node: Node) -> Iterator[str]:
             pauses = [
                 given
                 for given in node.truth.given.values()
-                if given.verb == "pause" and given.run == was.run and began - 30 < given.at_s < ended
+                if given.verb == "pause"
+                and given.run == was.run
+                and began - 30 - 1.2 * was.iteration_s < given.at_s < ended
             ]
             most = sum(given.hold_s for given in pauses) + 3.0 + was.suspended_s
             if ended - began > most:

@@ -52,6 +52,7 @@ class Trainer:
         self.checkpoint: dict[str, Any] = dict(before.checkpoint) if before else {}
         self.was = Incarnation(len(node.truth.processes), node.kernel.seconds)
         self.was.rank = seat.rank if seat is not None else 0
+        self.was.iteration_s = iteration_s
         node.truth.processes.append(self.was)
         if self.checkpoint:
             self.was.value = self.checkpoint["knobs"]["lr"]
@@ -92,6 +93,7 @@ class Trainer:
         was.boundaries += 1
         if not was.trail or was.trail[-1][1] != was.value:
             was.trail.append((was.boundaries, was.value))
+        began += 0.4 * self.iteration_s * (self.seat is not None)  # for the slowest rank
         if ended - began > 0.5:
             self.was.waits.append((began, ended))
         return going_on
@@ -181,6 +183,17 @@ class Viewer:
             self.node.kernel.start(
                 self.process, "person", lambda: self.client.watch(run) if self.client else None
             )
+
+    def leave(self) -> None:
+        """Let the person close the dashboard."""
+
+        def close() -> None:
+            if self.client is not None:
+                self.client.close()
+            self.process.exit()
+
+        if self.process.alive:
+            self.node.kernel.start(self.process, "person", close)
 
     def was_away(self, start_s: float, end_s: float) -> bool:
         """Return whether it was suspended or gone in this time."""
@@ -316,7 +329,6 @@ class Node:
         kernel, disk = self.kernel, self.system.disk
         kernel.preempts = 0.0
         self.widen()
-        self.fabric.hostile = 0.0
         self.fabric.stalled_until_ns = 0
         disk.full, disk.broken, disk.slow_s = False, False, 0.0
         for process in kernel.processes.values():

@@ -7,7 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-SEEDS = 20
+import pytest
+
+from tests.simulation.actions import NIGHT, night_s
+from tests.simulation.scenario import plan_of
+
+SEEDS, AT_ONCE = 60, 6
 
 
 def simulate(*options: str) -> str:
@@ -32,5 +37,12 @@ def test_a_seed_does_the_same_each_time() -> None:
     assert all("events" in line for line in first)
 
 
-def test_seeds_hold() -> None:
-    assert f"{SEEDS} seeds, 0 failed" in simulate("--first", "1", "--count", str(SEEDS))
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_ONCE))
+def test_seeds_hold(first: int) -> None:
+    assert f"{AT_ONCE} seeds, 0 failed" in simulate("--first", str(first), "--count", str(AT_ONCE))
+
+
+def test_the_seeds_last_for_a_hundred_hours() -> None:
+    """The nights are most of the time. A plan lasts a little longer than its nights."""
+    nights = [step for seed in range(1, SEEDS + 1) for step in plan_of(seed).steps if step.what == NIGHT]
+    assert sum(night_s(step.number) for step in nights) > 100 * 3600

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.simulation import invariants
+from tests.simulation.actions import ALWAYS, OPTIONAL, Step, perform
 from tests.simulation.node import Node, quiet
-from tests.simulation.scenario import ALWAYS, OPTIONAL, SETTLE_S, Step, perform
+from tests.simulation.scenario import SETTLE_S
 
 KINDS = sorted({*ALWAYS, *OPTIONAL})
 

@@ -26,6 +26,7 @@ class Incarnation:
     began_s: float
     run: str = ""
     epoch: int = 0
+    iteration_s: float = 0.0
     steps: int = 0  # rows that it logged, one for each iteration that ended
     settings: list[Setting] = field(default_factory=list)
     value: Value = 0.0

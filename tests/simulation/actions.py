@@ -1,0 +1,317 @@
+"""What can happen on a simulated node: the actions of people, and faults. A plan is a list of steps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tests.simulation.node import Node, Trainer
+
+WALL_JUMPS_S = (-86400.0, -30.0, -1.0, 1.0, 30.0, 86400.0 * 2)
+NIGHT = "night"
+OF_A_NIGHT = (
+    "kill daemon",
+    "kill run",
+    "stop run",
+    "disk full",
+    "disk slow",
+    "wall clock",
+    "sweep",
+    "finish",
+    "cut",
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One action of a plan: wait, then do `what` with `number` (its meaning depends on `what`)."""
+
+    wait_s: float
+    what: str
+    number: float = 0.0
+
+    def __str__(self) -> str:
+        return f"+{self.wait_s:.3f} s {self.what} {self.number:.4g}"
+
+
+def perform(node: Node, step: Step) -> None:
+    """Carry out one step. Every step is possible at any time; some then do nothing."""
+    ACTIONS[step.what](node, step.number)
+
+
+def _of(things: Sequence[object], number: float) -> int:
+    return int(number * 1e6) % max(1, len(things))
+
+
+def _living(node: Node, number: float) -> Trainer | None:
+    trainers = [t for t in node.trainers if t.process.alive and t.id]
+    return trainers[_of(trainers, number)] if trainers else None
+
+
+def _set(node: Node, number: float, count: int = 1) -> None:
+    trainer = _living(node, number)
+    viewers = [v for v in node.viewers if v.process.alive]
+    if trainer is None or not viewers:
+        return
+    for i in range(count):
+        viewer = viewers[_of(viewers, number * 7 + i)]
+        viewer.act("set", trainer.id, float(node.next_value()))
+
+
+def _tuner(node: Node, number: float) -> None:
+    """A tuner sets the knob, as long as no person has."""
+    trainer = _living(node, number)
+    tuner = node.tuner
+    if tuner is None or not tuner.process.alive:
+        node.tuner = tuner = node.view(f"tuner{len(node.viewers)}", kind="tuner")
+    if trainer is not None:
+        tuner.act("set", trainer.id, float(node.next_value()))
+
+
+def _hurried(node: Node, number: float) -> None:
+    """A command that is worth nothing after a moment."""
+    trainer = _living(node, number)
+    viewers = [v for v in node.viewers if v.process.alive]
+    if trainer is not None and viewers:
+        viewers[_of(viewers, number)].act("set", trainer.id, float(node.next_value()), ttl_s=0.05 + number)
+
+
+def _burst(node: Node, number: float) -> None:
+    _set(node, number, 5 + int(number * 150))
+
+
+def _pause(node: Node, number: float) -> None:
+    trainer = _living(node, number)
+    viewers = [v for v in node.viewers if v.process.alive]
+    if trainer is not None and viewers:
+        viewers[_of(viewers, number * 3)].act("pause", trainer.id, hold_s=2.0 + 10 * number)
+
+
+def _resume(node: Node, number: float) -> None:
+    trainer = _living(node, number)
+    viewers = [v for v in node.viewers if v.process.alive]
+    if trainer is not None and viewers:
+        viewers[_of(viewers, number * 3)].act("resume", trainer.id)
+
+
+def _watch(node: Node, number: float) -> None:
+    trainer = _living(node, number)
+    viewers = [v for v in node.viewers if v.process.alive]
+    if trainer is not None and viewers:
+        viewers[_of(viewers, number * 3)].watch(trainer.id)
+
+
+def _viewer(node: Node, number: float) -> None:
+    """A viewer is killed, and another one comes."""
+    viewers = [v for v in node.viewers if v.process.alive]
+    if len(viewers) > 1:
+        viewers[_of(viewers, number)].process.kill()
+    node.view(f"viewer{len(node.viewers)}")
+
+
+def _finish(node: Node, number: float) -> None:
+    trainer = _living(node, number)
+    if trainer is not None:
+        trainer.ends = True
+        _again_later(node, trainer, 2.0 + 5 * number)
+
+
+def _kill_run(node: Node, number: float) -> None:
+    trainer = _living(node, number)
+    if trainer is not None:
+        node.disturb(20.0)
+        trainer.process.kill()
+        _again_later(node, trainer, 0.2 + 5 * number)
+
+
+def _again_later(node: Node, trainer: Trainer, seconds: float) -> None:
+    def again() -> None:
+        if trainer.process.alive:
+            node.kernel.after(1.0, again)
+        elif not node.settling and _is_last(node, trainer):
+            node.disturb(10.0)
+            node.train(trainer.name, trainer.iteration_s, trainer)
+
+    node.kernel.after(seconds, again)
+
+
+def _is_last(node: Node, trainer: Trainer) -> bool:
+    """Return whether no process has continued this run."""
+    return [t for t in node.trainers if t.name == trainer.name][-1] is trainer
+
+
+def _kill_run_at(node: Node, number: float) -> None:
+    """The run dies just before one of the next things that others could see."""
+    trainer = _living(node, number)
+    if trainer is not None:
+        node.disturb(60.0)
+        process = trainer.process
+        process.dies_at = process.operations + 1 + int(number * 40)
+        _again_later(node, trainer, 1.0)
+
+
+def _kill_rank(node: Node, number: float) -> None:
+    """One of the ranks dies. The others hear it from their collectives."""
+    trainer = _living(node, number)
+    if trainer is not None and trainer.others:
+        node.disturb(20.0)
+        trainer.others[_of(trainer.others, number)].process.kill()
+        _again_later(node, trainer, 1.0 + 5 * number)
+
+
+def _kill_daemon(node: Node, number: float) -> None:
+    daemon = node.daemon
+    if daemon is not None:
+        node.disturb(20.0)
+        daemon.kill()
+
+
+def _kill_daemon_at(node: Node, number: float) -> None:
+    daemon = node.daemon
+    if daemon is not None:
+        node.disturb(60.0)
+        daemon.dies_at = daemon.operations + 1 + int(number * 60)
+
+
+def _stop(choose: str) -> Callable[[Node, float], None]:
+    def stop(node: Node, number: float) -> None:
+        seconds = 0.2 + 50 * number**3
+        if choose == "daemon":
+            process = node.daemon
+        elif choose == "run":
+            trainer = _living(node, number)
+            process = trainer.process if trainer else None
+            if trainer is not None:
+                trainer.was.suspended_s += seconds + 1
+        else:  # a slow viewer: the others must not notice
+            viewers = [v for v in node.viewers if v.process.alive]
+            process = viewers[_of(viewers, number)].process if len(viewers) > 1 else None
+            if process is not None:
+                now = node.kernel.seconds
+                viewers[_of(viewers, number)].away.append((now, now + seconds + 5))
+        if process is None or process.stopped:
+            return
+        if choose != "viewer":
+            node.disturb(seconds + 20)
+        process.stop()
+        node.kernel.after(seconds, process.resume)
+
+    return stop
+
+
+def _cut(node: Node, number: float) -> None:
+    pipes = list(node.fabric.pipes.values())
+    if pipes:
+        node.disturb(15.0)
+        pipes[_of(pipes, number)].cut()
+
+
+def _stall(node: Node, number: float) -> None:
+    node.disturb(4 * number + 15)
+    node.fabric.stalled_until_ns = node.kernel.now_ns + int(4e9 * number)
+
+
+def _narrow(node: Node, number: float) -> None:
+    """New pipes hold few messages, as if the readers were slow."""
+    seconds = 5 + 20 * number
+    node.disturb(seconds + 20)
+    node.fabric.most = 1 + int(number * 12)
+    for pipe in node.fabric.pipes.values():
+        pipe.up.most = pipe.down.most = node.fabric.most
+    node.kernel.after(seconds, node.widen)
+
+
+def _full(node: Node, number: float) -> None:
+    seconds = 1 + 40 * number
+    node.fail_disk(seconds)
+    node.system.disk.full = True
+    node.kernel.after(seconds, lambda: setattr(node.system.disk, "full", False))
+
+
+def _broken(node: Node, number: float) -> None:
+    seconds = 1 + 10 * number
+    node.fail_disk(seconds)
+    node.system.disk.broken = True
+    node.kernel.after(seconds, lambda: setattr(node.system.disk, "broken", False))
+
+
+def _slow(node: Node, number: float) -> None:
+    seconds = 5 + 20 * number
+    node.fail_disk(seconds)
+    node.system.disk.slow_s = 0.05 + 3 * number
+    node.kernel.after(seconds, lambda: setattr(node.system.disk, "slow_s", 0.0))
+
+
+def _wall(node: Node, number: float) -> None:
+    jump = WALL_JUMPS_S[_of(WALL_JUMPS_S, number)]
+    node.kernel.wall_offset_ns += int(jump * 1e9)
+
+
+def _sweep(node: Node, number: float) -> None:
+    """A cleaner of /tmp removes a socket."""
+    node.disturb(15.0)
+    (node.where.runs if number < 0.5 else node.where.viewers).unlink(missing_ok=True)
+
+
+def _refuse(node: Node, number: float) -> None:
+    trainer = _living(node, number)
+    if trainer is not None:
+        for rank in (trainer, *trainer.others):
+            rank.refuses = number / trainer.world
+
+
+def _night(node: Node, number: float) -> None:
+    """Everybody leaves for hours. Some faults happen meanwhile, and in the end somebody comes back."""
+    rng = random.Random(f"night {number}")
+    seconds = night_s(number)
+    for viewer in node.viewers:
+        viewer.leave()
+    for _ in range(rng.choice((0, 0, 1, 3))):
+        step = Step(seconds * rng.random(), rng.choice(OF_A_NIGHT), rng.random())
+        node.kernel.after(step.wait_s, lambda step=step: perform(node, step))  # type: ignore[misc]
+    node.kernel.run(seconds)
+    node.view(f"viewer{len(node.viewers)}")
+
+
+def night_s(number: float) -> float:
+    """Return how long a night lasts."""
+    return 3600 * (1.0 + 7.0 * number)
+
+
+def _nothing(node: Node, number: float) -> None:
+    """Only wait."""
+
+
+ACTIONS: dict[str, Callable[[Node, float], None]] = {
+    "set": _set,
+    "burst": _burst,
+    "tuner": _tuner,
+    "hurried": _hurried,
+    "pause": _pause,
+    "resume": _resume,
+    "watch": _watch,
+    "viewer": _viewer,
+    "finish": _finish,
+    "refuse": _refuse,
+    "nothing": _nothing,
+    "kill run": _kill_run,
+    "kill run at": _kill_run_at,
+    "kill rank": _kill_rank,
+    "kill daemon": _kill_daemon,
+    "kill daemon at": _kill_daemon_at,
+    "stop daemon": _stop("daemon"),
+    "stop run": _stop("run"),
+    "stop viewer": _stop("viewer"),
+    "cut": _cut,
+    "stall": _stall,
+    "narrow": _narrow,
+    "disk full": _full,
+    "disk broken": _broken,
+    "disk slow": _slow,
+    "wall clock": _wall,
+    "sweep": _sweep,
+    NIGHT: _night,
+}
+ALWAYS = ("set", "set", "set", "nothing", "watch")
+OPTIONAL = tuple(name for name in ACTIONS if name not in (*ALWAYS, NIGHT))
