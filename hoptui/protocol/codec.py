@@ -145,7 +145,7 @@ from_viewer: Decoder[messages.FromViewer] = Decoder(
     ranges=True,
 )
 to_viewer: Decoder[messages.ToViewer] = Decoder(messages.ToViewer, MAX_ANSWER_BYTES)
-from_sampler: Decoder[devices.FromSampler] = Decoder(devices.FromSampler)
+from_sampler: Decoder[devices.FromSampler] = Decoder(devices.FromSampler, ranges=True)
 to_sampler: Decoder[devices.ToSampler] = Decoder(devices.ToSampler)
 
 

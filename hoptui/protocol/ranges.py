@@ -23,21 +23,23 @@ MOST_WALL = 1e11
 STAMPS = frozenset({"t", "settled", "start", "end", "last_t", "since", "wall_offset_ns"})
 COUNTS = frozenset({"epoch", "step", "total", "pid", "started", "rank", "world", "version", "seq", "dropped"})
 
-_ANY = (str, bool, bytes, Columns)
+_ANY = (str, bool, bytes)
 """Values that have no range here."""
 
 
 def check_ranges(value: object, name: str = "") -> None:
     """Check a decoded message or record with everything in it.
 
-    Decoding has checked the types of fields. Rows (Columns) are left out: see `columns.check`.
+    Decoding has checked the types of fields, and `columns.check` the form of rows.
 
     Raises:
         ValueError: a number is out of the range of its field, or a value is of a kind that JSON lacks.
     """
     if value is None or isinstance(value, _ANY):
         return
-    if isinstance(value, msgspec.Struct):
+    if isinstance(value, Columns):
+        _check_rows(value)
+    elif isinstance(value, msgspec.Struct):
         numbers, others = _fields(type(value))
         for field, least, most in numbers:
             if not least <= (number := getattr(value, field)) <= most:
@@ -86,3 +88,13 @@ def _unbounded(kind: Any) -> bool:
     if kind in (*_ANY, float, type(None), ...) or get_origin(kind) is Literal:
         return True
     return bool(of := get_args(kind)) and all(map(_unbounded, of))
+
+
+def _check_rows(rows: Columns) -> None:
+    if not len(rows):
+        return
+    times, steps = rows.times(), rows.steps()
+    if times[0] < -MOST_STAMP or times[-1] > MOST_STAMP:
+        raise ValueError(f"a stamp of {rows.source[:40]} is out of range")
+    if min(steps) < -MOST_COUNT or max(steps) > MOST_COUNT:
+        raise ValueError(f"an iteration of {rows.source[:40]} is out of range")

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoptui.domain.facts import clean_text
+from hoptui.protocol.ranges import MOST_COUNT
 from hoptui.sdk import process
 from hoptui.sdk.command_execution import CommandExecution
 from hoptui.sdk.iteration import IterationBoundary, IterationRecorder
@@ -152,11 +153,15 @@ def ending(error: BaseException | None, without: Ending) -> tuple[Ending, str]:
 
 
 def whole(number: Any) -> int | None:
-    """Return a count as a Python int, also if it is a number of numpy. None if it is not a number."""
+    """Return a count as a Python int, also if it is a number of numpy.
+
+    None if it is not a number, or one that no message can carry.
+    """
     try:
-        return None if number is None else int(number)
+        found = None if number is None else int(number)
     except (TypeError, ValueError, OverflowError):
         return None
+    return found if found is None or -MOST_COUNT <= found <= MOST_COUNT else None
 
 
 def _start_link(core: RunCore) -> LinkControl | None:

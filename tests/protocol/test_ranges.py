@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.domain.columns import Columns
+from hoptui.domain import devices
+from hoptui.domain.columns import Columns, pack
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.protocol import codec, messages
 from hoptui.protocol.codec import WireError
@@ -36,6 +37,31 @@ def test_a_number_out_of_range_is_refused(message: messages.FromRun) -> None:
     with pytest.raises(WireError) as error:
         codec.from_run([codec.encode(message)])
     assert error.value.code == "malformed"
+
+
+@pytest.mark.parametrize(
+    ("t", "step"), [(MOST_STAMP + 1, 1), (-MOST_STAMP - 1, 1), (1, MOST_COUNT + 1), (1, -MOST_COUNT - 1)]
+)
+def test_a_row_out_of_range_is_refused(t: int, step: int) -> None:
+    """Its run would take over its iteration, and no event of that run could be read from a recording."""
+    for message, decode in (
+        (messages.Rows(parts=(pack("run/r", [(t, step, {"x": 1.0})]),)), codec.from_run),
+        (devices.Sample(parts=(pack("host", [(t, step, {"x": 1.0})]),)), codec.from_sampler),
+    ):
+        with pytest.raises(WireError, match="out of range"):
+            decode([codec.encode(message)])
+
+
+def test_rows_of_the_largest_numbers_are_accepted() -> None:
+    rows = pack("run/r", [(-MOST_STAMP, -1, {"x": 1.0}), (MOST_STAMP, MOST_COUNT, {})])
+    message = messages.Rows(parts=(rows, pack("run/r", [])))
+    assert codec.from_run([codec.encode(message)]) == message
+
+
+def test_a_sampler_is_held_to_it_too() -> None:
+    """What a driver says that does not know the size of its memory."""
+    with pytest.raises(WireError):
+        codec.from_sampler([codec.encode(devices.HostInfo(cpus=1, memory_total_bytes=INT64 * 2 - 1))])
 
 
 @pytest.mark.guarantee("number-range")

@@ -97,6 +97,14 @@ def test_no_value_can_raise(run: Run) -> None:
     assert run_state(run).converter.bad == 5
 
 
+@pytest.mark.parametrize("step", [1 << 53, -(1 << 53)])
+def test_an_iteration_that_no_message_can_carry_is_counted_instead(run: Run, step: int) -> None:
+    run.boundary(step)
+    assert run.step == step
+    run.boundary(2 * step)
+    assert run.step == step + 1
+
+
 def test_stop_ends_the_loop_between_two_iterations(run: Run) -> None:
     done = []
     for i in run.iterations(100):
