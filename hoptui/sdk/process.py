@@ -33,6 +33,9 @@ OFF = ("off", "0", "no", "false")
 LIBRARIES = ("torch",)
 SLURM_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 LONGEST_COMMAND = 1000
+LONGEST_LIST = 1 << 16
+"""Characters of a variable that lists GPUs."""
+MOST_RANKS = 1 << 31
 
 
 def switched_off(environ: Mapping[str, str]) -> bool:
@@ -43,14 +46,16 @@ def switched_off(environ: Mapping[str, str]) -> bool:
 def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
     """Return (rank, world size) as torchrun sets them, or (0, 1). Slurm's srun alone sets neither."""
     try:
-        return int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
+        rank, world = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     except ValueError:
         return 0, 1
+    return (rank, world) if abs(rank) <= MOST_RANKS and abs(world) <= MOST_RANKS else (0, 1)
 
 
 def visible_devices(environ: Mapping[str, str]) -> str | None:
-    """Return `CUDA_VISIBLE_DEVICES` unchanged: indices or UUIDs. None: it is not set, so all are visible."""
-    return environ.get("CUDA_VISIBLE_DEVICES")
+    """Return `CUDA_VISIBLE_DEVICES`: indices or UUIDs. None: it is not set, so all are visible."""
+    given = environ.get("CUDA_VISIBLE_DEVICES")
+    return None if given is None else clean_text(given, LONGEST_LIST)
 
 
 def slurm_gpus(environ: Mapping[str, str]) -> str:
@@ -58,7 +63,7 @@ def slurm_gpus(environ: Mapping[str, str]) -> str:
 
     A device cgroup may number the GPUs differently inside the job. These indices are those of the node.
     """
-    return next((environ[name] for name in SLURM_GPUS if environ.get(name)), "")
+    return clean_text(next((environ[name] for name in SLURM_GPUS if environ.get(name)), ""), LONGEST_LIST)
 
 
 def command_line(argv: Sequence[str]) -> str:
@@ -173,7 +178,7 @@ def take_handover(environ: MutableMapping[str, str], pid: int, run: str) -> Hand
     """Return the handover for this process and run, and remove it. None if there is none."""
     try:
         found = msgspec.json.decode(environ.get(VARIABLE, ""), type=Handover)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     if (found.pid, found.run) != (pid, run):
         return None

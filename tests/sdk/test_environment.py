@@ -6,10 +6,12 @@ import pytest
 
 from hoptui.sdk.process import (
     LONGEST_COMMAND,
+    VARIABLE,
     command_line,
     ranks,
     slurm_gpus,
     switched_off,
+    take_handover,
     versions,
     visible_devices,
 )
@@ -30,6 +32,7 @@ def test_ranks() -> None:
     assert ranks({"RANK": "3", "WORLD_SIZE": "8"}) == (3, 8)
     assert ranks({}) == (0, 1)
     assert ranks({"RANK": "three"}) == (0, 1)
+    assert ranks({"RANK": "0", "WORLD_SIZE": "9" * 20}) == (0, 1)
 
 
 def test_visible_devices_are_passed_on_as_they_are() -> None:
@@ -42,6 +45,16 @@ def test_slurm_says_the_gpus_of_the_step_before_those_of_the_job() -> None:
     assert slurm_gpus({"SLURM_JOB_GPUS": "0,1,2,3"}) == "0,1,2,3"
     assert slurm_gpus({"SLURM_JOB_GPUS": "0,1,2,3", "SLURM_STEP_GPUS": "2"}) == "2"
     assert slurm_gpus({"SLURM_STEP_GPUS": ""}) == ""
+
+
+def test_variables_that_are_not_utf_8_can_be_sent() -> None:
+    """Python shows such bytes as lone surrogates, which no message can carry."""
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "0,\udcff"}) == "0,?"
+    assert slurm_gpus({"SLURM_STEP_GPUS": "\udcff"}) == "?"
+
+
+def test_a_handover_that_is_not_utf_8_is_none() -> None:
+    assert take_handover({VARIABLE: "\udcff"}, 1, "r") is None
 
 
 def test_a_command_line_is_whole_or_says_that_it_is_not() -> None:
