@@ -246,7 +246,7 @@ def open_for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
     Raises:
         RecordingError: it cannot be opened, or another writer has it.
     """
-    with errors_named(path):
+    with damage_named(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -296,7 +296,7 @@ def open_for_reading(path: Path, *, still: bool = False) -> sqlite3.Connection:
 
     `still` promises that no process writes it and that it has no log. Then SQLite creates no files beside it.
     """
-    with errors_named(path):
+    with damage_named(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if path.exists() and not path.is_file():
@@ -308,7 +308,9 @@ def open_for_reading(path: Path, *, still: bool = False) -> sqlite3.Connection:
         except sqlite3.OperationalError as error:
             # A reader of a WAL file has to create its -shm. In a read-only directory, a file that was closed
             # properly (no -wal beside it) can still be opened as immutable.
-            forbidden = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+            # An error of Python's module, such as a text that is not UTF-8, has no code.
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            forbidden = code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
             if not forbidden or path.with_name(f"{path.name}-wal").exists():
                 raise
             db, schema = _reader(path, "immutable=1")

@@ -22,6 +22,8 @@ MOST_RECORD_BYTES = 16 << 20
 MOST_ROWS = 8192
 """Of an arrival or a block. The writer makes less than 1024."""
 MOST_NAMES = 1 << 16
+MOST_LEVEL = 16
+"""Of a block. Each level has 32 times fewer entries, so no recording has as many."""
 MOST_RAW_BYTES = 128 << 20
 """Of an arrival or a block without compression."""
 MOST_STATEMENT_S = 1.0

@@ -171,7 +171,8 @@ class Tables:
         call.
         """
         for source in sorted(self._grown):
-            top = self._number("SELECT max(level) FROM blocks WHERE source = ?", source) or 0
+            levels = "SELECT max(level) FROM blocks WHERE source = ? AND level < ?"
+            top = self._number(levels, source, limits.MOST_LEVEL) or 0
             for level in range(top + 1):
                 found = self._uncovered(source, level)
                 if len(found) >= FACTOR:
@@ -418,6 +419,8 @@ class Tables:
 
 def _piece(row: tuple[Any, ...]) -> Piece:
     piece = Piece(*row)
+    if type(piece.level) is not int or not ARRIVED <= piece.level <= limits.MOST_LEVEL:
+        raise ValueError(f"a block of level {piece.level!r:.40}")
     limits.stamp(piece.t0)
     limits.stamp(piece.t1)
     limits.count(piece.rows)

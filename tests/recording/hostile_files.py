@@ -60,6 +60,17 @@ def run_json(old: bytes, new: bytes) -> Change:
     return change
 
 
+def schema(text: str) -> Change:
+    """Another definition of the table `meta`. Lone surrogates are bytes that are not UTF-8."""
+
+    def change(db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA writable_schema = ON")
+        raw = text.encode(errors="surrogateescape")
+        db.execute("UPDATE sqlite_master SET sql = CAST(? AS TEXT) WHERE name = 'meta'", (raw,))
+
+    return change
+
+
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
 ARRIVAL = "i AS id, 'x' AS source, i AS t0, i AS t1, 1 AS rows, 'x' AS names, x'00' AS body"
 HOSTILE: dict[str, Change] = {
@@ -78,6 +89,9 @@ HOSTILE: dict[str, Change] = {
     "t_text": sql("UPDATE arrivals SET t0 = 'x', t1 = 'y'"),
     "t_float": sql("UPDATE blocks SET t0 = 0.5, t1 = 1e300"),
     "t_huge": sql("UPDATE blocks SET t1 = 9223372036854775807"),
+    "block_level": sql("UPDATE blocks SET level = level + 1000"),
+    "block_level_huge": sql("UPDATE blocks SET level = 9223372036854775807"),
+    "block_level_text": sql("UPDATE blocks SET level = 'x'"),
     "rows_negative": sql("UPDATE arrivals SET rows = -1"),
     "source_blob": sql("UPDATE arrivals SET source = x'ff'"),
     "names_int": sql("UPDATE arrivals SET names = 7"),
@@ -96,6 +110,8 @@ HOSTILE: dict[str, Change] = {
     "extra_view": sql(f"CREATE VIEW more AS {ENDLESS} i FROM n"),
     "extra_index": sql("CREATE INDEX more ON events (json_extract(record, '$.x'))"),
     "no_table": sql("DROP TABLE commands"),
+    "schema_bytes": schema("CREATE TABLE meta (key TEXT PRIMARY KEY, value \udcff)"),
+    "schema_name": schema("CREATE TABLE \udcff (key TEXT PRIMARY KEY, value BLOB)"),
 }  # fmt: skip
 
 

@@ -13,11 +13,12 @@ import pytest
 
 from hoptui.client.replay import Replay
 from hoptui.daemon.recordings import History, RetentionLimits
+from hoptui.domain.columns import pack
 from hoptui.model import report
 from hoptui.node.addresses import Addresses
-from hoptui.recording import Recording, RecordingError, library, limits
+from hoptui.recording import Recording, RecordingError, library, limits, tables
 from hoptui.recording.ingest import Boot
-from tests.model.recorded_run import write
+from tests.model.recorded_run import BOOT, at, write
 from tests.recording import hostile_files
 from tests.recording.hostile_files import HOSTILE
 
@@ -26,7 +27,8 @@ MOST_MEMORY = 100 << 20
 OF_THE_RUN = {"meta_deep", "meta_null_bytes", "node_int", "run_epoch", "run_wall"}
 """What only a reader of the run or the node notices."""
 OF_SOME_ROWS = {
-    "block_bomb", "block_rows", "block_text", "body_bomb", "body_text", "names_int", "names_twice",
+    "block_bomb", "block_level", "block_level_huge", "block_level_text", "block_rows", "block_text",
+    "body_bomb", "body_text", "names_int", "names_twice",
     "rows_negative",
 }  # fmt: skip
 """What only a reader of these rows notices."""
@@ -76,13 +78,26 @@ def test_a_hostile_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
         History(Addresses(tmp_path, tmp_path), RetentionLimits()).restore()
 
 
-@pytest.mark.parametrize("name", ["trigger", "meta_other", "extra_index", "no_table"])
+@pytest.mark.parametrize(
+    "name", ["trigger", "meta_other", "extra_index", "no_table", "schema_bytes", "schema_name"]
+)
 @pytest.mark.guarantee("hostile-writer")
 def test_a_writer_does_not_touch_a_file_with_another_schema(name: str, tmp_path: Path) -> None:
     path = hostile_files.make(tmp_path / "rec01.hoptui", name)
     before = path.read_bytes()
     refused(lambda: Recording.create(path))
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["block_level", "block_level_huge", "block_level_text"])
+def test_a_writer_goes_on_below_blocks_of_a_level_that_none_has(name: str, tmp_path: Path) -> None:
+    path = hostile_files.make(tmp_path / "rec01.hoptui", name)
+    rows = pack("gpu/GPU-0", [(at(700 + i), -1, {"busy": 1.0}) for i in range(tables.ROWS)])
+    with bounded(), Recording.create(path, boot=BOOT) as recording:
+        recording.append(rows)
+        recording.flush()
+        assert recording.refused == 0
+        assert recording.last_t("gpu/GPU-0") == rows.times()[-1]
 
 
 @pytest.mark.guarantee("endless-statement")
