@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -12,7 +15,13 @@ from hypothesis import strategies as st
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.model.recorded import pages
-from hoptui.model.recorded.store import RAW_ROWS, RecordedStore, older_commands, recorded_commands
+from hoptui.model.recorded.store import (
+    RAW_ROWS,
+    RecordedSeries,
+    RecordedStore,
+    older_commands,
+    recorded_commands,
+)
 from hoptui.model.series import SeriesWindow, bucketed
 from hoptui.model.store import Store
 from hoptui.node.addresses import addresses
@@ -55,6 +64,28 @@ def known(rows: Columns, name: str, t0: int, t1: int) -> tuple[list[int], list[f
     """The values of a metric between two stamps, by looking at each row."""
     found = [(t, row[name]) for t, _, row in rows.rows() if t0 <= t <= t1 and name in row]
     return [t for t, _ in found], [value for _, value in found]
+
+
+@pytest.mark.parametrize(("gap_s", "claimed"), [(90 * 86400, None), (1 << 32, None), (1 << 32, 1 << 52)])
+def test_a_long_gap_without_rows_is_looked_through_soon(
+    gap_s: int, claimed: int | None, tmp_path: Path
+) -> None:
+    """A run that went on after months, made-up stamps, and so many made-up rows that pages are short."""
+    rows = [pack(SOURCE, [(at(i + late), i, {"x": 1.0}) for i in range(9)]) for late in (0, gap_s)]
+    file = write(tmp_path / f"{ID}.hoptui", rows=rows, commands=(), events=())
+    if claimed is not None:
+        with closing(sqlite3.connect(file)) as db, db:
+            db.execute("UPDATE arrivals SET rows = ?", (claimed,))
+    with Recording.open(file) as recording:
+        store = RecordedStore(recording)
+        began = time.thread_time()
+        for position in (at(gap_s // 2), at(gap_s + 9)):
+            store.seek(position)
+            store.latest(SOURCE)
+            series = RecordedSeries(store, SOURCE, "x")
+            series.window(*store.span, 20)
+            assert (series.last, series.last_t) != (1.0, 0) or claimed is not None
+        assert time.thread_time() - began < 2.0
 
 
 def test_both_stores_answer_the_same_questions(store: RecordedStore) -> None:

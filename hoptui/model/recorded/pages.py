@@ -28,6 +28,8 @@ from hoptui.recording.pyramid import FACTOR as GROUP
 
 PAGE_ROWS = 1024
 SHORTEST_NS, LONGEST_NS = 10**9, 600 * 10**9
+MOST_PAGES = 4096
+"""Of a source. A gap without rows is looked through page by page, so a long recording has longer pages."""
 TILE = 32
 MOST_PAGE_BYTES = 48 << 20
 MOST_TILE_BYTES = 8 << 20
@@ -63,7 +65,9 @@ class Pages:
 
     def length(self, source: str) -> int:
         """Return the time that a page of a source covers, in ns."""
-        return min(max(int(PAGE_ROWS * self._spacing(source)), SHORTEST_NS), LONGEST_NS)
+        first, last, _ = self.sources[source]
+        usual = min(max(int(PAGE_ROWS * self._spacing(source)), SHORTEST_NS), LONGEST_NS)
+        return max(usual, (last - first) // MOST_PAGES)
 
     def rows_in(self, source: str, span: int) -> float:
         """Return the approximate number of rows of a source in `span` ns, including deleted ones."""
