@@ -314,12 +314,13 @@ def _keys(written: _Written | None, problems: list[str]) -> dict[str, KeyBinding
                     found[action] = KeyBinding(keys, where)
                 else:
                     problems.append(
-                        f'{where}: the keys of {action} are a text such as "f5,p", not {_shown(keys)}'
+                        f'{where}: the keys of {_name(action)} are a text such as "f5,p", not {_shown(keys)}'
                     )
         elif name == KEYS:
             problems.append(f"{written.place(name)}: {KEYS} is a table: [{KEYS}]")
         elif name not in (known := [s.name for s in SETTINGS]):
-            problems.append(f"{written.place(name)}: there is no setting {name}{near(name, [*known, KEYS])}")
+            like = near(name, [*known, KEYS])
+            problems.append(f"{written.place(name)}: there is no setting {_name(name)}{like}")
     return found
 
 
@@ -357,6 +358,11 @@ def _flat(table: dict[str, Any], before: str = "") -> Iterator[tuple[str, object
 
 def _consequence(setting: Setting) -> str:
     return UNTIL_FIXED if setting.name == READ_ONLY else ""
+
+
+def _name(written: str) -> str:
+    """Return a name of a TOML file for display. In quotes it may hold anything."""
+    return numbers.clean(written, 60)
 
 
 def _shown(value: object) -> str:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from textual.binding import Binding, BindingsMap, BindingType
 from textual.keys import KEY_ALIASES, REPLACED_KEYS, Keys, key_to_character
 
+from hoptui.presentation import numbers
 from hoptui.settings import KeyBinding, near
 
 Scope = Literal[
@@ -382,7 +383,7 @@ def _checked(name: str, wish: str) -> str:
     """
     action = _BY_ID.get(name)
     if action is None:
-        raise ValueError(f"there is no action {name}{near(name, list(_BY_ID))}")
+        raise ValueError(f"there is no action {numbers.clean(name, 60)}{near(name, list(_BY_ID))}")
     if not wish.strip():
         if name in NEEDED:
             raise ValueError(f"{name} needs a key")
@@ -406,8 +407,9 @@ def _key(typed: str) -> str:
     *modifiers, base = key.split("+")
     known = base in _NAMED or key in _NAMED or character(base)
     if not known or not _MODIFIERS.issuperset(modifiers):
+        shown = numbers.clean(typed, 40)
         raise ValueError(
-            f'there is no key "{typed}" (keys are called like: p, ?, f5, ctrl+x, shift+left, space)'
+            f'there is no key "{shown}" (keys are called like: p, ?, f5, ctrl+x, shift+left, space)'
         )
     return _SAME.get(key, key)
 

@@ -90,6 +90,12 @@ def test_what_is_wrong_is_one_line_with_its_place_and_the_rest_holds(tmp_path: P
     golden(text, normalize={re.escape(str(tmp_path)): "~"})
 
 
+def test_a_name_in_quotes_may_hold_anything_and_its_problem_is_one_line(tmp_path: Path) -> None:
+    found = read(tmp_path, '"a\\nb" = 1\n[keys]\n"run\\r.pause" = 7')
+    assert len(found.problems) == 2
+    assert all(problem.isprintable() for problem in found.problems)
+
+
 def test_a_wrong_variable_is_told_and_the_file_holds(tmp_path: Path, golden: Golden) -> None:
     found = read(tmp_path, "ascii = true", HOPTUI_ASCII="perhaps", HOPTUI_MOUSE="off")
     (problem,) = found.problems

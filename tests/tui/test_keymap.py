@@ -55,6 +55,14 @@ def test_keys_may_be_called_as_people_write_them(wish: str, keys: str) -> None:
     assert (granted["run.pause"], problems) == (keys, [])
 
 
+def test_names_that_a_terminal_would_obey_are_refused_in_one_line() -> None:
+    _, problems = settle(
+        {"run\r\n.pause": KeyBinding("p", "here"), "run.pause": KeyBinding("\n\x1b", "here")}
+    )
+    assert len(problems) == 2
+    assert all(problem.isprintable() for problem in problems)
+
+
 def test_what_makes_no_sense_is_refused_in_one_line(golden: Golden) -> None:
     shown = {}
     for name, key in (
