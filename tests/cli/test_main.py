@@ -127,6 +127,12 @@ def test_an_error_of_a_command_that_prints_json_is_json_too(
     assert ended.err == f"hoptui: {told['error']}\n"
 
 
+def test_an_argument_that_is_not_utf_8_is_quoted_in_json(hoptui: Hoptui) -> None:
+    ended = hoptui("ls", "-\udcad", "--json")
+    assert (ended.code, ended.json["code"]) == (2, 2)
+    assert "hoptui ls has no option -?" in ended.json["error"]
+
+
 def test_a_terminal_without_utf_8_gets_ascii(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Through a file descriptor, because Python picks the encoding of the stream."""
     command = "from hoptui.cli.support.terminal import say; say('grad_accum 4 → 8  ● live\\x1b[2J')"

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 OK = 0
 REJECTED = 1
@@ -46,12 +46,27 @@ def warn(text: str) -> None:
 
 
 def dump(value: object) -> None:
-    """Print a JSON value as one line on stdout; unknown numbers (NaN) become null."""
+    """Print a JSON value as one line on stdout; unknown numbers (NaN) become null.
+
+    Characters that are not Unicode, as in a path that is not UTF-8, become `?`.
+    """
     import msgspec
 
     from hoptui.presentation.numbers import escaped
 
-    _print(escaped(msgspec.json.encode(value).decode()))
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_as_unicode(msgspec.to_builtins(value)))
+    _print(escaped(encoded.decode()))
+
+
+def _as_unicode(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_as_unicode(key): _as_unicode(item) for key, item in value.items()}
+    return [_as_unicode(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def emit(line: str) -> None:
