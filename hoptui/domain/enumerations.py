@@ -6,6 +6,7 @@ A newer peer, or the recording of one, may have a value that this version does n
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
@@ -16,6 +17,8 @@ T = TypeVar("T")
 V = TypeVar("V")
 PREFIX = "unknown: "
 LONGEST = 60
+_fields = functools.cache(msgspec.structs.fields)
+"""Evaluates annotations, which takes half a millisecond for a message."""
 
 
 def unknown(value: str) -> bool:
@@ -90,7 +93,7 @@ def _struct(raw: Any, kind: type[msgspec.Struct]) -> msgspec.Struct:
     if not isinstance(raw, dict):
         raise msgspec.ValidationError(f"Expected `object`, got `{type(raw).__name__}`")
     given = {}
-    for field in msgspec.structs.fields(kind):
+    for field in _fields(kind):
         if field.encode_name in raw:
             given[field.name] = _converted(raw[field.encode_name], field.type)
         elif field.required:
