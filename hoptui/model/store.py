@@ -16,10 +16,12 @@ import msgspec
 
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuProcess
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS, Closeups, TileRequest, iterations
 from hoptui.model.series import Series
 from hoptui.protocol.messages import (
+    FATE_UNKNOWN,
     FINAL,
     Buckets,
     Command,
@@ -244,11 +246,17 @@ class Store:
             self._put(*records)
 
     def expire(self, command_id: str, reason: str) -> None:
-        """Mark a command of this viewer as expired, because no answer came."""
+        """End a command of this viewer, because no answer came. It is unknown if a daemon has had it."""
         record = self.commands.get(command_id)
-        if record is not None and record.stage not in FINAL:
-            expired = msgspec.structs.replace(record, stage="expired", reason=reason, settled=self.now())
-            self.apply_records((expired,))
+        if record is None or record.stage in FINAL:
+            return
+        ended = msgspec.structs.replace(record, stage="expired", reason=reason, settled=self.now())
+        if record.seq or record.stage != "sent":
+            why = fact(FATE_UNKNOWN, why=fact("no_answer"))
+            ended = msgspec.structs.replace(
+                ended, stage="voided", code=why.code, fields=why.fields, reason=""
+            )
+        self.apply_records((ended,))
 
     def apply_tuned(self, tuned: Tuned) -> None:
         """Process the answer to a Tune of this viewer. `tuned` is by run, with the reason if it was
@@ -340,11 +348,11 @@ def _news(known: CommandRecord | None, record: CommandRecord) -> bool:
     """Return whether a record replaces the known one.
 
     A daemon that restores a recording may know an earlier stage until the run reports again. The end of a
-    command stays, unless this viewer alone has given it up.
+    command stays, unless it is unknown or this viewer alone has given it up.
     """
     if known is None or known.stage not in FINAL or record.stage in FINAL:
         return known != record
-    return known.stage == "expired" and not known.code
+    return known.code == FATE_UNKNOWN or (known.stage == "expired" and not known.code)
 
 
 def _has_steps(source: str) -> bool:

@@ -170,6 +170,18 @@ def test_an_own_command_is_shown_from_the_moment_it_is_sent() -> None:
     assert store.commands["c1"] == expired
 
 
+def test_a_command_that_a_daemon_has_had_is_unknown_while_no_daemon_answers() -> None:
+    store = Store()
+    store.sent(make_command())
+    scheduled = structs.replace(store.commands["c1"], stage="scheduled")
+    store.apply_records((scheduled,))
+    store.expire("c1", "nobody answered")
+    record = store.commands["c1"]
+    assert (record.stage, record.code) == ("voided", "fate_unknown")
+    store.apply_records((scheduled,))
+    assert store.commands["c1"].stage == "scheduled", "the next daemon knows more"
+
+
 def test_the_daemons_record_replaces_ours() -> None:
     store = Store()
     store.sent(make_command())

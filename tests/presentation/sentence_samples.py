@@ -115,6 +115,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "held_by_person": {"knob": "lr"},
     "later_command": {"by": "the tuner"},
     "no_boundary": {"ttl_s": 600.0},
+    "no_answer": {},
     "no_daemon": {"waited_s": 31.4},
     "run_ended": {"reason": "killed"},
     "run_restarted": {"restart": 2},
