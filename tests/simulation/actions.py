@@ -174,6 +174,49 @@ def _kill_daemon_at(node: Node, number: float) -> None:
         daemon.dies_at = daemon.operations + 1 + int(number * 60)
 
 
+def _crash(node: Node, number: float) -> None:
+    """The daemon dies within moments of commands, and the clock of the node goes back."""
+    _burst(node, number)
+
+    def crash() -> None:
+        node.kernel.wall_offset_ns -= int(60e9 * number)
+        _kill_daemon(node, number)
+
+    _soon(node, 2.0 * (7 * number % 1.0), crash)
+
+
+def _last_change(node: Node, number: float) -> None:
+    """The daemon dies within moments of commands, and their run ends before another daemon is there."""
+    _set(node, number, 3)
+
+    def crash() -> None:
+        _kill_daemon(node, number)
+        _finish(node, number)
+
+    _soon(node, number, crash)
+
+
+def _logout(node: Node, number: float) -> None:
+    """A session ends after commands to a suspended run: its dashboards and the daemon die."""
+    _stop("run")(node, number)
+    _set(node, number, 2)
+
+    def end() -> None:
+        for viewer in node.viewers:
+            if viewer.process.alive:
+                viewer.process.kill()
+        _kill_daemon(node, number)
+        node.view(f"viewer{len(node.viewers)}")
+
+    _soon(node, 4.0 * number, end)
+
+
+def _soon(node: Node, seconds: float, call: Callable[[], object]) -> None:
+    """Call this later, if the faults are not over by then."""
+    node.disturb(seconds + 20.0)
+    node.kernel.after(seconds, lambda: None if node.settling else call())
+
+
 def _stop(choose: str) -> Callable[[Node, float], None]:
     def stop(node: Node, number: float) -> None:
         seconds = 0.2 + 50 * number**3
@@ -300,6 +343,9 @@ ACTIONS: dict[str, Callable[[Node, float], None]] = {
     "kill rank": _kill_rank,
     "kill daemon": _kill_daemon,
     "kill daemon at": _kill_daemon_at,
+    "crash": _crash,
+    "last change": _last_change,
+    "logout": _logout,
     "stop daemon": _stop("daemon"),
     "stop run": _stop("run"),
     "stop viewer": _stop("viewer"),

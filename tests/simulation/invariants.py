@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
+from hoptui.daemon.state.command_log import REPEATED_S
 from hoptui.domain.facts import nested
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord, NodeState
 from hoptui.recording import Recording, RecordingError
@@ -168,12 +169,19 @@ def person_beats_tuner(node: Node) -> Iterator[str]:
 
 
 def in_time(node: Node) -> Iterator[str]:
-    """A command with a time to live is not applied long after it."""
+    """A command is not applied long after its time to live, nor read long after it was given up."""
+    records = _audited(node)
     for given in node.truth.given.values():
         for _, setting in _calls(node, given) if given.verb == "set" else ():
             late_s = setting.at_s - given.at_s - given.ttl_s
             if late_s > 2.0 and node.truth.calm(given.at_s - 1.0, setting.at_s):
                 yield f"{given.value} was applied {late_s:.1f} s too late"
+        record = records.get(given.id)
+        if record is None or record.stage in ("expired", "rejected"):
+            continue
+        read_s = (record.t - node.kernel.began_ns) / 1e9
+        if read_s - given.at_s > REPEATED_S + 1.0 and not node.truth.daemon_died(given.at_s, read_s):
+            yield f"{given.verb} {given.value} was read {read_s - given.at_s:.1f} s after it was given"
 
 
 def at_most_once(node: Node) -> Iterator[str]:
@@ -194,7 +202,7 @@ def stages_forward(node: Node) -> Iterator[str]:
     for viewer in node.viewers:
         for records in viewer.shown.values():
             for before, after in pairwise(records):
-                gave_up = before.stage == "expired" and not before.seq
+                gave_up = before.stage == "expired" and not before.code
                 undone = (before.stage, after.stage) == ("applied", "reverted")
                 learned = before.code == FATE_UNKNOWN
                 lost = after.code == FATE_UNKNOWN and node.truth.daemon_died()

@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from hoptui.client import conversation
+from hoptui.client import conversation, session
 from hoptui.daemon import archive, recordings, server, sockets
 from hoptui.daemon.handlers import pages, runs, viewers
 from hoptui.daemon.state import command_log, commit_barrier, registry, row_buffers
 from hoptui.protocol.messages import FINAL
 from hoptui.recording import recording
 from hoptui.sdk import command_execution, command_inbox, daemon_link, iteration, knobs, ranks, shared_state
-from tests.simulation.scenario import run_seed
+from tests.simulation.scenario import execute, plan_of
 
 MOST_SEEDS = 2000
 Patch = tuple[Any, str, Any]
@@ -37,6 +37,8 @@ class Planted(NamedTuple):
 
     name: str
     patches: Callable[[], list[Patch]]
+    needs: frozenset[str]
+    """Actions without which it does nothing. Plans that lack one are skipped."""
 
 
 class Found(NamedTuple):
@@ -44,7 +46,6 @@ class Found(NamedTuple):
 
     name: str
     seed: int | None
-    seeds: int
     violation: str
     seconds: float
 
@@ -65,11 +66,11 @@ def planted(defect: Planted) -> Iterator[None]:
 DEFECTS: list[Planted] = []
 
 
-def defect(name: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+def defect(name: str, *needs: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
     """Name the function that returns the patches of a defect."""
 
     def add(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
-        DEFECTS.append(Planted(name, patches))
+        DEFECTS.append(Planted(name, patches, frozenset(needs)))
         return patches
 
     return add
@@ -117,7 +118,7 @@ def _two_claims() -> list[Patch]:
     return [(command_inbox.DueCommand, "claim", lambda self: True)]
 
 
-@defect("an expired command is carried out")
+@defect("an expired command is carried out", "hurried")
 def _no_expiry() -> list[Patch]:
     take = command_inbox.CommandInbox.take_due
 
@@ -127,7 +128,7 @@ def _no_expiry() -> list[Patch]:
     return [(command_inbox.CommandInbox, "take_due", all_of_them)]
 
 
-@defect("only 64 outcomes are sent again")
+@defect("only 64 outcomes are sent again", "burst")
 def _few_outcomes() -> list[Patch]:
     unsettled = command_inbox.CommandInbox.unsettled
 
@@ -137,12 +138,7 @@ def _few_outcomes() -> list[Patch]:
     return [(command_inbox.CommandInbox, "unsettled", few)]
 
 
-@defect("an acknowledgement clears every outcome")
-def _acknowledges_all() -> list[Patch]:
-    return [(command_inbox.CommandInbox, "acknowledge", lambda self, stages: self.unacknowledged.clear())]
-
-
-@defect("a pause ends by the wall clock")
+@defect("a pause ends by the wall clock", "pause", "wall clock")
 def _wall_pause() -> list[Patch]:
     boundary = iteration.IterationBoundary
     over = boundary._lease_over
@@ -235,6 +231,24 @@ def _one_rank() -> list[Patch]:
 # the daemon -------------------------------------------------------------------------------------------------
 
 
+@defect("an outcome is acknowledged before it is written", "last change")
+def _early_acknowledgement() -> list[Patch]:
+    return [(server.Server, "_when_written", lambda self, run, call: call())]
+
+
+@defect("outcomes go to a new daemon once", "narrow", "kill daemon")
+def _once_anew() -> list[Patch]:
+    unsettled = command_inbox.CommandInbox.unsettled
+
+    def once(self: Any) -> Any:
+        found = unsettled(self)
+        for outcome in found:
+            self._commands.pop(outcome.id, None)
+        return found
+
+    return [(command_inbox.CommandInbox, "unsettled", once)]
+
+
 @defect("a lost wake-up of viewers")
 def _lost_wake_up() -> list[Patch]:
     def later(self: Any) -> None:
@@ -243,7 +257,7 @@ def _lost_wake_up() -> list[Patch]:
     return [(server.Server, "_changed", later), (viewers.ViewerDesk, "tell", _nothing)]
 
 
-@defect("a full socket of a run loses the command")
+@defect("a full socket of a run loses the command", "narrow")
 def _lost_command() -> list[Patch]:
     def once(self: Any, run: Any) -> None:
         for name, command in self._unsent.pop(run.id, {}).items():
@@ -284,7 +298,7 @@ def _no_restore() -> list[Patch]:
     return [(command_log.Book, "restore", _nothing)]
 
 
-@defect("numbers of records follow the wall clock")
+@defect("numbers of records follow the wall clock", "wall clock")
 def _wall_numbers() -> list[Patch]:
     def number(self: Any, wall: float) -> int:
         self._seq = int(_clock().time() * 1e6)
@@ -308,9 +322,29 @@ def _early_value() -> list[Patch]:
     return [(command_log.Book, "submit", eager), (registry.TrackedRun, "outcome", _nothing)]
 
 
-@defect("a tuner may change what a person has set")
+@defect("a tuner may change what a person has set", "tuner")
 def _tuner_wins() -> list[Patch]:
     return [(command_log.Book, "_hold", _nothing)]
+
+
+@defect("what a killed daemon did not pass on stays open", "logout")
+def _never_lost() -> list[Patch]:
+    return [(command_log.Book, "lose", lambda self, run, t: [])]
+
+
+@defect("a command that an earlier daemon may have passed on is rejected", "last change")
+def _not_repeated() -> list[Patch]:
+    submit = command_log.Book.submit
+
+    def fresh(self: Any, command: Any, *rest: Any) -> Any:
+        return submit(self, structs.replace(command, repeated=False), *rest)
+
+    return [(command_log.Book, "submit", fresh)]
+
+
+@defect("a command that was given up is carried out", "stop daemon")
+def _never_too_late() -> list[Patch]:
+    return [(command_log, "REPEATED_S", 1e9)]
 
 
 @defect("a restart does not raise the epoch")
@@ -323,7 +357,7 @@ def _same_epoch() -> list[Patch]:
     return [(registry, "_state", first)]
 
 
-@defect("the end of a process is not noticed")
+@defect("the end of a process is not noticed", "kill run")
 def _unnoticed_end() -> list[Patch]:
     return [(runs.Lives, "ended", _nothing), (runs.Lives, "bury", _nothing)]
 
@@ -347,15 +381,14 @@ def _no_lock() -> list[Patch]:
     return [(sockets.Lock, "_taken", anyway)]
 
 
-@defect("off by one in the pages of commands")
+@defect("off by one in the pages of commands", "burst")
 def _off_by_one() -> list[Patch]:
-    page = pages.commands
+    since = command_log.Book.since
 
-    def short(records: Any) -> Any:
-        found, more = page(records)
-        return (found[:-1], more) if len(found) > 3 else (found, more)
+    def later(self: Any, seq: int, run: str = "") -> Any:
+        return since(self, seq + 1 if seq else 0, run)
 
-    return [(pages, "commands", short)]
+    return [(command_log.Book, "since", later)]
 
 
 @defect("an endless page")
@@ -420,19 +453,30 @@ def _no_close() -> list[Patch]:
 # viewers ----------------------------------------------------------------------------------------------------
 
 
-@defect("a viewer keeps its version of the node for another daemon")
+@defect("a viewer takes the state of another daemon for an older one", "kill daemon")
 def _stale_version() -> list[Patch]:
-    welcomed = conversation.Conversation._welcomed
+    fetched = conversation.Conversation._fetched
 
-    def keep(self: Any, welcome: Any, now: float) -> None:
-        before = self._state
-        welcomed(self, welcome, now)
-        self._state = before or self._state
+    def newer(self: Any, delta: Any, now: float) -> None:
+        newest = self.__dict__.setdefault("_newest", 0)
+        self.__dict__["_newest"] = max(newest, delta.state)
+        fetched(self, structs.replace(delta, node=None) if delta.state < newest else delta, now)
 
-    return [(conversation.Conversation, "_welcomed", keep)]
+    return [(conversation.Conversation, "_fetched", newer)]
 
 
-@defect("a viewer keeps its cursors for another daemon")
+@defect("a viewer drops what its socket does not take", "narrow", "burst")
+def _dropped_frames() -> list[Patch]:
+    send = session.DaemonConnection.send
+
+    def careless(self: Any, *frames: bytes) -> None:
+        send(self, *frames)
+        self._unsent.clear()
+
+    return [(session.DaemonConnection, "send", careless)]
+
+
+@defect("a viewer keeps its cursors for another daemon", "crash")
 def _stale_cursors() -> list[Patch]:
     welcomed = conversation.Conversation._welcomed
 
@@ -455,12 +499,15 @@ def find(name: str, most: int = MOST_SEEDS, first: int = 0) -> Found:
     """Run seeds until one finds the defect, and holds without it."""
     wanted = next(each for each in DEFECTS if each.name == name)
     began = time.monotonic()
-    for i in range(most):
+    for seed in range(first, first + most):
+        plan = plan_of(seed)
+        if not wanted.needs <= {step.what for step in plan.steps}:
+            continue
         with planted(wanted):
-            violations = run_seed(first + i).violations
-        if violations and not run_seed(first + i).violations:
-            return Found(name, first + i, i + 1, violations[0], time.monotonic() - began)
-    return Found(name, None, most, "", time.monotonic() - began)
+            violations = execute(plan).violations
+        if violations and not execute(plan).violations:
+            return Found(name, seed, violations[0], time.monotonic() - began)
+    return Found(name, None, "", time.monotonic() - began)
 
 
 def main() -> int:
@@ -471,13 +518,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     options = parser.parse_args()
     names = [d.name for d in DEFECTS if not options.names or any(n in d.name for n in options.names)]
-    print("| planted defect | seeds | found as |\n|---|---|---|", flush=True)
+    print("| planted defect | found by seed | found as |\n|---|---|---|", flush=True)
     missed = 0
     with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
         for found in pool.imap_unordered(_Search(options.most), names):
             missed += found.seed is None
             told = found.violation.partition(":")[0] if found.seed is not None else "not found"
-            print(f"| {found.name} | {found.seeds} | `{told}` |", flush=True)
+            print(f"| {found.name} | {found.seed} | `{told}` |", flush=True)
     print(f"\n{len(names) - missed} of {len(names)} found")
     return int(bool(missed))
 
