@@ -147,7 +147,7 @@ class Packed:
             return array("d", [math.nan if form.value is None else form.value]) * self._rows
         if isinstance(form, Bits):
             bits = self._interleaved(self._first[i], form.planes)
-            return array("d", array("f", bits)) if form.planes == 4 else array("d", bits)
+            return array("d", array("f", bits).tolist() if form.planes == 4 else bits)
         numbers = self._whole(form, self._first[i])
         if not form.gaps:
             scale = 10**form.digits
