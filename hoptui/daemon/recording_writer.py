@@ -99,9 +99,10 @@ class RecordingWriter:
         """Count rows, events or commands that were lost before they came here."""
         self._lost += count
 
-    def flush(self, most_bytes: int) -> bool:
+    def flush(self, most_bytes: int, *, summarise: bool = True) -> bool:
         """Open the file if it is not, write what waits, and keep the file within `most_bytes`.
 
+        `summarise` is that of `Recording.flush`.
         Returns whether all is written. If not, `problem` gives the reason, and the rest waits.
         """
         try:
@@ -109,7 +110,7 @@ class RecordingWriter:
             problem = self._pass_on(recording)
             recording.lose(self._lost + self._waiting.dropped)
             self._lost = self._waiting.dropped = 0
-            wrote = recording.flush()
+            wrote = recording.flush(summarise=summarise)
             self._look_for(recording)
             if wrote and recording.used_bytes > most_bytes:
                 recording.thin(most_bytes)

@@ -78,6 +78,8 @@ RESTORE_YOUNGER_S = 24 * 3600
 MOST_POINTS = 4096
 NEWEST_S = 600.0
 """The newest row of a run is searched in this time before its end."""
+SUMMARISED = 8
+"""How many recordings summarise rows in one flush. Runs that began together become due together."""
 
 
 @dataclass
@@ -123,6 +125,7 @@ class History:
         self._unrecorded: dict[str, tuple[int, str]] = {}  # by run: what its file does not count, in words
         self._clock = RetentionClock(where.state)
         self._aside: dict[Path, str] = {}
+        self._turn = 0  # number of the recording that summarises rows next
         self.flushed: dict[str, int] = {}
 
     @property
@@ -227,18 +230,24 @@ class History:
             self._open[run].lose(counts[run])
 
     def flush(self) -> None:
-        """Write waiting data to disk, and keep each recording within its limit."""
-        for run, writer in list(self._open.items()):
-            if self._flush(writer) and writer.ended:
+        """Write waiting data to disk, and keep each recording within its limit.
+
+        Some of the recordings also summarise older rows. The next flush continues with others.
+        """
+        found = list(self._open.items())
+        for number, (run, writer) in enumerate(found):
+            in_turn = (number - self._turn) % len(found) < SUMMARISED
+            if self._flush(writer, summarise=in_turn) and writer.ended:
                 self.close(run)
+        self._turn = (self._turn + SUMMARISED) % max(1, len(found))
 
     def keep(self, run: str) -> None:
         """Write waiting data of one run to disk."""
         for writer in self._of((run,)):
             self._flush(writer)
 
-    def _flush(self, writer: RecordingWriter) -> bool:
-        written = writer.flush(self._limits.run_bytes)
+    def _flush(self, writer: RecordingWriter, *, summarise: bool = False) -> bool:
+        written = writer.flush(self._limits.run_bytes, summarise=summarise)
         if numbers := writer.take_reported():
             self._written(writer.run, numbers)
         if written and writer.recording is not None:

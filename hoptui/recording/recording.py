@@ -147,8 +147,10 @@ class Recording:
         self._check_writable()
         self._pending.remembered[key] = value
 
-    def flush(self) -> bool:
+    def flush(self, *, summarise: bool = True) -> bool:
         """Write all waiting data to the file, in one transaction. Return whether there was any.
+
+        With `summarise`, a block of the pyramid is made if one is due, which takes a tenth of a second.
 
         Raises:
             RecordingError: the disk is full or failing; the data still waits.
@@ -160,7 +162,8 @@ class Recording:
                 with transaction(self._db):
                     for source, columns in self._pending.sources():
                         self._tables.add(source, columns)
-                    self._tables.raise_one()
+                    if summarise:
+                        self._tables.raise_one()
                     self._records.add_events(self._pending.events.values())
                     self._records.add_commands(self._pending.commands.values())
                     self._records.remember(self._pending.remembered)

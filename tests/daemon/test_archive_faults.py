@@ -155,7 +155,7 @@ def test_the_problem_of_one_run_is_not_cleared_by_another(tmp_path: Path) -> Non
     history.remember(KNOWN, NODE)
     history.append(("r",), [rows(1, 3)])
 
-    def full() -> bool:
+    def full(*, summarise: bool = True) -> bool:
         raise RecordingError("the disk is full")
 
     recording = history._open["r"].recording

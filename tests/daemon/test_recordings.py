@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.archive import REFUSED_SHOWN_S, Archive
-from hoptui.daemon.recordings import History, RetentionLimits, limits, refused
+from hoptui.daemon.recordings import SUMMARISED, History, RetentionLimits, limits, refused
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.pacing import Timings
@@ -21,6 +21,7 @@ from hoptui.protocol.messages import Buckets, CommandRecord, NodeState, Query, R
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.ingest import this_boot
 from hoptui.recording.library import RUN, KnownRun, decode_node
+from hoptui.recording.tables import Tables
 from tests.conftest import until
 
 S = 1_000_000_000
@@ -181,6 +182,26 @@ def test_an_archive_removes_nothing_before_live_runs_can_have_returned(tmp_path:
         assert live.exists()
     finally:
         archive.close(10.0)
+
+
+def test_recordings_take_turns_to_summarise_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 runs that began together would keep the thread for seconds."""
+    asked: list[Path] = []
+    monkeypatch.setattr(Tables, "raise_one", lambda tables: asked.append(tables._path))
+    history = make(tmp_path)
+    runs = [f"r{number}" for number in range(20)]
+    for run in runs:
+        history.remember(structs.replace(KNOWN, state=structs.replace(STATE, run=run)), NODE)
+    found: list[set[Path]] = []
+    for turn in range(3):
+        history.append(runs, [rows(1 + turn, 1)])
+        asked.clear()
+        history.flush()
+        found.append(set(asked))
+    for run in runs:
+        history.close(run)
+    assert [len(paths) for paths in found] == 3 * [SUMMARISED]
+    assert len(set.union(*found)) == len(runs)
 
 
 @pytest.mark.guarantee("change-written")

@@ -417,9 +417,9 @@ def _shown_early() -> list[Patch]:
 def _forgotten_write() -> list[Patch]:
     flush = recording.Recording.flush
 
-    def careless(self: Any) -> None:
+    def careless(self: Any, *, summarise: bool = True) -> bool:
         try:
-            flush(self)
+            return flush(self, summarise=summarise)
         finally:
             self._pending.clear()
 
