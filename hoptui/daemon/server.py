@@ -43,6 +43,8 @@ log = logging.getLogger("hoptui.daemon")
 UNWATCHED_HZ, HOST_HZ = 1.0, 1.0
 FORWARD_AGAIN_S = 0.02
 """How soon a command that a run did not accept is sent again."""
+RETIRE_S = 0.5
+"""How long a daemon that is stopped tries to tell that to runs that do not read."""
 BURST = 64
 """Messages taken from one socket before it is the others' turn."""
 
@@ -194,7 +196,7 @@ class Server:
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)
             while self._finished:
-                self._to_viewer(*self._finished.popleft())
+                self._viewer_desk.reply(*self._finished.popleft())
             while self._written:
                 self._run_desk.written(*self._written.popleft())
         for pipe, sampler in list(self._pipes.items()):
@@ -449,7 +451,9 @@ class Server:
 
     def _shutdown(self) -> None:
         log.info("stopped by a viewer")
-        self._run_desk.retire()
+        until = time.monotonic() + RETIRE_S
+        while not self._run_desk.retire() and time.monotonic() < until:
+            time.sleep(FORWARD_AGAIN_S)
         self._end()
 
     def _end(self) -> None:

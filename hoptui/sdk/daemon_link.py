@@ -162,6 +162,8 @@ TELL_S = 0.7
 """How long the end of a run waits for the daemon to take the outcomes of its commands."""
 READABLE = 1
 """`zmq.POLLIN` as a plain number: pyzmq's flag makes an enumeration member for each `&`."""
+LAST_S = 0.2
+"""How much longer it waits for room for notes, rows and the goodbye."""
 DESCRIPTORS = 32
 """File descriptors that must be free. A zmq context with one socket takes eight of them."""
 
@@ -325,9 +327,9 @@ class DaemonLink:
                 self._ensure_daemon(where, now)
         if not self._welcomed:
             return
-        if state.declarations.revision != self._revision:
-            self._revision = state.declarations.revision
-            self._send(sock, zmq, self._declare())
+        revision = state.declarations.revision
+        if revision != self._revision and self._send(sock, zmq, self._declare()):
+            self._revision = revision
         while state.notes and self._send(sock, zmq, state.notes[0]):
             state.notes.popleft()
         self._send_rows(sock, zmq)
@@ -535,16 +537,29 @@ class DaemonLink:
     def _farewell(self, sock: Any, zmq: Any) -> None:
         self._collect()
         if self._greeted:  # the welcome may be in flight, and the daemon reads what follows a hello
-            told = self._tell_all(sock, zmq)
-            while self._state.notes and self._send(sock, zmq, self._state.notes[0]):
+            until = time.monotonic() + TELL_S
+            told = self._tell_all(sock, zmq, until)
+            until += LAST_S
+            while self._state.notes and self._send_until(sock, zmq, self._state.notes[0], until):
                 self._state.notes.popleft()
-            self._send_rows(sock, zmq)
+            while (batch := self._buffer.batch()) and self._send_until(
+                sock, zmq, messages.Rows(parts=batch), until
+            ):
+                self._buffer.sent(batch)
             if self._buffer.dropped:  # the last pulse may be older than the last loss
-                self._send(sock, zmq, self._pulse(time.monotonic()))
+                self._send_until(sock, zmq, self._pulse(time.monotonic()), until)
             if self._bye is not None:
-                self._send(sock, zmq, structs.replace(self._bye, told=told))
+                self._send_until(sock, zmq, structs.replace(self._bye, told=told), until)
 
-    def _tell_all(self, sock: Any, zmq: Any) -> bool:
+    def _send_until(self, sock: Any, zmq: Any, message: messages.FromRun, until: float) -> bool:
+        """Send a message, and wait for room until `until` (monotonic seconds). False if there was none."""
+        while not self._send(sock, zmq, message):
+            if time.monotonic() > until:
+                return False
+            sock.poll(20, zmq.POLLOUT)
+        return True
+
+    def _tell_all(self, sock: Any, zmq: Any, until: float) -> bool:
         """Say what became of every command. False if the daemon does not take all of it in time."""
         state = self._state
         restart = fact("run_restarted", restart=state.epoch)
@@ -553,11 +568,10 @@ class DaemonLink:
         self._outcomes.extend(state.inbox.collect_outcomes())
         if not self._welcomed:  # perhaps by a daemon that does not know the commands
             self._outcomes = deque(state.inbox.unsettled())
-        until = time.monotonic() + TELL_S
-        while not self._send_outcomes(sock, zmq):
-            if time.monotonic() > until:
+        while self._outcomes:
+            if not self._send_until(sock, zmq, self._outcomes[0], until):
                 return False
-            sock.poll(20, zmq.POLLOUT)
+            self._outcomes.popleft()
         while self._acks and state.inbox.unacknowledged and time.monotonic() < until:
             if not sock.poll(20, zmq.POLLIN):
                 continue

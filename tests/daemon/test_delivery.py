@@ -171,6 +171,28 @@ def test_a_burst_at_the_end_of_a_run_is_told_truthfully(node: TestNode, tmp_path
     _burst(node, tmp_path, "end")
 
 
+def test_a_run_that_does_not_read_now_is_asked_again_not_to_start_another_daemon(quiet: QuietNode) -> None:
+    line = Line(quiet)
+    line.open = False
+    assert not quiet.runs.retire()
+    line.open = True
+    assert quiet.runs.retire()
+    assert quiet.runs.retire()
+    assert [type(m) for m in line.sent] == [messages.Retire]
+
+
+def test_a_viewer_that_does_not_take_an_answer_starts_over(quiet: QuietNode) -> None:
+    sent: list[messages.ToViewer] = []
+    desk = viewer_desk(quiet, sent, records=True)
+    desk._send = lambda _, __: False
+    desk.receive(b"v", None, messages.Fetch(id=1, wait_s=0.0))
+    assert desk.count == 0
+    desk._send = lambda _, message: not sent.append(message)  # type: ignore[func-returns-value]
+    desk.receive(b"v", None, messages.Fetch(id=2, wait_s=0.0))
+    assert isinstance(sent[-1], messages.Error)
+    assert (sent[-1].code, sent[-1].id) == ("hello_first", 2)
+
+
 @pytest.mark.guarantee("outcomes-again")
 def test_a_daemon_in_place_of_a_killed_one_has_what_that_one_reported(node: TestNode) -> None:
     """Also where the disk has neither the command nor its outcome."""

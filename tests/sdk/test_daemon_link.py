@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -32,6 +33,22 @@ class Wire:
         if self._deaf >= 0:
             raise zmq.Again
         self.sent.append(codec.from_run([frame]))
+
+    def poll(self, _: int, __: int) -> int:
+        return 0
+
+
+class Moody(Wire):
+    """Takes a message only now and then."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._chance = Random(seed)
+
+    def send(self, frame: bytes, flags: int) -> None:
+        if self._chance.random() < 0.7:
+            raise zmq.Again
+        super().send(frame, flags)
 
 
 @pytest.fixture
@@ -69,6 +86,51 @@ def test_a_run_that_ends_before_it_is_welcomed_says_goodbye(link: DaemonLink) ->
     link._hello(wire, zmq)
     link._farewell(wire, zmq)
     assert [type(said) for said in wire.sent] == [messages.RunHello, messages.Bye]
+
+
+@pytest.mark.guarantee("full-socket")
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_a_socket_refuses_arrives_in_the_end(link: DaemonLink, tmp_path: Path, seed: int) -> None:
+    wire, state = Moody(seed), link._state
+    where = Addresses(tmp_path, tmp_path)
+    link._next_pulse = 0.0
+    while not link._greeted:
+        link._next_pulse = 0.0
+        link._send_due(wire, zmq, where)
+    _welcome(link, wire, 7)
+    link._acks = False  # nobody answers here
+    state.declarations.declare_flops(5.0, "x", "bf16")
+    _command(link, wire, "a")
+    for i in range(5):
+        state.note(f"note {i}")
+        state.rows.append((time.monotonic_ns(), i, {"loss": 1.0}))
+        state.rows_added += 1
+    link._next_rows, link._next_pulse = 0.0, time.monotonic() + 9
+    for _ in range(3):
+        link._send_due(wire, zmq, where)
+    link._bye = messages.Bye(reason="finished")
+    link._farewell(wire, zmq)
+    sent = wire.sent
+    assert isinstance(sent[-1], messages.Bye)
+    assert sent[-1].told
+    assert [m.text for m in sent if isinstance(m, messages.Note)] == [f"note {i}" for i in range(5)]
+    assert [s for m in sent if isinstance(m, messages.Rows) for p in m.parts for s in p.steps()] == [
+        *range(5)
+    ]
+    assert _told(wire)[:2] == [("a", "accepted"), ("a", "scheduled")]
+
+
+def test_a_declaration_that_the_socket_refuses_is_sent_later(link: DaemonLink, tmp_path: Path) -> None:
+    wire = Wire()
+    _welcome(link, wire, 7)
+    link._next_pulse = time.monotonic() + 9
+    link._state.declarations.declare_flops(5.0, "x", "bf16")
+    wire._deaf = 1
+    for _ in range(2):
+        link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
+    [declared] = [m for m in wire.sent if isinstance(m, messages.Declare)]
+    assert declared.flops is not None
+    assert declared.flops.per_unit == 5.0
 
 
 def test_a_run_that_ends_reports_the_rows_lost_since_its_last_pulse(link: DaemonLink) -> None:

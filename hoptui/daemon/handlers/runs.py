@@ -57,6 +57,7 @@ class RunDesk:
         self._ending = ending
         self._unsent: dict[str, dict[str, Command]] = {}  # by run and id, in order
         self._acks: dict[str, dict[str, Stage]] = {}  # by run
+        self._retired: set[str] = set()
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
         """Process a message. After a hello, returns the run whose process must be watched."""
@@ -188,11 +189,13 @@ class RunDesk:
         """Renew the run's pause. False if the run does not accept it now."""
         return run.identity is not None and self._send(run.identity, messages.Hold(seconds=seconds))
 
-    def retire(self) -> None:
-        """Ask every run not to start another daemon."""
-        for run in self._node.registry.live():
-            if run.identity is not None:
-                self._send(run.identity, messages.Retire())
+    def retire(self) -> bool:
+        """Ask every run not to start another daemon. False if some do not take it now: call it again."""
+        runs = [run for run in self._node.registry.live() if run.identity is not None]
+        for run in runs:
+            if run.id not in self._retired and run.identity and self._send(run.identity, messages.Retire()):
+                self._retired.add(run.id)
+        return all(run.id in self._retired for run in runs)
 
     def end(self, run: TrackedRun, reason: str, detail: str, *, told: bool = False) -> None:
         """Record the end of a run: reported by the run, or because its process is gone.

@@ -50,7 +50,7 @@ class Viewer:
 
 
 class ViewerDesk:
-    """Answers viewers. `send` may drop a message for a viewer that does not read: it will ask again."""
+    """Answers viewers. `send` returns False if the viewer does not take the message."""
 
     def __init__(
         self,
@@ -118,13 +118,18 @@ class ViewerDesk:
             case messages.Lease():
                 self._lease(viewer, message)
             case Tune():
-                self._send(identity, self._tuners.receive(message, viewer.hello.viewer, viewer.origin))
+                self.reply(identity, self._tuners.receive(message, viewer.hello.viewer, viewer.origin))
             case SetTargets():
-                self._send(identity, self._targets.receive(message, viewer.origin))
+                self.reply(identity, self._targets.receive(message, viewer.origin))
             case messages.ViewerBye():
                 self._forget(identity)
             case messages.Shutdown():
                 self._shutdown()
+
+    def reply(self, identity: bytes, answer: messages.ToViewer) -> None:
+        """Send an answer. A viewer that does not take it has to say hello again, and then starts over."""
+        if not self._send(identity, answer):
+            self._forget(identity)
 
     def tell(self, record: CommandRecord) -> None:
         """Send the record of a command to its sender at once. Other viewers get it with their next Delta.
@@ -217,17 +222,17 @@ class ViewerDesk:
         run = self._node.registry.get(lease.run)
         if run is None or run.exited:
             text = f"no live run has the id {lease.run!r}"
-            self._send(viewer.identity, messages.Error(code="no_such_run", text=text, id=lease.id))
+            self.reply(viewer.identity, messages.Error(code="no_such_run", text=text, id=lease.id))
             return
         if lease.what != "pause" or lease.op not in ("take", "renew"):  # from an older viewer
             refused = messages.LeaseState(id=lease.id, run=lease.run, reason=NO_LEASE)
-            self._send(viewer.identity, refused)
+            self.reply(viewer.identity, refused)
             return
         granted = self._runs.hold(run, min(max(lease.seconds, 1.0), LONGEST_PAUSE_S))
         answer = messages.LeaseState(
             id=lease.id, run=lease.run, granted=granted, reason="" if granted else NOT_READ
         )
-        self._send(viewer.identity, answer)
+        self.reply(viewer.identity, answer)
 
     def _answer(
         self, viewer: Viewer, fetch: messages.Fetch, shown: Shown, vitals: Callable[[], dict[str, Vital]]
@@ -255,7 +260,7 @@ class ViewerDesk:
         viewer.waiting = None
         viewer.heard = t / 1e9
         state, next_page = pages.node(node.state(), fetch.page) if new_state else (None, 0)
-        self._send(
+        self.reply(
             viewer.identity,
             messages.Delta(
                 id=fetch.id,
