@@ -19,9 +19,9 @@ from typing import Literal, NamedTuple, Unpack
 import zmq
 from msgspec.structs import replace
 
+from hoptui.client.connection import LAST_WORD_MS, TAKE_MS, DaemonConnection
 from hoptui.client.conversation import NO_LIMITS, Conversation, Details, Outbox, ReadOnlyError, TuneOp
 from hoptui.client.routes import Here, Trouble, Way
-from hoptui.client.session import LAST_WORD_MS, TAKE_MS, DaemonConnection
 from hoptui.client.subscriptions import on_the_line
 from hoptui.client.target import Place
 from hoptui.domain.tuning import Limits

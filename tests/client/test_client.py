@@ -14,9 +14,9 @@ import zmq
 
 from hoptui.client import routes
 from hoptui.client.client import Change, Client
+from hoptui.client.connection import DaemonConnection
 from hoptui.client.conversation import ReadOnlyError
 from hoptui.client.routes import Here, Trouble
-from hoptui.client.session import DaemonConnection
 from hoptui.client.target import Place
 from hoptui.domain.columns import pack
 from hoptui.domain.tuning import Limits, Tune

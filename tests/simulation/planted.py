@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from hoptui.client import conversation, session
+from hoptui.client import connection, conversation
 from hoptui.daemon import archive, recordings, server, sockets
 from hoptui.daemon.handlers import pages, runs, viewers
 from hoptui.daemon.state import command_log, commit_barrier, registry, row_buffers
@@ -467,13 +467,13 @@ def _stale_version() -> list[Patch]:
 
 @defect("a viewer drops what its socket does not take", "narrow", "burst")
 def _dropped_frames() -> list[Patch]:
-    send = session.DaemonConnection.send
+    send = connection.DaemonConnection.send
 
     def careless(self: Any, *frames: bytes) -> None:
         send(self, *frames)
         self._unsent.clear()
 
-    return [(session.DaemonConnection, "send", careless)]
+    return [(connection.DaemonConnection, "send", careless)]
 
 
 @defect("a viewer keeps its cursors for another daemon", "crash")
