@@ -107,7 +107,7 @@ class Kept:
     def event(self, event: Event, runs: Iterable[str]) -> None:
         _readable(event, Event)
 
-    def command(self, record: CommandRecord) -> None:
+    def command(self, record: CommandRecord, *, urgent: bool) -> None:
         _readable(record, CommandRecord)
 
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None:
