@@ -403,6 +403,9 @@ class Session:
 
     def _send(self, message: messages.FromViewer) -> None:
         frame = codec.encode(message)
+        if len(frame) > codec.MAX_VIEWER_BYTES:
+            text = f"{len(frame)} bytes are too much for a request: the limit is {codec.MAX_VIEWER_BYTES}"
+            raise RefusedError("too_large", text)
         until = time.monotonic() + self._timeout_s
         while True:
             try:

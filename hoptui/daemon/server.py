@@ -289,7 +289,11 @@ class Server:
     # output -------------------------------------------------------------------------------------------------
 
     def _to_run(self, identity: bytes, message: messages.ToRun) -> bool:
-        return self._runs.send(identity, codec.encode(message))
+        body = codec.encode(message)
+        if len(body) > codec.MAX_BYTES:  # the run's socket would end the connection, and get it again
+            log.error("a message of %d bytes to a run was not sent: %s", len(body), type(message).__name__)
+            return True
+        return self._runs.send(identity, body)
 
     def _to_viewer(self, identity: bytes, message: messages.ToViewer) -> bool:
         body = codec.encode(message)
@@ -297,7 +301,9 @@ class Server:
             kind = type(message).__name__
             log.error("an answer of %d bytes was not sent: %s", len(body), kind)
             text = f"the answer ({kind}) has {len(body)} bytes; the limit is {codec.MAX_ANSWER_BYTES}"
-            body = codec.encode(messages.Error(code="too_large", text=text, id=getattr(message, "id", 0)))
+            number = getattr(message, "id", 0)  # that of an outcome is the command's
+            error = messages.Error(code="too_large", text=text, id=number if isinstance(number, int) else 0)
+            body = codec.encode(error)
         return self._viewers.send(identity, body)
 
     def _tell(self, record: messages.CommandRecord) -> None:

@@ -89,6 +89,9 @@ def _serve(sampler: HostSampler | GpuSampler, commands: int, out: int) -> int:
         """Write each message before the next is made: slow readings come after the rows of their tick."""
         for message in batch:
             frame = memoryview(codec.framed(message))
+            if len(frame) > codec.MAX_BYTES:  # the daemon would end this process
+                _report(f"a {type(message).__name__} of {len(frame)} bytes is too large to be sent")
+                continue
             while frame:
                 frame = frame[os.write(out, frame) :]
 
