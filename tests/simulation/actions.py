@@ -188,12 +188,8 @@ def _crash(node: Node, number: float) -> None:
 def _last_change(node: Node, number: float) -> None:
     """The daemon dies within moments of commands, and their run ends before another daemon is there."""
     _set(node, number, 3)
-
-    def crash() -> None:
-        _kill_daemon(node, number)
-        _finish(node, number)
-
-    _soon(node, number, crash)
+    _kill_daemon_at(node, number)
+    _finish(node, number)
 
 
 def _logout(node: Node, number: float) -> None:

@@ -215,11 +215,7 @@ def shown_when_kept(node: Node) -> Iterator[str]:
     for viewer in node.viewers:
         for key, records in viewer.shown.items():
             for record in records:
-                gave_up = record.stage == "expired" and not record.seq
-                # The recording of a run that has exited is closed.
-                why = nested(record.fields.get("why"))
-                exited = "no_such_run" in (record.code, why.code if why is not None else "")
-                if not node.truth.kept.get((key, record.stage), True) and not gave_up and not exited:
+                if not node.truth.kept.get((key, record.stage), True) and not _only_shown(record):
                     yield f"{viewer.name} saw {record.wanted} as {record.stage}, which was not on disk"
 
 
@@ -410,8 +406,19 @@ def commands_recorded(node: Node) -> Iterator[str]:
 
 def _after_the_end(record: CommandRecord) -> bool:
     """Return whether a daemon heard of a command after the recording of its run was closed."""
-    why = nested(record.fields["why"]) if record.code == FATE_UNKNOWN else None
-    return "no_such_run" in (record.code, why.code if why is not None else "")
+    return "no_such_run" in (record.code, _cause(record))
+
+
+def _only_shown(record: CommandRecord) -> bool:
+    """Return whether a viewer alone has given a command up, or its recording was closed before."""
+    gave_up = (record.stage == "expired" and not record.code) or _cause(record) == "no_answer"
+    return gave_up or _after_the_end(record)
+
+
+def _cause(record: CommandRecord) -> str:
+    """Return the code of what is behind an unknown end, "" for none."""
+    why = nested(record.fields.get("why"))
+    return why.code if why is not None else ""
 
 
 # the machine ------------------------------------------------------------------------------------------------

@@ -233,7 +233,13 @@ def _one_rank() -> list[Patch]:
 
 @defect("an outcome is acknowledged before it is written", "last change")
 def _early_acknowledgement() -> list[Patch]:
-    return [(server.Server, "_when_written", lambda self, run, call: call())]
+    outcome = runs.RunDesk._outcome
+
+    def early(self: Any, run: Any, said: Any) -> None:
+        outcome(self, run, said)
+        self._acknowledge(run.id, said.id, said.stage)
+
+    return [(runs.RunDesk, "_outcome", early)]
 
 
 @defect("outcomes go to a new daemon once", "narrow", "kill daemon")
