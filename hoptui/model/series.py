@@ -150,7 +150,7 @@ class Series:
             if final < 0:
                 return
             self._past = [past, *self._past][:8]
-            if times[final] > self.last_t or math.isnan(self.last):
+            if times[final] > self.last_t:
                 self._is_last(times[final], array("q", buckets.step)[final], mean[final])
             self.refine()
 

@@ -213,6 +213,14 @@ def test_a_seed_gives_a_run_that_is_over_its_last_value() -> None:
     assert [t for t, _, _ in plain(series.window(0, 100, 100))] == [10, 20, 25]
 
 
+def test_a_seed_of_the_past_does_not_bring_back_a_value_that_is_not_current() -> None:
+    series = fill(Series(), range(100, 200, 10), [5.0] * 10)
+    series.missing(190 + FORGET * 10 + 1)
+    series.seed(make_buckets([50, 60], [1.0, 2.0], [1.0, 2.0]), "loss")
+    assert math.isnan(series.last)
+    assert (series.last_t, series.last_step) == (190, 9)
+
+
 def test_a_seed_without_the_metric_changes_nothing() -> None:
     series = fill(Series(), [1], [1.0])
     before = series.version
