@@ -20,7 +20,7 @@ from tests.fuzz import engines
 from tests.fuzz.harness import Harness, checked, watched_log
 
 NAMES = ("messages", "recordings", "configuration", "command_line", "ssh")
-ARTIFACTS = Path("build/fuzz")
+ARTIFACTS = Path("build/fuzz").absolute()
 
 
 def load(name: str) -> Harness:
@@ -95,7 +95,8 @@ def campaign(name: str, seconds: float, seed: int | None, *, plain: bool) -> int
         return 0
     print("".join(said.splitlines(keepends=True)[-60:]))
     for path in found:
-        print(f"{path} breaks a rule; python -m tests.fuzz {name} --replay {path}", flush=True)
+        shown = path.relative_to(Path.cwd())
+        print(f"{shown} breaks a rule: python -m tests.fuzz {name} --replay {shown}", flush=True)
     return 1
 
 

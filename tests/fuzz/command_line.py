@@ -154,30 +154,33 @@ class CommandLine(Harness):
 
 
 def _called(words: Sequence[str]) -> int:
-    """Call the command line and interrupt it if it goes on."""
-    over, main = False, threading.get_ident()
+    """Call the command line and interrupt it if it goes on, again and again until it ends."""
+    over, runs, main = threading.Event(), False, threading.get_ident()
 
     def interrupted(*_: object) -> None:
-        if not over:
+        if runs:
             raise KeyboardInterrupt
 
     def interrupt() -> None:
-        if not over:
+        while not over.wait(LONGEST_S):
             signal.pthread_kill(main, signal.SIGUSR2)
 
     before = signal.signal(signal.SIGUSR2, interrupted)
-    timer = threading.Timer(LONGEST_S, interrupt)
-    timer.start()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     try:
-        return command_line.main(words)
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0
+        try:
+            runs = True
+            return command_line.main(words)
+        except SystemExit as ended:
+            return ended.code if isinstance(ended.code, int) else 0
+        finally:
+            runs = False
     except KeyboardInterrupt:
         return terminal.INTERRUPTED
     finally:
-        over = True
-        timer.cancel()
-        timer.join()
+        over.set()
+        thread.join()
         signal.signal(signal.SIGUSR2, before)
 
 
