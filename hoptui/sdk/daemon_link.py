@@ -509,11 +509,13 @@ class DaemonLink:
 
     # rows ---------------------------------------------------------------------------------------------------
 
-    def _collect(self) -> None:
-        """Take the rows that the training thread has added."""
+    def _collect(self) -> bool:
+        """Take rows that the training thread has added, not all of many. Return whether there were any."""
         appended = self._state.rows_added
-        if self._buffer.collect(self._state.rows, appended, time.monotonic_ns()):
-            self._rows_at = time.monotonic()
+        if not self._buffer.collect(self._state.rows, appended, time.monotonic_ns()):
+            return False
+        self._rows_at = time.monotonic()
+        return True
 
     def _send_rows(self, sock: Any, zmq: Any) -> None:
         while (batch := self._buffer.batch()) and self._send(sock, zmq, messages.Rows(parts=batch)):
@@ -535,7 +537,8 @@ class DaemonLink:
         self._next_pulse = time.monotonic() + 0.1
 
     def _farewell(self, sock: Any, zmq: Any) -> None:
-        self._collect()
+        while self._collect():
+            pass
         if self._greeted:  # the welcome may be in flight, and the daemon reads what follows a hello
             until = time.monotonic() + TELL_S
             told = self._tell_all(sock, zmq, until)

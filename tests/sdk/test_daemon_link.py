@@ -133,6 +133,23 @@ def test_a_declaration_that_the_socket_refuses_is_sent_later(link: DaemonLink, t
     assert declared.flops.per_unit == 5.0
 
 
+def test_a_run_that_ends_sends_all_rows_that_wait(link: DaemonLink) -> None:
+    wire = Wire()
+    link._hello(wire, zmq)
+    state = link._state
+    state.rows.extend((time.monotonic_ns() + i, i, {"x": 1.0}) for i in range(3 * TAKEN_AT_ONCE))
+    state.rows_added = len(state.rows)
+    link._farewell(wire, zmq)
+    sent = [
+        step
+        for said in wire.sent
+        if isinstance(said, messages.Rows)
+        for p in said.parts
+        for step in p.steps()
+    ]
+    assert sent == list(range(3 * TAKEN_AT_ONCE))
+
+
 def test_a_run_that_ends_reports_the_rows_lost_since_its_last_pulse(link: DaemonLink) -> None:
     wire = Wire()
     link._hello(wire, zmq)
