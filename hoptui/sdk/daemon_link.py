@@ -549,7 +549,7 @@ class DaemonLink:
                 sock, zmq, messages.Rows(parts=batch), until
             ):
                 self._buffer.sent(batch)
-            if self._buffer.dropped:  # the last pulse may be older than the last loss
+            if told and self._buffer.dropped:  # the last pulse may be older than the last loss
                 self._send_until(sock, zmq, self._pulse(time.monotonic()), until)
             if self._bye is not None:
                 self._send_until(sock, zmq, structs.replace(self._bye, told=told), until)

@@ -15,10 +15,22 @@ import pytest
 from hoptui.client.session import Session
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
+from hoptui.domain.columns import pack
 from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import FINAL, Acknowledgement, Command, CommandRecord, Outcome, RunState
 from tests.conftest import TestNode, until
 from tests.daemon.quiet_node import ANA, RUN, SECOND, QuietNode
+
+
+def test_rows_after_a_hello_are_written_at_once_and_later_ones_with_the_next_flush(quiet: QuietNode) -> None:
+    """A run keeps its rows for a while, and daemons may be killed again and again meanwhile."""
+    quiet.hello()
+    quiet.keeper.log.clear()
+    for step in (60, 61):
+        quiet.now += SECOND
+        rows = messages.Rows(parts=(pack(f"run/{RUN}", [(quiet.now, step, {"loss": 1.0})]),))
+        quiet.runs.receive(b"n1", None, rows)
+        assert quiet.keeper.log == ["keep"]
 
 
 class Line:

@@ -80,6 +80,9 @@ class RunDesk:
                     # A stamp from the future would make every later row look like a repeat.
                     if part.source == f"run/{run.id}" and len(part) and part.last_t <= newest:
                         self._node.rows((part,))
+                if run.resends:  # the daemon before was killed without writing them, and this one may be, too
+                    run.resends = False
+                    self._node.archive.keep(run.id)
             case messages.Pulse():
                 before = run.judge(self._now())[0]
                 # It may have waited here: its ages are those at the time of sending. Stamps of another clock
@@ -299,6 +302,7 @@ class RunDesk:
                 acks=True,
             ),
         )
+        run.resends = True
         self._unsent[run.id] = {command.id: command for command in node.book.unanswered(run.id)}
         self._forward_waiting(run)
         match kind:

@@ -57,7 +57,8 @@ class TrackedRun:
     both, and `said` is whether the declaration decided. `members` are its other ranks on this node.
     `restarting` is whether it has left its process for a next epoch that has not come yet. `told` is whether
     it has sent, since its last hello, all outcomes that this daemon may lack. `met_at` is the time of its
-    first hello to this daemon, in seconds.
+    first hello to this daemon, in seconds. `resends` is whether its first rows after a hello are still to
+    come.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class TrackedRun:
         self.identity: bytes | None = None
         self.members: dict[int, Member] = {}
         self.restarting = False
+        self.resends = False
         self.told = False
         self.met_at = math.inf
         self.last_t = 0
