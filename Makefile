@@ -7,13 +7,14 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak fuzz wheels test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
+.PHONY: help setup demo test soak fuzz chaos wheels test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
 
 help:
 	@echo "make demo         a real PPO run on this machine and the dashboard on it"
 	@echo "make test         the test suite"
 	@echo "make soak HOURS=n the simulation of runs, daemon and viewers for n hours, in parallel"
 	@echo "make fuzz MINUTES=n hostile messages, recordings, settings, command lines and ssh output for n minutes"
+	@echo "make chaos        real processes under random faults: MINUTES=20, SEED=n for the same faults again"
 	@echo "make wheels       build both wheels, and try them in an environment of their own"
 	@echo "make test-gpu     on a GPU node: the tests and measurements that need the real driver"
 	@echo "make bench-gpu    on a GPU node: how fast the trainer is, against its targets"
@@ -47,12 +48,16 @@ HOURS ?= 1
 soak: setup
 	@$(BIN)/python -m tests.simulation.soak --hours $(HOURS)
 
-MINUTES ?= 10
 # There is no wheel of atheris for every Python: without it the inputs are mutated blindly.
+fuzz: MINUTES ?= 10
 fuzz: setup
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]' || true
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+chaos: MINUTES ?= 20
+chaos: setup
+	@nice $(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 wheels: setup
 	@$(BIN)/python -m tests.wheels

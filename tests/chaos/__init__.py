@@ -1,0 +1,1 @@
+"""Real processes under random faults; see docs/internals/chaos.md."""
