@@ -74,8 +74,9 @@ class IterationRecorder:
         self._row = None
         state = self._state
         try:
-            seconds = 0.0 if interrupted else time.monotonic() - self.began
+            seconds = 0.0
             if not interrupted:
+                seconds = time.monotonic() - self.began
                 row["iteration_s"] = round(seconds, MICROSECONDS)
             for path, spent in state.phases.take().items():
                 row[f"phase/{path}"] = round(spent, MICROSECONDS)

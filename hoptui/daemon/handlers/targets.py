@@ -7,6 +7,7 @@ the next process of the run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from msgspec import structs
 
@@ -165,24 +166,23 @@ class TargetDesk:
             since=end if news else state.since,
         )
         if found.standing == "missed" and not state.told:
-            self._report(run, "target.missed", after)
+            self._event(run, fact("target.missed", **self._figures(run, after)), missed=True)
         elif found.standing == "met" and state.told:
-            self._report(run, "target.met", after)
+            self._event(run, fact("target.met", **self._figures(run, after)))
         else:
             return after
         return structs.replace(after, told=found.standing == "missed")
 
-    def _report(self, run: TrackedRun, code: str, state: TargetState) -> None:
+    def _figures(self, run: TrackedRun, state: TargetState) -> dict[str, Any]:
+        """Return what an event has of a judgement."""
         gpu = next((gpu.index for gpu in self._node.gpus if gpu.uuid == state.gpu), None)
         several = len(run.state.gpus) > 1
-        fields = {
+        return {
             "target": state.target,
             "mean": state.mean,
             "seconds": state.seconds,
             **({"gpu": gpu} if several and gpu is not None else {}),
         }
-        what = fact("target.missed", **fields) if code == "target.missed" else fact("target.met", **fields)
-        self._event(run, what, missed=code == "target.missed")
 
     def _event(self, run: TrackedRun, what: Fact, *, missed: bool = False) -> None:
         step = run.last_step if run.last_t else None
