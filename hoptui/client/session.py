@@ -28,7 +28,7 @@ from hoptui.node import processes as node_processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.node.processes import unstable
 from hoptui.protocol import codec, messages
-from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord, RunState, Verb
+from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord, RunState, Verb, record_of
 
 T = TypeVar("T", bound=messages.ToViewer)
 NO_EVENTS = 1 << 62
@@ -267,7 +267,7 @@ class Session:
                 return found
             now = time.monotonic()
             if until is not None and now >= until:
-                return found or unanswered(self._commands[command_id])
+                return found or record_of(self._commands[command_id])
             if now >= ask_at:
                 ask_at = now + ASK_AGAIN_S
                 command = self._commands[command_id]
@@ -429,17 +429,3 @@ def _anew(message: messages.FromViewer) -> messages.FromViewer:
     processes = None if message.processes is None else 0
     page = None if message.page is None else 0
     return msgspec.structs.replace(message, state=0, processes=processes, page=page)
-
-
-def unanswered(command: Command) -> CommandRecord:
-    """Return the record of a command without an answer."""
-    return CommandRecord(
-        id=command.id,
-        run=command.run,
-        epoch=command.epoch,
-        verb=command.verb,
-        knob=command.knob,
-        wanted=command.value,
-        why=command.why,
-        purpose=command.purpose,
-    )

@@ -31,6 +31,7 @@ from hoptui.protocol.messages import (
     NodeState,
     RunState,
     Vital,
+    record_of,
 )
 
 SECOND = 1_000_000_000
@@ -220,20 +221,8 @@ class Store:
         """Show a command of this viewer as `sent` until the daemon reports on it."""
         run = self.run(command.run)
         held = next((k for k in run.knobs if k.spec.name == command.knob), None) if run else None
-        record = CommandRecord(
-            id=command.id,
-            run=command.run,
-            epoch=command.epoch,
-            verb=command.verb,
-            knob=command.knob,
-            wanted=command.value,
-            options=command.options,
-            before=held.value if held else None,
-            origin=command.origin,
-            why=command.why,
-            purpose=command.purpose,
-            t=self.now(),
-            wall=time.time(),
+        record = msgspec.structs.replace(
+            record_of(command, t=self.now(), wall=time.time()), before=held.value if held else None
         )
         with self._lock:
             self.changes += 1

@@ -588,6 +588,24 @@ def as_asked(done: Outcome | CommandRecord) -> bool:
     return done.code != NOT_AS_ASKED and (bool(done.code) or not done.reason)
 
 
+def record_of(command: Command, *, t: int = 0, wall: float = 0.0) -> CommandRecord:
+    """Return the record of a command that was given at `t` and that nobody has answered."""
+    return CommandRecord(
+        id=command.id,
+        run=command.run,
+        epoch=command.epoch,
+        verb=command.verb,
+        knob=command.knob,
+        wanted=command.value,
+        options=command.options,
+        origin=command.origin,
+        why=command.why,
+        purpose=command.purpose,
+        t=t,
+        wall=wall,
+    )
+
+
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
 ToRun = RunWelcome | Acknowledgement | Command | Hold | Retire | Error
 FromViewer = ViewerHello | Command | Lease | Tune | SetTargets | Fetch | Query | ViewerBye | Shutdown

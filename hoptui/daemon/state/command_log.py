@@ -27,6 +27,7 @@ from hoptui.protocol.messages import (
     Origin,
     Outcome,
     Stage,
+    record_of,
 )
 from hoptui.tuner.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.overrides import KnobOverrides, asks
@@ -36,6 +37,7 @@ KEPT = 2000
 MOST_OPEN = 2000
 """Commands of a run without a final stage. Further ones are refused at once."""
 LONGEST_HOLD_S = 3600.0
+LONGEST_WHY = 300
 REPEATED_S = 20.0
 """Viewers repeat a command for so long: `hoptui.client.conversation.PATIENCE_S`, plus a reconnect."""
 ORDER: dict[Stage, int] = {"sent": 0, "accepted": 1, "scheduled": 2}
@@ -91,20 +93,11 @@ class Book:
         waited_s = (t - command.t) / 1e9 if command.t and not command.repeated else 0.0
         if refusal is None and waited_s > REPEATED_S:
             refusal, stage = fact("no_daemon", waited_s=waited_s), "expired"
-        record = CommandRecord(
-            id=command.id,
-            run=command.run,
-            epoch=command.epoch,
-            verb=command.verb,
-            knob=command.knob,
-            wanted=command.value,
-            options=command.options,
+        record = structs.replace(
+            record_of(command, t=t, wall=wall),
             before=_value(run, command.knob) if run else None,
-            origin=command.origin,
-            why=command.why[:300],
+            why=command.why[:LONGEST_WHY],
             purpose=command.purpose if command.origin.kind == "tuner" else (),
-            t=t,
-            wall=wall,
         )
         if refusal is not None:
             record = structs.replace(record, stage=stage, code=refusal.code, fields=refusal.fields, settled=t)
@@ -391,20 +384,7 @@ def _taken_over(run: str, outcome: Outcome, t: int, wall: float) -> CommandRecor
     command = outcome.command
     if command is None or command.id != outcome.id:
         return None
-    return CommandRecord(
-        id=command.id,
-        run=run,
-        epoch=command.epoch,
-        verb=command.verb,
-        knob=command.knob,
-        wanted=command.value,
-        options=command.options,
-        origin=command.origin,
-        why=command.why[:300],
-        purpose=command.purpose,
-        t=t,
-        wall=wall,
-    )
+    return structs.replace(record_of(command, t=t, wall=wall), run=run, why=command.why[:LONGEST_WHY])
 
 
 def _bounded(command: Command) -> Command:
