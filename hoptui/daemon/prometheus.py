@@ -1,7 +1,7 @@
 """The node for Prometheus: its state as metrics, and an HTTP endpoint with its own threads.
 
 The threads read snapshots that the daemon's loop publishes. Metrics have base units and unique names. Unknown
-values are left out. An infinite value, such as a diverged loss, is known.
+values are left out. An infinite value is known, and so is a NaN that the script logged.
 
 The endpoint listens only if the user asks for it, and on loopback unless an address is given: everyone who
 can reach it can read it. Needs the extra `metrics` (prometheus-client).
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from hoptui.daemon.state.derived_rows import headline
 from hoptui.daemon.state.node import Node
 from hoptui.diagnosis.phase_readings import READINGS
+from hoptui.domain.columns import is_known
 from hoptui.domain.devices import REASONS
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.phases import PhaseReadings
@@ -317,7 +318,7 @@ def _readings(
 def _gauge(name: str, text: str, labels: Labels, points: Iterable[Point]) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
-    known = [(key, value) for key, value in points if not math.isnan(value)]
+    known = [(key, value) for key, value in points if is_known(value)]
     if known:
         family = GaugeMetricFamily(name, text, labels=labels)
         for key, value in known:
@@ -427,7 +428,7 @@ def snapshot(node: Node) -> Snapshot:
         if rows is not None and len(rows):
             readings[ring.source] = rows.last()
     live = node.registry.live()
-    readings.update((f"run/{run.id}", dict(run.metrics)) for run in live)
+    readings.update((f"run/{run.id}", run.current_metrics()) for run in live)
     return Snapshot(
         node=node.state(),
         vitals={run.id: run.vital(t / 1e9) for run in live},

@@ -1,5 +1,8 @@
 """Rows in transit and in memory are columns: float64 bytes per name, NaN for unknown.
 
+A NaN that a script logged is a value. It has bits of its own (`LOGGED_NAN`), as R tells NaN from NA. Older
+peers take it for unknown.
+
 10,000 rows of 40 names take 0.25 ms as columns and 15 ms as lists.
 """
 
@@ -7,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +19,9 @@ from operator import le
 import msgspec
 
 NAN = math.nan
+LOGGED_NAN_BYTES = (0x7FF8_0000_0000_0001).to_bytes(8, "little")
+LOGGED_NAN: float = struct.unpack("<d", LOGGED_NAN_BYTES)[0]
+"""A NaN that a script logged. Other NaNs are unknown."""
 OF_A_RUN = ("run", "rank", "process", "derived")
 """Kinds of sources that contain a run's id."""
 
@@ -58,26 +65,29 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
     def last(self) -> dict[str, float]:
         """Return the newest known value of each name. Names without one are left out."""
+        return {name: value for name, _, value in self.newest()}
+
+    def newest(self) -> Iterator[tuple[str, int, float]]:
+        """Yield each name with a known value, the number of its newest row with one, and that value."""
         rows = len(self)
         if not rows:
-            return {}
+            return
         # one pass over all names takes a fifth of the time of a loop over names
-        newest = array("d", b"".join(self.values))[rows - 1 :: rows]
-        found = dict(zip(self.names, newest, strict=True))
-        for name in [name for name, value in found.items() if math.isnan(value)]:
-            known = [value for value in self.column(name) if not math.isnan(value)]
-            if known:
-                found[name] = known[-1]
-            else:
-                del found[name]
-        return found
+        last = array("d", b"".join(self.values))[rows - 1 :: rows]
+        for name, value in zip(self.names, last, strict=True):
+            if value == value or is_known(value):
+                yield name, rows - 1, value
+                continue
+            column = self.column(name)
+            at = next((i for i in reversed(range(rows)) if is_known(column[i])), None)
+            if at is not None:
+                yield name, at, column[at]
 
     def rows(self) -> Iterator[tuple[int, int, dict[str, float]]]:
         """Yield (t, step, known values) per row: for tests, exports and small batches, not for hot paths."""
         columns = [array("d", raw) for raw in self.values]
         for i, (t, step) in enumerate(zip(self.times(), self.steps(), strict=True)):
-            known = {n: c[i] for n, c in zip(self.names, columns, strict=True) if not math.isnan(c[i])}
-            yield t, step, known
+            yield t, step, {n: c[i] for n, c in zip(self.names, columns, strict=True) if is_known(c[i])}
 
     def slice(self, start: int, stop: int | None = None) -> Columns:
         """Return rows `start` to `stop`, like `rows[start:stop]` of a list."""
@@ -95,6 +105,11 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         """Return the rows stamped later than `t`. Rows must be sorted by stamp."""
         first = bisect_right(self.times(), t)
         return self.slice(first) if first else self
+
+
+def is_known(value: float) -> bool:
+    """Return whether a value of a row is known. A NaN that a script logged is."""
+    return value == value or struct.pack("<d", value) == LOGGED_NAN_BYTES
 
 
 def run_of(source: str) -> str:

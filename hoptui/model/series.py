@@ -16,6 +16,8 @@ from operator import sub
 from threading import RLock
 from typing import NamedTuple, Protocol
 
+from hoptui.domain.columns import is_known
+from hoptui.domain.freshness import NEIGHBOURS, outdated, usual
 from hoptui.model.detail_requests import Part
 from hoptui.protocol.messages import Buckets
 
@@ -24,9 +26,7 @@ SLACK = 8
 FACTOR = 4
 LEVELS = 10  # 2048 × 4⁹ samples: 620 days at 10 Hz
 HOLE = 3  # a pause longer than this many usual spacings is drawn as a gap
-FORGET = 5  # a value that was omitted for this many usual spacings is not current
 SHARE_POINTS = 128
-NEIGHBOURS = 8  # spacings on either side that define what is usual
 NAN = math.nan
 
 
@@ -70,11 +70,12 @@ class _Level:
 
 
 class Series:
-    """One metric of one source. NaN and infinite values are unknown: they are not stored and appear as gaps.
+    """One metric of one source. NaN and infinite values are not stored and appear as gaps.
 
     `version` rises with each change, `refined` with each addition to the past. `last` is the newest known
-    value, `last_t` and `last_step` are its stamp and iteration. `last` is NaN before there is a value, and
-    once the source has omitted it for `FORGET` usual spacings. `closer` returns finer parts between two
+    value, `last_t` and `last_step` are its stamp and iteration. It may be infinite or a NaN that the script
+    logged. It is unknown (another NaN) before there is a value, and once the source has omitted it for
+    `FORGET` usual spacings. `closer` returns finer parts between two
     stamps, in buckets of about a width in ns.
     """
 
@@ -111,9 +112,10 @@ class Series:
                 raw.low.extend(values[start:])
                 raw.high.extend(values[start:])
             else:
-                kept = [i for i in range(start, len(t)) if math.isfinite(values[i])]
+                kept = [i for i in range(start, len(t)) if is_known(values[i])]
                 for i in kept:
-                    raw.append(t[i], values[i], values[i])
+                    if math.isfinite(values[i]):
+                        raw.append(t[i], values[i], values[i])
             if kept:
                 self.version += 1
                 self._carry()
@@ -125,9 +127,7 @@ class Series:
         """The source has a row at `t` without this metric. After too many of them its last value is not
         current."""
         with self._lock:
-            times = self._latest()
-            late = t - self.last_t
-            if late > 0 and len(times) > 2 and late > FORGET * _usual(times) and not math.isnan(self.last):
+            if is_known(self.last) and outdated(self._latest(), t - self.last_t):
                 self.last = NAN
                 self.version += 1
 
@@ -329,13 +329,7 @@ def bucketed(
 def _apart(times: Sequence[int]) -> int:
     """Return the usual spacing of the newest of some stamps, 0 for fewer than two."""
     newest = times[-2 * NEIGHBOURS :]
-    return _usual(newest) if len(newest) > 1 else 0
-
-
-def _usual(times: Sequence[int]) -> int:
-    """Return the median spacing of at least two stamps."""
-    spacings: list[int] = sorted(map(sub, times[1:], times))
-    return spacings[(len(spacings) - 1) // 2]
+    return usual(newest) if len(newest) > 1 else 0
 
 
 def _hole(t: Sequence[int], i: int) -> bool:
@@ -345,5 +339,5 @@ def _hole(t: Sequence[int], i: int) -> bool:
     """
     before = t[max(0, i - 1 - NEIGHBOURS) : i]
     after = t[i : i + NEIGHBOURS + 1]
-    usual = [_usual(side) for side in (before, after) if len(side) > 1]
-    return bool(usual) and t[i] - t[i - 1] > HOLE * max(usual)
+    spacings = [usual(side) for side in (before, after) if len(side) > 1]
+    return bool(spacings) and t[i] - t[i - 1] > HOLE * max(spacings)

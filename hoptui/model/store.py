@@ -14,7 +14,7 @@ from threading import RLock
 
 import msgspec
 
-from hoptui.domain.columns import Columns, run_of
+from hoptui.domain.columns import Columns, is_known, run_of
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Tuned
@@ -152,10 +152,11 @@ class Store:
             return list(self._series.get(source, ()))
 
     def latest(self, source: str) -> dict[str, float]:
-        """Return the newest values of a source. Unknown ones are left out."""
+        """Return the newest values of a source. Unknown ones are left out; a NaN that was logged is a
+        value."""
         with self._lock:
             found = self._series.get(source, {})
-            return {name: one.last for name, one in found.items() if one.last == one.last}
+            return {name: one.last for name, one in found.items() if is_known(one.last)}
 
     def run(self, run_id: str) -> RunState | None:
         """Return the state of a run besides its rows, None if unknown."""

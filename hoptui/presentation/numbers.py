@@ -108,6 +108,13 @@ def si(number: float | None, digits: int = 3) -> str:
     return f"{text} {_PREFIXES[thousands]}".rstrip()
 
 
+def logged(number: float | None) -> str:
+    """Format a value that a script logged: `0.183`, `NaN`, `inf`, `-inf`. Only None is unknown."""
+    if number is None or math.isfinite(number):
+        return si(number)
+    return "NaN" if math.isnan(number) else str(number)
+
+
 def scientific(number: float, digits: int = 6) -> str:
     """Format `3.0e-4`: at most `digits` significant digits, at least one decimal, no padded exponent."""
     mantissa, exponent = f"{number:.{digits - 1}e}".split("e")

@@ -23,6 +23,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from hoptui.domain.columns import LOGGED_NAN_BYTES, is_known
 from hoptui.recording import limits
 
 MOST_DIGITS = 9
@@ -225,7 +226,7 @@ def _packed(column: Numbers) -> tuple[Form, list[bytes]]:
     raw = column.tobytes()
     if raw == raw[:8] * len(column):
         value = column[0]
-        if value != value or math.isfinite(value):
+        if not is_known(value) or math.isfinite(value):
             return Constant(value if value == value else None), []
     if column.typecode == "q":
         return _stepped(list(column), 0) or _bits(raw, 8)  # type: ignore[arg-type]
@@ -233,6 +234,8 @@ def _packed(column: Numbers) -> tuple[Form, list[bytes]]:
     filled = values = column.tolist()  # faster than the array where all are visited
     total = sum(values)
     if total != total:
+        if LOGGED_NAN_BYTES in raw:
+            return _bits(raw, 8)
         known = bytes(map(eq, values, values))
         last = next((v for v in values if v == v), 0.0)
         filled = [last := v if v == v else last for v in values]

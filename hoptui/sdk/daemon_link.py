@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import sys
@@ -20,7 +21,7 @@ from typing import Any
 from msgspec import structs
 
 from hoptui.domain import pacing
-from hoptui.domain.columns import Columns, pack
+from hoptui.domain.columns import LOGGED_NAN, Columns, pack
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.phases import PhaseSpan
 from hoptui.node import processes
@@ -135,9 +136,18 @@ def _packed(source: str, rows: list[TimedRow]) -> list[Columns]:
         (t, step, values if all(map(_is_clean, values)) else {clean_name(n): v for n, v in values.items()})
         for t, step, values in rows
     ]
+    plain = [
+        (t, step, values if not math.isnan(sum(values.values())) else _marked(values))
+        for t, step, values in plain
+    ]
     widest = max((len(values) for _, _, values in plain), default=0)
     most = max(1, min(PART_ROWS, MESSAGE_BYTES // (8 * (widest + 2))))
     return [pack(source, plain[i : i + most]) for i in range(0, len(plain), most)]
+
+
+def _marked(values: dict[str, float]) -> dict[str, float]:
+    """Return the values of a row, each NaN as one that the script logged."""
+    return {name: value if value == value else LOGGED_NAN for name, value in values.items()}
 
 
 def _is_clean(name: object) -> bool:

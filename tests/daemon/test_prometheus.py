@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import re
 import socket
 import sys
@@ -32,6 +33,7 @@ from hoptui.daemon.prometheus import (
     families,
     parse,
 )
+from hoptui.domain.columns import LOGGED_NAN
 from hoptui.domain.devices import REASONS, GpuInfo
 from hoptui.domain.facts import fact
 from hoptui.domain.phases import PhaseReadings
@@ -125,6 +127,13 @@ def test_a_loss_that_ran_away_is_infinite_and_an_unknown_one_is_not_there() -> N
         "loss": float("inf"),
         "value_loss": float("-inf"),
     }
+
+
+def test_a_nan_that_was_logged_is_a_nan() -> None:
+    found = scrape(replace(WHOLE, readings={"run/abcd2345": {"loss": LOGGED_NAN}}))
+    [(labels, value)] = found["hoptui_run_metric"]
+    assert labels["name"] == "loss"
+    assert math.isnan(value)
 
 
 def test_throttle_reasons_one_by_one() -> None:

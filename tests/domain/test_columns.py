@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoptui.domain.columns import Columns, check, concatenate, pack
+from hoptui.domain.columns import LOGGED_NAN, Columns, check, concatenate, is_known, pack
 
 Row = tuple[int, int, dict[str, float]]
 
@@ -130,3 +130,17 @@ def test_stamps_may_stand_still_but_not_fall() -> None:
     check(pack("s", [(1, 1, {}), (1, 2, {}), (2, 3, {})]))
     with pytest.raises(ValueError, match="out of order"):
         check(pack("s", [(1, 1, {}), (3, 2, {}), (2, 3, {})]))
+
+
+def test_a_nan_that_was_logged_is_a_value() -> None:
+    columns = pack(
+        "run/r", [(1, 1, {"a": 1.0, "b": 2.0}), (2, 2, {"a": LOGGED_NAN}), (3, 3, {"b": math.nan})]
+    )
+    assert math.isnan(LOGGED_NAN)
+    assert {name: is_known(value) for name, value in columns.last().items()} == {"a": True, "b": True}
+    assert math.isnan(columns.last()["a"])
+    assert columns.last()["b"] == 2.0
+    assert [list(values) for _, _, values in columns.rows()] == [["a", "b"], ["a"], []]
+    joined = concatenate("run/r", (columns.slice(0, 1), columns.slice(1)))
+    assert is_known(joined.after(1).column("a")[0])
+    assert not is_known(joined.column("b")[2])

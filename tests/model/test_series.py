@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoptui.model.series import CAPACITY, FORGET, HOLE, NEIGHBOURS, Series, SeriesWindow
+from hoptui.domain.columns import LOGGED_NAN, is_known
+from hoptui.domain.freshness import FORGET, NEIGHBOURS
+from hoptui.model.series import CAPACITY, HOLE, Series, SeriesWindow
 from hoptui.protocol.messages import Buckets
 
 NAN = math.nan
@@ -239,3 +241,15 @@ def test_clear_keeps_the_last_value() -> None:
 @pytest.mark.parametrize(("t0", "t1", "points"), [(10, 0, 5), (0, 10, 0), (50, 60, 5)])
 def test_an_empty_window(t0: int, t1: int, points: int) -> None:
     assert fill(Series(), [1, 2, 3], [1.0, 2.0, 3.0]).window(t0, t1, points) == SeriesWindow([], [], [])
+
+
+def test_a_logged_nan_and_an_infinity_are_the_newest_value_and_gaps_in_a_chart() -> None:
+    series = fill(Series(), [0, 10, 20, 30], [1.0, 2.0, 3.0, LOGGED_NAN])
+    assert is_known(series.last)
+    assert math.isnan(series.last)
+    assert (series.last_t, series.last_step) == (30, 3)
+    assert plain(series.window(0, 100, 101)) == [(0, 1.0, 1.0), (10, 2.0, 2.0), (20, 3.0, 3.0)]
+    fill(series, [40, 50], [math.inf, NAN])
+    assert (series.last, series.last_t) == (math.inf, 40)
+    fill(series, [41 + FORGET * 10], [NAN])
+    assert not is_known(series.last)

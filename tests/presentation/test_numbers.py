@@ -221,3 +221,11 @@ def test_lines_of_data_on_a_terminal_move_nothing() -> None:
     assert numbers.plain("a,b\n1,2\n") == "a,b\n1,2\n"
     shown = numbers.plain(f"x\n{HOSTILE}\n")
     assert [line.isprintable() for line in shown.splitlines()] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.183, "0.183"), (math.nan, "NaN"), (math.inf, "inf"), (-math.inf, "-inf")],
+)
+def test_a_logged_value_is_unknown_only_if_there_is_none(value: float | None, text: str) -> None:
+    assert numbers.logged(value) == text

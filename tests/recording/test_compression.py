@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hoptui.domain.columns import LOGGED_NAN, is_known
 from hoptui.recording.compression import Packed, pack
 
 NAN = math.nan
@@ -181,3 +182,10 @@ def test_noise_beside_quiet_columns_is_one_stream_and_no_larger() -> None:
     assert len(body) < 1.005 * len(zlib.compress(raw, 9))
     packed = Packed(body, rows)
     assert [packed.floats(i + 1) for i in range(25)] == [*noise, *quiet]
+
+
+@pytest.mark.parametrize("values", [[LOGGED_NAN] * 8, [0.5, LOGGED_NAN, NAN, 2.0]])
+def test_a_nan_that_was_logged_stays_one(values: list[float]) -> None:
+    found = Packed(pack([array("d", values)]), len(values)).floats(0)
+    assert list(map(is_known, found)) == list(map(is_known, values))
+    assert same(found, array("d", values))

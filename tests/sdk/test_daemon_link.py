@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from random import Random
 
 import pytest
 
+from hoptui.domain.columns import is_known
 from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec, messages
 from hoptui.sdk import daemon_link
@@ -369,3 +371,14 @@ def test_a_run_that_ends_tells_what_becomes_of_each_command_it_has(link: DaemonL
     final = {m.id: m.code for m in wire.sent if isinstance(m, messages.Outcome) and m.stage == "voided"}
     assert final == {"due": "run_ended", "taken": "fate_unknown"}
     assert wire.sent[-1] == messages.Bye(reason="exception", told=True)
+
+
+def test_a_nan_that_a_script_logs_is_told_from_a_value_that_is_left_out() -> None:
+    out = SendBuffer("run/a")
+    logged = deque([(S, 1, {"loss": 1.0, "lr": 2.0}), (2 * S, 2, {"loss": -math.nan, "lr": math.inf})])
+    out.collect(logged, 2, 3 * S)
+    out.collect(deque([(3 * S, 3, {"lr": 3.0})]), 3, 4 * S)
+    known = [
+        {n: is_known(v) for n, v in values.items()} for part in out.batch() for _, _, values in part.rows()
+    ]
+    assert known == [{"loss": True, "lr": True}, {"loss": True, "lr": True}, {"lr": True}]

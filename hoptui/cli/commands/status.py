@@ -8,7 +8,15 @@ from typing import Any
 
 from hoptui.cli.commands import gpus, target
 from hoptui.cli.support.options import Json, Run
-from hoptui.cli.support.snapshot import SECOND, NodeSnapshot, diagnosis_json, headline, knobs_of, look
+from hoptui.cli.support.snapshot import (
+    SECOND,
+    NodeSnapshot,
+    diagnosis_json,
+    headline,
+    knobs_of,
+    look,
+    metrics_json,
+)
 from hoptui.cli.support.terminal import OK, dump, say, table
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.knobs import KnobState
@@ -43,7 +51,7 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "pid": run.pid,
         "iteration": vital.step if vital else None,
         "knobs": knobs_of(run),
-        "metrics": seen.store.latest(f"run/{run.run}"),
+        "metrics": metrics_json(seen.store.latest(f"run/{run.run}")),
     }
 
 
@@ -58,8 +66,8 @@ def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) ->
     if vital is not None and vital.throughput is not None:
         value = vital.throughput
     return (
-        f"{numbers.si(value)} {vocabulary.unit_of(name, run.units)}"
-        if numbers.known(value)
+        f"{numbers.logged(value)} {vocabulary.unit_of(name, run.units)}"
+        if value is not None
         else numbers.UNKNOWN
     )
 
@@ -167,7 +175,7 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     _print_gpus(seen, run)
     aside = ("iteration_s", headline(run, metrics)[0])
     own = [name for name in metrics if name not in aside and not name.startswith("phase/")]
-    plain = [(name, numbers.si(metrics[name]), run.units.get(name, "")) for name in own]
+    plain = [(name, numbers.logged(metrics[name]), run.units.get(name, "")) for name in own]
     if plain:
         say()
         say("metrics")

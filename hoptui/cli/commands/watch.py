@@ -17,6 +17,7 @@ from hoptui.cli.support.snapshot import (
     diagnosis_json,
     headline,
     look,
+    metrics_json,
 )
 from hoptui.cli.support.terminal import OK, dump, say, usage, warn
 from hoptui.domain.columns import Columns
@@ -85,7 +86,7 @@ class _Printer:
                     "t": t,
                     "time": wall,
                     "iteration": step,
-                    "metrics": metrics,
+                    "metrics": metrics_json(metrics),
                     "gpus": [gpus.report(self._seen, gpu) for gpu in mine],
                     "derived": gpus.derived(self._seen, run),
                     "diagnosis": diagnosis_json(run.diagnosis),
@@ -93,7 +94,7 @@ class _Printer:
             )
             return
         self._names = self._names or list(_chosen(run, metrics))
-        shown = [f"{numbers.clean(name, 30)} {numbers.si(metrics.get(name))}" for name in self._names]
+        shown = [f"{numbers.clean(name, 30)} {numbers.logged(metrics.get(name))}" for name in self._names]
         summed = gpus.together([gpus.readings(self._seen, gpu) for gpu in mine])
         say("  ".join([numbers.clock(wall), f"iteration {numbers.grouped(step)}", *shown, *summed]))
         if run.diagnosis is not None and run.diagnosis.verdict != self._verdict:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import structs
@@ -235,6 +236,11 @@ def diagnosis_json(found: Diagnosis | None) -> dict[str, Any] | None:
         "evidence": diagnosis.evidence(found),
         "advice": [{**structs.asdict(one), "text": diagnosis.advice_text(one)} for one in found.advice],
     }
+
+
+def metrics_json(values: Mapping[str, float]) -> dict[str, float | str]:
+    """Logged values as every `--json` shows them: JSON has no number for NaN and infinities."""
+    return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
 
 
 def knobs_of(run: RunState) -> dict[str, dict[str, Any]]:

@@ -179,8 +179,12 @@ class Node:
         return run.state.headline or next((n for n in THROUGHPUT if n in run.metrics), "")
 
     def latest(self) -> tuple[Columns, ...]:
-        """Return one row per source: a run's newest known values, the last reading of everything else."""
-        runs = [one_row(f"run/{r.id}", r.last_t, r.last_step, r.metrics) for r in self.registry if r.metrics]
+        """Return one row per source: a run's current values, the last reading of everything else."""
+        runs = [
+            one_row(f"run/{run.id}", run.last_t, run.last_step, run.current_metrics())
+            for run in self.registry
+            if run.metrics
+        ]
         readings = [ring.last() for ring in self.rings if not ring.source.startswith("run/")]
         return (*runs, *(r for r in readings if r is not None))
 

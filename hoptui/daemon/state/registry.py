@@ -13,6 +13,7 @@ from msgspec import structs
 
 from hoptui.daemon.state.derived_rows import Account, headline
 from hoptui.daemon.state.gpu_ownership import Claim, Resolved
+from hoptui.daemon.state.newest_values import NewestValues
 from hoptui.diagnosis.phase_readings import PhaseAccount
 from hoptui.domain.columns import Columns
 from hoptui.domain.diagnosis import Diagnosis
@@ -87,7 +88,7 @@ class TrackedRun:
         self.last_t = 0
         self.last_step = 0
         self._finished = 0  # iterations, by their rows
-        self.metrics: dict[str, float] = {}
+        self._newest = NewestValues()
         self._iterations: deque[float] = deque(maxlen=31)
         self._typical: float | None = None  # their median, computed on demand
         self._rates: deque[float] = deque(maxlen=RECENT)
@@ -99,6 +100,15 @@ class TrackedRun:
     @property
     def id(self) -> str:
         return self.state.run
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The newest value of every metric that it has logged, however old."""
+        return self._newest.known
+
+    def current_metrics(self) -> dict[str, float]:
+        """Return the newest values that are still current, and the phases of its last iteration."""
+        return self._newest.current()
 
     @property
     def exited(self) -> bool:
@@ -145,7 +155,7 @@ class TrackedRun:
             return
         self.last_t = newest
         self.last_step = max(self.last_step, columns.steps()[-1])
-        self.metrics.update(columns.last())
+        self._newest.add(columns)
         if ITERATION in columns.names:
             self._finished = max(self._finished, finished_by_rows(columns, self.state.total))
             self._iterations.extend(filter(took, columns.column(ITERATION)))

@@ -5,7 +5,6 @@ Anything after the position is unknown. There is no thread and no clock: only `s
 
 from __future__ import annotations
 
-import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
@@ -14,14 +13,16 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from hoptui.domain.columns import is_known
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.facts import fact
+from hoptui.domain.freshness import FORGET
 from hoptui.domain.progress import ITERATION, finished
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS
 from hoptui.model.recorded.pages import Pages
 from hoptui.model.recorded.point_in_time import Chronicle
-from hoptui.model.series import FORGET, NAN, SeriesWindow, bucketed
+from hoptui.model.series import NAN, SeriesWindow, bucketed
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
 from hoptui.recording import Recording, RecordingError, library
@@ -109,9 +110,9 @@ class Front:
 
 
 def _known_before(values: Sequence[float], start: int, stop: int) -> int:
-    """Return the index of the last finite value before `stop`, or less than `start` if there is none."""
+    """Return the index of the last known value before `stop`, or less than `start` if there is none."""
     i = stop - 1
-    while i >= start and not math.isfinite(values[i]):
+    while i >= start and not is_known(values[i]):
         i -= 1
     return i
 

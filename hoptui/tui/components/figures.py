@@ -6,6 +6,7 @@ import math
 import textwrap
 from typing import NamedTuple
 
+from hoptui.domain.columns import is_known
 from hoptui.domain.throughput import level, usable
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.numbers import UNKNOWN
@@ -45,13 +46,15 @@ def current(view: View, source: str) -> dict[str, float]:
 
 def recent(view: View, source: str, name: str, within_s: float) -> float | None:
     """The mean of a metric over the last seconds before its newest value; None if unknown. Rates use
-    `throughput.level`.
+    `throughput.level`. A NaN or an infinity that was logged is returned as it is.
 
     It does not end now: the value of a silent or ended run stays that of its last iterations.
     """
     series = view.store.series(source, name)
-    if series is None or math.isnan(series.last):
+    if series is None or not is_known(series.last):
         return None
+    if not math.isfinite(series.last):
+        return series.last
     rate = name.endswith("_per_s")
     # Each iteration of a rate counts: only one in many may wait for data.
     since = series.last_t - int(within_s * SECOND) + 1
@@ -85,7 +88,7 @@ def label_of(name: str) -> str:
 
 def number(value: float | None) -> str:
     """Any metric in `VALUE` cells."""
-    found = numbers.si(value)
+    found = numbers.logged(value)
     return found if value is None or len(found) <= VALUE else numbers.scientific(value, 2)
 
 

@@ -110,7 +110,7 @@ def _row(view: View, run: RunState, c: _Columns, width: int, *, chosen: bool) ->
     if not as_usual(view):
         return (*spans, Span("  "), Span(why_not_live(view), ink))  # where the speed would stand
     speed = headline(view)
-    spans += [Span(numbers.si(speed.value), "", _SPEED, right=True), Span(f" {speed.unit}  ", "dim")]
+    spans += [Span(numbers.logged(speed.value), "", _SPEED, right=True), Span(f" {speed.unit}  ", "dim")]
     room = width - width_of(spans)
     missed = next((line for line in targets.missed(view) if width_of(line) <= room), None)
     return (*spans, *(missed or last_change(view, room)))
@@ -185,7 +185,7 @@ def throughput_lines(view: View, width: int) -> list[Line]:
 def headline_rate(view: View) -> Line:
     """`512 k env steps/s`."""
     head = headline(view)
-    return Span(numbers.si(head.value), "strong"), Span(f" {head.unit}   ", "dim")
+    return Span(numbers.logged(head.value), "strong"), Span(f" {head.unit}   ", "dim")
 
 
 def metrics_age(view: View) -> str:

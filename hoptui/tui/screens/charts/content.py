@@ -6,6 +6,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import NamedTuple, get_args
 
+from hoptui.domain.columns import is_known
 from hoptui.model.series import HOLE
 from hoptui.presentation import numbers
 from hoptui.presentation.gpu_readings import GPU
@@ -56,7 +57,7 @@ class CatalogEntry(NamedTuple):
 
     def text(self, value: float | None) -> str:
         """A value of the axis as text, with its unit."""
-        if value is None or value != value:
+        if value is None or not is_known(value):
             return UNKNOWN
         raw = value / self.factor
         if self.unit in UNITS:

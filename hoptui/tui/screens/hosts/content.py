@@ -156,7 +156,7 @@ def _speed(view: View, ink: str) -> Line:
         return Span("  "), Span(runs.why_not_live(view), ink)
     speed = headline(view)
     value = None if view.node_stale else speed.value
-    return Span(numbers.si(value), "stale" if view.node_stale else "", _SPEED, right=True), Span(
+    return Span(numbers.logged(value), "stale" if view.node_stale else "", _SPEED, right=True), Span(
         f" {speed.unit}", "dim"
     )
 

@@ -244,7 +244,7 @@ def compact_summary(
         fact(label_of(n), number(latest.get(n)), VALUE) for n in runs.learning_metrics(view) if n != metric
     ]
     beside: list[Line] = [
-        (Span(numbers.si(head.value), "strong"), Span(f" {head.unit}", "dim")),
+        (Span(numbers.logged(head.value), "strong"), Span(f" {head.unit}", "dim")),
         last_change(view, left_width) or unmeasured(view, "no change"),
         (Span(number(latest.get(metric)), "strong"), Span(f" {unit or label_of(metric)}", "dim")),
         next(iter(pack(others, left_width, "  ")), ()),
@@ -280,7 +280,7 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
     if run is not None and vital is not None:
         of = f" / {numbers.grouped(run.total)}" if run.total else ""
         found.append(_figure("iteration", f"{numbers.grouped(vital.step)}{of}"))
-    found.append(_figure(head.unit or "speed", numbers.si(head.value)))
+    found.append(_figure(head.unit or "speed", numbers.logged(head.value)))
     latest = view.store.latest(view.source).get(metric)
     if metric:
         found.append(_figure(label_of(metric), number(latest)))
