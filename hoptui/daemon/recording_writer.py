@@ -13,9 +13,10 @@ from msgspec import structs
 
 from hoptui.domain.columns import Columns
 from hoptui.node.addresses import AddressError, secure
-from hoptui.protocol.messages import CommandRecord, Event
-from hoptui.recording import Recording, RecordingError
+from hoptui.protocol.messages import CommandRecord, Event, NodeState
+from hoptui.recording import Recording, RecordingError, stored_json
 from hoptui.recording.ingest import MAX_RECORDS, Pending
+from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -27,7 +28,8 @@ class RecordingWriter:
     newest row in the file cannot be read.
 
     Memory is bounded: beyond that the oldest items are dropped and counted. `recording` is None until the
-    file is open. `sources` are those that had rows. `ended` is set when the run has exited.
+    file is open. `sources` are those that had rows. `ended` is set when the run has exited. `known` and
+    `node` are the newest states; a flush writes them.
     """
 
     def __init__(self, run: str, path: Path) -> None:
@@ -36,6 +38,9 @@ class RecordingWriter:
         self.recording: Recording | None = None
         self.sources: set[str] = set()
         self.ended = False
+        self.known: KnownRun | None = None
+        self.node: NodeState | None = None
+        self._remembered: dict[str, bytes] = {}
         self._waiting = Pending()
         self._asked: dict[str, int] = {}  # by id: the number of the record whose writing is reported
         self._on_disk: dict[str, int] = {}
@@ -88,13 +93,6 @@ class RecordingWriter:
         else:
             self._waiting.add_command(record)
 
-    def remember(self, key: str, value: bytes) -> None:
-        """Store a value of the run. It replaces the value of the same key."""
-        if self.recording is not None:
-            self.recording.remember(key, value)
-        else:
-            self._waiting.remembered[key] = value
-
     def lose(self, count: int) -> None:
         """Count rows, events or commands that were lost before they came here."""
         self._lost += count
@@ -110,6 +108,7 @@ class RecordingWriter:
             problem = self._pass_on(recording)
             recording.lose(self._lost + self._waiting.dropped)
             self._lost = self._waiting.dropped = 0
+            self._remember(recording)
             wrote = recording.flush(summarise=summarise)
             self._look_for(recording)
             if wrote and recording.used_bytes > most_bytes:
@@ -123,6 +122,19 @@ class RecordingWriter:
         self._problem = problem
         self._report()
         return not problem
+
+    def _remember(self, recording: Recording) -> None:
+        """Pass on the states that have changed. A burst of changes is encoded once."""
+        values = {}
+        if self.known is not None:
+            values[RUN] = stored_json.encode(self.known)
+        if self.node is not None:
+            values[NODE] = encode_node(self.node)
+        self.known = self.node = None
+        for key, value in values.items():
+            if value != self._remembered.get(key):
+                self._remembered[key] = value
+                recording.remember(key, value)
 
     def take_reported(self) -> dict[str, int]:
         """Return the numbers of the commands that are on disk since the last call, by id."""
@@ -162,8 +174,6 @@ class RecordingWriter:
                 self.recording.event(event)
             for record in self._waiting.commands.values():
                 self.recording.command(record)
-            for key, value in self._waiting.remembered.items():
-                self.recording.remember(key, value)
             self._waiting.clear_records()
         return self.recording
 

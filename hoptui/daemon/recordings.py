@@ -20,9 +20,9 @@ from hoptui.domain.columns import Columns, run_of
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.node.processes import process_started
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
-from hoptui.recording import Recording, RecordingError, library, stored_json
+from hoptui.recording import Recording, RecordingError, library
 from hoptui.recording.ingest import this_boot
-from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
+from hoptui.recording.library import KnownRun
 from hoptui.recording.pyramid import buckets
 
 GB = 10**9
@@ -121,7 +121,6 @@ class History:
         self._written = written
         self._limits = limits
         self._open: dict[str, RecordingWriter] = {}
-        self._nodes: dict[str, bytes] = {}  # by run: the newest state of the node
         self._unrecorded: dict[str, tuple[int, str]] = {}  # by run: what its file does not count, in words
         self._clock = RetentionClock(where.state)
         self._aside: dict[Path, str] = {}
@@ -199,18 +198,14 @@ class History:
             writer = self._open[run] = RecordingWriter(run, self._where.recording(run))
             writer.lose(self._unrecorded.pop(run, (0, ""))[0])
         writer.ended = False
-        writer.remember(RUN, stored_json.encode(known))
-        self.node((run,), node)
+        writer.known, writer.node = known, node
         if new:  # write at once, so that the recording names its run even if the daemon is killed
             self._flush(writer)
 
     def node(self, runs: Iterable[str], state: NodeState) -> None:
         """Store the node's state."""
-        raw = encode_node(state)
-        for run in self._open.keys() & set(runs):
-            if raw != self._nodes.get(run):
-                self._nodes[run] = raw
-                self._open[run].remember(NODE, raw)
+        for writer in self._of(runs):
+            writer.node = state
 
     def append(self, runs: Iterable[str], parts: Sequence[Columns]) -> None:
         for writer in self._of(runs):
@@ -269,7 +264,6 @@ class History:
         """Close a recording now, after the end of its run or of the daemon. What cannot be written is
         lost."""
         writer = self._open.pop(run, None)
-        self._nodes.pop(run, None)
         if writer is None:
             return
         self._flush(writer)
