@@ -137,10 +137,10 @@ class Archive:
         self._thread.start()
 
     def restore(self, timeout: float) -> list[RecordedRun]:
-        """Return the contents of the last day's recordings, or as much as was read within `timeout`
-        seconds."""
+        """Return the contents of the last day's recordings, oldest first. After `timeout` seconds, those that
+        have been read."""
         self._restored.wait(timeout)
-        return list(self._found)
+        return list(self._found)[::-1]
 
     def close(self, timeout: float) -> None:
         """Write what is left. Give up if no job ends for `timeout` seconds, and after ten times that."""
@@ -262,7 +262,8 @@ class Archive:
 
     def _restore(self) -> None:
         try:
-            self._found = self._history.restore()
+            for found in self._history.restore():
+                self._found.append(found)
         except AddressError as error:
             log.warning("history is not being kept: %s", error)
             self._unrestored = str(error)

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,8 @@ log = logging.getLogger("hoptui.daemon")
 RESTORED = 50
 RESTORE_YOUNGER_S = 24 * 3600
 MOST_POINTS = 4096
+NEWEST_ROWS_S = 10.0
+"""The newest rows of a run are those of this time before its last row."""
 NEWEST_S = 600.0
 """The newest row of a run is searched in this time before its end."""
 SUMMARISED = 8
@@ -141,10 +143,11 @@ class History:
         writer = self._open.get(run)
         return writer.problem if writer is not None else self._unrecorded.get(run, (0, ""))[1]
 
-    def restore(self) -> list[RecordedRun]:
-        """Return the contents of the recordings of the last day, and of runs whose process lives.
+    def restore(self) -> Iterator[RecordedRun]:
+        """Yield the contents of the recordings of the last day, and of runs whose process lives.
 
-        The clock may be wrong: a live run is never too old.
+        First come those that nobody has closed, as their run may live; then the newest. The clock may be
+        wrong: a live run is never too old.
 
         Raises:
             AddressError: the state directory is not private to this user, or cannot be created.
@@ -152,26 +155,26 @@ class History:
         """
         secure(self._where.state)
         now = time.time()
-        written: list[tuple[float, Path]] = []
+        written: list[tuple[bool, float, Path]] = []
         for path in self._where.state.glob(f"*{library.SUFFIX}"):
             try:
-                written.append((path.stat().st_mtime, path))
+                written.append((not library.at_rest(path), path.stat().st_mtime, path))
             except OSError as error:  # a link to nowhere, say
                 self._leave_aside(path, f"{path} cannot be read: {error.strerror}")
-        found = []
-        for modified, path in sorted(written)[-RESTORED:]:
+        for _, modified, path in sorted(written, reverse=True)[:RESTORED]:
             recent = now - modified < RESTORE_YOUNGER_S
             try:
                 with Recording.open(path, boot=this_boot(), still=library.at_rest(path)) as recording:
                     known = _found(recording) if recent or _of_a_live_process(recording) else None
-                if known is not None:
-                    found.append(known)
             except RecordingError as error:
                 self._leave_aside(path, error.reason, recent=recent)
+                continue
             except Exception as error:  # one file must not cost the others
                 log.exception("%s cannot be read", path)
                 self._leave_aside(path, f"{path} cannot be read: {type(error).__name__}", recent=recent)
-        return found
+                continue
+            if known is not None:
+                yield known
 
     def _leave_aside(self, path: Path, why: str, *, recent: bool = True) -> None:
         if recent:
@@ -372,7 +375,7 @@ def _found(recording: Recording) -> RecordedRun | None:
     run = known.state.run
     newest = None
     last = recording.last_t(f"run/{run}")
-    for part in recording.rows(f"run/{run}", max(1, last - int(NEWEST_S * 1e9))) if last else ():
+    for part in recording.rows(f"run/{run}", max(1, last - int(NEWEST_ROWS_S * 1e9))) if last else ():
         newest = part
     used = _last(recording, f"derived/{run}", "energy_j")
     counters = {uuid: _last(recording, f"gpu/{uuid}", "energy_j") for uuid in known.state.gpus}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.conftest import TestNode, until
 from tests.daemon.test_recordings import KNOWN, NODE, SOURCE, STATE, rows
 from tests.recording import hostile_files
 
-Start = Callable[[], Archive]
+Start = Callable[..., Archive]
 TRAIN = """
 import hoptui, time
 run = hoptui.connect("toy")
@@ -36,9 +37,11 @@ for _ in run.iterations():
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Archive] = []
 
-    def make() -> Archive:
+    def make(directory: Path = tmp_path) -> Archive:
         timings = Timings(flush_s=0.01, first_tidy_s=3600.0)
-        archive = Archive(Addresses(tmp_path, tmp_path), RetentionLimits(), lambda *_: None, timings=timings)
+        archive = Archive(
+            Addresses(directory, directory), RetentionLimits(), lambda *_: None, timings=timings
+        )
         archive.start()
         started.append(archive)
         return archive
@@ -109,10 +112,36 @@ def test_an_unforeseen_error_in_one_file_costs_no_other(
     assert "other.hoptui cannot be read: MemoryError" in archive.problem
 
 
+def test_what_is_read_in_time_is_restored_the_runs_that_may_live_first(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = structs.replace(KNOWN, state=structs.replace(STATE, run="live"))
+    history = History(Addresses(tmp_path, tmp_path), RetentionLimits())
+    history.remember(live, NODE)  # its daemon was killed: nobody closes it
+    shutil.copytree(tmp_path, killed := tmp_path / "killed")
+    history.close("live")
+    for name in ("old", "new"):
+        kept(killed, structs.replace(KNOWN, state=structs.replace(STATE, run=name)))
+    killed.chmod(0o700)
+    free, real = threading.Event(), recordings._found
+
+    def slow(recording: Recording) -> recordings.RecordedRun | None:
+        if recording.path.stem != "live":
+            free.wait(20)
+        return real(recording)
+
+    monkeypatch.setattr(recordings, "_found", slow)
+    archive = start(killed)
+    until(lambda: archive.restore(0.0), what="the run that may live")
+    assert [found.state.run for found in archive.restore(0.0)] == ["live"]
+    free.set()
+    assert [found.state.run for found in archive.restore(20.0)] == ["old", "new", "live"]
+
+
 def test_a_left_aside_file_that_is_removed_is_no_problem(tmp_path: Path) -> None:
     history = History(Addresses(tmp_path, tmp_path), RetentionLimits())
     dangling(tmp_path / "odd.hoptui")
-    history.restore()
+    list(history.restore())
     assert "odd.hoptui" in history.left_aside
     (tmp_path / "odd.hoptui").unlink()
     history.tidy(0.0)

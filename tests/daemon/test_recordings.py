@@ -115,7 +115,7 @@ def test_a_new_daemon_is_told_what_the_last_one_knew(history: History, tmp_path:
 
 def test_a_damaged_recording_is_left_aside(tmp_path: Path) -> None:
     (tmp_path / "x.hoptui").write_bytes(b"no database at all" * 100)
-    assert make(tmp_path).restore() == []
+    assert list(make(tmp_path).restore()) == []
 
 
 def test_the_node_is_remembered_as_it_was_last(history: History, tmp_path: Path) -> None:
@@ -276,11 +276,11 @@ def test_in_a_directory_that_others_may_write_nothing_is_read_or_removed(
     tmp_path.chmod(0o777)
     later = make(tmp_path, RetentionLimits(keep_s=0.0))
     with pytest.raises(AddressError, match="is open to others"):
-        later.restore()
+        list(later.restore())
     later.tidy(time.time() + 1)
     assert (tmp_path / "r.hoptui").exists()
     tmp_path.chmod(0o700)
-    assert len(later.restore()) == 1
+    assert len(list(later.restore())) == 1
     later.tidy(time.time() + 1)
     assert not (tmp_path / "r.hoptui").exists()
 

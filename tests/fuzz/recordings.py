@@ -170,7 +170,7 @@ def read(path: Path, *, as_csv: bool) -> None:
     """Read a file in every way in which hoptui reads recordings of others. Only `RecordingError` is right."""
     with contextlib.suppress(RecordingError):
         library.entries(path.parent)
-    History(Addresses(path.parent, path.parent), RetentionLimits()).restore()
+    list(History(Addresses(path.parent, path.parent), RetentionLimits()).restore())
     with contextlib.suppress(RecordingError), Recording.open(path) as recording:
         with contextlib.suppress(RecordingError):
             document = pages.page(report.read(recording), NOW_S)

@@ -75,7 +75,7 @@ def test_a_hostile_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
     with bounded():
         library.entries(tmp_path)
     with bounded():
-        History(Addresses(tmp_path, tmp_path), RetentionLimits()).restore()
+        list(History(Addresses(tmp_path, tmp_path), RetentionLimits()).restore())
 
 
 @pytest.mark.parametrize(
