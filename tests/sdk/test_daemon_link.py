@@ -14,10 +14,10 @@ import pytest
 from hoptui.domain.columns import is_known
 from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec, messages
-from hoptui.sdk import daemon_link
-from hoptui.sdk.daemon_link import MESSAGE_BYTES, RESEND_ROWS, RESEND_S, TAKEN_AT_ONCE, DaemonLink, SendBuffer
+from hoptui.sdk.daemon_link import DaemonLink
 from hoptui.sdk.metric_values import TimedRow
 from hoptui.sdk.run import Run
+from hoptui.sdk.send_buffer import MESSAGE_BYTES, PART_ROWS, RESEND_ROWS, RESEND_S, TAKEN_AT_ONCE, SendBuffer
 from tests.run_state import run_state
 
 zmq = pytest.importorskip("zmq")
@@ -256,7 +256,7 @@ def test_messages_and_parts_stay_below_their_limits(monkeypatch: pytest.MonkeyPa
     out = SendBuffer("run/a")
     out.collect(rows(*range(TAKEN_AT_ONCE + 1), width=60), TAKEN_AT_ONCE + 1, S)
     first = out.batch()
-    assert 0 < len(first) < TAKEN_AT_ONCE // daemon_link.PART_ROWS
+    assert 0 < len(first) < TAKEN_AT_ONCE // PART_ROWS
     assert sum(8 * len(part) * 62 for part in first) <= MESSAGE_BYTES
     assert steps_sent(out) == list(range(TAKEN_AT_ONCE))  # the last one is left to the next time
 

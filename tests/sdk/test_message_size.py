@@ -12,7 +12,7 @@ from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.protocol import codec, messages
 from hoptui.protocol.codec import MAX_BYTES
 from hoptui.sdk import message_size
-from hoptui.sdk.daemon_link import MESSAGE_BYTES, SendBuffer
+from hoptui.sdk.send_buffer import MESSAGE_BYTES, SendBuffer
 from tests.conftest import TestNode, until
 
 

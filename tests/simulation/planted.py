@@ -25,7 +25,16 @@ from hoptui.daemon.handlers import pages, runs, viewers
 from hoptui.daemon.state import command_log, commit_barrier, registry, row_buffers
 from hoptui.protocol.messages import FINAL
 from hoptui.recording import recording
-from hoptui.sdk import command_execution, command_inbox, daemon_link, iteration, knobs, ranks, shared_state
+from hoptui.sdk import (
+    command_execution,
+    command_inbox,
+    daemon_link,
+    iteration,
+    knobs,
+    ranks,
+    send_buffer,
+    shared_state,
+)
 from tests.simulation.scenario import execute, plan_of
 
 MOST_SEEDS = 2000
@@ -185,12 +194,12 @@ def _sleeping_link() -> list[Patch]:
 
 @defect("rows are not sent again after a welcome")
 def _no_resend() -> list[Patch]:
-    return [(daemon_link.SendBuffer, "resend_after", _nothing)]
+    return [(send_buffer.SendBuffer, "resend_after", _nothing)]
 
 
 @defect("dropped rows are not counted")
 def _uncounted() -> list[Patch]:
-    return [(daemon_link.SendBuffer, "dropped", property(lambda self: 0))]
+    return [(send_buffer.SendBuffer, "dropped", property(lambda self: 0))]
 
 
 @defect("the link ignores that a socket is full")

@@ -9,7 +9,7 @@ from msgspec import structs
 from hoptui.client.conversation import Conversation, Outbox
 from hoptui.model.store import Store
 from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, ViewerWelcome
-from hoptui.sdk.daemon_link import RESEND_S, SendBuffer
+from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
 
 SECOND = 1_000_000_000
 SENT = CommandRecord(id="c", run="r", epoch=1, verb="set", stage="sent", seq=100)
