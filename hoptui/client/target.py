@@ -69,10 +69,15 @@ def parse(typed: str) -> Place:
     authority, _, run = typed[len(SCHEME) :].partition("/")
     user, at, rest = authority.rpartition("@")
     if ":" in user:
-        raise BadPlace(f"{_shown(typed)} has a password in it: ssh takes none from an address, set up a key")
+        raise BadPlace(_with_password(typed))
     if at and not _USER.fullmatch(user):
         raise BadPlace(f"{_shown(typed)}: {user!r} is no user's name")
-    host, port = _host_and_port(typed, rest)
+    try:
+        host, port = _host_and_port(typed, rest)
+    except BadPlace:
+        if "@" in run:  # a slash in a password looks like the end of the host
+            raise BadPlace(_with_password(typed)) from None
+        raise
     if not host:
         raise BadPlace(f"{_shown(typed)} names no host: ssh://[user@]host[:port][/run]")
     if not _HOST.fullmatch(host):
@@ -103,6 +108,10 @@ def _host_and_port(typed: str, rest: str) -> tuple[str, int | None]:
     return host, int(port)
 
 
+def _with_password(typed: str) -> str:
+    return f"{_shown(typed)} has a password in it: ssh takes none from an address, set up a key"
+
+
 def _shown(typed: str) -> str:
-    """Return the text without a password."""
-    return re.sub(r"(//[^:/@]*):[^/]*@", r"\1:…@", typed)
+    """Return the text without a password, which may hold any character."""
+    return re.sub(r"(//[^:]*):.*@", r"\1:…@", typed, flags=re.DOTALL)

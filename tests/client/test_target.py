@@ -35,7 +35,14 @@ def test_places(typed: str, place: Place, name: str) -> None:
 
 def test_what_is_no_place_is_one_sentence(golden: Golden) -> None:
     hosts = ("ssh://", "ssh:///ppo", "ssh://ana@/ppo", "ssh://-oProxyCommand=x", "ssh://gpu 07")
-    users = ("ssh://ana:secret@gpu07", "ssh://-x@gpu07", "ssh://@gpu07")
+    users = (
+        "ssh://ana:secret@gpu07",
+        "ssh://ana:x/secret@gpu",
+        "ssh://ana:secret:x/@gpu07",
+        "ssh://an@:secret@gpu",
+        "ssh://-x@gpu07",
+        "ssh://@gpu07",
+    )
     ports = ("ssh://gpu07:x", "ssh://gpu07:0", "ssh://gpu07:65536", "ssh://::1", "ssh://[::1]x")
     problems = {}
     for typed in (*hosts, *users, *ports, "local/"):
