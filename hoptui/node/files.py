@@ -1,4 +1,4 @@
-"""Files that are replaced in one step, also in directories that other users can write to."""
+"""Paths that users type, and files that are replaced in one step, also where other users can write."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 PREFIX, SUFFIX = ".hoptui-", ".part"
+
+
+def expanded(typed: str) -> Path:
+    """Return a path, with the home directory for `~`. An unknown user stays as it is, as in a shell."""
+    path = Path(typed)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
 
 
 @contextlib.contextmanager

@@ -41,6 +41,16 @@ def test_csv_on_standard_output(hoptui: Hoptui, recorded: Path) -> None:
     assert hoptui("export", str(recorded), "--format", "csv", "-o", "-").out == ended.out
 
 
+def test_the_home_of_an_unknown_user_is_no_directory(hoptui: Hoptui, recorded: Path) -> None:
+    for words in (
+        ("export", str(recorded), "-o", "~nosuch/x.csv"),
+        ("report", str(recorded), "-o", "~nosuch/x.md"),
+        ("export", "~nosuch/x.hoptui"),
+    ):
+        ended = hoptui(*words)
+        assert (ended.code in (1, 3), ended.err.count("\n"), "traceback" in ended.err) == (True, 1, False)
+
+
 def test_json_lines(hoptui: Hoptui, recorded: Path) -> None:
     lines = [json.loads(line) for line in hoptui("export", "old", "--format", "jsonl").out.splitlines()]
     assert [line["type"] for line in lines].count("row") == 10

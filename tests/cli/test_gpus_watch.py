@@ -150,6 +150,11 @@ def test_csv_without_watch_is_one_row_and_a_file_is_continued(
         assert len(path.read_text().splitlines()) == 1 + rows
 
 
+def test_the_home_of_an_unknown_user_is_no_directory(hoptui: Hoptui, node: FakeDaemon) -> None:
+    ended = hoptui("gpus", "--csv", "~nosuch/x.csv")
+    assert (ended.code, ended.err.count("\n"), "traceback" in ended.err) == (1, 1, False)
+
+
 def test_csv_in_a_terminal_shows_the_table_too(
     hoptui: Hoptui, node: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from hoptui.cli.gpu_log import columns as gpu_columns
@@ -20,6 +19,7 @@ from hoptui.cli.support.terminal import MISSING, OK, Fail, dump, emit, say, warn
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.pacing import MOST_HZ, sampling_hz
 from hoptui.model.series import risen_share
+from hoptui.node.files import expanded
 
 SECOND = 1_000_000_000
 SHORTEST_S = 1 / MOST_HZ
@@ -62,7 +62,7 @@ def watch(
             show = [_csv_to_stdout()]
         else:
             if csv is not None:
-                log = stack.enter_context(LineLog(Path(csv).expanduser(), gpu_columns.CSV_HEADER))
+                log = stack.enter_context(LineLog(expanded(csv), gpu_columns.CSV_HEADER))
                 show = [_csv_to(log)]
             if json is not None:
                 show.append(lambda seen, rows: dump(json(seen)))

@@ -11,6 +11,7 @@ import hoptui
 from hoptui.cli.support.terminal import MISSING, REJECTED, Fail
 from hoptui.client.target import RECORDED, is_path
 from hoptui.node.addresses import AddressError, Addresses, addresses
+from hoptui.node.files import expanded
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
 from hoptui.recording import library
@@ -46,7 +47,7 @@ def find(name: str) -> Path:
         Fail: no such file or recording, or several.
     """
     if is_path(name):
-        path = Path(name).expanduser()
+        path = expanded(name)
         if not _exists(path):
             raise Fail(f"no such file: {numbers.clean(name)}", MISSING)
         return path

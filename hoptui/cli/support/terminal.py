@@ -134,7 +134,9 @@ def target(output: str, *, force: bool) -> Path | None:
     """
     if output == "-":
         return None
-    path = Path(output).expanduser()
+    from hoptui.node.files import expanded
+
+    path = expanded(output)
     try:
         path.lstat()
     except FileNotFoundError:
