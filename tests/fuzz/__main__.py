@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import random
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from tests.fuzz import engines
 from tests.fuzz.harness import Harness, checked, watched_log
 
 NAMES = ("messages", "recordings", "configuration", "command_line", "ssh")
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where recordings and the like are made. A disk would be the slowest part."""
 ARTIFACTS = Path("build/fuzz").absolute()
 
 
@@ -81,11 +84,15 @@ def campaign(name: str, seconds: float, seed: int | None, *, plain: bool) -> int
         f"--minutes={seconds / 60}",
         f"--seed={seed}",
     ]
-    with tempfile.TemporaryFile("w+") as output:
-        began = time.monotonic()
-        code = subprocess.run(
-            [*words, *(["--plain"] if plain else [])], stdout=output, stderr=output, check=False
-        ).returncode
+    words += ["--plain"] if plain else []
+    began = time.monotonic()
+    # libFuzzer ends the process without tidying up.
+    with (
+        tempfile.TemporaryDirectory(prefix="hoptui-fuzz-", dir=MEMORY) as home,
+        (directory / "output.log").open("w+") as output,
+    ):
+        environment = {**os.environ, "TMPDIR": home}
+        code = subprocess.run(words, stdout=output, stderr=output, env=environment, check=False).returncode
         output.seek(0)
         said = output.read()
     work, found = engines.read_work(directory), sorted(_broken(directory) - before)

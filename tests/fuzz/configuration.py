@@ -70,9 +70,7 @@ class Configuration(Harness):
     name, unit = "configuration", "configurations"
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(
-            prefix="hoptui-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
-        )
+        self._directory = tempfile.TemporaryDirectory(prefix="hoptui-fuzz-")
         self._home = Path(self._directory.name)
         for folder in (".config/hoptui", ".local/state/hoptui"):
             (self._home / folder).mkdir(parents=True)

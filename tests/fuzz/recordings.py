@@ -56,9 +56,7 @@ class Recordings(Harness):
     name, unit = "recordings", "recordings"
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(
-            prefix="hoptui-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
-        )
+        self._directory = tempfile.TemporaryDirectory(prefix="hoptui-fuzz-")
         self._home = Path(self._directory.name)
         self._home.chmod(0o700)
         self._files = [self._made(), self._made(node=None, events=(), commands=()), OLD.read_bytes()]
