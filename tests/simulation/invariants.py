@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 from hoptui.daemon.state.command_log import REPEATED_S
-from hoptui.domain.facts import nested
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord, NodeState
 from hoptui.recording import Recording, RecordingError
-from tests.simulation.node import Node, in_effect, row_value
+from tests.simulation.node import Node, cause, gave_up, in_effect, row_value
 from tests.simulation.truth import Given, Incarnation, Setting
 
 QUICK_S = 0.6
@@ -202,11 +201,10 @@ def stages_forward(node: Node) -> Iterator[str]:
     for viewer in node.viewers:
         for records in viewer.shown.values():
             for before, after in pairwise(records):
-                gave_up = before.stage == "expired" and not before.code
                 undone = (before.stage, after.stage) == ("applied", "reverted")
                 learned = before.code == FATE_UNKNOWN
                 lost = after.code == FATE_UNKNOWN and node.truth.daemon_died()
-                if before.stage in FINAL and not (undone or gave_up or learned or lost):
+                if before.stage in FINAL and not (undone or gave_up(before) or learned or lost):
                     yield f"{viewer.name} saw {before.wanted} {before.stage}, then {after.stage}"
 
 
@@ -406,19 +404,12 @@ def commands_recorded(node: Node) -> Iterator[str]:
 
 def _after_the_end(record: CommandRecord) -> bool:
     """Return whether a daemon heard of a command after the recording of its run was closed."""
-    return "no_such_run" in (record.code, _cause(record))
+    return "no_such_run" in (record.code, cause(record))
 
 
 def _only_shown(record: CommandRecord) -> bool:
     """Return whether a viewer alone has given a command up, or its recording was closed before."""
-    gave_up = (record.stage == "expired" and not record.code) or _cause(record) == "no_answer"
-    return gave_up or _after_the_end(record)
-
-
-def _cause(record: CommandRecord) -> str:
-    """Return the code of what is behind an unknown end, "" for none."""
-    why = nested(record.fields.get("why"))
-    return why.code if why is not None else ""
+    return gave_up(record) or _after_the_end(record)
 
 
 # the machine ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from msgspec import structs
 from hoptui.client.client import Client
 from hoptui.daemon.server import Server
 from hoptui.daemon.sockets import AlreadyRunningError
+from hoptui.domain.facts import nested
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import Addresses, addresses
 from hoptui.protocol.messages import FINAL, CommandRecord
@@ -212,13 +213,24 @@ class Viewer:
         if change != "commands" or self.client is None:
             return
         for key, record in list(self.client.store.commands.items()):
-            if record.stage in FINAL and not record.unsaved:
+            if record.stage in FINAL and not (record.unsaved or gave_up(record)):
                 self.node.look_on_disk(record)
             seen = self.shown.setdefault(key, [])
             if not seen or seen[-1].stage != record.stage:
                 seen.append(record)
                 if record.stage in FINAL:
                     self._final_s.setdefault(key, self.node.kernel.seconds)
+
+
+def gave_up(record: CommandRecord) -> bool:
+    """Return whether a viewer alone has ended a command, because no daemon answered."""
+    return (record.stage == "expired" and not record.code) or cause(record) == "no_answer"
+
+
+def cause(record: CommandRecord) -> str:
+    """Return the code of what is behind an unknown end, "" for none."""
+    why = nested(record.fields.get("why"))
+    return why.code if why is not None else ""
 
 
 def _stage_on_disk(path: Path, command: str) -> str:

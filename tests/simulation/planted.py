@@ -374,7 +374,7 @@ def _same_epoch() -> list[Patch]:
 
 @defect("the end of a process is not noticed", "kill run")
 def _unnoticed_end() -> list[Patch]:
-    return [(runs.Lives, "ended", _nothing), (runs.Lives, "bury", _nothing)]
+    return [(runs.Lives, "watch", _nothing)]
 
 
 @defect("a socket that was removed is not bound again")
@@ -503,7 +503,7 @@ def _stale_cursors() -> list[Patch]:
     return [(conversation.Conversation, "_welcomed", keep)]
 
 
-@defect("a viewer takes the end of a command back")
+@defect("a viewer takes the end of a command back", "disk full")
 def _taken_back() -> list[Patch]:
     from hoptui.model import store
 
