@@ -138,6 +138,8 @@ GUARANTEES: dict[str, tuple[Guarantee, ...]] = {
     "releases": (
         Guarantee("other-release", "daemon, runs and viewers are of two neighbouring releases",
                   "runs are seen and steered, and each release reads the recordings of the other"),
+        Guarantee("newer-words", "a peer or a recording has a word that only a newer hoptui knows",
+                  "it is shown as `unknown: WORD`, and all else as ever"),
     ),
     "security": (
         Guarantee("private-directory", "sockets, lock, log",

@@ -24,13 +24,9 @@ from hoptui.tui.styled_text import TRACK, Line, Span, bar, first_fitting, width_
 
 LABEL = 9
 SPENT = 14  # cells of the bar that says how much of its time the tuner has used
-STAND_INKS: dict[Stand, str] = {
-    "off": "dim",
-    "baseline": "2",
-    "trial": "2",
-    "holding": "good",
-    "waiting": "warn",
-}
+STAND_INKS: dict[Stand, str] = ByValue(
+    {"off": "dim", "baseline": "2", "trial": "2", "holding": "good", "waiting": "warn"}, lambda _: "warn"
+)
 RESULT_INKS: dict[Result, str] = ByValue(
     {
         "running": "2",
