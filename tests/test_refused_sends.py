@@ -8,42 +8,42 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 AT_THE_SOCKET = {
-    "hoptui/client/session.py DaemonConnection.send",  # what is refused waits, see `stuck`
-    "hoptui/client/session.py Session.__exit__",  # a goodbye: the daemon notices silence as well
-    "hoptui/client/session.py Session._send",  # tries for as long as an answer may take, then raises
-    "hoptui/daemon/sockets.py Doorway.send",  # returns False
-    "hoptui/sdk/daemon_link.py DaemonLink._send",  # returns False
+    "DaemonConnection.send",  # what is refused waits, see `stuck`
+    "Session.__exit__",  # a goodbye: the daemon notices silence as well
+    "Session._send",  # tries for as long as an answer may take, then raises
+    "Doorway.send",  # returns False
+    "DaemonLink._send",  # returns False
 }
 """Where a socket is asked to take a message without waiting."""
 REFUSABLE = {"_send", "_send_until", "_send_outcomes", "_to_run", "_to_viewer", "hold", "retire"}
 """Functions of daemon and SDK that return False if the message was refused."""
 IGNORED = {
-    "hoptui/daemon/handlers/runs.py RunDesk.receive": "a run that is not greeted says hello each second",
-    "hoptui/daemon/handlers/runs.py RunDesk._hello": "the same",
-    "hoptui/daemon/handlers/runs.py RunDesk._join": "the same",
-    "hoptui/daemon/handlers/viewers.py ViewerDesk._hello": "a viewer repeats its hello until it is welcome",
-    "hoptui/daemon/handlers/viewers.py ViewerDesk.receive": "the answer to a message before any hello",
-    "hoptui/daemon/handlers/viewers.py ViewerDesk._push": "viewers repeat commands, and fetch their records",
-    "hoptui/daemon/server.py Server._from_run": "an error: the sender repeats what it needs an answer to",
-    "hoptui/daemon/server.py Server._from_viewer": "the same",
-    "hoptui/sdk/daemon_link.py DaemonLink._serve": "the last words of a link that failed",
-    "hoptui/sdk/daemon_link.py DaemonLink._send_due": "what was refused is sent first the next time",
-    "hoptui/sdk/daemon_link.py DaemonLink._receive": "the same; a hello is repeated each second",
-    "hoptui/sdk/daemon_link.py DaemonLink._welcome": "the same",
-    "hoptui/sdk/daemon_link.py DaemonLink._farewell": "the end: it has waited as long as a script may wait",
+    "RunDesk.receive": "a run that is not greeted says hello each second",
+    "RunDesk._hello": "the same",
+    "RunDesk._join": "the same",
+    "ViewerDesk._hello": "a viewer repeats its hello until it is welcome",
+    "ViewerDesk.receive": "the answer to a message before any hello",
+    "ViewerDesk._push": "viewers repeat commands, and fetch their records",
+    "Server._from_run": "an error: the sender repeats what it needs an answer to",
+    "Server._from_viewer": "the same",
+    "DaemonLink._serve": "the last words of a link that failed",
+    "DaemonLink._send_due": "what was refused is sent first the next time",
+    "DaemonLink._receive": "the same; a hello is repeated each second",
+    "DaemonLink._welcome": "the same",
+    "DaemonLink._farewell": "the end: it has waited as long as a script may wait",
 }
 """Where the result is not looked at, and why nothing is lost by that."""
 
 
 def functions(*packages: str) -> Iterator[tuple[str, ast.AST]]:
-    """Every function of these packages, as `file Class.function`."""
+    """Every function of these packages, as `Class.function`; names of classes are unique."""
     for package in packages:
         for path in sorted((ROOT / "hoptui" / package).rglob("*.py")):
             for outer in ast.parse(path.read_bytes()).body:
                 for node in outer.body if isinstance(outer, ast.ClassDef) else [outer]:
                     if isinstance(node, ast.FunctionDef):
                         name = f"{outer.name}.{node.name}" if isinstance(outer, ast.ClassDef) else node.name
-                        yield f"{path.relative_to(ROOT)} {name}", node
+                        yield name, node
 
 
 def called(node: ast.AST) -> str:
