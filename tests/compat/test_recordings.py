@@ -59,7 +59,5 @@ def test_the_example_that_the_newest_release_ships_is_read_by_the_previous_one(
     examples = Path(__file__).parents[2] / "hoptui/examples"
     for example in sorted(examples.glob("*.hoptui")):
         copy = Path(shutil.copy(example, tmp_path))
-        newest, previous = (
-            mixed.done(release, "export", str(copy), "--since", "90%") for release in RELEASES
-        )
+        newest, before = (mixed.done(release, "export", str(copy), "--since", "90%") for release in RELEASES)
         assert newest == before, example.name
