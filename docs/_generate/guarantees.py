@@ -132,6 +132,8 @@ GUARANTEES: dict[str, tuple[Guarantee, ...]] = {
                   "it is stopped after 1 s of CPU time"),
         Guarantee("decompression", "a block is larger without compression than allowed",
                   "nothing larger is made"),
+        Guarantee("any-input", "a message, a file, a setting, an argument or the output of ssh is anything",
+                  "the documented error, within 1 s of CPU time ([fuzzing](fuzzing.md))"),
         Guarantee("cell-type", "a cell has another type, or a number is out of range",
                   "the file is reported as damaged"),
     ),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from random import Random
@@ -16,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import zmq
+from msgspec import structs
 
 from hoptui.client.conversation import Conversation, Outbox
 from hoptui.daemon import prometheus
@@ -30,6 +33,10 @@ from hoptui.daemon.recordings import rows_as_buckets
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import Devices, Sample
+from hoptui.domain.phases import PhaseSpan
+from hoptui.domain.targets import SetTargets, Target
+from hoptui.domain.tuning import Tune
 from hoptui.model.store import Store
 from hoptui.node.processes import Peer
 from hoptui.presentation import diagnosis, numbers, sentences, targets, tuner, vocabulary
@@ -40,7 +47,9 @@ from hoptui.recording import stored_json
 from hoptui.recording.library import KnownRun, decode_node, encode_node
 from hoptui.sdk.daemon_link import DaemonLink
 from hoptui.sdk.run import Run
+from hoptui.sdk.shared_state import SharedState
 from hoptui.tuner.prior_results import TunerResult, with_newer
+from tests import factories
 from tests.fuzz.harness import Broken, Harness
 from tests.fuzz.mutation import mutated_bytes, mutated_list, mutated_tree
 from tests.protocol.conftest import EXAMPLES
@@ -48,7 +57,12 @@ from tests.protocol.test_codec import GOLDEN
 from tests.run_state import run_state
 
 SECOND = 1_000_000_000
-MOST_FRAMES = 24
+RATE = "env_steps_per_s"
+KNOBS = (factories.knob("grad_accum", 4, min=1, max=64), factories.knob("lr", 3e-4, min=1e-6, max=0.1))
+TARGET = Target(reading="busy", value=95.0)
+MOST_FRAMES = 40
+MOST_ANSWERS = 64
+"""Frames that the daemon and a run send each other because of one frame."""
 T = TypeVar("T")
 
 
@@ -129,6 +143,18 @@ def _readable(value: T, kind: type[T]) -> None:
         raise Broken(f"a {kind.__name__} reads back otherwise than it was stored")
 
 
+class NoPause(threading.Event):
+    """Wakes a boundary that pauses, and lets its lease end: a session takes no time."""
+
+    def __init__(self, state: SharedState) -> None:
+        super().__init__()
+        self._state = state
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._state.paused_until = 1e-9
+        return True
+
+
 class Socket:
     """A run's socket: the daemon reads what is sent."""
 
@@ -154,6 +180,7 @@ class World:
         self.diagnosing, self.phases = Diagnosing(node), PhaseJoin(node)
         self.client: Conversation | None = None
         self.link: DaemonLink | None = None
+        self._under_way: deque[Frame] = deque()
         self.run: Run | None = None
 
     def t(self) -> int:
@@ -163,7 +190,17 @@ class World:
         return 1.7e9 + self.now / SECOND
 
     def receive(self, channel: int, frame: bytes) -> None:
-        """Let a frame arrive."""
+        """Let a frame arrive, and then what the daemon and the run say because of it."""
+        try:
+            self._arrive(channel, frame)
+        finally:
+            for _ in range(MOST_ANSWERS):
+                if not self._under_way:
+                    break
+                self._arrive(*self._under_way.popleft())
+            self._under_way.clear()
+
+    def _arrive(self, channel: int, frame: bytes) -> None:
         match channel:
             case Channel.RUN | Channel.RANK:
                 self._from_run(b"rank" if channel == Channel.RANK else b"run", frame)
@@ -217,6 +254,8 @@ class World:
             codec.to_run([frame])
         except WireError as error:
             raise Broken(f"a run cannot read what the daemon sends: {error}") from error
+        if identity == b"run" and not isinstance(message, messages.Error):
+            self._under_way.append((Channel.TO_RUN, frame))
         return True
 
     def _to_viewer(self, identity: bytes, message: messages.ToViewer) -> bool:
@@ -247,13 +286,12 @@ class World:
             run.knob("lr", 3e-4, min=1e-6, max=0.1)
             run.on_checkpoint(lambda: None)
             state = run_state(run)
-            state.id = "r1"
+            state.id, state.boundary_wake = "r1", NoPause(state)
             state.epoch = state.inbox.epoch = 2
             self.run, self.link = run, DaemonLink(state, owner=run)
-        link, wire = self.link, Socket(lambda sent: codec.from_run([sent]))
+        link, wire = self.link, Socket(lambda sent: self._under_way.append((Channel.RUN, sent)))
         link._receive([frame], wire, zmq)
         state = link._state
-        state.paused_until = None if state.paused_until is None else min(state.paused_until, 0.0)
         if self.run is not None:
             self.run.boundary()
         link._send_outcomes(wire, zmq)
@@ -313,8 +351,8 @@ def _of(kind: type[T], **fields: Any) -> bytes:
     return msgspec.msgpack.encode(msgspec.structs.replace(found, **fields))
 
 
-def _channel(tag: str) -> int:
-    """Return a channel on which messages with this tag are understood."""
+def _channels(tag: str) -> list[int]:
+    """Return the channels on which messages with this tag are understood."""
     unions = (
         (Channel.RUN, codec.from_run),
         (Channel.VIEWER, codec.from_viewer),
@@ -323,7 +361,7 @@ def _channel(tag: str) -> int:
         (Channel.TO_RUN, codec.to_run),
         (Channel.TO_SAMPLER, codec.to_sampler),
     )
-    return next(channel for channel, decoder in unions if tag in decoder._known)
+    return [channel for channel, decoder in unions if tag in decoder._known]
 
 
 class Messages(Harness):
@@ -332,7 +370,7 @@ class Messages(Harness):
     name, unit = "messages", "messages"
 
     def __init__(self) -> None:
-        self._frames = [(_channel(tag), body) for tag, body in _golden().items()]
+        self._frames = [(channel, body) for tag, body in _golden().items() for channel in _channels(tag)]
         self._rank_0 = (Channel.RUN, _of(messages.RunHello, rank=0, world=2, epoch=2))
         self._viewer = (Channel.VIEWER, _of(messages.ViewerHello))
         self._time = (Channel.TIME, b"\x03")
@@ -358,8 +396,43 @@ class Messages(Harness):
             [*by_channel[Channel.TO_RUN], *by_channel[Channel.TO_SAMPLER]],
             *([self._rank_0, self._viewer, frame, self._time] for frame in (*of_run, *of_viewer)),
             *([frame] for frame in self._frames),
+            self._day(),
         ]
         return [joined(session) for session in sessions]
+
+    def _day(self) -> list[Frame]:
+        """Return a session in which a run is tuned, steered, watched and judged."""
+        knobs = (factories.knob("micro_batch", 32, min=1, max=512, effect="speed"), *KNOBS)
+        hello = _of(
+            messages.RunHello, rank=0, world=1, epoch=2, knobs=knobs, phase="", paused=False, headline=RATE,
+            flops=messages.Flops(per_unit=6e9, metric=RATE, precision="bf16"), visible=None, slurm_gpus="",
+        )  # fmt: skip
+        gpu = structs.replace(factories.gpu(1), peak_flops={"bf16": 1e15}, peak_clock_mhz=1980.0)
+        tune = Tune(id=1, run="r1", op="start")
+        asked = messages.Command(id="c7", run="r1", epoch=2, verb="set", knob="lr", value=0.01, ttl_s=0.0)
+        commands = [
+            asked,
+            structs.replace(asked, id="c8", knob="grad_accum", value=8, expect_version=0),
+            structs.replace(asked, id="c9", verb="pause", hold_s=30.0),
+            structs.replace(asked, id="c10", verb="checkpoint"),
+            structs.replace(asked, id="c11", verb="stop"),
+        ]
+        fetch = messages.Fetch(id=2, run="r1", cursors={"run/r1": 0, "gpu/GPU-1": 0})
+        latest = messages.Fetch(id=3, latest=True, processes=0, page=1)
+        query = messages.Query(id=4, source="run/r1", names=(RATE,), t0=0, t1=200 * SECOND, points=16)
+        frames: list[Frame] = [(Channel.RUN, hello), self._viewer]
+        frames += [(Channel.SAMPLER, codec.encode(Devices(gpus=(gpu,))))]
+        said: list[messages.Message] = [SetTargets(id=5, run="r1", targets=(TARGET,)), tune, *commands]
+        for i in range(5):
+            at = 101 + 10 * i
+            frames += [(Channel.TIME, b"\x0a")]
+            frames += [(Channel.RUN, codec.encode(messages.Rows(parts=(self._rows(at),))))]
+            frames += [(Channel.SAMPLER, codec.encode(Sample(parts=(_readings(at),))))]
+            span = PhaseSpan(path="update", start=at * SECOND, end=(at + 5) * SECOND)
+            pulse = messages.Pulse(step=i, t=at * SECOND, phase="update", spans=(span,))
+            frames += [(Channel.RUN, codec.encode(pulse))]
+            frames += [(Channel.VIEWER, codec.encode(one)) for one in (*said[2 * i : 2 * i + 2], fetch)]
+        return [*frames, *((Channel.VIEWER, codec.encode(one)) for one in (latest, query)), self._time]
 
     def mutated(self, data: bytes, random: Random) -> bytes:
         frames = split(data) or [self._rank_0]
@@ -389,8 +462,18 @@ class Messages(Harness):
 
     @staticmethod
     def _rows(seconds: int) -> Columns:
-        values = {"loss": 0.5, "env_steps_per_s": 1e5, "iteration_s": 0.1}
-        return pack("run/r1", [(seconds * SECOND + i, i, values) for i in range(3)])
+        values = {"loss": 0.5, RATE: 1e5, "iteration_s": 0.5, "phase/update": 0.3}
+        stamps = range(seconds * SECOND, (seconds + 8) * SECOND, SECOND // 2)
+        return pack("run/r1", [(t, i, values) for i, t in enumerate(stamps)])
+
+
+def _readings(seconds: int) -> Columns:
+    """Return eight seconds of readings of a GPU."""
+    values = {
+        "busy": 90.0, "power_w": 500.0, "sm_active": 80.0, "tensor_active": 30.0, "dram_active": 40.0,
+        "memory_used_bytes": 4e10, "sm_clock_mhz": 1700.0, "energy_j": 1e4 + seconds,
+    }  # fmt: skip
+    return pack("gpu/GPU-1", [((seconds + i) * SECOND, -1, values) for i in range(8)])
 
 
 def _mutated_frame(body: bytes, random: Random) -> bytes:

@@ -15,7 +15,7 @@ from tests.fuzz.__main__ import NAMES
 from tests.fuzz.harness import Broken, Harness, checked, watched_log
 from tests.fuzz.harnesses import HARNESSES, make
 
-ROUNDS = {"messages": 1500, "recordings": 60, "configuration": 60, "command_line": 40, "ssh": 1500}
+ROUNDS = {"messages": 800, "recordings": 60, "configuration": 60, "command_line": 40, "ssh": 1500}
 MOST_SEEDS = 60
 
 
@@ -31,6 +31,7 @@ def test_every_harness_is_fuzzed() -> None:
 
 
 @pytest.mark.parametrize("harness", NAMES, indirect=True)
+@pytest.mark.guarantee("any-input")
 def test_a_harness_holds(harness: Harness) -> None:
     random = Random(harness.name)
     seeds = harness.seeds()
