@@ -39,7 +39,15 @@ def of_finished(node: Node) -> list[str]:
 
 def always(node: Node) -> list[str]:
     """Check what holds at any time."""
-    commands = at_most_once, right_process, person_beats_tuner, in_time, stages_forward, calm_is_quick
+    commands = (
+        at_most_once,
+        right_process,
+        person_beats_tuner,
+        in_time,
+        in_order,
+        stages_forward,
+        calm_is_quick,
+    )
     return _all(node, nothing_broke, within_limits, pauses_end, ranks_agree, shown_when_kept, *commands)
 
 
@@ -194,6 +202,21 @@ def at_most_once(node: Node) -> Iterator[str]:
     for given in node.truth.given.values():
         if given.verb == "set" and len(_calls(node, given)) > 1:
             yield f"{given.value} was applied {len(_calls(node, given))} times"
+
+
+def in_order(node: Node) -> Iterator[str]:
+    """The commands of a person are carried out in the order in which they were given."""
+    by_value = {given.value: given for given in node.truth.given.values() if given.by == "person"}
+    for was in node.truth.processes:
+        newest: dict[str, Given] = {}
+        for setting in was.settings if was.rank == 0 else ():
+            given = by_value.get(setting.value)
+            if given is None or setting.undo:
+                continue
+            before = newest.setdefault(given.viewer, given)
+            if given.at_s < before.at_s - 0.01:  # a thread can lose its turn before the time is noted
+                yield f"{given.value} of {given.viewer} was set after {before.value}, which was given later"
+            newest[given.viewer] = given
 
 
 def stages_forward(node: Node) -> Iterator[str]:

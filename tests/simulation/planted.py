@@ -396,7 +396,7 @@ def _no_lock() -> list[Patch]:
     return [(sockets.Lock, "_taken", anyway)]
 
 
-@defect("off by one in the pages of commands", "burst")
+@defect("off by one in the pages of commands", "wall clock")
 def _off_by_one() -> list[Patch]:
     since = command_log.Book.since
 
