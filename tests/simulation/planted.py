@@ -503,7 +503,7 @@ def _stale_cursors() -> list[Patch]:
     return [(conversation.Conversation, "_welcomed", keep)]
 
 
-@defect("a viewer takes the end of a command back", "disk full")
+@defect("a viewer takes the end of a command back")
 def _taken_back() -> list[Patch]:
     from hoptui.model import store
 

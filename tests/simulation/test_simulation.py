@@ -42,7 +42,7 @@ def test_fresh_seeds_hold(batch: int) -> None:
     assert f"{AT_ONCE} seeds, 0 failed" in simulate("--count", str(AT_ONCE))
 
 
-def test_so_many_seeds_last_for_a_hundred_hours() -> None:
+def test_so_many_seeds_last_for_a_hundred_hours_on_average() -> None:
     """The nights are most of the time. A plan lasts a little longer than its nights."""
-    nights = [step for seed in range(1, SEEDS + 1) for step in plan_of(seed).steps if step.what == NIGHT]
-    assert sum(night_s(step.number) for step in nights) > 100 * 3600
+    nights = [step for seed in range(10 * SEEDS) for step in plan_of(seed).steps if step.what == NIGHT]
+    assert sum(night_s(step.number) for step in nights) > 10 * 100 * 3600
