@@ -52,11 +52,14 @@ def disk(seconds: float, seed: int, denied: dict[str, str]) -> Result:
         _live(node)
         judge(node, result)
     if "failing disk" not in denied:
-        _broken_disk(result)
+        broken = _broken_disk()
+        result.violations += [f"broken disk: {one}" for one in broken.violations]
+        result.figures["broken disk"] = broken.figures
     return result
 
 
-def _broken_disk(result: Result) -> None:
+def _broken_disk() -> Result:
+    result = Result()
     with chaos_node() as node, kernel.failing_disk(node.where.state) as fail:
         run = node.start_run()
         node.start_viewer()
@@ -69,7 +72,8 @@ def _broken_disk(result: Result) -> None:
             before = run.ledger.rows
             _live(node)
             until(lambda: run.ledger.rows > before + 100, LIMIT_S, "a run with a broken disk")
-            judge(node, result, rows=False)
+        judge(node, result, rows=False)
+    return result
 
 
 @contextlib.contextmanager
