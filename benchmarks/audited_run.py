@@ -85,12 +85,23 @@ class Ledger:
     def ended(self) -> int:
         """When it ended in order (monotonic ns), 0 if it has not."""
         found = next(self._lines("end"), None)
-        return int(found[1]) if found else 0
+        return int(found[1].split()[0]) if found else 0
+
+    @property
+    def closing_s(self) -> float:
+        """How long `Run.close` took, 0 if it has not ended in order."""
+        found = next(self._lines("end"), None)
+        return int(found[1].split()[1]) / 1e9 if found else 0.0
 
     @property
     def rows(self) -> int:
         """How many rows it has logged."""
         return self._counts()[0]
+
+    def rows_at(self, t: int) -> int:
+        """How many rows it had logged at a stamp (monotonic ns), to a second."""
+        found = [rest.split() for _, rest in self._lines("at")]
+        return max((int(rows) for at, rows in found if int(at) <= t), default=0)
 
     @property
     def value(self) -> int:
@@ -177,7 +188,7 @@ class AuditedRun:
         """Iterate until a stop. Measure each boundary with the log of its row."""
         run, clocks = self.run, [array.array("q") for _ in _CLOCKS]
         queue = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-        base, step, going = self._number * MOST_ROWS, 0, True
+        base, step, going, due = self._number * MOST_ROWS, 0, True, 0
         while going:
             queued = int(os.pread(queue, 64, 0).split()[1])
             cpu, wall = time.thread_time_ns(), time.monotonic_ns()
@@ -194,12 +205,17 @@ class AuditedRun:
             if wall > SLOW_NS:
                 self._write("slow", f"{end} {wall} {cpu} {blocked} {queued}")
             step += going
+            if end > due:
+                due = end + 10**9
+                self._write("at", f"{end} {step}")
             _COUNTS.pack_into(self._counts, 0, step, self._values["k0"])
             self._wait(end, hz)
         for clock, durations in zip(_CLOCKS, clocks, strict=True):
             self._path.with_suffix(f".{clock}").write_bytes(durations.tobytes())
+        closing = time.monotonic_ns()
         run.close()
-        self._write("end", str(time.monotonic_ns()))
+        end = time.monotonic_ns()
+        self._write("end", f"{end} {end - closing}")
 
 
 def main() -> None:

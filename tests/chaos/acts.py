@@ -92,9 +92,9 @@ def settle(node: ChaosNode) -> tuple[dict[int, CommandRecord], list[str]]:
             value = next((k.value for k in run.knobs if k.spec.name == "k0"), None)
             if value != actor.ledger.value:
                 problems.append(f"settled: k0 of {actor.name} is {actor.ledger.value}, shown as {value}")
-        shown_pids = {run.pid for run in runs.values()}
-        unseen = (a for a in node.of("trainer") if a.child.pid not in shown_pids)
-        problems += [f"settled: {actor.name} is not shown" for actor in unseen]
+        steps = {run.pid: delta.vitals[name].step for name, run in runs.items() if name in delta.vitals}
+        unseen = (a for a in node.of("trainer") if not steps.get(a.child.pid))
+        problems += [f"settled: {actor.name} is not shown to train" for actor in unseen]
         return not problems
 
     with contextlib.suppress(TimeoutError):

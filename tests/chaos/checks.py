@@ -31,6 +31,8 @@ OF_DAEMON = (
 """Faults after which a run is heard again only a while later."""
 HEARD_S = 10.0
 """So long after such a fault, a daemon hears the run again."""
+GIVES_UP_S = 0.9
+"""A run that ends waits for hoptui at most a second."""
 LATE_S = 10.0
 """So late a viewer may learn of the end of a process."""
 TAIL_S = 3.0
@@ -103,7 +105,7 @@ def _process_accounted(node: ChaosNode, actor: Actor, found: list[int]) -> Itera
         yield f"{between} of the first {last + 1} rows of {actor.name} are missing, {counted} are counted"
     tail, end = produced - (last + 1), _end(actor)
     heard = node.quiet(end - int(HEARD_S * SECOND), end + 2 * SECOND, *OF_DAEMON)
-    if actor.was_stopped(end - int(HEARD_S * SECOND), end):
+    if actor.was_stopped(end - int(HEARD_S * SECOND), end) or actor.ledger.closing_s > GIVES_UP_S:
         heard = False
     if heard and tail > (TAIL_S * RUN_HZ if actor.killed else 0) + max(0, counted - between):
         yield f"the last {tail} rows of {actor.name} are missing ({'killed' if actor.killed else 'ended'})"
@@ -303,18 +305,21 @@ def runs_go_on(node: ChaosNode) -> Iterator[str]:
 
 
 def runs_keep_pace(node: ChaosNode) -> Iterator[str]:
-    """No run does fewer iterations than the control run without hoptui, while it is not suspended."""
-    most = max((_rate(actor) for actor in node.of_all("control")), default=0.0)
-    for actor in node.of_all("run"):
-        if 0 < (mine := _rate(actor)) < LEAST_SHARE * most:
-            yield f"{actor.name} did {mine:.1f} iterations/s, the control run {most:.1f}"
+    """No run does fewer iterations than the control run did in the same time, while it is not suspended."""
+    for control in node.of_all("control"):
+        for actor in node.of_all("run"):
+            end = min(_end(actor), _end(control), time.monotonic_ns())
+            running = end - actor.began - sum(over - began for began, over in actor.stopped if over)
+            if running < LEAST_LIFE_S * SECOND:
+                continue
+            mine = _rows_between(actor, actor.began, end) / running * SECOND
+            most = _rows_between(control, actor.began, end) / (end - actor.began) * SECOND
+            if mine < LEAST_SHARE * most:
+                yield f"{actor.name} did {mine:.1f} iterations/s, the control run {most:.1f}"
 
 
-def _rate(actor: Actor) -> float:
-    """Iterations per second, 0 of a process that lived too short."""
-    end = min(_end(actor), time.monotonic_ns())
-    lived = end - actor.began - sum(over - began for began, over in actor.stopped if over)
-    return actor.ledger.rows / lived * SECOND if lived > LEAST_LIFE_S * SECOND else 0.0
+def _rows_between(actor: Actor, start: int, end: int) -> int:
+    return actor.ledger.rows_at(end) - actor.ledger.rows_at(start)
 
 
 def daemon_comes_back(node: ChaosNode) -> Iterator[str]:

@@ -215,7 +215,7 @@ def clock(seconds: float, seed: int, denied: dict[str, str]) -> Result:
     result = Result()
     with chaos_node() as node:
         shift = node.bench.base / "clock"
-        shift.write_text("0")
+        _write(shift, 0.0)
         first = node.start_run()
         _live(node)
         first.child.terminate()
@@ -228,13 +228,20 @@ def clock(seconds: float, seed: int, denied: dict[str, str]) -> Result:
             result.figures["clock shifted"] = result.figures.get("clock shifted", True) and served
             _live(node)
             with node.disturbance("clock"):
-                shift.write_text(str(jump_s))
+                _write(shift, jump_s)
                 # Old recordings are removed half a minute after the start.
                 time.sleep(max(seconds / 8, 35.0 if jump_s > DAY_S and seconds > 60 else 0.0))
         if not node.where.recording(first.run).exists():
             result.violations.append("a recording was deleted because of a wrong clock")
         judge(node, result)
     return result
+
+
+def _write(shift: Path, seconds: float) -> None:
+    """Replace the file in one step: the daemon reads it at any time."""
+    new = shift.with_suffix(".new")
+    new.write_text(str(seconds))
+    new.replace(shift)
 
 
 def _shifted(node: ChaosNode, shift: Path) -> bool:
