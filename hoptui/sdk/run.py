@@ -144,7 +144,7 @@ class Run(ReadOnlyProperties):
                 fails with the error as its reason, and `apply` is called with the old value. To refuse a
                 value, raise a `ValueError` or a `MemoryError`: users see its text alone.
             read: Called after `apply` and after changes of other knobs. Returns the value in effect. None:
-                the value in effect is the one that was applied last.
+                the value in effect is the one that was applied last; for the cost `restart` it is `default`.
 
         Returns:
             The handle. Its `value` is the value in effect.

@@ -61,6 +61,11 @@ class Declarations:
         except (KnobError, TypeError) as error:
             log.warning("hoptui: %s; this knob will not be live", error)
             return KnobHandle(LiveKnob(KnobSpec(name=str(name), kind="str", default=""), default))
+        if spec.cost == "restart" and read is None:
+
+            def read() -> V:
+                return default  # only a new process has another value
+
         return self._add(LiveKnob(spec, default, apply, read))
 
     def declare_fields(

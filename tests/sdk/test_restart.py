@@ -63,6 +63,15 @@ def test_a_value_that_needs_a_new_process_is_not_in_effect_and_not_said_to_be() 
     assert (state.value, state.in_effect, state.version, state.by) == (8, True, 0, "")
 
 
+def test_a_knob_that_is_declared_alone_waits_for_the_new_process_too() -> None:
+    run = hoptui.connect("unit")
+    width = run.knob("width", 8, min=1, max=64, cost="restart")
+    ask(run, "a", knob="width", value=16)
+    assert run.boundary(0)
+    assert stages(run) == []
+    assert (run.restart_wanted, width.value) == ({"width": 16}, 8)
+
+
 def test_what_waits_gives_way_to_a_later_command_and_to_its_own_value() -> None:
     run = connected(Config())
     for name, value in (("a", 16), ("b", 32), ("c", 8)):
