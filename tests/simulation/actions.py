@@ -6,7 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.simulation.node import Node, Trainer
+from hoptui.client.conversation import TuneOp
+from tests.simulation import service_actions as services
+from tests.simulation.node import Node, Trainer, Viewer
 
 WALL_JUMPS_S = (-86400.0, -30.0, -1.0, 1.0, 30.0, 86400.0 * 2)
 NIGHT = "night"
@@ -315,13 +317,51 @@ def _night(node: Node, number: float) -> None:
 
 def night_s(number: float) -> float:
     """Return how long a night lasts."""
-    return 3600 * (1.0 + 7.0 * number)
+    return 3600 * (2.0 + 10.0 * number)
 
 
 def _nothing(node: Node, number: float) -> None:
     """Only wait."""
 
 
+def _with_viewer(do: Callable[[Node, Trainer, Viewer, float], None]) -> Callable[[Node, float], None]:
+    def action(node: Node, number: float) -> None:
+        trainer = _living(node, number)
+        viewers = [v for v in node.viewers if v.process.alive]
+        if trainer is not None and viewers and node.serves:
+            do(node, trainer, viewers[_of(viewers, number * 3)], number)
+
+    return action
+
+
+def _target(node: Node, number: float) -> None:
+    trainer = _living(node, number)
+    if trainer is not None and node.serves:
+        services.target(node, trainer, number)
+
+
+def _tune(op: TuneOp) -> Callable[[Node, float], None]:
+    return _with_viewer(lambda node, trainer, viewer, _: services.ask_tuner(op, node, trainer, viewer))
+
+
+def _work(node: Node, number: float) -> None:
+    """Some minutes of training, in which the tuner can measure."""
+    node.kernel.run(20.0 + 100.0 * number)
+
+
+SERVICES: dict[str, Callable[[Node, float], None]] = {
+    "tune": _tune("start"),
+    "work": _work,
+    "set batch": _with_viewer(services.set_batch),
+    "set width": _with_viewer(services.set_width),
+    "target": _target,
+    "untune": _tune("stop"),
+    "release": _tune("release"),
+    "kill sampler": services.kill_sampler,
+    "stop sampler": services.stop_sampler,
+    "late samplers": services.late_samplers,
+}
+"""Of a node with samplers and knobs for the tuner."""
 ACTIONS: dict[str, Callable[[Node, float], None]] = {
     "set": _set,
     "burst": _burst,
@@ -354,6 +394,7 @@ ACTIONS: dict[str, Callable[[Node, float], None]] = {
     "wall clock": _wall,
     "sweep": _sweep,
     NIGHT: _night,
+    **SERVICES,
 }
 ALWAYS = ("set", "set", "set", "nothing", "watch")
-OPTIONAL = tuple(name for name in ACTIONS if name not in (*ALWAYS, NIGHT))
+OPTIONAL = tuple(name for name in ACTIONS if name not in (*ALWAYS, NIGHT, *SERVICES))

@@ -7,7 +7,7 @@ import logging
 import math
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,18 +17,21 @@ import msgspec
 from msgspec import structs
 
 from hoptui.client.client import Client
+from hoptui.client.conversation import Conversation
 from hoptui.daemon.server import Server
 from hoptui.daemon.sockets import AlreadyRunningError
 from hoptui.domain.facts import nested
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import Addresses, addresses
-from hoptui.protocol.messages import FINAL, CommandRecord
+from hoptui.protocol.messages import FINAL, CommandRecord, Fetch, FromViewer
 from hoptui.sdk.run import Run
 from tests.simulation.fabric import Fabric
 from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.ranks import Meeting, Seat
+from tests.simulation.samplers import GPUS, SimulatedSampler
 from tests.simulation.substitutes import System
 from tests.simulation.truth import Given, Incarnation, Setting, Truth, Value
+from tests.simulation.tuned import ServicesTruth, TunedKnobs
 
 IDLE_S = 30.0
 LOW, HIGH = 0.0, 1e9
@@ -46,6 +49,7 @@ class Trainer:
     ) -> None:
         self.node, self.name, self.iteration_s, self.seat = node, name, iteration_s, seat
         self.run: Run | None = None
+        self.knobs: TunedKnobs | None = None
         self.others: list[Trainer] = []
         """The other ranks of this run, if it is rank 0."""
         self.ends = False
@@ -58,7 +62,8 @@ class Trainer:
         if self.checkpoint:
             self.was.value = self.checkpoint["knobs"]["lr"]
         self._first = self.was.value
-        self.process = node.kernel.spawn(f"run {name}", self._main, node.environ())
+        environ = node.environ() | ({"CUDA_VISIBLE_DEVICES": GPUS[0]} if node.serves else {})
+        self.process = node.kernel.spawn(f"run {name}", self._main, environ)
         self.process.at_end.append(self._over)
         if seat is not None:
             seat.meeting.watch(self.process)
@@ -72,17 +77,52 @@ class Trainer:
         return self.was.run
 
     def _main(self) -> None:
+        while self._program():
+            self._replace()
+
+    def _program(self) -> bool:
+        """Train until the end. True if another program shall take over this process."""
         kernel, was = self.node.kernel, self.was
         self.run = run = Run(self.name, resume=self.checkpoint or None, ranks=self.seat)
         was.run = run.id
         run.knob("lr", float(was.value), min=LOW, max=HIGH, apply=self._apply, read=lambda: was.value)
+        kept = self.checkpoint.get("knobs", {})
+        knobs = (
+            TunedKnobs(self.node.services, run, kept, lambda: kernel.seconds) if self.node.serves else None
+        )
+        self.knobs = knobs
         while self._boundary(run) and not self.ends:
-            self.was.epoch = run._core.state.epoch
-            kernel.sleep(self.iteration_s * kernel.random.uniform(0.8, 1.2))
+            was.epoch = run._core.state.epoch
+            if wanted := run.restart_wanted:
+                if self.seat is None:
+                    self.checkpoint = run.state_dict()
+                    self.checkpoint["knobs"].update(wanted)
+                    run.hand_over("checkpoint")
+                    return True
+                run.refuse_restart("the ranks stay")
+            pace = knobs.pace if knobs is not None else 1.0
+            kernel.sleep(self.iteration_s * pace * kernel.random.uniform(0.8, 1.2))
             run.log(loss=row_value(was.number, was.steps))
+            if knobs is not None:
+                run.log(samples=knobs.batch)
             was.steps += 1
             self.checkpoint = run.state_dict()
         run.close()
+        was.closed = True
+        return False
+
+    def _replace(self) -> None:
+        """As `os.execv` does: the same process begins another program."""
+        kernel, before = self.node.kernel, self.was
+        others = [task for task in self.process.tasks if task is not kernel.current]
+        for task in others:
+            kernel.wait(lambda task=task: task.done, [task.joined])  # type: ignore[misc]
+        self._over(killed=False)
+        self.was = Incarnation(len(self.node.truth.processes), kernel.seconds, value=before.value)
+        self.was.iteration_s = before.iteration_s
+        self.node.truth.processes.append(self.was)
+        self._first = before.value
+        kernel.sleep(kernel.random.uniform(0.5, 4.0))  # imports, and loads the checkpoint
 
     def _boundary(self, run: Run) -> bool:
         began = self.node.kernel.seconds
@@ -92,6 +132,8 @@ class Trainer:
             self.process.kill()  # its collectives fail
         was = self.was
         was.boundaries += 1
+        if self.knobs is not None and self.was.rank == 0:
+            self.knobs.note()
         if not was.trail or was.trail[-1][1] != was.value:
             was.trail.append((was.boundaries, was.value))
         began += 0.4 * self.iteration_s * (self.seat is not None)  # for the slowest rank
@@ -139,6 +181,8 @@ class Viewer:
         self.shown: dict[str, list[CommandRecord]] = {}
         self.away: list[tuple[float, float]] = []
         """When it was suspended or gone, in seconds."""
+        self.fell: list[str] = []
+        """Which cursors fell."""
         self._final_s: dict[str, float] = {}
         self.process = node.kernel.spawn(f"viewer {name}", self._main, node.environ())
 
@@ -148,6 +192,7 @@ class Viewer:
         self.client = client = Client(addresses(), client=self.name, on_change=self._changed)
         hello = client._conversation._hello
         client._conversation._hello = structs.replace(hello, kind=self.kind)
+        self._note_cursors(client._conversation)
         client.start()
         self.node.kernel.wait(lambda: False, [])
 
@@ -180,10 +225,12 @@ class Viewer:
 
     def watch(self, run: str) -> None:
         """Let the person open the page of a run."""
+        self.use(lambda client: client.watch(run))
+
+    def use(self, do: Callable[[Client], object]) -> None:
+        """Let the person do something with the dashboard."""
         if self.process.alive:
-            self.node.kernel.start(
-                self.process, "person", lambda: self.client.watch(run) if self.client else None
-            )
+            self.node.kernel.start(self.process, "person", lambda: do(self.client) if self.client else None)
 
     def leave(self) -> None:
         """Let the person close the dashboard."""
@@ -195,6 +242,22 @@ class Viewer:
 
         if self.process.alive:
             self.node.kernel.start(self.process, "person", close)
+
+    def _note_cursors(self, talk: Conversation) -> None:
+        """Look at what it asks for."""
+        due, before = talk.due, dict[str, int]()
+
+        def noted(now: float) -> list[FromViewer]:
+            sent = due(now)
+            for message in sent:
+                if isinstance(message, Fetch) and not message.latest:
+                    fallen = [s for s, cursor in message.cursors.items() if cursor < before.get(s, 0)]
+                    self.fell += [f"{self.name} asks for rows of {source} again" for source in fallen]
+                    before.clear()
+                    before.update(message.cursors)
+            return sent
+
+        talk.due = noted  # type: ignore[method-assign]
 
     def was_away(self, start_s: float, end_s: float) -> bool:
         """Return whether it was suspended or gone in this time."""
@@ -260,12 +323,17 @@ class Complaints(logging.Handler):
 class Node:
     """A context manager: one machine with its processes."""
 
-    def __init__(self, seed: int | str, *, timings: Timings = DEFAULT) -> None:
+    def __init__(self, seed: int | str, *, timings: Timings = DEFAULT, serves: bool = False) -> None:
         self.kernel = Kernel(seed)
         self.fabric = Fabric(self.kernel)
         self.system = System(self.kernel, self.fabric)
         self.truth = Truth()
         self.timings = timings
+        self.serves = serves
+        """Whether it has samplers, and knobs for the tuner."""
+        self.services = ServicesTruth()
+        self.samplers: list[SimulatedSampler] = []
+        self.samplers_late_until_ns = 0
         self.complaints = Complaints()
         self.trainers: list[Trainer] = []
         self.viewers: list[Viewer] = []
@@ -287,7 +355,8 @@ class Node:
         self._logging = logger.propagate, logger.level
         logger.addHandler(self.complaints)
         logger.propagate = False
-        self._installed = self.system.installed(self.start_daemon)
+        sampler = type("Sampler", (SimulatedSampler,), {"node": self}) if self.serves else None
+        self._installed = self.system.installed(self.start_daemon, sampler)
         self._installed.__enter__()
         return self
 
@@ -341,13 +410,17 @@ class Node:
         kernel, disk = self.kernel, self.system.disk
         kernel.preempts = 0.0
         self.widen()
-        self.fabric.stalled_until_ns = 0
+        self.fabric.stalled_until_ns = self.samplers_late_until_ns = 0
         disk.full, disk.broken, disk.slow_s = False, False, 0.0
         for process in kernel.processes.values():
             process.dies_at = 0
             if process.stopped:
                 process.resume()
         self.auditor = self.view("auditor")
+        kernel.run(10.0)
+        if self.serves:  # a tuner that goes on may turn the knobs while they are compared
+            for trainer in self.trainers:
+                self.auditor.use(lambda client, run=trainer.id: client.tune(run, "stop"))  # type: ignore[misc]
         kernel.run(seconds)
 
     def finish(self) -> None:
@@ -383,6 +456,11 @@ class Node:
         process = self.kernel.spawn("daemon", main, self.environ())
         process.at_end.append(over)
         return process
+
+    @property
+    def living(self) -> list[Trainer]:
+        """The runs whose rank 0 lives."""
+        return [trainer for trainer in self.trainers if trainer.process.alive]
 
     @property
     def daemon(self) -> Process | None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from itertools import chain
 
-from tests.simulation import invariants
-from tests.simulation.actions import ALWAYS, NIGHT, OPTIONAL, Step, perform
+from tests.simulation import invariants, memory_invariants, service_invariants
+from tests.simulation.actions import ALWAYS, NIGHT, OPTIONAL, SERVICES, Step, perform
 from tests.simulation.kernel import Livelock
 from tests.simulation.node import Node, quiet
 
 SETTLE_S = 45.0
+SERVED = 0.15
+"""Share of the seeds with samplers, targets, a tuner that tries, and knobs that need a new process."""
 LONG = 0.2
 """Share of the seeds that last for hours. They have slow iterations, and nights in which nobody watches."""
 
@@ -30,6 +33,8 @@ class Plan:
     preempts: float
     world: int
     steps: tuple[Step, ...]
+    serves: bool = False
+    """Whether the node has samplers, and the runs have knobs for the tuner."""
 
 
 @dataclass
@@ -53,16 +58,22 @@ def plan_of(seed: int | str) -> Plan:
         Step(rng.expovariate(1 / rng.choice((0.02, 0.5, 3.0, 8.0))), rng.choice(kinds), rng.random())
         for _ in range(rng.randint(5, 60))
     ]
-    if rng.random() < LONG:
+    chance = rng.random()
+    if chance < LONG:
         return _long(seed, rng, steps)
+    serves = chance < LONG + SERVED
+    if serves:  # the tuner must be at work for something to happen to it
+        asked = [Step(rng.expovariate(1.0), rng.choice(tuple(SERVICES)), rng.random()) for _ in steps[:20]]
+        steps = [Step(0.0, "tune"), Step(0.0, "work", rng.random()), *chain(*zip(steps, asked, strict=False))]
     return Plan(
         seed=seed,
         runs=rng.choice((1, 1, 1, 2)),
         viewers=rng.choice((1, 1, 2, 3)),
-        iteration_s=rng.choice((0.05, 0.3, 1.0, 5.0)),
+        iteration_s=rng.choice((1.0, 2.0) if serves else (0.05, 0.3, 1.0, 5.0)),
         preempts=rng.choice((0.0, 0.0, 0.002, 0.02)),
         world=rng.choice((1, 1, 2, 3)),
         steps=tuple(steps),
+        serves=serves,
     )
 
 
@@ -86,7 +97,7 @@ def _long(seed: int | str, rng: random.Random, steps: list[Step]) -> Plan:
 def execute(plan: Plan) -> Result:
     """Carry out a plan and check the invariants."""
     violations: list[str] = []
-    with Node(plan.seed) as node, quiet():
+    with Node(plan.seed, serves=plan.serves) as node, quiet():
         kernel = node.kernel
         kernel.preempts = plan.preempts
         try:
@@ -99,9 +110,9 @@ def execute(plan: Plan) -> Result:
                 kernel.run(step.wait_s)
                 perform(node, step)
             node.settle(SETTLE_S + 3 * plan.iteration_s)
-            violations += invariants.of_settled(node)
+            violations += settled(node)
             node.finish()
-            violations += invariants.of_finished(node)
+            violations += finished(node)
         except Livelock as error:
             violations.append(f"livelock: {error}")
         violations += invariants.always(node)
@@ -114,6 +125,20 @@ def execute(plan: Plan) -> Result:
             rows=sum(was.steps for was in node.truth.processes),
             kinds={step.what for step in plan.steps},
         )
+
+
+def settled(node: Node) -> list[str]:
+    """Check all that holds once the faults are over."""
+    return [
+        found
+        for module in (invariants, service_invariants, memory_invariants)
+        for found in module.of_settled(node)
+    ]
+
+
+def finished(node: Node) -> list[str]:
+    """Check all that holds after runs and daemon have ended."""
+    return invariants.of_finished(node) + service_invariants.of_finished(node)
 
 
 def run_seed(seed: int | str) -> Result:

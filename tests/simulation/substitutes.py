@@ -24,10 +24,12 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import zmq
 
+from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.model.store import Store
 from tests.simulation.fabric import READ, Fabric, FakeContext, FakePoller
 from tests.simulation.kernel import Kernel, Killed, Process, Signal, Task
@@ -233,7 +235,7 @@ class System:
         process = self.kernel.processes.get(pid)
         if process is None or not process.alive:
             raise ProcessLookupError
-        end = self._end()
+        end = self.pipe()
 
         def over(killed: bool) -> None:
             end.inbox.append(b"")
@@ -250,7 +252,7 @@ class System:
             os.close(number)
 
     def socketpair(self) -> tuple[WakeEnd, WakeEnd]:
-        one, two = self._end(), self._end()
+        one, two = self.pipe(), self.pipe()
         one.other, two.other = two, one
         return one, two
 
@@ -267,7 +269,8 @@ class System:
         assert what == fcntl.F_GETLK, what
         holder = self.locks.get(os.fstat(file).st_ino)
         held = holder is not None and holder[0].alive
-        return struct.pack("@hhqqi", fcntl.F_WRLCK if held else fcntl.F_UNLCK, 0, 0, 0, 0)
+        pid = holder[0].pid if holder is not None else 0
+        return struct.pack("@hhqqi", fcntl.F_WRLCK if held else fcntl.F_UNLCK, 0, 0, 0, pid)
 
     def connect(self, *arguments: Any, **options: Any) -> Any:
         if self.kernel.current is None or arguments[0] == ":memory:":  # an invariant, or no file
@@ -306,7 +309,8 @@ class System:
         process = self.kernel.processes.get(pid)
         return pid if process is not None and process.alive else None
 
-    def _end(self) -> WakeEnd:
+    def pipe(self) -> WakeEnd:
+        """Return what the daemon polls of a pipe."""
         self._next += 1
         end = self.numbers[self._next] = WakeEnd(self.kernel, self._next)
         return end
@@ -365,11 +369,11 @@ class System:
         }
 
     @contextlib.contextmanager
-    def installed(self, start_daemon: Callable[[Any], None]) -> Iterator[None]:
-        """Let the modules of hoptui use this node."""
+    def installed(self, start_daemon: Callable[[Any], None], sampler: type | None = None) -> Iterator[None]:
+        """Let the modules of hoptui use this node. `sampler` stands for the processes that read its GPUs."""
         for name in USED:
             importlib.import_module(name)
-        from hoptui.daemon import descriptors, server
+        from hoptui.daemon import descriptors, sampler_supervisor, server
         from hoptui.daemon.handlers import runs
         from hoptui.node import processes
         from hoptui.sdk import daemon_link, run_core
@@ -387,7 +391,11 @@ class System:
                 for name, value in list(vars(module).items()):
                     if isinstance(value, types.ModuleType) and id(value) in by_id:
                         replace(module, name, by_id[id(value)])
-        replace(server, "Sampler", SilentSampler)
+        if sampler is None:
+            replace(server, "Sampler", SilentSampler)
+        else:
+            replace(sampler_supervisor, "SamplerProcess", sampler)
+        replace(server, "Ancestry", lambda: Ancestry(Path("/nowhere")))
         replace(daemon_link, "sys", Substitute(sys, {"argv": ["train.py"], "modules": {}}))
         replace(descriptors, "free", lambda: FREE_DESCRIPTORS)
         replace(runs, "process_started", self.process_started)

@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.actions import NIGHT, night_s
 from tests.simulation.scenario import plan_of
 
-SEEDS, AT_ONCE = 60, 6
+SEEDS, AT_ONCE = 60, 3
 
 
 def simulate(*options: str) -> str:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.simulation import invariants
 from tests.simulation.actions import ALWAYS, OPTIONAL, Step, perform
 from tests.simulation.node import Node, quiet
-from tests.simulation.scenario import SETTLE_S
+from tests.simulation.scenario import SETTLE_S, finished, settled
 
 KINDS = sorted({*ALWAYS, *OPTIONAL})
 
@@ -43,9 +43,9 @@ class NodeMachine(RuleBasedStateMachine):
         node = self.node
         try:
             node.settle(SETTLE_S)
-            violations = invariants.of_settled(node)
+            violations = settled(node)
             node.finish()
-            violations += invariants.of_finished(node) + invariants.always(node)
+            violations += finished(node) + invariants.always(node)
         finally:
             node.__exit__(None, None, None)
             self.quiet.__exit__(None, None, None)

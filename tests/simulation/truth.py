@@ -39,6 +39,8 @@ class Incarnation:
     dropped: int = 0  # as it counted them itself
     ended_s: float | None = None
     killed: bool = False
+    closed: bool = False
+    """Whether it said goodbye as finished."""
 
 
 @dataclass
