@@ -225,3 +225,12 @@ def test_a_row_before_the_first_iteration_counts_as_none(registry: Registry) -> 
     run, _ = registry.hello(b"i", hello(total=1), 100.0)
     run.rows(pack("run/r", [(1 * S, 0, {"setup": 1.0})]))
     assert run.vital(1.0).step == 0
+
+
+def test_outside_of_phases_a_run_is_busy_since_its_last_boundary(registry: Registry) -> None:
+    run, _ = registry.hello(b"i", hello(), 100.0)
+    run.pulse(Pulse(step=40, progress_age_s=4.0, phase_age_s=3600.0), now=10.0)
+    vital = run.vital(11.0)
+    assert (vital.because, vital.phase_age_s) == (fact("state.in_phase", phase="", age_s=5.0), 5.0)
+    run.pulse(Pulse(step=40, progress_age_s=9.0, phase_age_s=4.0), now=15.0)  # a phase has ended since
+    assert run.vital(15.0).because == fact("state.in_phase", phase="", age_s=4.0)

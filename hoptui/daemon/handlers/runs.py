@@ -370,6 +370,8 @@ class RunDesk:
         if restarting(record):
             run.restarting = True
             node.changed()
+        if record.verb == "resume" and outcome.stage == "applied":
+            run.resumed()
         if record.verb == "set" and outcome.stage in ("applied", "failed", "reverted"):
             run.outcome(record.knob, outcome, author(record.origin, sentence=True))
             if outcome.stage == "reverted":

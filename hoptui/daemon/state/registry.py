@@ -148,6 +148,11 @@ class TrackedRun:
         self._pulse = pulse
         self._pulse_at = now
 
+    def resumed(self) -> None:
+        """End its pause. The next pulse, which says so too, comes up to a second later."""
+        if self._pulse is not None:
+            self._pulse = structs.replace(self._pulse, paused=False, paused_left_s=0.0)
+
     def rows(self, columns: Columns) -> None:
         """Store the newest values. Out-of-order rows are ignored."""
         newest = columns.last_t
@@ -248,7 +253,7 @@ class TrackedRun:
             because=because,
             step=self.step,
             phase=self.phase,
-            phase_age_s=pulse.phase_age_s + still if pulse else 0.0,
+            phase_age_s=_phase_age_s(pulse) + still if pulse else 0.0,
             progress_age_s=pulse.progress_age_s + still if pulse else None,
             pulse_age_s=age,
             iteration_s=self.iteration_s(),
@@ -280,7 +285,7 @@ class TrackedRun:
         progress = pulse.progress_age_s + age
         typical = self.iteration_s()
         if progress > max(LEAST_BUSY_S, 3 * typical if typical is not None else 0.0):
-            return "busy", fact("state.in_phase", phase=pulse.phase, age_s=pulse.phase_age_s + age)
+            return "busy", fact("state.in_phase", phase=pulse.phase, age_s=_phase_age_s(pulse) + age)
         return "live", None
 
 
@@ -410,6 +415,11 @@ def _state(hello: RunHello, epoch: int, wall: float) -> RunState:
         argv=hello.argv,
         versions=hello.versions,
     )
+
+
+def _phase_age_s(pulse: Pulse) -> float:
+    """Return how long it has been in its phase. Outside of phases that is at most since the last boundary."""
+    return pulse.phase_age_s if pulse.phase else min(pulse.phase_age_s, pulse.progress_age_s)
 
 
 def _claim(hello: RunHello) -> Claim:
