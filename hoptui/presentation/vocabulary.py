@@ -234,6 +234,11 @@ def starting(vital: Vital | None) -> bool:
     return vital is not None and vital.because is not None and vital.because.code == STARTING
 
 
+def iteration(vital: Vital | None) -> int | None:
+    """Return the iteration in progress, None if it is unknown: the loop may pass no boundaries."""
+    return None if vital is None or vital.logs_only else vital.step
+
+
 def state_word(vital: Vital) -> Word:
     """Return the word for the state of a run."""
     return BEGINNING if starting(vital) else STATES[vital.state]

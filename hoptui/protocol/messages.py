@@ -484,7 +484,8 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
 
     `step` is the iteration in progress, from 0, and so the number of those that have finished.
     `throughput` is the run's headline rate over its last iterations (see `throughput.level`), None if
-    unknown. `phases` are those during which the GPUs were read often enough.
+    unknown. `phases` are those during which the GPUs were read often enough. `logs_only`: its loop logs rows
+    and passes no boundaries, so `step` is unknown and commands are refused.
     """
 
     state: State
@@ -500,6 +501,7 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     last_t: int = 0
     phases: tuple[PhaseReadings, ...] = ()
+    logs_only: bool = False
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,7 +75,7 @@ def _line(seen: NodeSnapshot, run: RunState) -> tuple[str, ...]:
     vital = seen.store.vital(run.run)
     ended = vocabulary.STATES["exited"] if not seen.lives(run) else None
     symbol, word = ended or (vocabulary.state_word(vital) if vital else vocabulary.UNKNOWN_STATE)
-    iteration = numbers.grouped(vital.step if vital else None)
+    iteration = numbers.grouped(vocabulary.iteration(vital))
     total = f" / {numbers.grouped(run.total)}" if run.total else ""
     latest = seen.store.latest(f"run/{run.run}")
     rate = throughput(run, vital, latest) if seen.lives(run) else numbers.UNKNOWN

@@ -49,7 +49,7 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "epoch": run.epoch,
         "state": state_name(vital) if vital else None,
         "pid": run.pid,
-        "iteration": vital.step if vital else None,
+        "iteration": vocabulary.iteration(vital),
         "knobs": knobs_of(run),
         "metrics": metrics_json(seen.store.latest(f"run/{run.run}")),
     }
@@ -143,7 +143,7 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     say(f"{numbers.clean(run.name)}  {run.run}  pid {run.pid}{restart}  on {seen.node.host}")
     say(f"{symbol} {vocabulary.state_text(vital, run)}")
     total = f" of {numbers.grouped(run.total)}" if run.total else ""
-    say(f"iteration {numbers.grouped(vital.step if vital else None)}{total}, {_pace(seen, run, metrics)}")
+    say(f"iteration {numbers.grouped(vocabulary.iteration(vital))}{total}, {_pace(seen, run, metrics)}")
     phases = _phases(metrics)
     whole = max(metrics.get("iteration_s", 0.0), sum(s for name, s in phases.items() if "/" not in name))
     if phases:

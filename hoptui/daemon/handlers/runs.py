@@ -79,7 +79,7 @@ class RunDesk:
                 for part in parts:
                     # A stamp from the future would make every later row look like a repeat.
                     if part.source == f"run/{run.id}" and len(part) and part.last_t <= newest:
-                        self._node.rows((part,))
+                        self._node.rows((run.with_rates(part),))
                 if run.resends:  # the daemon before was killed without writing them, and this one may be, too
                     run.resends = False
                     self._node.archive.keep(run.id)

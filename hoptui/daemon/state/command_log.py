@@ -332,6 +332,8 @@ class Book:
             return fact("restarting", name=run.state.name)
         if command.epoch != run.state.epoch:
             return fact("stale_epoch", name=run.state.name)
+        if run.logs_only:
+            return fact("no_boundaries", name=run.state.name)
         if len(self._open.get(command.run, ())) >= MOST_OPEN:
             return fact("too_many_commands", name=run.state.name, most=MOST_OPEN)
         if command.origin.kind == "tuner" and command.knob in self.overrides(command.run).chosen:

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from hoptui.daemon.state.derived_rows import Account, headline
 from hoptui.daemon.state.gpu_ownership import Claim, Resolved
+from hoptui.daemon.state.logged_rows import ENOUGH, LoggedRows
 from hoptui.daemon.state.newest_values import NewestValues
 from hoptui.diagnosis.phase_readings import PhaseAccount
 from hoptui.domain.columns import Columns
@@ -89,6 +90,7 @@ class TrackedRun:
         self.last_step = 0
         self._finished = 0  # iterations, by their rows
         self._newest = NewestValues()
+        self._logged = LoggedRows()
         self._iterations: deque[float] = deque(maxlen=31)
         self._typical: float | None = None  # their median, computed on demand
         self._rates: deque[float] = deque(maxlen=RECENT)
@@ -118,6 +120,16 @@ class TrackedRun:
     def met(self) -> bool:
         """Whether its process has said hello to this daemon."""
         return self._pulse is not None
+
+    @property
+    def logs_only(self) -> bool:
+        """Whether its loop logs rows and passes no boundaries: it has no iterations and takes no commands."""
+        return not self._began and self._logged.count >= ENOUGH
+
+    @property
+    def _began(self) -> bool:
+        """Whether it has passed a boundary, as far as it is known."""
+        return self._pulse is None or self._pulse.began or bool(self._iterations)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -166,10 +178,16 @@ class TrackedRun:
             self._iterations.extend(filter(took, columns.column(ITERATION)))
             self._typical = None
             self.account.iterations(columns, self.state)
+        elif not self._began:
+            self._logged.add(columns)
         rate = headline(self.state, self.metrics)
         if rate in columns.names:
             self._rates.extend(usable(columns.column(rate)))
             self._throughput = None
+
+    def with_rates(self, columns: Columns) -> Columns:
+        """Return rows of the run with the rates of their counts, where it passes no boundaries."""
+        return columns if self._began else self._logged.with_rates(columns)
 
     def resume(self, step: int) -> None:
         """Take the iteration in progress from its process. Recorded rows may be of an earlier process."""
@@ -254,7 +272,7 @@ class TrackedRun:
             step=self.step,
             phase=self.phase,
             phase_age_s=_phase_age_s(pulse) + still if pulse else 0.0,
-            progress_age_s=pulse.progress_age_s + still if pulse else None,
+            progress_age_s=self._progress_age_s(pulse, still, now) if pulse else None,
             pulse_age_s=age,
             iteration_s=self.iteration_s(),
             throughput=self.throughput(),
@@ -262,6 +280,7 @@ class TrackedRun:
             dropped=pulse.dropped if pulse else 0,
             last_t=self.last_t,
             phases=self.phases.readings,
+            logs_only=self.logs_only,
         )
 
     def judge(self, now: float) -> tuple[State, Fact | None]:
@@ -282,11 +301,18 @@ class TrackedRun:
             return "paused", fact("state.paused", left_s=max(0.0, pulse.paused_left_s - age))
         if not (pulse.began or self.last_t):
             return "busy", fact(STARTING)
-        progress = pulse.progress_age_s + age
-        typical = self.iteration_s()
+        progress = self._progress_age_s(pulse, age, now)
+        typical = self._logged.usual_s if self.logs_only else self.iteration_s()
         if progress > max(LEAST_BUSY_S, 3 * typical if typical is not None else 0.0):
+            if self.logs_only:
+                return "busy", fact("state.no_row", age_s=progress)
             return "busy", fact("state.in_phase", phase=pulse.phase, age_s=_phase_age_s(pulse) + age)
         return "live", None
+
+    def _progress_age_s(self, pulse: Pulse, age: float, now: float) -> float:
+        """Return the time since its last boundary, or since its last row if it passes none."""
+        since = pulse.progress_age_s + age
+        return min(since, max(0.0, now - self.last_t / 1e9)) if self.logs_only else since
 
 
 class Registry:

@@ -72,6 +72,9 @@ SENTENCES: Mapping[str, Entry] = {
     ),
     "pending_conflict": "{by} was first: {knob} → {value:value} is already scheduled",
     "recording": "this is a recording: the run cannot be steered from here",
+    "no_boundaries": (
+        "the loop of {name} passes no boundary, where commands take effect: call run.boundary() in it"
+    ),
     "too_many_commands": "{name} has {most} commands that are not settled; try again later",
     "held_by_person": "a user set {knob}: the tuner leaves it alone until it is released",
     # replaced, too late, or lost with a process

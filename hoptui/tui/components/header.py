@@ -233,9 +233,10 @@ def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
     if run is None or vital is None:
         return ()
     of = f" / {numbers.grouped(run.total)}" if run.total else ""
+    ink = "stale" if view.stale and not view.exited else "strong"
     spans = [
         Span("   iteration " if wide else "  ", "dim"),
-        Span(numbers.grouped(vital.step), "stale" if view.stale and not view.exited else "strong"),
+        Span(numbers.grouped(vocabulary.iteration(vital)), ink),
         Span(of, "dim"),
     ]
     gap = "   " if wide else "  "
@@ -249,4 +250,5 @@ def _how_far(view: View, wide: bool, *, eta: bool) -> Line:
 def _done(view: View) -> float | None:
     if view.run is None or view.vital is None or not view.run.total:
         return None
-    return view.vital.step / view.run.total
+    step = vocabulary.iteration(view.vital)
+    return None if step is None else step / view.run.total

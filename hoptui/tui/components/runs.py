@@ -103,7 +103,8 @@ def _row(view: View, run: RunState, c: _Columns, width: int, *, chosen: bool) ->
         Span(iteration_of(view), "", c.iteration, right=True),
     ]
     if c.done:
-        done = vital.step / run.total if vital and run.total else None
+        step = vocabulary.iteration(vital)
+        done = step / run.total if step is not None and run.total else None
         spans += [Span("  "), *bar(done, c.done - 2, "1")]
     if c.age:
         spans.append(Span(numbers.duration(view.ran_s), "dim", c.age, right=True))
@@ -143,7 +144,7 @@ def why_not_live(view: View) -> str:
 
 def iteration_of(view: View) -> str:
     """`1 204 / 5 000`."""
-    step = numbers.grouped(view.vital.step) if view.vital else numbers.UNKNOWN
+    step = numbers.grouped(vocabulary.iteration(view.vital))
     return f"{step} / {numbers.grouped(view.run.total)}" if view.run and view.run.total else step
 
 

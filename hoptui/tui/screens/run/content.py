@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from hoptui.model.series import SeriesWindow
-from hoptui.presentation import numbers
+from hoptui.presentation import numbers, vocabulary
 from hoptui.tui.charts.line_chart import ChartSeries, latest, whole_dots
 from hoptui.tui.charts.plot import (
     ACROSS,
@@ -279,7 +279,7 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
         found.append((Span(shout.said(width), shout.ink),))
     if run is not None and vital is not None:
         of = f" / {numbers.grouped(run.total)}" if run.total else ""
-        found.append(_figure("iteration", f"{numbers.grouped(vital.step)}{of}"))
+        found.append(_figure("iteration", f"{numbers.grouped(vocabulary.iteration(vital))}{of}"))
     found.append(_figure(head.unit or "speed", numbers.logged(head.value)))
     latest = view.store.latest(view.source).get(metric)
     if metric:
