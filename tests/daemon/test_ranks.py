@@ -99,3 +99,22 @@ print(run.id)
         said = [child.communicate(timeout=20)[0] for child in children]
     assert said[0] == said[1] != ""
     assert not node.daemon_pid()
+
+
+def test_a_rank_whose_process_is_stopped_is_named(node: TestNode) -> None:
+    impatient_daemon(node)
+    viewer = node.viewer()
+    with pair(TRAINS, node.environment) as (_, second):
+        until(lambda: viewer.run("two").ranks, what="both ranks")
+        run = viewer.run("two").run
+        until(lambda: viewer.vital(run).step > 20, what="iterations")
+        second.send_signal(signal.SIGSTOP)
+
+        def named() -> bool:
+            because = viewer.vital(run).because
+            return because is not None and because.code == "state.rank_silent" and because.fields["rank"] == 1
+
+        until(named, what="the rank that hangs")
+        assert "busy: rank 1 sends no pulse for" in node.hoptui("status", "two").stdout
+        second.send_signal(signal.SIGCONT)
+        until(lambda: viewer.vital(run).state == "live", what="both ranks again")

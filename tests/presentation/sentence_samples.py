@@ -37,6 +37,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "state.restarting": {},
     "state.not_connected": {},
     "state.no_pulse": {"age_s": 6.2},
+    "state.rank_silent": {"rank": 1, "age_s": 26.3},
     "state.no_row": {"age_s": 12.4},
     "state.off": {"error": "OSError: no space left on device"},
     "rank.off": {"rank": 3, "why": _nested(fact("state.off", error="OSError: no space left on device"))},

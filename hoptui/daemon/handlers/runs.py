@@ -351,6 +351,8 @@ class RunDesk:
                 claim = replace(member.claim, declared=gpus)
                 run.members[member.rank] = replace(member, claim=claim)
                 node.touch()
+            case messages.Pulse(off=None):
+                run.members[member.rank] = replace(member, pulse_at=self._now())
             case messages.Pulse(off=Fact() as why):
                 off = fact("rank.off", rank=member.rank, why=why)
                 node.event("off", off, run=run.id, step=message.step, level="warning")

@@ -45,11 +45,12 @@ LEAST_BUSY_S = 3.0
 
 @dataclass(frozen=True)
 class Member:
-    """A rank other than 0: its connection, and its claim to GPUs."""
+    """A rank other than 0: its connection, its claim to GPUs, and the time of its last pulse in seconds."""
 
     rank: int
     identity: bytes
     claim: Claim
+    pulse_at: float = math.inf
 
 
 class TrackedRun:
@@ -306,6 +307,10 @@ class TrackedRun:
         if progress > max(LEAST_BUSY_S, 3 * typical if typical is not None else 0.0):
             if self.logs_only:
                 return "busy", fact("state.no_row", age_s=progress)
+            silent = [member for member in self.members.values() if now - member.pulse_at > self.no_pulse_s]
+            if silent:
+                longest = min(silent, key=lambda member: member.pulse_at)
+                return "busy", fact("state.rank_silent", rank=longest.rank, age_s=now - longest.pulse_at)
             return "busy", fact("state.in_phase", phase=pulse.phase, age_s=_phase_age_s(pulse) + age)
         return "live", None
 

@@ -35,6 +35,7 @@ SENTENCES: Mapping[str, Entry] = {
     "state.restarting": "restarting to change a knob",
     "state.not_connected": "no word from it since the daemon started",
     "state.no_pulse": "no pulse for {age_s:.0f} s",
+    "state.rank_silent": "rank {rank} sends no pulse for {age_s:.0f} s",
     "state.no_row": "no row for {age_s:.0f} s",
     "state.paused": "goes on by itself in {left_s:.0f} s",
     "state.in_phase": _in_phase,
