@@ -87,8 +87,8 @@ class Store:
 
     Each version rises with changes of what it is named after, `changes` with any. `events` are newest last.
     `commands` are by id, in order of arrival. `processes` are those on GPUs. These and `vitals` are replaced,
-    never changed in place, so a reader may iterate over them without a lock. `left_out` counts metrics that
-    were not kept because their source had too many. `on_wish` is called when `looks` has new requests.
+    never changed in place, so a reader may iterate over them without a lock. `on_wish` is called when `looks`
+    has new requests.
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -104,7 +104,7 @@ class Store:
         self.commands_version = 0
         self.vitals_version = 0
         self.behind_ms = 0.0
-        self.left_out = 0
+        self._left_out: dict[str, int] = {}
         self.on_wish: Callable[[], object] = lambda: None
         self._clock = NodeClock(clock)
         self._series: dict[str, dict[str, Series]] = {}
@@ -157,6 +157,10 @@ class Store:
         with self._lock:
             found = self._series.get(source, {})
             return {name: one.last for name, one in found.items() if is_known(one.last)}
+
+    def left_out(self, source: str) -> int:
+        """Return how many metrics of a source are not kept, because it has more than `MOST_NAMES`."""
+        return self._left_out.get(source, 0)
 
     def run(self, run_id: str) -> RunState | None:
         """Return the state of a run besides its rows, None if unknown."""
@@ -276,10 +280,15 @@ class Store:
         times, steps = columns.times(), columns.steps()
         if not times:
             return
+        left_out = 0
         for name in columns.names:
             series = self._at(columns.source, name)
-            if series is not None:
+            if series is None:
+                left_out += 1
+            else:
                 series.extend(times, steps, columns.column(name))
+        if left_out > self.left_out(columns.source):
+            self._left_out[columns.source] = left_out
         if _has_steps(columns.source):
             self._steps_of(columns.source).extend(times, steps, array("d", map(float, steps)))
         there = set(columns.names)
@@ -292,7 +301,6 @@ class Store:
         series = found.get(name)
         if series is None:
             if len(found) >= MOST_NAMES:
-                self.left_out += 1
                 return None
             series = found[name] = Series(self._lock, partial(self._closeups.parts, source, name))
         return series
@@ -331,6 +339,7 @@ class Store:
             run = run_of(source)
             if run and run not in there:
                 del self._series[source]
+                self._left_out.pop(source, None)
                 self._steps.pop(source, None)
 
 

@@ -239,6 +239,17 @@ def iteration(vital: Vital | None) -> int | None:
     return None if vital is None or vital.logs_only else vital.step
 
 
+def lost_metrics(vital: Vital | None, left_out: int) -> list[str]:
+    """Return what is not shown of the metrics: `3 logged values were no numbers`.
+
+    `left_out` is the number of metrics that the viewer does not keep.
+    """
+    bad = vital.bad_values if vital is not None else 0
+    found = [f"{numbers.counted(bad, 'logged value')} {'was no number' if bad == 1 else 'were no numbers'}"]
+    more = f"{numbers.counted(left_out, 'more metric')}: hoptui export has all"
+    return [*(found if bad else ()), *([more] if left_out else ())]
+
+
 def state_word(vital: Vital) -> Word:
     """Return the word for the state of a run."""
     return BEGINNING if starting(vital) else STATES[vital.state]

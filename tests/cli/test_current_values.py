@@ -60,3 +60,24 @@ def test_watch_agrees_with_status(hoptui: Hoptui, node: TestNode) -> None:
     assert (last["loss"], last["grad_norm"]) == ("nan", "inf")
     assert hoptui("status", "short", "--json").json["metrics"]["loss"] == "nan"
     assert "loss NaN  grad_norm inf" in hoptui("watch", "short").out
+
+
+MANY = """
+import time, hoptui
+run = hoptui.connect("many")
+for i in run.iterations():
+    time.sleep(0.01)
+    run.log({f"m{n}": 1.0 for n in range(1500)}, note="warm" if i == 0 else 1.0)
+"""
+
+
+def test_status_says_what_is_not_shown_of_the_metrics(hoptui: Hoptui, node: TestNode) -> None:
+    node.start(MANY)
+    until(lambda: [run for run in hoptui("ls", "--json").json if (run["iteration"] or 0) > 5])
+    until(lambda: hoptui("status", "many", "--json").json["bad_values"])
+    found = hoptui("status", "many", "--json").json
+    assert (found["bad_values"], found["metrics_left_out"]) == (1, 1500 + 2 - 1024)
+    assert len(found["metrics"]) == 1024
+    shown = hoptui("status", "many").out
+    assert "\n  1 logged value was no number\n" in shown
+    assert "\n  478 more metrics: hoptui export has all\n" in shown

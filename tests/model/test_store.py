@@ -126,7 +126,7 @@ def test_memory_is_bounded() -> None:
     assert len(store.events) == MOST_EVENTS
     assert next(iter(store.commands)) == "c10"
     assert len(store.names("run/r")) == MOST_NAMES
-    assert store.left_out == 10
+    assert store.left_out("run/r") == 10
 
 
 def test_runs_that_are_gone_are_forgotten() -> None:

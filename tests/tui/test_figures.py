@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from hoptui.domain.columns import pack
+from hoptui.domain.columns import LOGGED_NAN, pack
+from hoptui.model.store import MOST_NAMES
+from hoptui.tui.components import runs
 from hoptui.tui.components.figures import headline, recent
 from hoptui.tui.snapshot import View
 
@@ -34,3 +37,20 @@ def test_a_rate_is_all_work_over_all_time(scene: MakeScene) -> None:
     assert told.name == "env_steps_per_s"
     assert told.value == pytest.approx(1000.0, rel=0.02)
     assert recent(view, f"run/{RUN}", "nothing", 2.0) is None
+
+
+def text_of(line: Any) -> str:
+    return "".join(span.text for span in line)
+
+
+def test_learning_shows_a_nan_that_was_logged_and_what_was_lost(scene: MakeScene) -> None:
+    there = scene().live(history=False)
+    known = dict.fromkeys((f"m{i}" for i in range(MOST_NAMES + 5)), 1.0)
+    there.tell(columns=(pack(f"run/{RUN}", [(there.client.ns, 1, {"loss": LOGGED_NAN} | known)]),))
+    store = there.client.store
+    vital = structs.replace(store.vital(RUN), bad_values=3)
+    view = View(store, there.client.link, store.run(RUN), vital, there.client.ns, 1_780_000_000.0, 100.0)
+    head, others = map(text_of, runs.learning_lines(view, "loss", 100))
+    assert head.startswith("NaN loss")
+    assert others.startswith(f"3 logged values were no numbers  {store.left_out(f'run/{RUN}')} more metrics:")
+    assert store.left_out(f"run/{RUN}") > 5

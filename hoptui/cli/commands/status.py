@@ -85,6 +85,8 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         **summary(seen, run),
         "why": run.exit_reason or (sentences.text_of(vital.because) if vital else ""),
         "because": vital.because if vital else None,
+        "bad_values": vital.bad_values if vital else None,
+        "metrics_left_out": seen.store.left_out(f"run/{run.run}"),
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,
         "left_s": _left_s(seen, run, vital) if vital else None,
@@ -180,6 +182,8 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
         say()
         say("metrics")
         table(plain, right=(1,), indent="  ")
+    for remark in vocabulary.lost_metrics(vital, seen.store.left_out(f"run/{run.run}")):
+        say(f"  {remark}")
     if run.knobs:
         say()
         say("knobs")

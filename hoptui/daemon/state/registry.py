@@ -282,6 +282,7 @@ class TrackedRun:
             last_t=self.last_t,
             phases=self.phases.readings,
             logs_only=self.logs_only,
+            bad_values=pulse.bad_values if pulse else 0,
         )
 
     def judge(self, now: float) -> tuple[State, Fact | None]:

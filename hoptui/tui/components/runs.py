@@ -257,7 +257,8 @@ def learning_lines(view: View, chosen: str, width: int) -> list[Line]:
         for name in learning_metrics(view)
         if name not in shown
     ]
-    return [head, next(iter(pack(others, width, "  ")), ())]
+    lost = vocabulary.lost_metrics(view.vital, view.store.left_out(view.source))
+    return [head, next(iter(pack([*((Span(text, "warn"),) for text in lost), *others], width, "  ")), ())]
 
 
 SIGN = Span("▸ ", "key")
