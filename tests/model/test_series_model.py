@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from hoptui.domain.columns import LOGGED_NAN, is_known
 from hoptui.model import series as module
 from hoptui.model.series import Series
 from tests.model.test_series import NAN, by_hand, fill, make_buckets, plain
@@ -17,7 +18,7 @@ from tests.model.test_series import NAN, by_hand, fill, make_buckets, plain
 CAPACITY, SLACK = 32, 4
 SEEDS = 4
 """A series keeps eight answers about its past."""
-values = st.one_of(st.floats(-1e9, 1e9), st.just(NAN), st.just(math.inf))
+values = st.one_of(st.floats(-1e9, 1e9), st.just(NAN), st.just(LOGGED_NAN), st.just(math.inf))
 spacings = st.sampled_from((1, 10, 10, 10, 11, 400))
 
 
@@ -43,6 +44,7 @@ class SeriesMachine(RuleBasedStateMachine):
     def given(self, t: int, value: float) -> None:
         if math.isfinite(value):
             self.samples.append((t, value))
+        if is_known(value):
             self.last, self.last_t = value, t
 
     @rule(steps=st.lists(st.tuples(spacings, values), min_size=1, max_size=12))
@@ -88,7 +90,7 @@ class SeriesMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 10_000_000]))
     def silence(self, seconds: int) -> None:
         self.series.missing(self.t + seconds)
-        if math.isnan(self.series.last):
+        if not is_known(self.series.last):
             self.last = NAN
 
     @rule()
@@ -99,8 +101,10 @@ class SeriesMachine(RuleBasedStateMachine):
     @invariant()
     def newest(self) -> None:
         assert self.series.last_t == self.last_t
-        if not math.isnan(self.series.last):
-            assert self.series.last == self.last
+        if is_known(self.series.last):
+            assert is_known(self.last)
+            assert (self.series.last == self.last) != math.isnan(self.last)
+            assert math.isnan(self.series.last) == math.isnan(self.last)
         else:  # nothing yet, or the source has omitted it for long
             self.last = NAN
 
