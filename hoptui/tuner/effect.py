@@ -19,6 +19,9 @@ LOOKS = (15, 30, 45, 60, 90)
 PATIENT = (90, 180)
 """The looks at a change of data readers. First come the batches that the old readers had begun, then at once
 those that the new readers have meanwhile read. Only many iterations together show the effect."""
+LONGER = (180, 360, 720)
+"""Further looks at a change where noise comes in bursts, such as neighbours on shared cores. A burst outlasts
+many short iterations."""
 WORTH = 0.02
 """What a trial must gain. A larger setting costs memory, and a later change of the load can exceed it."""
 CLEAR = 0.10
@@ -32,6 +35,13 @@ the next wait is for all of them."""
 OUTERMOST, ENOUGH = 4.0, 10
 """Blocks lie within this many standard deviations of the median. Fewer blocks than `ENOUGH` are not
 judged."""
+BY_CHANCE = 1.64
+"""Blocks are alike by chance up to this correlation times the root of their number: 95 of 100 times."""
+ESTIMABLE = 20
+"""Fewer blocks say nothing about their correlation."""
+FAR = 4
+"""The lag in blocks at which it is looked how fast the correlation falls."""
+MOST_ALIKE = 0.999
 QUARTILE = 0.6745
 """The quartile of a normal distribution, in standard deviations."""
 
@@ -51,27 +61,32 @@ class MeasurementPlan(NamedTuple):
 
     `looks` are numbers of iterations after it. Without `worth` the question is whether there is an effect,
     and with it whether the gain is more or less than that. A gain that is surely more than `clear` ends it
-    before the first look.
+    before the first look. `longer` are the looks after those of a run whose noise comes in bursts.
     """
 
     looks: Sequence[int] = LOOKS
     worth: float | None = None
     clear: float | None = None
+    longer: Sequence[int] = ()
 
 
 def plan_for(knobs: Iterable[str], *, trial: bool = False) -> MeasurementPlan:
     """How a change of these knobs together is measured. A `trial` asks whether it is worth keeping."""
     slow = any(map(reads, knobs))
     if not trial:
-        return MeasurementPlan(PATIENT if slow else LOOKS)
+        return MeasurementPlan(PATIENT, longer=LONGER[1:]) if slow else ORDINARY
     return MeasurementPlan(PATIENT, WORTH) if slow else MeasurementPlan(LOOKS, WORTH, CLEAR)
 
 
-ORDINARY = MeasurementPlan()
+ORDINARY = MeasurementPlan(longer=LONGER)
 
 
 def measure(
-    metric: str, before: Sequence[float], after: Sequence[float], plan: MeasurementPlan = ORDINARY
+    metric: str,
+    before: Sequence[float],
+    after: Sequence[float],
+    plan: MeasurementPlan = ORDINARY,
+    earlier: Iterable[Sequence[float]] = (),
 ) -> Measured:
     """The effect of a change on `metric`, given one value an iteration, oldest first, on both sides of it.
 
@@ -88,34 +103,52 @@ def measure(
     that change nothing. Where the plan asks for a worth, the answer is there once the whole interval is above
     or below it.
 
+    Noise in bursts makes blocks alike that follow each other. Then the interval is that of a first-order
+    autoregressive process (see `Noise`), nothing is final before the last of the `looks`, and the `longer`
+    ones follow. `earlier` are stretches of values with other settings: with `before` they show how the run
+    varies by itself.
+
     Raises:
         ValueError: looks that do not rise, or the first of less than three blocks.
     """
     least = BLOCK * MIN_BLOCKS
-    looks, worth, clear = plan
-    if looks[0] < least or any(b <= a for a, b in pairwise(looks)):
-        raise ValueError(f"looks must rise and start at {least} or later, not {tuple(looks)}")
-    old = usable(before)[-looks[-1] :]
+    looks, worth, clear, longer = plan
+    if looks[0] < least or any(b <= a for a, b in pairwise((*looks, *longer))):
+        raise ValueError(f"looks must rise and start at {least} or later, not {(*looks, *longer)}")
+    known = usable(before)
+    old = known[-looks[-1] :]
     new = usable(after[WARM_UP:])
     if len(old) < least:
         few = fact("effect.too_few_before", had=len(old), least=least)
         return Measured(metric=metric, iterations=len(new), settled=True, remarks=(few,))
+    past = [log_blocks(stretch) for stretch in (*earlier, known)]
     if len(new) < looks[0]:
         if clear is not None and len(new) >= BLOCK and not (uneven(old) or unclear(new)):
-            early = _figure(metric, old, new[: len(new) // BLOCK * BLOCK], worth=clear, last=False)
+            early = _figure(metric, old, new[: len(new) // BLOCK * BLOCK], past, worth=clear)
             if early.settled and early.gain is not None and early.gain > clear:
                 return early
         so_far = fact("effect.measuring", had=len(new), least=looks[0])
         return Measured(metric=metric, before=level(old), iterations=len(new), remarks=(so_far,))
     figure = Measured()
-    for look in looks:
+    for look in (*looks, *longer):
         if look > len(new) or figure.settled:
             break
-        figure = _figure(metric, old, new[:look], worth=worth, last=look == looks[-1])
+        old, enough = known[-max(looks[-1], look) :], look >= looks[-1]
+        last = look == (*looks, *longer)[-1]
+        figure = _figure(metric, old, new[:look], past, worth=worth, enough=enough, last=last)
     return figure
 
 
-def _figure(metric: str, old: list[float], new: list[float], *, worth: float | None, last: bool) -> Measured:
+def _figure(
+    metric: str,
+    old: list[float],
+    new: list[float],
+    past: list[list[float]],
+    *,
+    worth: float | None,
+    enough: bool = False,
+    last: bool = False,
+) -> Measured:
     waits = uneven(old) or uneven(new)
     early = unclear(new) or (waits and len(new) < SEVERAL)
     if waits:
@@ -126,9 +159,13 @@ def _figure(metric: str, old: list[float], new: list[float], *, worth: float | N
         a, b = _tamed(_medians(old[len(old) % BLOCK :]), _medians(new))
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)
+    half_width = _half_width(a, b)
+    noise = Noise.of((*past, b if waits else _medians(new)))
+    if noise is not None:
+        half_width = max(half_width, noise.half_width(len(a), len(b)))
     # The upper side of the interval is the wider one once it is no longer in logarithms: ± must hold for
     # both.
-    interval = _relative(log_gain + _half_width(a, b)) - gain
+    interval = _relative(log_gain + half_width) - gain
     detectable = abs(gain) > interval
     decided = detectable or interval < FINE_ENOUGH if worth is None else abs(gain - worth) > interval
     return Measured(
@@ -139,8 +176,67 @@ def _figure(metric: str, old: list[float], new: list[float], *, worth: float | N
         interval=interval,
         detectable=detectable,
         iterations=len(new),
-        settled=(decided and not early) or last,
+        settled=last or (noise is None and (enough or (decided and not early))),
     )
+
+
+class Noise(NamedTuple):
+    """Noise in bursts as a first-order autoregressive process of blocks.
+
+    Attributes:
+        correlation: of a block and the next one, from 0 to `MOST_ALIKE`.
+        variance: of a block, as a logarithm.
+        freedom: degrees of freedom of the variance.
+    """
+
+    correlation: float
+    variance: float
+    freedom: int
+
+    @classmethod
+    def of(cls, stretches: Iterable[Sequence[float]]) -> Noise | None:
+        """Return the noise of stretches of blocks, each around its own mean. None if blocks that follow each
+        other are not more alike than by chance.
+
+        The estimates are corrected for the mean of a short stretch, which follows its bursts (Kendall,
+        Biometrika 41, 1954).
+        """
+        apart = [[v - fmean(blocks) for v in blocks] for blocks in stretches if len(blocks) > 1]
+        count = sum(map(len, apart))
+        squares = sum(v * v for blocks in apart for v in blocks)
+        if not squares or count < ESTIMABLE:
+            return None
+        near, far = (
+            sum(v * w for blocks in apart for v, w in zip(blocks, blocks[lag:], strict=False))
+            for lag in (1, FAR)
+        )
+        bias = len(apart) / count  # a mean of a stretch follows its bursts
+        alike, by_chance = near / squares, BY_CHANCE / math.sqrt(count)
+        alike += (1 + 3 * alike) * bias
+        if alike < by_chance:
+            return None
+        if near > 0 and far / squares > by_chance:
+            # Noise of single blocks lowers the correlation of all lags alike, not how fast it falls.
+            fall = (far / near) ** (1 / (FAR - 1))
+            alike = max(alike, fall + (1 + 3 * fall) * bias)
+        one = cls(min(alike, MOST_ALIKE), 1.0, 1)
+        left = sum(len(blocks) * (1 - one.of_mean(len(blocks))) for blocks in apart)
+        freedom = max(1, int(count / one.length - len(apart)))
+        return cls(one.correlation, squares / max(left, 0.5), freedom)
+
+    @property
+    def length(self) -> float:
+        """How many blocks in a row are worth one independent block."""
+        return (1 + self.correlation) / (1 - self.correlation)
+
+    def of_mean(self, count: int) -> float:
+        """Return the variance of the mean of so many blocks in a row."""
+        r = self.correlation
+        return self.variance * (self.length - 2 * r * (1 - r**count) / (count * (1 - r) ** 2)) / count
+
+    def half_width(self, before: int, after: int) -> float:
+        """Return half of the interval for the difference of two means of so many blocks."""
+        return _T[min(self.freedom, len(_T)) - 1] * math.sqrt(self.of_mean(before) + self.of_mean(after))
 
 
 def log_blocks(values: Iterable[float]) -> list[float]:

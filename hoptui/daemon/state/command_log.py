@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from msgspec import structs
 
@@ -477,7 +478,9 @@ def measured(
             end = min(later) if later else None
             before = [v for step, v in points if start <= step < at]
             after = [v for step, v in points if at <= step and (end is None or step < end)]
-            found = measure(metric, before, after, plan_for(r.knob for r in with_it))
+            bounds = [0, *sorted({s + WARM_UP for s in earlier})]
+            stretches = [[v for step, v in points if a <= step < b - WARM_UP] for a, b in pairwise(bounds)]
+            found = measure(metric, before, after, plan_for(r.knob for r in with_it), stretches)
             if end is not None and not found.settled:
                 cut = (fact("effect.cut_short"),) if found.gain is None else found.remarks
                 found = structs.replace(found, settled=True, remarks=cut)
