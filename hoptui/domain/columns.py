@@ -74,11 +74,11 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
             return
         # one pass over all names takes a fifth of the time of a loop over names
         last = array("d", b"".join(self.values))[rows - 1 :: rows]
-        for name, value in zip(self.names, last, strict=True):
+        for name, raw, value in zip(self.names, self.values, last, strict=True):
             if value == value or is_known(value):
                 yield name, rows - 1, value
                 continue
-            column = self.column(name)
+            column = array("d", raw)
             at = next((i for i in reversed(range(rows)) if is_known(column[i])), None)
             if at is not None:
                 yield name, at, column[at]

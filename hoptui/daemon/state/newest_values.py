@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 
 from hoptui.domain.columns import Columns, is_known
@@ -22,6 +23,7 @@ class NewestValues:
     def add(self, columns: Columns) -> None:
         """Add newer rows."""
         times = columns.times()
+        raw = dict(zip(columns.names, columns.values, strict=True))
         self._last_t = columns.last_t
         for name, row, value in columns.newest():
             self.known[name] = value
@@ -29,7 +31,7 @@ class NewestValues:
             if stamps is None:
                 stamps = self._stamps[name] = deque(maxlen=NEIGHBOURS + 1)
             if len(stamps) < FEWEST:  # once it has a spacing, one stamp of many rows is enough
-                column = columns.column(name)
+                column = array("d", raw[name])
                 stamps.extend(t for t, v in zip(times[:row], column, strict=False) if is_known(v))
             stamps.append(times[row])
 
