@@ -23,7 +23,7 @@ from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.protocol.messages import Command, CommandRecord, Origin
 from hoptui.tuner.observation import MemoryReading, Observation
-from hoptui.tuner.rollback import Rollback, cut_off, unfinished
+from hoptui.tuner.rollback import TRIES, Rollback, cut_off, unfinished
 from hoptui.tuner.trial import ChangeSet
 from hoptui.tuner.tuner import TOLD, Tuner
 
@@ -241,6 +241,24 @@ class TunerController:
             self.event(fact("tuner.leaves_alone", knobs=names, why=why), "warning")
             self.publish()
 
+    def undo(self, trial: Trial, cause: Fact) -> None:
+        """Prepare the rollback of a trial of an earlier tuner that has ended."""
+        self._rollback = Rollback.undo(trial, fact("rollback.unfinished", cause=cause))
+        self._goes_on = cause
+
+    def roll_back(self, observation: Observation) -> bool:
+        """Go on with that rollback without tuning the run. True once it is over."""
+        rollback = self._rollback
+        if rollback is None or not self._advance(rollback, observation):
+            return rollback is None
+        self._rollback = self._goes_on = None
+        for changes, why in (
+            (rollback.left, fact("rollback.refused", tries=TRIES)),
+            (rollback.missing, fact("rollback.not_declared")),
+        ):
+            self._warn((change, why) for change in changes)
+        return True
+
     def look(self, observation: Observation) -> None:
         """Let the tuner look at the run, and carry out what it proposes."""
         if self._rollback is not None and not self._roll_back(self._rollback, observation):
@@ -330,8 +348,8 @@ class TunerController:
         trial = unfinished(self.state)
         return Rollback.undo(trial) if trial is not None else None
 
-    def _roll_back(self, rollback: Rollback, observation: Observation) -> bool:
-        """Go on with the rollback of a trial that was cut off; True once it is over."""
+    def _advance(self, rollback: Rollback, observation: Observation) -> bool:
+        """Send what a rollback wants to set now. True once it is over."""
         run = self.run
         changes = rollback.look(
             replace(observation, records=self._node.book.of(run.id)), self.tuner.overrides
@@ -340,7 +358,11 @@ class TunerController:
             move = ChangeSet(changes, rollback.why, _ids(changes))
             rollback.sent(move, observation.t)
             self._submit(changes, move.why, move.ids)
-        if rollback.done:
+        return rollback.done
+
+    def _roll_back(self, rollback: Rollback, observation: Observation) -> bool:
+        """Go on with the rollback of a trial that was cut off; True once it is over."""
+        if self._advance(rollback, observation):
             self._rollback, cause, self._goes_on = None, self._goes_on, None
             now = observation.values()
             goes_on = fact(
@@ -359,7 +381,11 @@ class TunerController:
         self._lacking(rollback.targets)
         changes = rollback.at_once(knobs, records, self.tuner.overrides.chosen)
         why = (*rollback.why, cause)
-        for change, reason in self._submit(changes, why, _ids(changes), viewer):
+        self._warn(self._submit(changes, why, _ids(changes), viewer))
+
+    def _warn(self, refused: Iterable[tuple[Change, Fact]]) -> None:
+        """Warn of values that cannot be set."""
+        for change, reason in refused:
             stuck = fact("rollback.impossible", knob=change.knob, value=change.value, why=reason)
             self.event(stuck, "warning")
 

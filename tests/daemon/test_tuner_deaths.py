@@ -112,6 +112,98 @@ def test_a_run_that_has_finished_and_starts_again_is_not_tuned(trying: QuietNode
     assert trying.run.state.tuner is None
 
 
+AT_END = fact("tuner.run_ended", reason="finished")
+
+
+def finished(trying: QuietNode, *, known: bool = True) -> QuietNode:
+    """A run that has finished in a trial goes on from a checkpoint with its value, perhaps with another
+    daemon."""
+    trying.outcome(trying.commands[0])
+    trying.runs.receive(b"n1", None, Bye(reason="finished"))
+    there = trying if known else QuietNode(state=trying.run.state)
+    there.now = trying.now
+    if not known:
+        there.node.book.restore(trying.node.book.of(RUN))
+    there.commands.clear()
+    there.hello(nonce="n2", knobs=(structs.replace(MICRO, value=64), LR))
+    return there
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_run_that_finished_in_a_trial_comes_back_without_it(trying: QuietNode, known: bool) -> None:
+    there = finished(trying, known=known)
+    there.look()
+    there.look()
+    why = fact("rollback.unfinished", cause=AT_END)
+    assert [(c.value, c.epoch, c.purpose) for c in there.commands] == [(32, 2, (why,))]
+    there.outcome(there.commands[0], identity=b"n2")
+    there.look()
+    assert there.value() == 32
+    assert (there.run.state.tuner, there.tuners.at_work) == (None, False)
+    there.person("micro_batch", 64, identity=b"n2")
+    there.look()
+    assert len(there.commands) == 1
+
+
+def test_a_trial_at_the_end_is_undone_by_the_second_process_if_not_by_the_first(trying: QuietNode) -> None:
+    there = finished(trying)
+    there.runs.receive(b"n2", None, Bye(reason="exception"))
+    there.hello(nonce="n3", knobs=(structs.replace(MICRO, value=64), LR))
+    there.look()
+    assert [(c.value, c.epoch) for c in there.commands] == [(32, 3)]
+
+
+def test_a_tuner_that_is_started_first_undoes_the_trial_at_the_end(trying: QuietNode) -> None:
+    there = finished(trying)
+    assert there.tune().granted
+    there.look()
+    assert [(c.value, c.epoch) for c in there.commands] == [(32, 2)]
+    assert there.script.scenes == []
+    there.outcome(there.commands[0], identity=b"n2")
+    there.look()
+    assert len(there.script.scenes) == 1
+
+
+def test_what_a_person_has_set_since_the_run_goes_on_stays(trying: QuietNode) -> None:
+    there = finished(trying)
+    there.person("micro_batch", 64, identity=b"n2")
+    there.look()
+    assert there.commands == []
+
+
+def test_a_trial_that_was_undone_before_the_end_is_not_undone_again(trying: QuietNode) -> None:
+    trying.outcome(trying.commands[0])
+    assert trying.tune("stop").granted
+    trying.outcome(trying.commands[1])
+    there = finished(trying)
+    there.look()
+    assert there.commands == []
+
+
+def test_a_daemon_sends_the_rollback_of_a_stop_that_was_lost_with_the_one_before(trying: QuietNode) -> None:
+    trying.outcome(trying.commands[0])
+    assert trying.tune("stop").granted
+    there = QuietNode(state=trying.run.state)
+    there.now = trying.now
+    there.node.book.restore(trying.node.book.of(RUN))
+    there.node.book.lose(RUN, there.now)
+    there.hello(knobs=(structs.replace(MICRO, value=64), LR))
+    there.look()
+    assert [command.value for command in there.commands] == [32]
+    assert not there.tuners.at_work
+
+
+def test_a_trial_at_the_end_that_cannot_be_undone_is_reported(trying: QuietNode) -> None:
+    there = finished(trying)
+    for _ in range(round((TRIES + 1) * RETRY_S)):
+        there.look()
+        if there.commands and there.node.book.of(RUN)[-1].stage == "sent":
+            there.outcome(there.commands[-1], "rejected", identity=b"n2", code="busy", reason="no")
+    assert len(there.commands) == TRIES
+    why = fact("rollback.refused", tries=TRIES)
+    assert there.said()[-1] == fact("rollback.impossible", knob="micro_batch", value=32, why=why)
+
+
 def killed(trial: Trial | None) -> tuple[QuietNode, TunerState]:
     """A daemon that has just read of a run that was being tuned."""
     before = QuietNode()

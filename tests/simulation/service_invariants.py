@@ -83,8 +83,6 @@ def chosen_values_hold(node: Node) -> Iterator[str]:
         shown = _shown(node, trainer)
         if not trainer.process.alive or trainer.knobs is None or shown is None:
             continue
-        if trainer.knobs.batch == trainer.knobs.first and _finished_before(node, trainer):
-            continue  # known: a trial that the end of a run interrupts is in its checkpoint
         persons = {chosen.value for chosen in node.services.chosen if chosen.knob == BATCH}
         kept = {
             change["value"]
@@ -94,12 +92,6 @@ def chosen_values_hold(node: Node) -> Iterator[str]:
         }
         if trainer.knobs.batch not in {FIRST_BATCH, *persons, *kept}:
             yield f"{trainer.name} is left with batch {trainer.knobs.batch}, and {kept} were kept"
-
-
-def _finished_before(node: Node, trainer: Trainer) -> bool:
-    """Return whether the process before was a run that finished."""
-    mine = [was for was in node.truth.processes if was.run == trainer.id and was.rank == 0]
-    return len(mine) > 1 and mine[-2].closed
 
 
 def person_beats_the_tuner(node: Node) -> Iterator[str]:

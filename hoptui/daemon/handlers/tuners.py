@@ -18,14 +18,14 @@ from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.tuning import NAME, Forward, TunerController, observe
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import MOST_NAMED
-from hoptui.domain.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
+from hoptui.domain.tuning import Change, Limits, Trial, Tune, Tuned, TunerState, check_limits, may_turn
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import Origin
 from hoptui.tuner.change_points import ChangePointDetector
 from hoptui.tuner.observation import PriorResult
 from hoptui.tuner.overrides import KnobOverrides
 from hoptui.tuner.prior_results import TunerResult, best, key
-from hoptui.tuner.rollback import cut_off
+from hoptui.tuner.rollback import cut_off, unfinished
 from hoptui.tuner.tuner import Tuner
 
 log = logging.getLogger("hoptui.daemon")
@@ -71,6 +71,7 @@ class TunerDesk:
         self._make = make
         self._tunings: dict[str, TunerController] = {}
         self._crashed: dict[str, _Crashed] = {}  # of runs that may come back as another epoch
+        self._undoing: dict[str, TunerController] = {}  # of runs without a tuner
         self._settled: dict[str, PriorResult] = {}
         self._detectors: dict[str, ChangePointDetector] = {}
         self._looked: dict[str, int] = {}
@@ -112,8 +113,11 @@ class TunerDesk:
                 if tuning is not None:  # a dry one
                     tuning.stop(NAME)
                 self._crashed.pop(run.id, None)
-                ended = run.state.tuner
+                ended, left = run.state.tuner, run.left_tuner
+                self._undoing.pop(run.id, None)
                 tuning = self._begin(run, tune.limits, who.user)
+                if left is not None and (trial := self._in_effect(run, left)) is not None:
+                    tuning.undo(trial, _ending(left))
                 if ended is not None:
                     tuning.come_after(ended)
                 tuning.event(fact("tuner.started", by=by, dry=tune.limits.dry))
@@ -156,13 +160,18 @@ class TunerDesk:
     def _begin(self, run: TrackedRun, limits: Limits, user: str) -> TunerController:
         found = self._best(run, limits)
         known = PriorResult(found.values, found.peak) if found is not None else None
-        overrides = self._node.book.overrides(run.id)
-        overrides.thaw()
-        tuner = self._make(limits, self._node.clock.t(), user, known, overrides)
-        tuning = TunerController(self._node, self._forward, self._memory.keep, tuner, run)
-        self._tunings[run.id] = tuning
+        self._node.book.overrides(run.id).thaw()
+        run.left_tuner = None
+        tuning = self._tunings[run.id] = self._controller(run, limits, user, known)
         self._settled.pop(run.id, None)
         return tuning
+
+    def _controller(
+        self, run: TrackedRun, limits: Limits, user: str, known: PriorResult | None = None
+    ) -> TunerController:
+        overrides = self._node.book.overrides(run.id)
+        tuner = self._make(limits, self._node.clock.t(), user, known, overrides)
+        return TunerController(self._node, self._forward, self._memory.keep, tuner, run)
 
     # looking ------------------------------------------------------------------------------------------------
 
@@ -187,6 +196,8 @@ class TunerDesk:
         # What users have set since the daemon before is in the outcomes that the run tells.
         if run.identity is None or run.restarting or not (set_up and run.told):
             return
+        if run.left_tuner is not None and run.state.knobs and run.id not in self._tunings:
+            self._undo(run, run.left_tuner)
         if run.id not in self._tunings and t - self._looked.get(run.id, 0) < UNTUNED_NS:
             return
         self._looked[run.id] = t
@@ -196,6 +207,8 @@ class TunerDesk:
         """Drop a tuner that broke, even if it cannot be ended in the regular way. No later daemon takes it
         up."""
         broken = self._tunings.pop(run.id, None)
+        self._undoing.pop(run.id, None)
+        run.left_tuner = None
         try:
             if broken is not None:
                 broken.abandon(BROKE, BREAK)
@@ -211,7 +224,7 @@ class TunerDesk:
 
     def close(self) -> None:
         """Leave all tuners at a regular end of the daemon: no run keeps values that are being tried."""
-        for run, tuning in self._tunings.items():
+        for run, tuning in (*self._tunings.items(), *self._undoing.items()):
             self._node.faults.attempt(f"leaving the tuner of {run}", tuning.leave)
 
     def end(self, run: TrackedRun) -> None:
@@ -228,6 +241,7 @@ class TunerDesk:
         self._detectors.pop(run.id, None)
         self._looked.pop(run.id, None)
         self._settled.pop(run.id, None)
+        self._undoing.pop(run.id, None)
         tuning = self._tunings.pop(run.id, None)
         if tuning is None:
             return
@@ -252,6 +266,31 @@ class TunerDesk:
             tuning.go_on(crashed.left, crashed.cause, tell=False)
             knobs = (change.knob for change in crashed.trying)
             tuning.leave_alone(knobs, fact("tuner.in_trial", cause=crashed.cause))
+
+    def _undo(self, run: TrackedRun, left: TunerState) -> None:
+        """Undo the trial of a tuner that has ended, if it is still in effect. The tuner stays off."""
+        if run.id not in self._undoing:
+            trial = self._in_effect(run, left)
+            if trial is None:
+                run.left_tuner = None
+                return
+            self._undoing[run.id] = self._controller(run, left.limits, left.user)
+            self._undoing[run.id].undo(trial, _ending(left))
+        if self._undoing[run.id].roll_back(observe(self._node, run)):
+            del self._undoing[run.id]
+            run.left_tuner = None
+
+    def _in_effect(self, run: TrackedRun, left: TunerState) -> Trial | None:
+        """The last trial of a tuner that has ended, None if it was kept or its values were set back."""
+        trial = unfinished(left)
+        if trial is None:
+            return None
+        last = {
+            record.knob: record.wanted
+            for record in self._node.book.of(run.id)
+            if record.origin.kind == "tuner" and record.stage == "applied" and record.t >= trial.t
+        }
+        return None if all(last.get(c.knob) == c.before for c in trial.changes) else trial
 
     def _look(self, run: TrackedRun) -> None:
         seen = observe(self._node, run)
@@ -309,6 +348,11 @@ class TunerDesk:
     def _kind(self, run: TrackedRun) -> str:
         gpus = [gpu.name for gpu in self._node.gpus if gpu.uuid in run.state.gpus]
         return key(run.state, gpus, self._node.book.of(run.id))
+
+
+def _ending(left: TunerState) -> Fact:
+    """Why a tuner has ended."""
+    return left.facts[0] if left.facts else fact("run.process_ended")
 
 
 def _news(found: PriorResult, known: PriorResult | None) -> bool:

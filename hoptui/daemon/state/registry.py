@@ -23,6 +23,7 @@ from hoptui.domain.knobs import KnobState
 from hoptui.domain.pacing import DEFAULT
 from hoptui.domain.progress import ITERATION, finished_by_rows
 from hoptui.domain.throughput import level, took, usable
+from hoptui.domain.tuning import TunerState
 from hoptui.protocol.messages import (
     STARTING,
     Declare,
@@ -61,7 +62,8 @@ class TrackedRun:
     `restarting` is whether it has left its process for a next epoch that has not come yet. `told` is whether
     it has sent, since its last hello, all outcomes that this daemon may lack. `met_at` is the time of its
     first hello to this daemon, in seconds. `resends` is whether its first rows after a hello are still to
-    come.
+    come. `left_tuner` is how a tuner of an earlier process, or of an earlier daemon, ended. It is None
+    once no trial of it can be in effect.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class TrackedRun:
         self.restarting = False
         self.resends = False
         self.told = False
+        self.left_tuner: TunerState | None = None
         self.met_at = math.inf
         self.last_t = 0
         self.last_step = 0
@@ -363,6 +366,7 @@ class Registry:
         """Add a run from its recording, unless it has sent hello meanwhile."""
         if run.id not in self._runs:
             run.state = structs.replace(run.state, epoch=min(max(run.state.epoch, 0), MOST_COUNT))
+            run.left_tuner = run.state.tuner
             self._add(run)
             self.changed()
 
@@ -406,6 +410,7 @@ class Registry:
                 run.state = structs.replace(run.state, targets=known.state.targets)
                 run.account = known.account
                 run.account.restart()
+                run.left_tuner = (known.state.tuner if known.exited else None) or known.left_tuner
             self._add(run)
         self._connect(identity, run)
         self.changed()
