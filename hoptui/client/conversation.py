@@ -22,6 +22,9 @@ from hoptui.protocol import messages
 from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord
 
 RESEND_S = (1.0, 1.0, 2.0, 4.0)  # then every four seconds
+IN_ORDER_S = 0.1
+"""A command without an answer for so long is resent before a later one to the same run: it or its answer may be
+lost."""
 PATIENCE_S = 15.0
 """How long a command waits for a daemon. A restarting daemon is ready by then, and the command is not
 stale."""
@@ -38,6 +41,7 @@ class _Sent:
     until: float  # it expires at this time
     answer_by: float
     next_at: float
+    sent_at: float = 0.0
     times: int = 0  # since the connection began
     answered: bool = False
 
@@ -60,6 +64,10 @@ class Outbox:
         """Send `command` at the next `due`. Without an answer it is given up after `patience_s`."""
         until = now + (command.ttl_s or float("inf"))
         with self._lock:
+            for one in self._sent.values():
+                late = not one.answered and now - one.sent_at >= IN_ORDER_S
+                if late and one.command.run == command.run:
+                    one.next_at = min(one.next_at, now)
             self._sent[command.id] = _Sent(command, until, now + patience_s(command), now)
 
     def due(self, now: float) -> list[Command]:
@@ -68,6 +76,7 @@ class Outbox:
             found = []
             for one in self._sent.values():
                 if not one.answered and one.next_at <= now < one.over_at:
+                    one.sent_at = now
                     one.next_at = now + RESEND_S[min(one.times, len(RESEND_S) - 1)]
                     one.times += 1
                     found.append(one.command)

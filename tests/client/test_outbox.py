@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from hoptui.client.conversation import PATIENCE_S, Outbox
 from hoptui.protocol.messages import Command
 
@@ -28,6 +30,19 @@ def test_commands_keep_their_order() -> None:
     for number in (3, 1, 2):
         box.add(command(number), 0.0)
     assert [c.id for c in box.due(0.0)] == ["c3", "c1", "c2"]
+
+
+def test_a_command_without_an_answer_is_resent_before_a_later_one_to_the_same_run() -> None:
+    box = Outbox()
+    box.add(command(1), 0.0)
+    assert [c.id for c in box.due(0.0)] == ["c1"]
+    box.add(command(2), 0.05)
+    assert [c.id for c in box.due(0.05)] == ["c2"], "the answer may still come"
+    box.add(msgspec.structs.replace(command(3), run="other"), 0.5)
+    assert [c.id for c in box.due(0.5)] == ["c3"]
+    box.answered("c2", final=False)
+    box.add(command(4), 0.5)
+    assert [c.id for c in box.due(0.5)] == ["c1", "c4"]
 
 
 def test_a_new_connection_hears_of_everything_unsettled() -> None:
