@@ -232,11 +232,18 @@ def stages_forward(node: Node) -> Iterator[str]:
 
 
 def shown_when_kept(node: Node) -> Iterator[str]:
-    """An outcome that a viewer shows without a mark is on disk."""
+    """An outcome that a viewer shows without a mark is on disk.
+
+    The file is looked at when a viewer shows a stage for the first time. If a daemon that did not know the
+    run had voided the command then, nothing is known of a later end with the same stage.
+    """
+    everything = [(key, record) for v in node.viewers for key, shown in v.shown.items() for record in shown]
+    not_looked_at = {(key, record.stage) for key, record in everything if _only_shown(record)}
     for viewer in node.viewers:
         for key, records in viewer.shown.items():
             for record in records:
-                if not node.truth.kept.get((key, record.stage), True) and not _only_shown(record):
+                first = key, record.stage
+                if not node.truth.kept.get(first, True) and first not in not_looked_at:
                     yield f"{viewer.name} saw {record.wanted} as {record.stage}, which was not on disk"
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 
+import pytest
 from msgspec import structs
 
 from hoptui.client.conversation import Conversation, Outbox
 from hoptui.model.store import Store
 from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, ViewerWelcome
 from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
+from tests.simulation.invariants import shown_when_kept
+from tests.simulation.truth import Truth
 
 SECOND = 1_000_000_000
 SENT = CommandRecord(id="c", run="r", epoch=1, verb="set", stage="sent", seq=100)
@@ -52,6 +56,22 @@ def test_the_end_of_a_command_stays_where_a_daemon_knows_less() -> None:
     unknown = structs.replace(SENT, stage="voided", code="fate_unknown")
     store.apply_records((unknown,))
     assert store.commands["c"] == unknown
+
+
+NOBODY = structs.replace(
+    SENT, stage="voided", code="fate_unknown", fields={"why": {"code": "no_such_run", "fields": {}}}
+)
+ENDED = structs.replace(SENT, stage="voided", code="fate_unknown", fields={})
+
+
+@pytest.mark.parametrize(("shown", "found"), [((NOBODY, SENT, ENDED), 0), ((SENT, ENDED), 1)])
+def test_an_end_that_only_viewers_have_is_not_taken_for_a_later_one(
+    shown: tuple[CommandRecord, ...], found: int
+) -> None:
+    # A new daemon did not know the run, and voided the command. The run came back, and was killed.
+    viewer = SimpleNamespace(name="viewer", shown={"c": list(shown)})
+    node = SimpleNamespace(viewers=[viewer], truth=Truth(kept={("c", "voided"): False}))
+    assert len(list(shown_when_kept(node))) == found  # type: ignore[arg-type]
 
 
 def test_a_command_that_a_viewer_gave_up_may_still_come() -> None:
