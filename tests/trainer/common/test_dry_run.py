@@ -139,14 +139,16 @@ def test_another_fault_is_not_taken_for_a_lack_of_memory(monkeypatch: pytest.Mon
 
 
 class Pair(RankGroup):
-    """Another rank beside this one, which says `theirs` whenever all are asked, and of its troubles what is
-    in `trouble`."""
+    """Another rank beside this one, which says `theirs` whenever all are asked.
+
+    `trouble` is its error: what to raise, and the text.
+    """
 
     theirs: Any = None
-    trouble = (False, "")
+    trouble: tuple[type[Exception], str] | None = None
 
     def gather(self, value: object) -> list[Any]:
-        if isinstance(value, tuple) and isinstance(value[0], bool):
+        if value is None or (isinstance(value, tuple) and isinstance(value[0], type)):
             return [value, self.trouble]
         return [value, value if self.theirs is None else self.theirs]
 
@@ -185,7 +187,7 @@ def test_what_fails_on_one_rank_in_another_way_leaves_no_rank_waiting(
     if own:
         machine.fails = full
     else:
-        object.__setattr__(pair, "trouble", (False, "OSError('No space left on device')"))
+        object.__setattr__(pair, "trouble", (RuntimeError, "OSError('No space left on device')"))
     attempts = (
         lambda: machine.dry_run.prove({8}, "images"),
         lambda: machine.dry_run.fastest(32, SIZES),
@@ -195,7 +197,7 @@ def test_what_fails_on_one_rank_in_another_way_leaves_no_rank_waiting(
         asked.clear()
         with pytest.raises(OSError if own else RuntimeError, match="No space left"):
             attempt()
-        assert [isinstance(value, tuple) and bool(value[1]) for value in asked] == [own]
+        assert [value is not None for value in asked] == [own]
 
 
 def test_a_size_that_gives_way_is_the_largest_that_is_found_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
