@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import hoptui
-from hoptui.sdk import RankGroup
+from hoptui.sdk import RankStore
 
 KNOBS = 8
 MOST_ROWS = 10**9
@@ -136,7 +136,7 @@ class Ledger:
 class AuditedRun:
     """The training process. Each change is written before the next instruction of the loop."""
 
-    def __init__(self, ledger: Path, name: str, number: int, ranks: RankGroup | None = None) -> None:
+    def __init__(self, ledger: Path, name: str, number: int, ranks: RankStore | None = None) -> None:
         self._path = ledger
         self._log = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         counts = ledger.with_suffix(".counts")

@@ -3,7 +3,8 @@
 Training scripts use `import hoptui`. This package holds the types that a script may need for annotations:
 
 - `KnobHandle`: what `run.knob` returns.
-- `RankGroup`: the protocol of the `ranks` argument of `hoptui.connect`.
+- `RankStore`: the protocol of the `ranks` argument of `hoptui.connect`.
+- `TorchStore`: a `RankStore` over a store of torch.distributed.
 
 Nothing here raises into the training loop or makes it wait. Nothing here touches the random numbers, signals
 or devices of the training. In a forked child and with `HOPTUI=off` it does nothing.
@@ -13,11 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["KnobHandle", "RankGroup"]
+__all__ = ["KnobHandle", "RankStore", "TorchStore"]
 
 if TYPE_CHECKING:
     from hoptui.sdk.knobs import KnobHandle
-    from hoptui.sdk.ranks import RankGroup
+    from hoptui.sdk.rank_store import RankStore, TorchStore
 
 
 def __getattr__(name: str) -> object:
@@ -26,8 +27,8 @@ def __getattr__(name: str) -> object:
         from hoptui.sdk.knobs import KnobHandle
 
         return KnobHandle
-    if name == "RankGroup":
-        from hoptui.sdk.ranks import RankGroup
+    if name in ("RankStore", "TorchStore"):
+        from hoptui.sdk import rank_store
 
-        return RankGroup
+        return getattr(rank_store, name)
     raise AttributeError(f"module 'hoptui.sdk' has no attribute {name!r}")

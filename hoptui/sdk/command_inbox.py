@@ -42,12 +42,16 @@ class DueCommand:
         except IndexError:
             return False
 
+    def late(self, now: float) -> bool:
+        """Return whether its time is over."""
+        return self.deadline is not None and now > self.deadline
+
 
 class CommandInbox:
     """Receives commands in the link thread and hands them to the training thread.
 
-    `epoch` is the restart that commands must name. `refusal` holds the fields of the answer if no knob
-    of this run can change, None if they can. `unacknowledged` are the final outcomes that the daemon has not
+    `epoch` is the restart that commands must name. `refusal` holds the fields of the answer if no command
+    can be carried out, None if some can. `unacknowledged` are the final outcomes that the daemon has not
     confirmed, by id.
     """
 
@@ -64,8 +68,11 @@ class CommandInbox:
         self._pending: dict[str, DueCommand] = {}
         self._lanes: dict[str, str] = {}  # of the commands in `_pending`
 
-    def receive(self, command: Command, now: float, next_step: int) -> list[Outcome]:
-        """Return the answers to a command. A repeated id gets its last answer again, and nothing else."""
+    def receive(self, command: Command, now: float, next_step: int | None) -> list[Outcome]:
+        """Return the answers to a command. A repeated id gets its last answer again, and nothing else.
+
+        `next_step` is the iteration before which it will be carried out, None if that is not known yet.
+        """
         if (known := self._seen.get(command.id)) is not None:
             return [known]
         self._commands[command.id] = command
@@ -131,22 +138,43 @@ class CommandInbox:
             if outcome.stage not in FINAL and outcome.code != "restarting" and outcome.id not in told:
                 self._void(outcome.id, fact(FATE_UNKNOWN, why=why))
 
+    def fail_due(self, why: Fact) -> None:
+        """Fail the commands that wait for a boundary, because none can carry them out.
+
+        Called in another thread than `take_due`, and never at the same time.
+        """
+        for due in self._taken():
+            if due.claim():
+                failed = Outcome(id=due.command.id, stage="failed", code=why.code, fields=why.fields)
+                self.done.append(failed)
+
+    def expire_due(self, now: float) -> None:
+        """Expire the commands for which no boundary came in time. Safe in every thread."""
+        for due in list(self.due):
+            if due.late(now) and due.claim():
+                self._expire(due)
+
     def _void(self, command: str, why: Fact) -> None:
         self.done.append(Outcome(id=command, stage="voided", code=why.code, fields=why.fields))
 
     def take_due(self, now: float) -> list[Command]:
         """Return the commands to carry out at this boundary, in order of arrival (training thread)."""
         taken = []
-        for _ in range(len(self.due)):
-            due = self.due.popleft()
+        for due in self._taken():
             if not due.claim():
                 continue
-            if due.deadline is not None and now > due.deadline:
-                why: dict[str, Any] = {"code": "no_boundary", "fields": {"ttl_s": due.command.ttl_s}}
-                self.done.append(Outcome(id=due.command.id, stage="expired", **why))
-                continue
-            taken.append(due.command)
+            if due.late(now):
+                self._expire(due)
+            else:
+                taken.append(due.command)
         return taken
+
+    def _taken(self) -> list[DueCommand]:
+        return [self.due.popleft() for _ in range(len(self.due))]
+
+    def _expire(self, due: DueCommand) -> None:
+        fields = {"ttl_s": due.command.ttl_s}
+        self.done.append(Outcome(id=due.command.id, stage="expired", code="no_boundary", fields=fields))
 
     def _remember(self, outcome: Outcome) -> Outcome:
         self._seen[outcome.id] = outcome
@@ -164,6 +192,8 @@ class CommandInbox:
             return _rejected("stale_epoch")
         if unknown(command.verb):
             return _rejected("unsupported", verb=command.verb.removeprefix(PREFIX))
+        if self.refusal is not None:
+            return _rejected("unsupported", **self.refusal)
         if command.verb in ("checkpoint", "profile") and command.verb not in self._verbs():
             return _rejected("unsupported", verb=command.verb)
         if command.verb == "profile" and not _traceable(command.value):
@@ -175,8 +205,6 @@ class CommandInbox:
                 return _rejected("out_of_range", iterations=value, most=traces.MOST_TRACED, option=option)
         if command.verb != "set":
             return None
-        if self.refusal is not None:
-            return _rejected("unsupported", **self.refusal)
         knob = self._knobs.get(command.knob)
         if knob is None:
             return _rejected("unknown_knob", knob=command.knob, known=list(self._knobs)[:MOST_NAMED])

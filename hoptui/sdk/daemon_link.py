@@ -254,8 +254,10 @@ class DaemonLink:
             case messages.RunWelcome():
                 self._welcome(message, sock, zmq)
             case messages.Command():
-                # The boundary after the iteration in progress, or during a pause this one.
-                step = state.step if state.paused_until else state.step + 1
+                # The boundary after the iteration in progress, or during a pause this one. Several ranks
+                # agree on one that is further ahead.
+                ahead = None if state.world > 1 else state.step + 1
+                step = state.step if state.paused_until else ahead
                 self._outcomes.extend(state.inbox.receive(message, time.monotonic(), step))
                 self._send_outcomes(sock, zmq)
                 state.wake_boundary()

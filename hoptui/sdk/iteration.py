@@ -1,8 +1,8 @@
 """Iterations: the row of each, and the boundary between two.
 
-A row has the metrics of an iteration, its duration, its phases and its rates. At a boundary the ranks
-exchange commands, agree on stops and wait while paused. All ranks pass the same boundaries. Between two
-operations of the agreement nothing raises.
+A row has the metrics of an iteration, its duration, its phases and its rates. At a joint
+boundary the ranks exchange commands, agree on stops and wait while paused. Between two operations of the
+agreement nothing raises.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hoptui.domain.facts import fact
-from hoptui.domain.knobs import KnobValue
+from hoptui.domain.facts import Fact, fact
 from hoptui.protocol.messages import Command
 from hoptui.sdk.command_execution import CommandExecution
 from hoptui.sdk.metric_values import MICROSECONDS
-from hoptui.sdk.ranks import BoundaryPlan, RankAgreement, RunIdentity, SharingError
+from hoptui.sdk.rank_store import SharingError
+from hoptui.sdk.ranks import BoundaryPlan, RankAgreement
 from hoptui.sdk.shared_state import SharedState
 
 COUNTS = ("env_steps", "tokens", "samples")
@@ -139,14 +139,6 @@ class IterationBoundary:
         self._execution = execution
         self._stop_request: str | None = None  # by whom, as long as the ranks have not agreed on it
 
-    def agree_on_identity(self, own: RunIdentity) -> RunIdentity:
-        """Return rank 0's identity of this run."""
-        try:
-            return self._agreement.identity(own)
-        except SharingError as error:
-            self._separate(error)
-            return own
-
     def request_stop(self, by: str) -> None:
         """Stop at the next boundary, or ask all ranks to. Safe in a signal handler."""
         if self._agreement.alone:
@@ -160,36 +152,61 @@ class IterationBoundary:
         """Whether this process waits for all ranks to agree on a stop."""
         return self._stop_request is not None
 
+    def pending(self) -> bool:
+        """Whether this process has something for a boundary."""
+        return self._stop_request is not None or (self._state.alive and bool(self._state.inbox.due))
+
+    def unanswered(self, why: Fact | None) -> None:
+        """Fail what waits for a joint boundary that there cannot be, or what has waited too long.
+
+        Raises:
+            SharingError: the script asked for a stop, which then does not wait for the other ranks.
+        """
+        state = self._state
+        if why is None:
+            state.inbox.expire_due(time.monotonic())
+            return
+        state.inbox.fail_due(why)
+        state.wake_link()
+        if self._stop_request is not None:
+            raise SharingError(f"rank {why.fields['rank']} takes no part")
+
     def meet(self) -> None:
         """Carry out the commands that are due, on all ranks alike, and wait while paused."""
-        agreement, state, execution = self._agreement, self._state, self._execution
+        agreement, state = self._agreement, self._state
         if agreement.alone and not state.alive:
             return
         try:
-            if not agreement.idle(self._stop_request is None and not (state.alive and state.inbox.due)):
-                waiting = dict(execution.waiting)
-                self._exchange()
-                if (
-                    execution.waiting
-                    and execution.waiting != waiting
-                    and not (state.paused or state.stopping)
-                ):
-                    self._exchange_again()
-            if not agreement.alone and (difference := agreement.difference(self._wanted_values)):
-                state.warn(difference)
-            if state.paused:
-                self._wait_while_paused()
+            if not agreement.due(self.pending()):
+                return
+            try:
+                self._exchange_all()
+            finally:
+                agreement.finish()
         except SharingError as error:
             self._separate(error)
 
     # inside -------------------------------------------------------------------------------------------------
 
+    def _exchange_all(self) -> None:
+        """Exchange commands, and wait while paused."""
+        state, execution = self._state, self._execution
+        waiting = dict(execution.waiting)
+        self._exchange()
+        if execution.waiting and execution.waiting != waiting and not (state.paused or state.stopping):
+            self._exchange_again()
+        if state.paused:
+            self._wait_while_paused()
+
     def _separate(self, error: SharingError) -> None:
-        """Go on alone: the ranks cannot communicate. The trainer's own collectives report why."""
+        """Go on without the other ranks, and refuse every command from now on."""
         state = self._state
+        log.warning("hoptui: no command can be carried out: its ranks can no longer agree: %s", error)
         self._agreement.dissolve()
-        state.switch_off(f"its ranks can no longer agree: {error}")
-        state.paused = False
+        state.inbox.refusal = {"world": state.world}
+        state.inbox.fail_due(fact("ranks.apart", error=str(error)))
+        state.paused, state.paused_until = False, 0.0
+        state.wake_link()
         if self._stop_request is not None:
             self.request_stop(self._stop_request)
 
@@ -205,8 +222,18 @@ class IterationBoundary:
             state.stop_by, state.stopping = stop_by, True
         if not state.paused or state.stopping:
             state.paused, state.paused_until = False, 0.0
+        if any(command.verb == "set" for command in plan.commands):
+            self._compare()
         if plan.commands:
             state.wake_link()
+
+    def _compare(self) -> None:
+        """Compare the knobs of all ranks."""
+        if self._agreement.alone:
+            return
+        wanted = {name: knob.wanted for name, knob in self._state.declarations.knobs.items()}
+        if difference := self._agreement.difference(wanted):
+            self._state.warn(difference)
 
     def _exchange_again(self) -> None:
         """Carry out the commands that were sent together with one that needs a new process."""
@@ -224,9 +251,6 @@ class IterationBoundary:
         except Exception as error:  # an error of hoptui must not keep the other ranks waiting
             log.warning("hoptui: commands were lost: %s: %s", type(error).__name__, error)
             return ()
-
-    def _wanted_values(self) -> dict[str, KnobValue]:
-        return {name: knob.wanted for name, knob in self._state.declarations.knobs.items()}
 
     def _wait_while_paused(self) -> None:
         state, phases = self._state, self._state.phases

@@ -1,55 +1,26 @@
 """Decisions that the ranks make together. A knob changes on all ranks at the same boundary, or on none.
 
-The trainer provides the communication as a `RankGroup`; this module does not use torch. A boundary without
-commands costs one reduction of one flag.
+Ranks exchange commands at joint boundaries, which `RankSchedule` agrees on. The other boundaries cost no
+communication.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from hoptui.domain.facts import Fact, fact, nested
 from hoptui.domain.knobs import KnobValue
 from hoptui.protocol.messages import Command
+from hoptui.sdk.rank_schedule import RankMember, RankSchedule
+from hoptui.sdk.rank_store import CheckedStore, Exchange, Presence, RankStore, next_prefix
 
-T = TypeVar("T")
-COMPARED_EVERY = 100
-"""Boundaries between two comparisons of the knobs."""
 NAMED = 3
 """Ranks or knobs that a problem names."""
-
-
-class RankGroup(Protocol):
-    """The processes that train one run together. All of them call each operation, in the same order."""
-
-    @property
-    def rank(self) -> int:
-        """The index of this process, from 0."""
-        ...
-
-    @property
-    def world(self) -> int:
-        """The number of processes."""
-        ...
-
-    def all(self, ok: bool) -> bool:
-        """Return whether `ok` is true on every rank."""
-        ...
-
-    def share(self, payload: bytes | None) -> bytes:
-        """Return rank 0's `payload` on every rank."""
-        ...
-
-    def gather(self, value: object) -> list[Any]:
-        """Return the values of all ranks, in order of rank."""
-        ...
-
-
-class SharingError(Exception):
-    """The ranks can no longer communicate: an operation of the trainer's `RankGroup` raised."""
+LEAVE_S = 0.5
+"""How long the end of a run waits until the other ranks can know it."""
 
 
 class RunIdentity(msgspec.Struct, frozen=True):
@@ -68,92 +39,90 @@ class BoundaryPlan(msgspec.Struct, frozen=True):
     over: bool = False
 
 
-class SingleProcess:
-    """The `RankGroup` of a run with one process."""
-
-    rank = 0
-    world = 1
-
-    def all(self, ok: bool) -> bool:
-        return ok
-
-    def share(self, payload: bytes | None) -> bytes:
-        return payload or b""
-
-    def gather(self, value: object) -> list[Any]:
-        return [value]
-
-
 class RankAgreement:
-    """The ranks of one run at their boundaries.
+    """The ranks of one run at their boundaries. A run of one process is `alone` and decides by itself.
 
-    Every method raises SharingError, and nothing else, if the ranks cannot communicate.
+    Every method raises SharingError, and nothing else, if the ranks cannot communicate. `passed` counts the
+    boundaries of this process.
     """
 
-    def __init__(self, ranks: RankGroup) -> None:
-        self._ranks = ranks
-        self.rank = ranks.rank
-        self.alone = ranks.world == 1
-        self._boundaries = 0
+    def __init__(self) -> None:
+        self.rank = 0
+        self.alone = True
+        self.passed = 0
+        self._exchange: Exchange | None = None
+        self._schedule: RankSchedule | None = None
         self._reported: Fact | None = None
+        self._prefix = next_prefix()
+
+    def join(self, store: RankStore, own: RunIdentity, member: RankMember) -> None:
+        """Take part in the run of several ranks. `own` is the identity of the run if this is rank 0."""
+        store = CheckedStore(store)
+        presence = Presence(store, self._prefix)
+        self.rank, self.alone = store.rank, False
+        self._exchange = Exchange(store, self._prefix, presence)
+        identity = msgspec.msgpack.encode(own) if store.rank == 0 else None
+        self._schedule = RankSchedule(store, self._prefix, presence, identity, member)
+        self._schedule.passed = self.passed
+        self._schedule.start()
 
     def dissolve(self) -> None:
         """From now on this process decides alone."""
-        self._ranks, self.rank, self.alone = SingleProcess(), 0, True
+        self.leave(0.0)
+        self.rank, self.alone, self._schedule = 0, True, None
 
-    def identity(self, own: RunIdentity) -> RunIdentity:
-        """Return rank 0's identity of the run."""
-        if self.alone:
-            return own
-        raw = self._call(lambda: self._ranks.share(msgspec.msgpack.encode(own)))
-        return self._call(lambda: msgspec.msgpack.decode(raw, type=RunIdentity))
+    def leave(self, limit_s: float = LEAVE_S) -> None:
+        """This rank passes no more boundaries. Wait at most so long until the others can know it."""
+        if self._schedule is not None:
+            self._schedule.close(limit_s)
 
-    def idle(self, mine: bool) -> bool:
-        """Return whether no rank has anything to do at this boundary."""
-        return mine if self.alone else self._call(lambda: self._ranks.all(mine))
+    def due(self, mine: bool) -> bool:
+        """Come to a boundary. Return whether commands are exchanged here: in a run of one process, `mine`."""
+        self.passed += 1
+        return mine if self._schedule is None else self._schedule.due(self.passed)
+
+    def finish(self) -> None:
+        """The commands of a joint boundary have been carried out."""
+        if self._schedule is not None:
+            self._schedule.finish()
 
     def stop_request(self, mine: str | None) -> str | None:
         """Return who asked for a stop, with the rank that received it. None without a request."""
         if self.alone:
             return mine
-        asked = self._call(lambda: self._ranks.gather(mine))
+        asked = self._gather(mine)
         return next((f"{by} on rank {i}" if by else "" for i, by in enumerate(asked) if by is not None), None)
 
     def plan(self, own: BoundaryPlan) -> BoundaryPlan:
         """Return rank 0's plan."""
-        if self.alone:
+        if self.alone or self._exchange is None:
             return own
-        raw = self._call(lambda: self._ranks.share(msgspec.msgpack.encode(own) if self.rank == 0 else None))
-        return self._call(lambda: msgspec.msgpack.decode(raw, type=BoundaryPlan))
+        raw = self._exchange.share(msgspec.msgpack.encode(own) if self.rank == 0 else None)
+        return msgspec.msgpack.decode(raw, type=BoundaryPlan)
 
     def problem(self, mine: Fact | None) -> Fact | None:
         """Return the problems with their ranks, the same fact on every rank. None if there are none."""
-        if self.alone or self.idle(mine is None):
+        if self.alone:
             return mine
-        return _by_rank(self._call(lambda: self._ranks.gather(msgspec.to_builtins(mine))))
+        by_rank = self._gather(None if mine is None else msgspec.to_builtins(mine))
+        return None if all(problem is None for problem in by_rank) else _by_rank(by_rank)
 
-    def difference(self, knobs: Callable[[], dict[str, KnobValue]]) -> Fact | None:
-        """Return which knobs differ from rank 0's, None if none does.
+    def difference(self, knobs: dict[str, KnobValue]) -> Fact | None:
+        """Return which knobs differ from rank 0's, None if none does or it has been reported.
 
-        The knobs are compared every `COMPARED_EVERY` boundaries. A difference is reported once, on rank 0.
+        Only rank 0 reports.
         """
         if self.alone:
             return None
-        self._boundaries += 1
-        if (self._boundaries - 1) % COMPARED_EVERY:
-            return None
-        by_rank = self._call(lambda: self._ranks.gather(knobs()))
-        found = _differences(by_rank)
+        found = _differences(self._gather(knobs))
         if self.rank or found == self._reported:
             return None
         self._reported = found
         return found or fact("ranks.agree")
 
-    def _call(self, operation: Callable[[], T]) -> T:
-        try:
-            return operation()
-        except Exception as error:
-            raise SharingError(f"{type(error).__name__}: {error}") from error
+    def _gather(self, value: object) -> list[Any]:
+        assert self._exchange is not None, "a run of one process has nobody to ask"
+        return self._exchange.gather(value)
 
 
 def _by_rank(problems: Sequence[dict[str, Any] | None]) -> Fact | None:

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeVar
 
 from hoptui.domain.knobs import Cost, Effect, KnobValue, Scale
 from hoptui.sdk.knobs import KnobHandle, ReadOnlyProperties
-from hoptui.sdk.ranks import RankGroup
-from hoptui.sdk.run_core import RunCore, ending
+from hoptui.sdk.rank_store import RankStore
+from hoptui.sdk.run_core import Auto, RunCore, ending
 from hoptui.sdk.shared_state import Ending, Level, PhaseTimer
 
 T = TypeVar("T", bool, int, float, str)
@@ -22,7 +22,7 @@ def connect(
     *,
     total: int | None = None,
     resume: Mapping[str, Any] | None = None,
-    ranks: RankGroup | None = None,
+    ranks: RankStore | Auto | None = "auto",
 ) -> Run:
     """Make this process a run that `hoptui` shows on this node.
 
@@ -36,9 +36,10 @@ def connect(
         total: The number of planned iterations, or None. Viewers show the progress and the time left.
         resume: The `Run.state_dict()` of an earlier process of the same run. This process is then its next
             restart, not a new run.
-        ranks: How the processes of one run communicate (`hoptui.sdk.RankGroup`). Every process calls
-            `connect` at the same point. Without it, a run of several processes refuses every change of a
-            knob.
+        ranks: How the processes of one run agree on commands. All connect, and pass the same boundaries.
+            `"auto"`: over the store of torch.distributed. With torchrun's variables in the environment, its
+            group may be made after `connect`. An object: over a store of your own (`hoptui.sdk.RankStore`).
+            None: not at all; a run of several processes then refuses every command.
 
     Returns:
         The run of this process.
@@ -93,7 +94,7 @@ class Run(ReadOnlyProperties):
         *,
         total: int | None = None,
         resume: Mapping[str, Any] | None = None,
-        ranks: RankGroup | None = None,
+        ranks: RankStore | Auto | None = "auto",
     ) -> None:
         self._core = RunCore(name, total, resume, ranks)
 

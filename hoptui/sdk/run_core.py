@@ -10,17 +10,23 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from hoptui.domain.facts import clean_text
+import msgspec
+
+from hoptui.domain.facts import Fact, clean_text
 from hoptui.protocol.ranges import MOST_COUNT
 from hoptui.sdk import process
 from hoptui.sdk.command_execution import CommandExecution
 from hoptui.sdk.iteration import IterationBoundary, IterationRecorder
-from hoptui.sdk.ranks import RankAgreement, RankGroup, RunIdentity, SingleProcess
+from hoptui.sdk.rank_store import RankStore, store_of_torch, torch_has_ranks
+from hoptui.sdk.ranks import RankAgreement, RunIdentity
 from hoptui.sdk.shared_state import Ending, LinkControl, SharedState, new_run_id
 
 log = logging.getLogger("hoptui")
+
+Auto = Literal["auto"]
+"""The ranks of torch.distributed."""
 
 
 class RunCore:
@@ -31,32 +37,30 @@ class RunCore:
     """
 
     def __init__(
-        self, name: object, total: object, resume: Mapping[str, Any] | None, ranks: RankGroup | None
+        self, name: object, total: object, resume: Mapping[str, Any] | None, ranks: RankStore | Auto | None
     ) -> None:
         resume = resume or {}
-        self._agreement = RankAgreement(ranks or SingleProcess())
+        self._agreement = RankAgreement()
         self.state = state = SharedState(str(name)[:100] or "run", whole(total))
-        state.rank, state.world = self._agreement.rank, ranks.world if ranks else 1
         self.recorder = IterationRecorder(state)
         self.execution = CommandExecution(state, self._agreement, whole(resume.get("commands")) or 0)
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
-        own = RunIdentity(
+        self._own = RunIdentity(
             run=str(resume.get("run") or new_run_id()),
             epoch=(whole(resume.get("epoch")) or 0) + 1,
             nonce=secrets.token_hex(8),
             on=not process.switched_off(os.environ),
         )
-        known = self.meeting.agree_on_identity(own)
-        state.id, state.epoch, state.nonce = known.run, known.epoch, known.nonce
-        state.inbox.epoch = state.epoch
-        if ranks is None:
-            state.rank, state.world = process.ranks(os.environ)
-            if state.world > 1:
-                state.inbox.refusal = {"world": state.world}  # one rank alone must not change a knob
+        self._identify(self._own)
         self.execution.handover = process.take_handover(os.environ, os.getpid(), state.id)
         process.guard(self)
-        if own.on and known.on and (state.rank == 0 or ranks is not None):
+        state.rank, state.world = process.ranks(os.environ)
+        self._join(store_of_torch() if ranks == "auto" else ranks)
+        alone = state.world > 1 and self._agreement.alone
+        state.inbox.refusal = {"world": state.world} if alone else None
+        self._joins_later = alone and ranks == "auto"
+        if self._own.on and state.rank == 0:
             state.link = _start_link(self)
 
     @property
@@ -81,6 +85,9 @@ class RunCore:
             state.step += 1
         state.progress = time.monotonic()
         try:
+            if self._joins_later and torch_has_ranks():
+                self._joins_later = False
+                self._join(store_of_torch())
             if self.execution.handover is not None:
                 self.execution.finish_restart()
             self.meeting.meet()
@@ -123,6 +130,7 @@ class RunCore:
         if state.link is not None and state.alive:
             state.link.close(reason, clean_text(detail, 500))
         state.alive = False
+        self._agreement.leave()
 
     def hand_over(self, where: str) -> None:
         """Leave the run to the process that replaces this one."""
@@ -136,6 +144,42 @@ class RunCore:
         if state.link is not None and state.alive:
             state.link.leave()
         state.alive = False
+        self._agreement.leave()
+
+    # of the thread of the schedule --------------------------------------------------------------------------
+
+    def pending(self) -> bool:
+        """See `RankMember`."""
+        return self.meeting.pending()
+
+    def unanswered(self, why: Fact | None) -> None:
+        """See `RankMember`."""
+        self.meeting.unanswered(why)
+
+    def failed(self, error: Exception) -> None:
+        """See `RankMember`."""
+        self.state.give_up(error)
+
+    def identified(self, identity: bytes) -> None:
+        """Take rank 0's identity of the run, and show what this rank does."""
+        known = msgspec.msgpack.decode(identity, type=RunIdentity)
+        self._identify(known)
+        if known.on and self._own.on and not self._closed:
+            self.state.link = _start_link(self)
+
+    def _identify(self, identity: RunIdentity) -> None:
+        state = self.state
+        state.id, state.epoch, state.nonce = identity.run, identity.epoch, identity.nonce
+        state.inbox.epoch = identity.epoch
+
+    def _join(self, store: RankStore | None) -> None:
+        """Take part in the run of several ranks, if there is a store to do so."""
+        state = self.state
+        if store is not None and store.world > 1:
+            state.rank, state.world = store.rank, store.world
+            state.inbox.refusal = None
+            _open.add(self)
+            self._agreement.join(store, self._own, self)
 
     def abandon(self) -> None:
         """Do nothing from now on, and leave everything as it is: this is a forked child."""
@@ -173,15 +217,15 @@ def _start_link(core: RunCore) -> LinkControl | None:
     except Exception as error:
         log.warning("hoptui is off in this run: %s: %s", type(error).__name__, error)
         return None
-    _linked.add(core)
+    _open.add(core)
     return link
 
 
-_linked: weakref.WeakSet[RunCore] = weakref.WeakSet()
-"""The runs to close at exit. Their link threads keep them alive if the script dropped its `Run`."""
+_open: weakref.WeakSet[RunCore] = weakref.WeakSet()
+"""The runs to close at exit. Their threads keep them alive if the script dropped its `Run`."""
 
 
 @atexit.register
 def _close_all() -> None:
-    for core in list(_linked):
+    for core in list(_open):
         core.close(None, "")

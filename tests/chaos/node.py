@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -102,7 +101,6 @@ class ChaosNode:
         self,
         kind: str,
         *command: str,
-        pass_fds: tuple[int, ...] = (),
         environment: Mapping[str, str] | None = None,
     ) -> Actor:
         """Start a process. `PATH` and `NUMBER` in its arguments become its file and its number."""
@@ -118,7 +116,6 @@ class ChaosNode:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=file,
-                pass_fds=pass_fds,
                 text=True,
             )
         self.bench.children.append(child)
@@ -144,14 +141,13 @@ class ChaosNode:
 
     def start_ranks(self, *, after: Actor | None = None) -> list[Actor]:
         """Start a run of two processes, or the next ones of the run `after`."""
-        ends = socket.socketpair()
+        folder = self.bench.base / f"ranks-{self._numbers}"
+        folder.mkdir()
         found = []
-        for rank, end in enumerate(ends):
-            module = ("-m", "tests.chaos.ranks", str(rank), str(end.fileno()), "PATH", str(RUN_HZ), "NUMBER")
-            found.append(self.start("rank", *module, pass_fds=(end.fileno(),), environment=_continued(after)))
+        for rank in range(2):
+            module = ("-m", "tests.chaos.ranks", str(rank), str(folder), "PATH", str(RUN_HZ), "NUMBER")
+            found.append(self.start("rank", *module, environment=_continued(after)))
             found[-1].rank = rank
-        for end in ends:
-            end.close()
         until(lambda: all(a.ledger.identity or not a.alive for a in found), LIMIT_S, "two ranks")
         return found
 

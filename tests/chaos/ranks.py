@@ -1,4 +1,4 @@
-"""An audited run of two processes: `python -m tests.chaos.ranks RANK FD LEDGER HZ NUMBER`."""
+"""An audited run of two processes: `python -m tests.chaos.ranks RANK FOLDER LEDGER HZ NUMBER`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.audited_run import AuditedRun
-from tests.sdk.two_ranks import SocketRanks
+from tests.sdk.two_ranks import FolderStore
 
 if __name__ == "__main__":
-    _, _, ledger, hz, number = sys.argv[1:]
-    AuditedRun(Path(ledger), "ranks", int(number), SocketRanks()).train(float(hz))
+    rank, folder, ledger, hz, number = sys.argv[1:]
+    AuditedRun(Path(ledger), "ranks", int(number), FolderStore(Path(folder), int(rank))).train(float(hz))

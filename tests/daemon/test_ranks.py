@@ -25,6 +25,9 @@ with run:
     for i in run.iterations():
         with run.phase("update"):
             time.sleep(0.01 * (1 + rank))
+            ranks.set(f"trained{rank}", str(i).encode())
+            while int(ranks.get(f"trained{1 - rank}") or -1) < i:
+                time.sleep(0.001)  # as an all-reduce waits
         run.log(samples=10, loss=0.5)
 """
 
@@ -91,8 +94,11 @@ def test_two_ranks_are_one_run(node: TestNode) -> None:
 
 def test_where_rank_0_is_off_no_rank_starts_a_daemon(node: TestNode) -> None:
     script = """
-for i in run.iterations(3):
+for i in run.iterations(100_000):
     run.log(i=i)
+    time.sleep(0.002)
+    if i == 3 and rank == 0:
+        run.stop()
 print(run.id)
 """
     with pair(script, node.environment, of_rank_0={"HOPTUI": "off"}) as children:

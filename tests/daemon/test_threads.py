@@ -33,16 +33,20 @@ from hoptui.daemon.__main__ import main
 sys.exit(main())
 """
 RUN = """
-import time, hoptui
-from hoptui.sdk import daemon_link
-run = hoptui.connect("toy")
+import sys, tempfile, time
+from pathlib import Path
+sys.path.insert(0, {root!r})
+import hoptui
+from hoptui.sdk import daemon_link, rank_schedule
+from tests.sdk.two_ranks import FolderStore
+run = hoptui.connect("toy", ranks={ranks})
 def broken(*_):
     raise RuntimeError("planted")
 for step in run.iterations():
     time.sleep(0.01)
     run.log(loss=1.0)
     if step == {at}:
-        daemon_link.DaemonLink._send_due = broken
+        {broken} = broken
 """
 ARCHIVE = "from hoptui.daemon.archive import Archive; Archive._drain = broken"
 METRICS = "from hoptui.daemon.metrics_server import MetricsServer; MetricsServer.service_actions = broken"
@@ -50,8 +54,17 @@ KILLS: dict[str, tuple[str, str]] = {
     "hoptui/daemon/archive.py Thread": (ARCHIVE, "history"),
     "hoptui/daemon/metrics_server.py Thread": (METRICS, "metrics"),
     "hoptui/sdk/daemon_link.py Thread": ("", "runs"),
+    "hoptui/sdk/rank_schedule.py Thread": ("", "runs"),
 }
-"""What plants an error into a thread, and the check of `hoptui doctor` that reports it."""
+"""What plants an error into a thread of the daemon, and the check of `hoptui doctor` that reports it."""
+ALONE = ("daemon_link.DaemonLink._send_due", "None")
+BROKEN = {
+    "hoptui/sdk/rank_schedule.py Thread": (
+        "rank_schedule.RankSchedule._note_pace",
+        "FolderStore(Path(tempfile.mkdtemp()), 0)",
+    ),
+}
+"""Where the error of a run's thread is planted, and its ranks."""
 OF_ONE_REQUEST = {"hoptui/daemon/metrics_server.py ThreadingMixIn", "hoptui/daemon/metrics_server.py Timer"}
 """Threads that end with a request for metrics."""
 
@@ -87,7 +100,9 @@ def test_a_thread_that_ends_is_reported_everywhere(node: TestNode, thread: str) 
     node.environment["HOPTUI_METRICS"] = "127.0.0.1:0"
     node.spawn([sys.executable, "-c", DAEMON.format(plant=plant)])
     until(node.daemon_pid, what="the daemon")
-    training = node.start(RUN.format(at=-1 if plant else 30))
+    broken, ranks = BROKEN.get(thread, ALONE)
+    at = -1 if plant else 30
+    training = node.start(RUN.format(at=at, broken=broken, ranks=ranks, root=str(ROOT)))
     viewer = node.viewer()
     run = viewer.run()
 

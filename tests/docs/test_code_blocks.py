@@ -66,14 +66,6 @@ def test_python_blocks_of_a_page_run_in_order(page: Path, quiet: Path) -> None:
             code = code.replace(*block.replace)
         _execute(block, block.setup, namespace)
         _execute(block, code, namespace)
-    if "ddp" in page.name:
-        ranks = namespace["Ranks"]()
-        assert (ranks.all(True), ranks.all(False), ranks.share(b"x"), ranks.gather(3)) == (
-            True,
-            False,
-            b"x",
-            [3],
-        )
 
 
 def _execute(block: Block, code: str, namespace: dict[str, Any]) -> None:

@@ -22,11 +22,11 @@ from tests.run_state import run_state
 pytestmark = pytest.mark.usefixtures("off")
 
 SIGNATURES = {
-    "connect": "name, *, total=None, resume=None, ranks=None",
+    "connect": "name, *, total=None, resume=None, ranks='auto'",
     "Knob": "min=None, max=None, choices=(), scale='linear', effect='learning', cost='free', keeps='', "
     "unit='', description=''",
     "Knob.check": "name, value",
-    "Run": "name, *, total=None, resume=None, ranks=None",
+    "Run": "name, *, total=None, resume=None, ranks='auto'",
     "Run.boundary": "step=None",
     "Run.close": "reason=None, detail=''",
     "Run.event": "text, *, level='info'",
@@ -77,7 +77,7 @@ def test_the_package_lists_three_names() -> None:
     )
     assert done.stdout.strip() == "['Knob', 'Run', 'connect'] True"
     assert public(hoptui) == ["Knob", "Run", "connect"], "also after its packages are imported"
-    assert hoptui.sdk.__all__ == ["KnobHandle", "RankGroup"]
+    assert hoptui.sdk.__all__ == ["KnobHandle", "RankStore", "TorchStore"]
 
 
 @pytest.mark.parametrize("owner", OWNERS)

@@ -1,13 +1,13 @@
-"""Two real processes that stand for two ranks, without torch: they talk over a socket pair."""
+"""Two real processes that stand for two ranks, without torch: they share a folder."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
-import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,36 +15,61 @@ from pathlib import Path
 from typing import Any
 
 from hoptui.protocol.messages import Command, Origin, Outcome
+from hoptui.sdk.rank_schedule import RankSchedule
 from hoptui.sdk.run import Run
 from tests.run_state import run_state
 
 LIMIT_S = 20.0
 
 
-class SocketRanks:
-    """The operations of `hoptui.sdk.ranks.Ranks` for two; a peer that is gone makes them raise."""
+class FolderStore:
+    """A `RankStore` of two ranks in a folder. `operations` counts those of the training thread."""
 
-    def __init__(self) -> None:
-        self.rank = int(sys.argv[1])
-        self.world = 2
+    world = 2
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.rank = rank
         self.operations = 0
-        self._peer = socket.socket(fileno=int(sys.argv[2]))
-        self._peer.settimeout(LIMIT_S)
-        self._stream = self._peer.makefile("rwb")
+        self._folder = folder
 
-    def all(self, ok: bool) -> bool:
-        return all(self.gather(ok))
+    def set(self, key: str, value: bytes) -> None:
+        self._count()
+        new = self._file(f"{key}.{self.rank}.new")
+        new.write_bytes(value)
+        new.rename(self._file(key))
 
-    def share(self, payload: bytes | None) -> bytes:
-        first: bytes = self.gather(payload)[0]
-        return first
+    def get(self, key: str) -> bytes | None:
+        self._count()
+        self._folder.stat()  # it raises if the store has gone
+        try:
+            return self._file(key).read_bytes()
+        except FileNotFoundError:
+            return None
 
-    def gather(self, value: object) -> list[Any]:
-        self.operations += 1
-        pickle.dump(value, self._stream)
-        self._stream.flush()
-        other = pickle.load(self._stream)
-        return [value, other] if self.rank == 0 else [other, value]
+    def delete(self, key: str) -> None:
+        self._count()
+        self._file(key).unlink(missing_ok=True)
+
+    def _count(self) -> None:
+        self.operations += threading.current_thread() is threading.main_thread()
+
+    def _file(self, key: str) -> Path:
+        return self._folder / key.replace("/", "-")
+
+
+def meet_always() -> None:
+    """Make each boundary a joint one from now on, so that a test knows when a command is carried out."""
+    RankSchedule.due = lambda self, passed: True  # type: ignore[method-assign]
+
+
+def joint(run: Run) -> bool:
+    """Pass boundaries up to the next joint one, that included. Return whether the run goes on."""
+    schedule = run._core._agreement._schedule
+    assert schedule is not None
+    before = schedule.finished
+    while run.boundary() and schedule.finished == before:
+        time.sleep(0.001)
+    return not run.stopping
 
 
 def command(run: Run, verb: Any = "set", **fields: Any) -> None:
@@ -72,9 +97,10 @@ def report(**found: Any) -> None:
 
 BEGIN = """
 import os, sys, time, hoptui
-from tests.sdk.two_ranks import SocketRanks, command, outcomes, report
-ranks = SocketRanks()
-rank = ranks.rank
+from pathlib import Path
+from tests.sdk.two_ranks import FolderStore, command, joint, outcomes, report
+rank = int(sys.argv[1])
+ranks = FolderStore(Path(sys.argv[2]), rank)
 run = hoptui.connect("two", ranks=ranks)
 """
 
@@ -84,28 +110,25 @@ def pair(
     script: str, environment: Mapping[str, str], *, of_rank_0: Mapping[str, str] | None = None
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """`script` as rank 0 and rank 1, which are gone afterwards."""
-    ends = socket.socketpair()
     root = str(Path(__file__).resolve().parents[2])
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", BEGIN + script, str(rank), str(end.fileno())],
-            env={**environment, "PYTHONPATH": root, **((of_rank_0 or {}) if rank == 0 else {})},
-            pass_fds=(end.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, end in enumerate(ends)
-    ]
-    for end in ends:
-        end.close()
-    try:
-        yield children
-    finally:
-        for child in children:
-            child.kill()
-            child.communicate(timeout=LIMIT_S)
+    with tempfile.TemporaryDirectory() as folder:
+        children = [
+            subprocess.Popen(
+                [sys.executable, "-c", BEGIN + script, str(rank), folder],
+                env={**environment, "PYTHONPATH": root, **((of_rank_0 or {}) if rank == 0 else {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        try:
+            yield children
+        finally:
+            for child in children:
+                child.kill()
+                child.communicate(timeout=LIMIT_S)
 
 
 def both(script: str) -> list[dict[str, Any]]:

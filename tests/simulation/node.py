@@ -27,7 +27,7 @@ from hoptui.protocol.messages import FINAL, CommandRecord, Fetch, FromViewer
 from hoptui.sdk.run import Run
 from tests.simulation.fabric import Fabric
 from tests.simulation.kernel import Kernel, Killed, Process
-from tests.simulation.ranks import Meeting, Seat
+from tests.simulation.ranks import Job, Member
 from tests.simulation.samplers import GPUS, SimulatedSampler
 from tests.simulation.substitutes import System
 from tests.simulation.truth import Given, Incarnation, Setting, Truth, Value
@@ -45,9 +45,9 @@ class Trainer:
     """A training process: iterations of `iteration_s` with one knob, `lr`."""
 
     def __init__(
-        self, node: Node, name: str, iteration_s: float, before: Trainer | None, seat: Seat | None = None
+        self, node: Node, name: str, iteration_s: float, before: Trainer | None, member: Member | None = None
     ) -> None:
-        self.node, self.name, self.iteration_s, self.seat = node, name, iteration_s, seat
+        self.node, self.name, self.iteration_s, self.member = node, name, iteration_s, member
         self.run: Run | None = None
         self.knobs: TunedKnobs | None = None
         self.others: list[Trainer] = []
@@ -56,7 +56,7 @@ class Trainer:
         self.refuses = 0.0  # chance that the setter raises
         self.checkpoint: dict[str, Any] = dict(before.checkpoint) if before else {}
         self.was = Incarnation(len(node.truth.processes), node.kernel.seconds)
-        self.was.rank = seat.rank if seat is not None else 0
+        self.was.rank = member.rank if member is not None else 0
         self.was.iteration_s = iteration_s
         node.truth.processes.append(self.was)
         if self.checkpoint:
@@ -65,8 +65,8 @@ class Trainer:
         environ = node.environ() | ({"CUDA_VISIBLE_DEVICES": GPUS[0]} if node.serves else {})
         self.process = node.kernel.spawn(f"run {name}", self._main, environ)
         self.process.at_end.append(self._over)
-        if seat is not None:
-            seat.meeting.watch(self.process)
+        if member is not None:
+            member.job.watch(self.process)
 
     @property
     def world(self) -> int:
@@ -83,8 +83,8 @@ class Trainer:
     def _program(self) -> bool:
         """Train until the end. True if another program shall take over this process."""
         kernel, was = self.node.kernel, self.was
-        self.run = run = Run(self.name, resume=self.checkpoint or None, ranks=self.seat)
-        was.run = run.id
+        self.run = run = Run(self.name, resume=self.checkpoint or None, ranks=self.member)
+        self._name(run)
         run.knob("lr", float(was.value), min=LOW, max=HIGH, apply=self._apply, read=lambda: was.value)
         kept = self.checkpoint.get("knobs", {})
         knobs = (
@@ -93,8 +93,9 @@ class Trainer:
         self.knobs = knobs
         while self._boundary(run) and not self.ends:
             was.epoch = run._core.state.epoch
+            self._name(run)
             if wanted := run.restart_wanted:
-                if self.seat is None:
+                if self.member is None:
                     self.checkpoint = run.state_dict()
                     self.checkpoint["knobs"].update(wanted)
                     run.hand_over("checkpoint")
@@ -106,6 +107,8 @@ class Trainer:
             if knobs is not None:
                 run.log(samples=knobs.batch)
             was.steps += 1
+            if self.member is not None:
+                self.member.add_gradients()
             self.checkpoint = run.state_dict()
         run.close()
         was.closed = True
@@ -124,11 +127,18 @@ class Trainer:
         self._first = before.value
         kernel.sleep(kernel.random.uniform(0.5, 4.0))  # imports, and loads the checkpoint
 
+    def _name(self, run: Run) -> None:
+        """Note the id of the run, which is rank 0's."""
+        job = self.member.job if self.member is not None else None
+        if job is not None and self.was.rank == 0:
+            job.run = run.id
+        self.was.run = run.id if job is None else job.run
+
     def _boundary(self, run: Run) -> bool:
         began = self.node.kernel.seconds
         going_on = run.boundary(self.was.steps)
         ended = self.node.kernel.seconds
-        if self.seat is not None and self.seat.meeting.broken:
+        if self.member is not None and self.member.job.broken:
             self.process.kill()  # its collectives fail
         was = self.was
         was.boundaries += 1
@@ -136,7 +146,6 @@ class Trainer:
             self.knobs.note()
         if not was.trail or was.trail[-1][1] != was.value:
             was.trail.append((was.boundaries, was.value))
-        began += 0.4 * self.iteration_s * (self.seat is not None)  # for the slowest rank
         if ended - began > 0.5:
             self.was.waits.append((began, ended))
         return going_on
@@ -473,11 +482,11 @@ class Node:
     def train(self, name: str, iteration_s: float, before: Trainer | None = None, world: int = 1) -> Trainer:
         """Start a run of `world` processes, or the next processes of one that has ended."""
         world = before.world if before is not None else world
-        meeting = Meeting(self.kernel, world) if world > 1 else None
-        trainer = Trainer(self, name, iteration_s, before, meeting.seat(0) if meeting else None)
-        if meeting is not None:
+        job = Job(self.kernel, world) if world > 1 else None
+        trainer = Trainer(self, name, iteration_s, before, job.member(0) if job else None)
+        if job is not None:
             trainer.others = [
-                Trainer(self, name, iteration_s, before, meeting.seat(rank)) for rank in range(1, world)
+                Trainer(self, name, iteration_s, before, job.member(rank)) for rank in range(1, world)
             ]
         self.trainers.append(trainer)
         return trainer

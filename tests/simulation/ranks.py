@@ -1,26 +1,26 @@
-"""The collectives of simulated ranks: all of them meet, or all of them hear that one is gone."""
+"""What simulated ranks share: the store of the job, and the sums of their training."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from tests.simulation.kernel import Kernel, Process, Signal
 
 
-class Meeting:
-    """Where the ranks of one run meet. `broken` is set when one of them has ended."""
+class Job:
+    """The ranks of one run. `broken` is set when one of them has ended: what they share is gone then."""
 
     def __init__(self, kernel: Kernel, world: int) -> None:
         self.kernel, self.world = kernel, world
-        self.signal = Signal(kernel)
-        self.slots: dict[int, dict[int, Any]] = {}
+        self.values: dict[str, bytes] = {}
+        self.run = ""  # its id, as rank 0 knows it
         self.broken = False
+        self.signal = Signal(kernel)
+        self.iterations = [0] * world
 
-    def seat(self, rank: int) -> Seat:
-        return Seat(self, rank)
+    def member(self, rank: int) -> Member:
+        return Member(self, rank)
 
     def watch(self, process: Process) -> None:
-        """Break the meeting when this process ends."""
+        """Break the job when this process ends."""
 
         def over(killed: bool) -> None:
             self.broken = True
@@ -29,31 +29,33 @@ class Meeting:
         process.at_end.append(over)
 
 
-class Seat:
-    """The `RankGroup` of one rank."""
+class Member:
+    """One rank: its `RankStore`, and its training."""
 
-    def __init__(self, meeting: Meeting, rank: int) -> None:
-        self.meeting, self.rank, self.world = meeting, rank, meeting.world
-        self._turn = 0
+    def __init__(self, job: Job, rank: int) -> None:
+        self.job, self.rank, self.world = job, rank, job.world
 
-    def all(self, ok: bool) -> bool:
-        return all(self._meet(ok))
+    def set(self, key: str, value: bytes) -> None:
+        self._operate()
+        self.job.values[key] = value
 
-    def share(self, payload: bytes | None) -> bytes:
-        found: bytes = self._meet(payload)[0]
-        return found
+    def get(self, key: str) -> bytes | None:
+        self._operate()
+        return self.job.values.get(key)
 
-    def gather(self, value: object) -> list[Any]:
-        return self._meet(value)
+    def delete(self, key: str) -> None:
+        self._operate()
+        self.job.values.pop(key, None)
 
-    def _meet(self, value: object) -> list[Any]:
-        meeting, turn = self.meeting, self._turn
-        self._turn += 1
-        slot = meeting.slots.setdefault(turn, {})
-        slot[self.rank] = value
-        meeting.slots.pop(turn - 2, None)
-        meeting.signal.set()
-        meeting.kernel.wait(lambda: len(slot) == meeting.world or meeting.broken, [meeting.signal])
-        if len(slot) < meeting.world:
-            raise RuntimeError("a rank is gone")
-        return [slot[rank] for rank in range(meeting.world)]
+    def add_gradients(self) -> None:
+        """Wait until all ranks have come here, as an all-reduce does."""
+        job = self.job
+        job.iterations[self.rank] += 1
+        mine = job.iterations[self.rank]
+        job.signal.set()
+        job.kernel.wait(lambda: min(job.iterations) >= mine or job.broken, [job.signal])
+
+    def _operate(self) -> None:
+        self.job.kernel.process.operate()
+        if self.job.broken:
+            raise RuntimeError("the store is gone")

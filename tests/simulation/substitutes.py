@@ -376,7 +376,7 @@ class System:
         from hoptui.daemon import descriptors, sampler_supervisor, server
         from hoptui.daemon.handlers import runs
         from hoptui.node import processes
-        from hoptui.sdk import daemon_link, run_core
+        from hoptui.sdk import daemon_link, ranks, run_core
 
         instead = self.substitutes()
         changed: list[tuple[Any, str, Any]] = []
@@ -400,6 +400,7 @@ class System:
         replace(descriptors, "free", lambda: FREE_DESCRIPTORS)
         replace(runs, "process_started", self.process_started)
         replace(processes, "start_daemon", start_daemon)
+        replace(ranks, "next_prefix", lambda: "0/")  # each process has one run
         replace(Store.__init__, "__defaults__", (self.kernel.tick,))
         sys.modules["zmq"] = instead[zmq]  # the link imports it when it starts
         try:
@@ -408,7 +409,7 @@ class System:
             sys.modules["zmq"] = zmq
             for owner, name, value in reversed(changed):
                 setattr(owner, name, value)
-            run_core._linked.clear()
+            run_core._open.clear()
 
 
 class _Os:

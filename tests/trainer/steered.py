@@ -31,6 +31,7 @@ from hoptui_trainer.vision import state as vision_state
 from hoptui_trainer.vision import train as vision
 from hoptui_trainer.vision.job import VisionOptions
 from tests.run_state import run_state
+from tests.sdk.two_ranks import meet_always
 
 Job = Mapping[str, Any]
 """`workload`, `options` and `knobs`, or `command` alone: its arguments; `after` an iteration, the knobs to
@@ -104,6 +105,7 @@ def trained(job: Job) -> Told:
 def ranks(jobs: Sequence[Job]) -> None:
     """Be one of them, which take turns as on GPUs. What they compile in them are the plain functions."""
     torch.set_num_threads(1)
+    meet_always()
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(common, "kernel_cache", return_value=("here",)))
         for state in (lm_state, vision_state):

@@ -27,7 +27,7 @@ def _bad_value(fields: Fields, _: Write) -> str:
 
 def _unsupported(fields: Fields, _: Write) -> str:
     if "world" in fields:
-        return f"this run has {fields['world']} ranks, and one rank alone must not change a knob"
+        return f"this run has {fields['world']} ranks that cannot agree, and one alone carries out no command"
     if "option" in fields:
         return f"this run cannot trace with --{fields['option']}: its handler has no such parameter"
     return f"this run has no {fields['verb']} handler (run.on_{fields['verb']})"
@@ -104,6 +104,9 @@ SENTENCES: Mapping[str, Entry] = {
     "raised": "{error}",
     "on_ranks": _on_ranks,
     "several": "{facts:facts}",
+    "ranks.missing": "rank {rank} takes no part: it has not called hoptui.connect",
+    "ranks.apart": "the ranks can no longer agree: {error}",
+    "ranks.left": "rank {rank} has left the loop",
     "no_knob_after_restart": "after the restart there is no knob {knob:quoted}",
     "other_value_after_restart": "after the restart {knob} is {value:value}",
     "reverted": "{reason}",

@@ -51,7 +51,9 @@ def torchrun(script: str) -> Iterator[Warm]:
 AGREEING = """
 import collections, json, random
 import hoptui
-from tests.sdk.two_ranks import command, outcomes
+from tests.sdk.two_ranks import command, meet_always, outcomes
+
+meet_always()
 
 def operations():
     tensor = torch.arange(3.0) * (ranks.rank + 1)
@@ -84,7 +86,7 @@ def asked():
 
 def commands():
     stages, given = collections.Counter(), 0
-    run = hoptui.connect("agreed", ranks=ranks)
+    run = hoptui.connect("agreed", ranks=ranks.store)
     knobs = [
         run.knob(name, value, apply=lambda v, n=name: put(n, v), read=lambda n=name: held[n],
                  **limits.get(name, {}))
@@ -193,7 +195,7 @@ def test_cores_are_shared_only_where_a_launcher_does_not_divide_them() -> None:
 
 
 def test_alone_a_run_is_as_without_ranks() -> None:
-    run = hoptui.connect("alone", ranks=ALONE)
+    run = hoptui.connect("alone", ranks=ALONE.store)
     knob = run.knob("n", 4, min=1, max=9)
     run_state(run).inbox.receive(
         Command(id="c", run=run.id, epoch=1, verb="set", knob="n", value=5), time.monotonic(), 0

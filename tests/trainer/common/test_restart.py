@@ -35,7 +35,7 @@ class Trained:
 
     def __init__(self, folder: Path | None, ranks: RankGroup = ALONE) -> None:
         self.lines: list[str] = []
-        self.run = hoptui.connect("unit", ranks=ranks)
+        self.run = hoptui.connect("unit", ranks=ranks.store)
         self.run.knobs(Config())
         saver = CheckpointWriter(self.run, ranks, "lm", None, lambda: (self.run.step, {}), self.lines.append)
         self.restart = Restart(self.run, ranks, saver, Config, folder, self.lines.append)

@@ -30,8 +30,10 @@ from hoptui_trainer.common.ranks import RankGroup
 from hoptui_trainer.ppo import evaluate, collector, update
 from hoptui_trainer.ppo.collector import Collector
 from pathlib import Path
+from tests.sdk.two_ranks import meet_always
 
 torch.set_num_threads(1)
+meet_always()
 connect, learned, add, estimate = hoptui.connect, training.learned, FlatGradient.add, Collector.estimate
 rank = None
 

@@ -146,7 +146,7 @@ def connected(launch: Launch, name: str) -> Iterator[ActiveRun]:
     A signal stops the run, and so does a console that cannot be written to.
     """
     resume = launch.saved["run"] if launch.saved else None
-    run = hoptui.connect(name, total=launch.job.iterations, resume=resume, ranks=launch.ranks)
+    run = hoptui.connect(name, total=launch.job.iterations, resume=resume, ranks=launch.ranks.store)
     launch.console.unread = run.stop
     clock, meter = phase_clock(run, launch.device), Meter(launch.device)
     with StopOnSignal(run) as signals, run, launch.ranks.guard(run):

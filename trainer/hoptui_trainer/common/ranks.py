@@ -24,6 +24,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 import hoptui
+import hoptui.sdk
+from hoptui.sdk import TorchStore
 from hoptui_trainer.common.compile_cache import followers, kernel_cache
 from hoptui_trainer.common.device import gpu_uuid, take_gpu
 from hoptui_trainer.common.errors import LostRankError, UsageError
@@ -63,6 +65,11 @@ class RankGroup:
     def core_sharers(self) -> int:
         """How many ranks of this machine use this one's CPU cores, itself included."""
         return self.local_world
+
+    @property
+    def store(self) -> hoptui.sdk.RankStore | None:
+        """What the ranks agree on commands with; alone there is none."""
+        return None
 
     def add(self, tensor: Tensor) -> None:
         """Replace `tensor` by its sum over all ranks, in place. On a GPU it is queued, and nothing waits."""
@@ -218,6 +225,8 @@ class _Joined(RankGroup):
         self._tell: Callable[[str], None] = _nobody
         self._closed = False
         self._core_sharers = self.local_world
+        commands = TCPStore(*meeting, is_master=False, timeout=STORE_LIMIT)
+        self._commands = TorchStore(PrefixStore(f"commands/{job}", commands), self.rank, self.world)
         beats = PrefixStore(f"heartbeat/{job}", self._own)
         self._heartbeat = Heartbeat(beats, self.rank, self.world, host, self._lost)
         self._heartbeat.start()
@@ -225,6 +234,10 @@ class _Joined(RankGroup):
     @property
     def core_sharers(self) -> int:
         return self._core_sharers
+
+    @property
+    def store(self) -> hoptui.sdk.RankStore | None:
+        return self._commands
 
     def add(self, tensor: Tensor) -> None:
         with self._explained():

@@ -74,7 +74,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
         console, pace = Console(silent if job.json or ranks.rank else write), SteadyRate()
 
         epoch = saved["run"] if saved else None
-        run = hoptui.connect(plan.name, total=job.iterations, resume=epoch, ranks=ranks)
+        run = hoptui.connect(plan.name, total=job.iterations, resume=epoch, ranks=ranks.store)
         console.unread = run.stop
         clock = phase_clock(run, device)
         with (

@@ -1,0 +1,265 @@
+"""What the ranks of one run exchange, over a key-value store that all of them reach.
+
+`Exchange` has the operations that all ranks call in the same order. It waits by asking, because a store that
+waits would block the other threads of the process. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+log = logging.getLogger("hoptui")
+T = TypeVar("T")
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.0005, 0.02
+"""Between two questions for the same key. Each wait takes twice as long as the one before."""
+MISSING_EVERY_S = 0.2
+"""How often a rank that waits looks whether one that it waits for has left."""
+BEAT_EVERY_S = 2.0
+"""How often the thread of a rank writes that it lives."""
+SILENT_S = 60.0
+"""A rank that has written nothing for so long is given up. A setter may hold the interpreter for a while."""
+
+
+@runtime_checkable
+class RankStore(Protocol):
+    """Keys and values that all processes of one run reach. Calls come from two threads.
+
+    Every process of the run has one, with the same keys. torch's stores fit (`TorchStore`), and so does a
+    shared folder with one file for each key. An operation that raises ends the agreement of the ranks:
+    commands are refused from then on, and training goes on.
+    """
+
+    @property
+    def rank(self) -> int:
+        """The index of this process, from 0."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """The number of processes."""
+        ...
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write a value, in place of one that was there."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a key, None if there is none. It never waits for one."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove a key that nobody reads any more. A store that cannot may keep it."""
+        ...
+
+
+class SharingError(Exception):
+    """The ranks can no longer communicate: the store raised, or a rank has left or is silent."""
+
+
+class CheckedStore:
+    """A store whose errors are SharingErrors."""
+
+    def __init__(self, store: RankStore) -> None:
+        self._store = store
+        self.rank, self.world = store.rank, store.world
+
+    def set(self, key: str, value: bytes) -> None:
+        """See RankStore."""
+        self._call(lambda: self._store.set(key, value))
+
+    def get(self, key: str) -> bytes | None:
+        """See RankStore."""
+        return self._call(lambda: self._store.get(key))
+
+    def delete(self, key: str) -> None:
+        """See RankStore."""
+        self._call(lambda: self._store.delete(key))
+
+    def _call(self, operation: Callable[[], T]) -> T:
+        try:
+            return operation()
+        except Exception as error:
+            raise SharingError(f"{type(error).__name__}: {error}") from error
+
+
+class TorchStore:
+    """The store of torch.distributed, under keys of its own.
+
+    Args:
+        store: A connection that nothing else waits on: a call that waits holds the lock of its connection.
+        rank: The index of this process.
+        world: The number of processes.
+    """
+
+    def __init__(self, store: Any, rank: int, world: int) -> None:
+        self._store = store
+        self.rank = rank
+        self.world = world
+
+    def set(self, key: str, value: bytes) -> None:
+        """See RankStore."""
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes | None:
+        """See RankStore."""
+        if not self._store.check([key]):
+            return None
+        value: bytes = self._store.get(key)
+        return value
+
+    def delete(self, key: str) -> None:
+        """See RankStore."""
+        try:
+            self._store.delete_key(key)
+        except (RuntimeError, NotImplementedError):  # not every store of torch can
+            return
+
+
+def torch_has_ranks() -> bool:
+    """Whether torch.distributed has met several ranks. It is not imported for that."""
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def store_of_torch() -> TorchStore | None:
+    """Return a connection of its own to the store of torch.distributed's default group.
+
+    None without several ranks, or if its store cannot be connected to again.
+    """
+    if not torch_has_ranks():
+        return None
+    dist: Any = sys.modules["torch.distributed"]
+    try:
+        store = dist.distributed_c10d._get_default_store().clone()
+        return TorchStore(dist.PrefixStore("hoptui", store), dist.get_rank(), dist.get_world_size())
+    except (AttributeError, RuntimeError, NotImplementedError) as error:
+        log.warning("hoptui: no command can be carried out: its ranks cannot agree: %s", error)
+        return None
+
+
+_runs = itertools.count()
+
+
+def next_prefix() -> str:
+    """Return the prefix of the keys of one run. All ranks connect their runs in the same order."""
+    return f"{next(_runs)}/"
+
+
+class Presence:
+    """Which ranks take part: each writes when it joins and leaves, and from time to time that it lives."""
+
+    def __init__(self, store: RankStore, prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+        self._beats: dict[int, tuple[bytes | None, float]] = {}
+        self._beat = 0
+        self._next_beat = 0.0
+
+    def live(self) -> None:
+        """Write that this rank lives, if it is time to."""
+        if (now := time.monotonic()) >= self._next_beat:
+            self._next_beat = now + BEAT_EVERY_S
+            self._beat += 1
+            self._store.set(f"{self._prefix}beat/{self._store.rank}", str(self._beat).encode())
+
+    def leave(self) -> None:
+        """Write that this rank passes no more boundaries."""
+        self._store.set(f"{self._prefix}left/{self._store.rank}", b"")
+
+    def joined(self, rank: int) -> bool:
+        """Whether a rank has ever taken part."""
+        return self._store.get(f"{self._prefix}beat/{rank}") is not None
+
+    def left(self, rank: int) -> bool:
+        """Whether a rank passes no more boundaries."""
+        return self._store.get(f"{self._prefix}left/{rank}") is not None
+
+    def require(self, rank: int) -> None:
+        """Check that a rank may still answer.
+
+        Raises:
+            SharingError: it has left, or it has been silent for `SILENT_S` of this rank's time.
+        """
+        if self.left(rank):
+            raise SharingError(f"rank {rank} has left the loop")
+        now, beat = time.monotonic(), self._store.get(f"{self._prefix}beat/{rank}")
+        before = self._beats.get(rank)
+        if before is None or before[0] != beat:
+            self._beats[rank] = (beat, now)
+        elif now - before[1] > SILENT_S:
+            raise SharingError(f"rank {rank} has been silent for {SILENT_S:g} s")
+
+
+class Exchange:
+    """The operations that all ranks call in the same order. They wait for each other.
+
+    Rank 0 collects the values of all ranks and writes them as one value. So the number of requests grows with
+    the number of ranks and not with its square.
+
+    Raises:
+        SharingError: from each operation.
+    """
+
+    def __init__(self, store: RankStore, prefix: str, presence: Presence) -> None:
+        self._store, self._prefix, self._presence = store, prefix, presence
+        self._turn = 0
+        self._written: list[str] = []  # keys that some rank may still read
+
+    def share(self, payload: bytes | None) -> bytes:
+        """Return rank 0's `payload` on every rank."""
+        key = self._next("share")
+        if self._store.rank:
+            return self._wait(key, 0)
+        self._set(key, payload or b"")
+        return payload or b""
+
+    def gather(self, value: object) -> list[Any]:
+        """Return the values of all ranks, in order of rank: numbers, texts, lists and dicts of them."""
+        key, store = self._next("gather"), self._store
+        if store.rank:
+            self._set(f"{key}/{store.rank}", msgspec.msgpack.encode(value))
+            everything = self._wait(key, 0)
+            store.delete(f"{key}/{store.rank}")
+            return msgspec.msgpack.decode(everything, type=list[Any])
+        done, self._written = self._written, []
+        own = msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+        found = [own, *(msgspec.msgpack.decode(self._wait(f"{key}/{i}", i)) for i in range(1, store.world))]
+        self._set(key, msgspec.msgpack.encode(found))
+        for old in done:  # all ranks are past them: each has written its value of this turn
+            store.delete(old)
+        return found
+
+    def all(self, ok: bool) -> bool:
+        """Return whether `ok` is true on every rank."""
+        return all(self.gather(ok))
+
+    def _next(self, kind: str) -> str:
+        self._turn += 1
+        return f"{self._prefix}{kind}/{self._turn}"
+
+    def _set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+        if self._store.rank == 0:
+            self._written.append(key)
+
+    def _wait(self, key: str, rank: int) -> bytes:
+        """Return the value that `rank` writes."""
+        pause, look = FIRST_WAIT_S, time.monotonic() + MISSING_EVERY_S
+        while (value := self._store.get(key)) is None:
+            if time.monotonic() >= look:
+                look = time.monotonic() + MISSING_EVERY_S
+                try:
+                    self._presence.require(rank)
+                except SharingError:
+                    if (value := self._store.get(key)) is not None:
+                        return value  # it has written this, and left since
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_WAIT_S)
+        return value
