@@ -23,8 +23,8 @@ from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord
 
 RESEND_S = (1.0, 1.0, 2.0, 4.0)  # then every four seconds
 IN_ORDER_S = 0.1
-"""A command without an answer for so long is resent before a later one to the same run: it or its answer may be
-lost."""
+"""A command without an answer for so long is resent before a later one to the same run. It may be
+lost, or its answer."""
 PATIENCE_S = 15.0
 """How long a command waits for a daemon. A restarting daemon is ready by then, and the command is not
 stale."""
