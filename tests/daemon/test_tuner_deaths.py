@@ -171,10 +171,18 @@ def test_what_a_person_has_set_since_the_run_goes_on_stays(trying: QuietNode) ->
     assert there.commands == []
 
 
-def test_a_trial_that_was_undone_before_the_end_is_not_undone_again(trying: QuietNode) -> None:
+def test_a_trial_that_was_undone_after_the_last_checkpoint_is_undone_again(trying: QuietNode) -> None:
     trying.outcome(trying.commands[0])
     assert trying.tune("stop").granted
     trying.outcome(trying.commands[1])
+    there = finished(trying)
+    there.look()
+    assert [(c.value, c.epoch) for c in there.commands] == [(32, 2)]
+
+
+def test_a_trial_that_was_kept_stays(trying: QuietNode) -> None:
+    trying.script.end("kept")
+    trying.look()
     there = finished(trying)
     there.look()
     assert there.commands == []

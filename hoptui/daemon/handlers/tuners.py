@@ -18,7 +18,7 @@ from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.tuning import NAME, Forward, TunerController, observe
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import MOST_NAMED
-from hoptui.domain.tuning import Change, Limits, Trial, Tune, Tuned, TunerState, check_limits, may_turn
+from hoptui.domain.tuning import Change, Limits, Tune, Tuned, TunerState, check_limits, may_turn
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import Origin
 from hoptui.tuner.change_points import ChangePointDetector
@@ -116,7 +116,7 @@ class TunerDesk:
                 ended, left = run.state.tuner, run.left_tuner
                 self._undoing.pop(run.id, None)
                 tuning = self._begin(run, tune.limits, who.user)
-                if left is not None and (trial := self._in_effect(run, left)) is not None:
+                if left is not None and (trial := unfinished(left)) is not None:
                     tuning.undo(trial, _ending(left))
                 if ended is not None:
                     tuning.come_after(ended)
@@ -270,7 +270,7 @@ class TunerDesk:
     def _undo(self, run: TrackedRun, left: TunerState) -> None:
         """Undo the trial of a tuner that has ended, if it is still in effect. The tuner stays off."""
         if run.id not in self._undoing:
-            trial = self._in_effect(run, left)
+            trial = unfinished(left)
             if trial is None:
                 run.left_tuner = None
                 return
@@ -279,18 +279,6 @@ class TunerDesk:
         if self._undoing[run.id].roll_back(observe(self._node, run)):
             del self._undoing[run.id]
             run.left_tuner = None
-
-    def _in_effect(self, run: TrackedRun, left: TunerState) -> Trial | None:
-        """The last trial of a tuner that has ended, None if it was kept or its values were set back."""
-        trial = unfinished(left)
-        if trial is None:
-            return None
-        last = {
-            record.knob: record.wanted
-            for record in self._node.book.of(run.id)
-            if record.origin.kind == "tuner" and record.stage == "applied" and record.t >= trial.t
-        }
-        return None if all(last.get(c.knob) == c.before for c in trial.changes) else trial
 
     def _look(self, run: TrackedRun) -> None:
         seen = observe(self._node, run)
