@@ -1,4 +1,4 @@
-"""Fresh seeds of the simulation. A failure names its seed, and the command that replays it."""
+"""Fixed seeds of the simulation. A failure names its seed, and the command that replays it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from tests.simulation.actions import NIGHT, night_s
 from tests.simulation.scenario import plan_of
 
-SEEDS, AT_ONCE = 60, 3
+SEEDS, AT_ONCE = range(1, 25), 3
+"""Fixed, so that a change of the code is the only reason for a failure. `make soak` draws fresh seeds."""
 
 
 def simulate(*options: str) -> str:
@@ -37,12 +38,14 @@ def test_a_seed_does_the_same_each_time() -> None:
     assert all("events" in line for line in first)
 
 
-@pytest.mark.parametrize("batch", range(SEEDS // AT_ONCE))
-def test_fresh_seeds_hold(batch: int) -> None:
-    assert f"{AT_ONCE} seeds, 0 failed" in simulate("--count", str(AT_ONCE))
+@pytest.mark.parametrize("first", SEEDS[::AT_ONCE])
+def test_seeds_hold(first: int) -> None:
+    assert f"{AT_ONCE} seeds, 0 failed" in simulate("--first", str(first), "--count", str(AT_ONCE))
 
 
-def test_so_many_seeds_last_for_a_hundred_hours_on_average() -> None:
+def test_the_seeds_have_nights_and_services() -> None:
     """The nights are most of the time. A plan lasts a little longer than its nights."""
-    nights = [step for seed in range(10 * SEEDS) for step in plan_of(seed).steps if step.what == NIGHT]
-    assert sum(night_s(step.number) for step in nights) > 10 * 100 * 3600
+    plans = [plan_of(seed) for seed in SEEDS]
+    nights = [step for plan in plans for step in plan.steps if step.what == NIGHT]
+    assert sum(night_s(step.number) for step in nights) > 38 * 3600
+    assert sum(plan.serves for plan in plans) == 2
