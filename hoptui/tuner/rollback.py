@@ -30,6 +30,8 @@ UNHEARD_S, UNHEARD_ITERATIONS = 10.0, 2
 sent. It is unknown whether the command came before the present iteration."""
 
 BACK = fact("rollback.trial")
+STUCK = ("rollback.refused", "rollback.not_declared")
+"""The codes that end the report of a rollback that could not be carried out."""
 
 
 @dataclass
@@ -214,6 +216,10 @@ def cut_off(state: TunerState, cause: Fact) -> TunerState:
 
 
 def unfinished(state: TunerState) -> Trial | None:
-    """The trial to undo when a tuner in this state is cut off. The last one, if it was kept, is not."""
-    last = state.trial if state.trial is not None else state.tried[-1] if state.tried else None
+    """The trial to undo when a tuner in this state is cut off. The last one, if it was kept, is not.
+
+    The report of a rollback that could not be carried out is not a trial.
+    """
+    trials = [trial for trial in state.tried if not (trial.why and trial.why[-1].code in STUCK)]
+    last = state.trial if state.trial is not None else trials[-1] if trials else None
     return None if last is None or last.result == "kept" or last.t < state.started else last

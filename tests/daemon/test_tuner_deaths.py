@@ -180,6 +180,18 @@ def test_a_trial_that_was_undone_after_the_last_checkpoint_is_undone_again(tryin
     assert [(c.value, c.epoch) for c in there.commands] == [(32, 2)]
 
 
+def test_a_rollback_that_was_refused_is_not_taken_for_a_trial(trying: QuietNode) -> None:
+    trying.script.end("reverted")
+    trying.script.propose(Change(knob="micro_batch", before=64, value=32))
+    trying.look()
+    trying.script.end("failed", fact("rollback.trial"), fact("rollback.refused", tries=TRIES))
+    trying.look()
+    there = finished(trying)
+    there.runs.receive(b"n2", None, Declare(knobs=(MICRO, LR)))  # its checkpoint is of before the trial
+    there.look()
+    assert there.commands == []
+
+
 def test_a_trial_that_was_kept_stays(trying: QuietNode) -> None:
     trying.script.end("kept")
     trying.look()
