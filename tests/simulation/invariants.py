@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
+from hoptui.daemon.recordings import RESTORE_YOUNGER_S
 from hoptui.daemon.state.command_log import REPEATED_S
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord, NodeState
 from hoptui.recording import Recording, RecordingError
@@ -115,11 +116,14 @@ def truthful(node: Node) -> Iterator[str]:
 def outcomes_arrive(node: Node) -> Iterator[str]:
     """What a run says of a command is what a viewer shows.
 
-    A run that has ended can say no more. What a daemon has acknowledged is known all the same.
+    A run that has ended can say no more. What a daemon has acknowledged is known all the same, while a
+    new daemon would read its recording.
     """
     records = _audited(node)
     for trainer in node.trainers:
-        if trainer.run is None:
+        ended_s = trainer.was.ended_s
+        forgotten = ended_s is not None and node.kernel.seconds - ended_s > RESTORE_YOUNGER_S
+        if trainer.run is None or forgotten:
             continue
         inbox = trainer.run._core.state.inbox
         for key, said in inbox._seen.items():
