@@ -8,6 +8,7 @@ import os
 import random
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable
 from typing import Unpack
 
@@ -65,7 +66,10 @@ class DayNode:
     def __init__(self, clock: SimulatedClock, where: Addresses) -> None:
         self._clock = clock
         self._answers: list[bytes] = []
-        self._archive = Archive(where, RetentionLimits(), self._from_the_past)
+        self._written: deque[tuple[str, dict[str, int]]] = deque()
+        self._archive = Archive(
+            where, RetentionLimits(), self._from_the_past, lambda *commands: self._written.append(commands)
+        )
         self._archive.start()
         self.node = Node(clock, self._archive, lambda: None, lambda patience: None)
         tuners = TunerDesk(self.node, self._archive, lambda command, run: self._runs.forward(command, run))
@@ -112,6 +116,9 @@ class DayNode:
             rows = _stamped(f"run/{RUN}", self._metrics[at], self._clock.now, self._step)
             self._runs.receive(RUNNER, None, messages.Rows(parts=(rows,)))
             self._runs.receive(RUNNER, None, messages.Pulse(step=self._step))
+            while self._written:
+                self._runs.written(*self._written.popleft())
+            self._runs.pump()
             self._tuners.tend()
             self._diagnosing.tend()
             if self._step % 1200 == 0:

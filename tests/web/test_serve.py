@@ -50,7 +50,8 @@ class Served:
         raise AssertionError("no address was printed")
 
     def dashboards(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+        """The dashboards, without what they start themselves, such as a daemon."""
+        return psutil.Process(self.process.pid).children()
 
     def end(self, number: int = signal.SIGINT) -> int:
         self.process.send_signal(number)
