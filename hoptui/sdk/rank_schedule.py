@@ -30,6 +30,8 @@ ANSWERS_S = 2.0
 """How long rank 0 waits for answers."""
 HELD_S = 0.5
 """How long it waits once it has come to the proposed boundary itself."""
+YES, NO = b"yes", b"no"
+"""Answers and decisions. A rank that refuses answers with the boundary that it has come to."""
 PACE_S = 1.0
 """The time over which the pace of the boundaries is measured."""
 
@@ -97,6 +99,7 @@ class RankSchedule:
         self._next = self._oldest = 1
         self._requested, self._requested_at = 0, 0.0
         self._ahead_s = AHEAD_S
+        self._furthest = 0  # the boundary that the rank had come to which refused the last proposal
         self._pace: deque[tuple[float, int]] = deque()
         self._closing = False
         self._wake = threading.Event()
@@ -218,14 +221,17 @@ class RankSchedule:
         """Propose a boundary if a rank has something for one, and decide."""
         if not self._member.pending() and self._store.get(self._key("request", self._next)) is None:
             return
-        proposal = BoundaryProposal(self._next, self.passed + self._boundaries_in(self._ahead_s))
+        furthest = max(self.passed, self._furthest)
+        proposal = BoundaryProposal(self._next, furthest + self._boundaries_in(self._ahead_s))
         accepted = self._accept(proposal)
         self._store.set(self._key("proposal", proposal.number), str(proposal.boundary).encode())
         answers = self._answers(proposal)
-        joint = accepted and all(answer == b"yes" for answer in answers)
-        self._store.set(self._key("decision", proposal.number), b"yes" if joint else b"no")
+        joint = accepted and all(answer == YES for answer in answers)
+        self._store.set(self._key("decision", proposal.number), YES if joint else NO)
         self._settle(proposal, joint)
         missing = [rank for rank, answer in enumerate(answers, start=1) if answer is None]
+        # Ranks that do not wait for each other in their training may be far apart.
+        self._furthest = max((int(answer) for answer in answers if answer not in (None, YES)), default=0)
         if joint:
             self._ahead_s = AHEAD_S
         elif not missing:
@@ -282,14 +288,16 @@ class RankSchedule:
             return
         proposal = BoundaryProposal(self._next, int(raw))
         accepted = self._accept(proposal)
-        self._store.set(self._answer(proposal.number, self._store.rank), b"yes" if accepted else b"no")
+        self._store.set(
+            self._answer(proposal.number, self._store.rank), YES if accepted else str(self.passed).encode()
+        )
         while (decision := self._store.get(self._key("decision", proposal.number))) is None:
             if self._closing:
                 return
             self._presence.live()
             self._presence.require(0)
             time.sleep(FAST_POLL_S)
-        self._settle(proposal, decision == b"yes")
+        self._settle(proposal, decision == YES)
 
     def _request(self) -> None:
         """Ask rank 0 for a joint boundary, once for each number.

@@ -311,6 +311,24 @@ def test_where_a_rank_takes_no_part_commands_fail_and_a_stop_is_not_held(
     run.close()
 
 
+def test_ranks_that_are_far_apart_meet() -> None:
+    first, second = both(
+        """
+knob = run.knob("n", 4, min=1, max=64)
+if rank == 1:
+    for _ in range(3000):
+        run.boundary()
+else:
+    command(run, knob="n", value=9)
+while run.boundary() and knob.value == 4:
+    time.sleep(0.001)
+report(value=knob.value, passed=run._core._agreement.passed)
+"""
+    )
+    assert first["value"] == second["value"] == 9
+    assert first["passed"] == second["passed"] > 3000
+
+
 @pytest.mark.parametrize("loops", [0, 40])
 def test_a_rank_that_leaves_its_loop_is_the_reason(loops: int) -> None:
     first, _ = both(
