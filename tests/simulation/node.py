@@ -305,14 +305,14 @@ def cause(record: CommandRecord) -> str:
     return why.code if why is not None else ""
 
 
-def _stage_on_disk(path: Path, command: str) -> str:
-    """Return the stage of a command that a kill of every process would leave in a recording, "" for none."""
+def _record_on_disk(path: Path, command: str) -> CommandRecord | None:
+    """Return the record of a command that a kill of every process would leave in a recording."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             found = db.execute("SELECT record FROM commands WHERE id = ?", (command,)).fetchone()
     except sqlite3.OperationalError:  # there is no file, or nothing in it yet
-        return ""
-    return msgspec.json.decode(found[0], type=CommandRecord).stage if found is not None else ""
+        return None
+    return msgspec.json.decode(found[0], type=CommandRecord) if found is not None else None
 
 
 class Complaints(logging.Handler):
@@ -383,10 +383,11 @@ class Node:
         return {"HOPTUI_DIR": str(self.where.directory), "HOPTUI_STATE_DIR": str(self.where.state)}
 
     def look_on_disk(self, record: CommandRecord) -> None:
-        """Note whether the recording has an outcome that a viewer shows first without a mark."""
+        """Note whether the recording has an outcome that a viewer shows without a mark, or a later one."""
         if (record.id, record.stage) not in self.truth.kept:
-            path = self.where.recording(record.run)
-            self.truth.kept[record.id, record.stage] = _stage_on_disk(path, record.id) == record.stage
+            found = _record_on_disk(self.where.recording(record.run), record.id)
+            kept = found is not None and (found.stage == record.stage or found.seq >= record.seq)
+            self.truth.kept[record.id, record.stage] = kept
 
     def next_value(self) -> int:
         """Return a value that no other command has."""
