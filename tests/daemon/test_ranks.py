@@ -101,7 +101,7 @@ for i in run.iterations(100_000):
         run.stop()
 print(run.id)
 """
-    with pair(script, node.environment, of_rank_0={"HOPTUI": "off"}) as children:
+    with pair(script, node.environment, of_ranks=({"HOPTUI": "off"}, {})) as children:
         said = [child.communicate(timeout=20)[0] for child in children]
     assert said[0] == said[1] != ""
     assert not node.daemon_pid()

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -107,15 +107,22 @@ run = hoptui.connect("two", ranks=ranks)
 
 @contextmanager
 def pair(
-    script: str, environment: Mapping[str, str], *, of_rank_0: Mapping[str, str] | None = None
+    script: str,
+    environment: Mapping[str, str],
+    *,
+    of_ranks: Sequence[Mapping[str, str]] = ({}, {}),
+    begin: str = BEGIN,
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """`script` as rank 0 and rank 1, which are gone afterwards."""
+    """`begin` and `script` as rank 0 and rank 1, which are gone afterwards.
+
+    Their arguments are the rank and a folder of both. `of_ranks` is what each has in its environment.
+    """
     root = str(Path(__file__).resolve().parents[2])
     with tempfile.TemporaryDirectory() as folder:
         children = [
             subprocess.Popen(
-                [sys.executable, "-c", BEGIN + script, str(rank), folder],
-                env={**environment, "PYTHONPATH": root, **((of_rank_0 or {}) if rank == 0 else {})},
+                [sys.executable, "-c", begin + script, str(rank), folder],
+                env={**environment, "PYTHONPATH": root, **of_ranks[rank]},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -131,10 +138,12 @@ def pair(
                 child.communicate(timeout=LIMIT_S)
 
 
-def both(script: str) -> list[dict[str, Any]]:
-    """Run `script` as ranks 0 and 1 without a daemon. Return what each reported last, and its `stderr`."""
+def both(
+    script: str, *, of_ranks: Sequence[Mapping[str, str]] = ({}, {}), begin: str = BEGIN
+) -> list[dict[str, Any]]:
+    """Run a `pair` without a daemon. Return what each reported last, and its `stderr`."""
     found = []
-    with pair(script, {**os.environ, "HOPTUI": "off"}) as children:
+    with pair(script, {**os.environ, "HOPTUI": "off"}, of_ranks=of_ranks, begin=begin) as children:
         for child in children:
             out, err = child.communicate(timeout=2 * LIMIT_S)
             assert child.returncode == 0, err
