@@ -30,6 +30,10 @@ ANSWERS_S = 2.0
 """How long rank 0 waits for answers."""
 HELD_S = 0.5
 """How long it waits once it has come to the proposed boundary itself."""
+LATE_AGAIN_S, LONGEST_AGAIN_S = 1.0, 8.0
+"""How long rank 0 proposes nothing after a rank did not answer. Each time in a row it is twice as long."""
+JOIN_S = 5.0
+"""How long commands wait at the start of a run for ranks that have not connected yet."""
 YES, NO = b"yes", b"no"
 """Answers and decisions. A rank that refuses answers with the boundary that it has come to."""
 PACE_S = 1.0
@@ -55,7 +59,7 @@ class RankMember(Protocol):
         ...
 
     def unanswered(self, why: Fact | None) -> None:
-        """There was no joint boundary, because ranks did not answer. `why` is None if they may only be late.
+        """There is no joint boundary now. `why` is None if ranks may only be late, else there will be none.
 
         Raises:
             SharingError: this rank does not wait for the others.
@@ -99,6 +103,8 @@ class RankSchedule:
         self._next = self._oldest = 1
         self._requested, self._requested_at = 0, 0.0
         self._ahead_s = AHEAD_S
+        self._started = time.monotonic()
+        self._again_s, self._again_at = LATE_AGAIN_S, 0.0
         self._furthest = 0  # the boundary that the rank had come to which refused the last proposal
         self._pace: deque[tuple[float, int]] = deque()
         self._closing = False
@@ -221,6 +227,14 @@ class RankSchedule:
         """Propose a boundary if a rank has something for one, and decide."""
         if not self._member.pending() and self._store.get(self._key("request", self._next)) is None:
             return
+        now = time.monotonic()
+        if why := self._absence(range(1, self._store.world)):
+            if why.code == "ranks.left" or now - self._started > JOIN_S:
+                self._member.unanswered(why)
+            return
+        if now < self._again_at:
+            self._member.unanswered(None)
+            return
         furthest = max(self.passed, self._furthest)
         proposal = BoundaryProposal(self._next, furthest + self._boundaries_in(self._ahead_s))
         accepted = self._accept(proposal)
@@ -229,16 +243,18 @@ class RankSchedule:
         joint = accepted and all(answer == YES for answer in answers)
         self._store.set(self._key("decision", proposal.number), YES if joint else NO)
         self._settle(proposal, joint)
-        missing = [rank for rank, answer in enumerate(answers, start=1) if answer is None]
+        missing = None in answers
         # Ranks that do not wait for each other in their training may be far apart.
         self._furthest = max((int(answer) for answer in answers if answer not in (None, YES)), default=0)
         if joint:
-            self._ahead_s = AHEAD_S
+            self._ahead_s, self._again_s = AHEAD_S, LATE_AGAIN_S
         elif not missing:
             self._ahead_s = min(2 * self._ahead_s, MOST_AHEAD_S)
             self._wake.set()  # at once
         else:
-            self._member.unanswered(self._absence(missing))
+            self._again_at = time.monotonic() + self._again_s
+            self._again_s = min(2 * self._again_s, LONGEST_AGAIN_S)
+            self._member.unanswered(None)
         if not missing:  # so all have read what was before
             self._forget_before(proposal.number)
 

@@ -175,11 +175,15 @@ class RunCore:
     def _join(self, store: RankStore | None) -> None:
         """Take part in the run of several ranks, if there is a store to do so."""
         state = self.state
-        if store is not None and store.world > 1:
-            state.rank, state.world = store.rank, store.world
-            state.inbox.refusal = None
-            _open.add(self)
-            self._agreement.join(store, self._own, self)
+        try:
+            if store is not None and store.world > 1:
+                _open.add(self)
+                self._agreement.join(store, self._own, self)
+                state.rank, state.world = store.rank, store.world
+                state.inbox.refusal = None
+        except Exception as error:  # an error of hoptui must not reach the script
+            self._agreement.dissolve()
+            log.warning("hoptui: no command can be carried out: %s: %s", type(error).__name__, error)
 
     def abandon(self) -> None:
         """Do nothing from now on, and leave everything as it is: this is a forked child."""

@@ -311,6 +311,16 @@ def test_where_a_rank_takes_no_part_commands_fail_and_a_stop_is_not_held(
     run.close()
 
 
+def test_a_store_that_cannot_be_used_reaches_no_script(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HOPTUI", "off")
+    run = hoptui.connect("odd", ranks=5)  # type: ignore[arg-type]
+    assert run.boundary()
+    run.close()
+    assert "no command can be carried out: AttributeError" in caplog.text
+
+
 def test_ranks_that_are_far_apart_meet() -> None:
     first, second = both(
         """
