@@ -1,7 +1,7 @@
-"""What a boundary with nothing pending costs the training thread: alone, with 2 ranks, with 64 simulated ones.
+"""What a boundary with nothing pending costs the training thread: alone, with 2 ranks, with 64 simulated.
 
 Beside it: `run.log` of 40 metrics and one of 3, and how long a `set` takes with 2 ranks. Each case makes many
-short slices with pauses between them, as an iteration would. Other load on the machine makes slices slower and
+short slices with pauses between them, as an iteration would. Other load on the machine makes slices slower,
 never faster, so the least median of a slice says most. With `--beside TREE`, each round also measures another
 version of hoptui, in turn, and the result has the ratio.
 """

@@ -77,7 +77,7 @@ class RankAgreement:
             self._schedule.close(limit_s)
 
     def due(self, mine: Callable[[], bool]) -> bool:
-        """Come to a boundary. Return whether commands are exchanged here: in a run of one process, `mine()`."""
+        """Come to a boundary. Return whether commands are exchanged here. One process alone asks `mine`."""
         self.passed += 1
         return mine() if self._schedule is None else self._schedule.due(self.passed)
 

@@ -151,7 +151,7 @@ class RunCore:
         self._record.known = self.state_dict()
 
     def end_loop(self) -> None:
-        """The loop has ended by itself. In a notebook that is the end of the run, because its process stays."""
+        """The loop has ended by itself. In a notebook the run ends with it, because the process stays."""
         self.state.phases.close_all()
         self.recorder.finish(time.monotonic_ns())
         if in_notebook():

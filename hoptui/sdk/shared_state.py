@@ -343,8 +343,8 @@ class PhaseTimes:
     """The phases of the iteration in progress. `current` is the path of the innermost one.
 
     `spans` are long stretches of phases that the link has not sent yet. `entered` are the phases that end
-    with `leave`, and those from `floor` on began inside the innermost `with` block. `seconds` are those of this
-    iteration, by path.
+    with `leave`, and those from `floor` on began inside the innermost `with` block. `seconds` are those of
+    this iteration, by path.
     """
 
     def __init__(self) -> None:
