@@ -63,8 +63,8 @@ def connect(
     together.
 
     Connecting again under the same name in one process, as a notebook does, closes the former run, and is the
-    next restart of that run. In another thread it is a run of its own, and so it is in a script once the former
-    run was closed.
+    next restart of that run. In another thread it is a run of its own, and so it is in a script once the
+    former run was closed.
 
     Args:
         name: The name that viewers show. At most 100 characters are kept.

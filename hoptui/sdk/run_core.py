@@ -84,27 +84,30 @@ class RunCore:
 
     def boundary(self, step: int | None) -> bool:
         """Pass a boundary. Return False if the run stops here."""
-        state, recorder = self.state, self.recorder
-        state.phases.close_all()
-        recorder.finish()
-        given = whole(step)
+        state, recorder, execution = self.state, self.recorder, self.execution
+        if state.phases.entered:
+            state.phases.close_all()
+        now = time.monotonic_ns()
+        recorder.finish(now)
+        given = step if step.__class__ is int and 0 <= step <= MOST_COUNT else whole(step)  # type: ignore[operator]
         if given is not None:
             state.step = given
         elif recorder.began:
             state.step += 1
-        state.progress = now = time.monotonic()
+        state.progress = now / 1e9
+        quiet = False
         try:
-            if now >= self.execution.next_follow and state.alive:
-                self.execution.follow(now)
+            if now >= execution.next_follow and state.alive:
+                execution.follow(now)
             if self._joins_later and torch_has_ranks():
                 self._joins_later = False
                 self._join(store_of_torch())
-            if self.execution.handover is not None:
-                self.execution.finish_restart()
-            self.meeting.meet()
+            if execution.handover is not None:
+                execution.finish_restart()
+            quiet = not self.meeting.meet()
         except Exception as error:  # an error of hoptui must not reach the loop
             state.give_up(error)
-        recorder.begin()
+        recorder.begin(now if quiet else time.monotonic_ns())
         state.began = True
         return not state.stopping
 
@@ -136,7 +139,7 @@ class RunCore:
             reason, found = ending(error, "stopped" if state.stopping else "finished")
             detail = detail or found
         state.phases.close_all()
-        self.recorder.finish(interrupted=interrupted or reason == "exception")
+        self.recorder.finish(time.monotonic_ns(), interrupted=interrupted or reason == "exception")
         self.recorder.flush()
         if state.stopping and not detail:
             detail = f"by {state.stop_by}" if state.stop_by else ""
@@ -148,8 +151,9 @@ class RunCore:
         self._record.known = self.state_dict()
 
     def end_loop(self) -> None:
-        """The loop has ended by itself. In a notebook that is the end of the run, because its process stays."""
-        self.recorder.finish()
+        """The loop has ended by itself. In a notebook the run ends with it, because the process stays."""
+        self.state.phases.close_all()
+        self.recorder.finish(time.monotonic_ns())
         if in_notebook():
             self.close(None, "")
 
@@ -166,7 +170,7 @@ class RunCore:
         state = self.state
         self.recorder.discard()
         self.recorder.flush()
-        self.execution.hand_over(where, int(self.recorder.began * 1e9))
+        self.execution.hand_over(where, self.recorder.began)
         if state.link is not None and state.alive:
             state.link.leave()
         state.alive = False

@@ -343,7 +343,8 @@ class PhaseTimes:
     """The phases of the iteration in progress. `current` is the path of the innermost one.
 
     `spans` are long stretches of phases that the link has not sent yet. `entered` are the phases that end
-    with `leave`, and those from `floor` on began inside the innermost `with` block.
+    with `leave`, and those from `floor` on began inside the innermost `with` block. `seconds` are those of
+    this iteration, by path.
     """
 
     def __init__(self) -> None:
@@ -352,11 +353,11 @@ class PhaseTimes:
         self.spans: deque[PhaseStretch] = deque(maxlen=SPANS_KEPT)
         self.entered: list[PhaseTimer] = []
         self.floor = 0
-        self._seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
 
     def add(self, path: str, seconds: float) -> None:
         """Add time to a phase of this iteration."""
-        self._seconds[path] = self._seconds.get(path, 0.0) + seconds
+        self.seconds[path] = self.seconds.get(path, 0.0) + seconds
 
     def stretch(self, path: str, start: float, end: float) -> None:
         """Add a stretch of a phase: monotonic seconds. Times that cannot be are ignored."""
@@ -390,7 +391,7 @@ class PhaseTimes:
 
     def take(self) -> dict[str, float]:
         """Return the seconds by phase path since the last call, and start again from zero."""
-        taken, self._seconds = self._seconds, {}
+        taken, self.seconds = self.seconds, {}
         return taken
 
 

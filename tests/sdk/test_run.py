@@ -186,7 +186,7 @@ def test_an_exception_in_the_loop_is_the_reason_of_the_end(monkeypatch: pytest.M
     class Link:
         idle = False
 
-        def close(self, reason: str, detail: str) -> None:
+        def close(self, reason: str, detail: str, *, at_exit: bool = False) -> None:
             said.append((reason, detail))
 
         def wake(self) -> None: ...

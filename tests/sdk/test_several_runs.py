@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 import hoptui
 from hoptui.daemon.state.registry import Registry
 from hoptui.protocol.messages import RunHello
-from hoptui.sdk import run_core
 from hoptui.sdk.run import Run
 from tests.run_state import run_state
 from tests.sdk.unit_run import rows, send
 
-pytestmark = pytest.mark.usefixtures("off", "forgotten")
-
-
-@pytest.fixture
-def forgotten() -> Iterator[None]:
-    run_core._runs.clear()
-    yield
-    run_core._runs.clear()
+pytestmark = pytest.mark.usefixtures("off")
 
 
 @pytest.fixture

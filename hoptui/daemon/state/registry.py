@@ -55,7 +55,7 @@ class Member:
 
 
 class Leaving(NamedTuple):
-    """What a run has said whose interpreter exits. Its exit code is still to come, until `until` in seconds."""
+    """What a run has said whose interpreter exits. Its exit code may come until `until`, in seconds."""
 
     reason: str
     detail: str
