@@ -54,12 +54,13 @@ def unmarked_uses(path: Path) -> list[str]:
             names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("hoptui."):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    used = set[int]()
-    for node in ast.walk(tree):
-        if (
-            (isinstance(node, ast.Name) and node.id in names)
-            or (isinstance(node, ast.Import) and any(alias.name.startswith("hoptui") for alias in node.names))
-            or (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hoptui"))
-        ):
-            used.add(node.lineno)
+    used = {node.lineno for node in ast.walk(tree) if _uses(node, names)}
     return [lines[number - 1] for number in sorted(used) if MARK not in lines[number - 1]]
+
+
+def _uses(node: ast.AST, names: set[str]) -> bool:
+    if isinstance(node, ast.Import):
+        return any(alias.name.startswith("hoptui") for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").startswith("hoptui")
+    return isinstance(node, ast.Name) and node.id in names

@@ -17,7 +17,9 @@ import pytest
 @pytest.mark.live_safe(framework="B", knob="lr", effect="learning", when="next step", note="scales")
 @pytest.mark.parametrize("n", [
     1,
-    pytest.param(2, marks=pytest.mark.live_safe(framework="a", knob="n", effect="speed", when="later", ranks=1)),
+    pytest.param(
+        2, marks=pytest.mark.live_safe(framework="a", knob="n", effect="speed", when="later", ranks=1)
+    ),
 ])
 def test_one(proof, n): ...
 """
