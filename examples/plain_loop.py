@@ -36,7 +36,8 @@ def save() -> str:
 
 
 run = hoptui.connect("plain-loop", total=args.steps)  # hoptui
-lr = run.knob("lr", 3e-3, min=1e-6, max=1.0)  # hoptui
+run.bind(args, clip=(0.1, 100.0, "log"), accum=hoptui.Knob(1, 64, scale="pow2", effect="speed"))  # hoptui
+run.optimizer(optimizer, scheduler)  # hoptui
 run.on_checkpoint(save)  # hoptui
 
 for step in run.iterations(args.steps):  # hoptui
