@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import TestNode, until
 from tests.examples import EXAMPLES, ROOT, read
 
-LIMIT_S = 60.0
+LIMIT_S = 150.0  # other tests run at the same time; alone each takes less than a minute
 PROGRAMS = {
     "python": [],
     "torchrun": ["-m", "torch.distributed.run"],
@@ -38,19 +38,20 @@ def _status(node: TestNode, run: str) -> dict[str, Any] | None:
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_is_steered_and_ends_well(path: Path, node: TestNode, tmp_path: Path) -> None:
     example = read(path)
-    node.daemon()
+    viewer = node.viewer()
     child = _start(node, path, tmp_path)
 
-    def training() -> dict[str, Any] | None:
+    def training() -> bool:
         assert child.poll() is None, child.communicate()[1][-4000:]
-        found = _status(node, example.run)
-        return found if found and found["iteration"] and _rate(found) > 0 else None
+        found = [run.run for run in viewer.state().runs if run.name == example.run]
+        vital = viewer.vital(found[-1]) if found else None
+        return vital is not None and vital.step > 0 and bool(vital.throughput)
 
-    status = until(training, seconds=LIMIT_S, what=f"iterations of {example.run}")
-    assert example.knob in status["knobs"]
+    until(training, seconds=LIMIT_S, what=f"iterations of {example.run}")
     changed = node.hoptui("set", example.run, f"{example.knob}={example.value}", "--yes", "--json")
     assert changed.returncode == 0, (changed.stdout, changed.stderr)
     output, errors = child.communicate(timeout=LIMIT_S)
@@ -61,7 +62,3 @@ def test_an_example_is_steered_and_ends_well(path: Path, node: TestNode, tmp_pat
     assert str(ended["knobs"][example.knob]["value"]) == str(
         type(ended["knobs"][example.knob]["value"])(example.value)
     )
-
-
-def _rate(status: dict[str, Any]) -> float:
-    return max((value for name, value in status["metrics"].items() if name.endswith("_per_s")), default=0.0)
