@@ -7,9 +7,9 @@ Example:
     trainer = TorchTrainer(hoptui_loop(train_func), run_config=RunConfig(name="mnist"), ...)
     ```
 
-An iteration is one step of the optimizer. The name of the run is the name in `RunConfig`. Metrics are those that
-the function reports with `ray.train.report`. Samples are counted in torch's DataLoader and in `iter_torch_batches`,
-where gradients are on, and multiplied by the number of workers.
+An iteration is one step of the optimizer. The name of the run is the name in `RunConfig`. Metrics are those
+that the function reports with `ray.train.report`. Samples are counted in torch's DataLoader and in
+`iter_torch_batches`, where gradients are on, and multiplied by the number of workers.
 
 A function that trains with transformers or Lightning takes their adapters instead, inside the function.
 """
@@ -60,8 +60,8 @@ def hoptui_loop(train_loop: Callable[..., Any], name: str | None = None) -> Call
         trainer = TorchTrainer(hoptui_loop(train_func), scaling_config=ScalingConfig(num_workers=2))
         ```
     """
-    # Only the machine of the driver knows its settings. A nested function is sent to the workers by its value.
-    settings = {key: value for key, value in os.environ.items() if key == "HOPTUI" or key.startswith("HOPTUI_")}
+    # Only the process of the driver has these variables. A nested function goes to the workers by its value.
+    settings = {key: value for key, value in os.environ.items() if key.split("_")[0] == "HOPTUI"}
 
     @functools.wraps(train_loop)
     def observed(*arguments: Any) -> Any:
@@ -109,7 +109,7 @@ def checkpoint_wanted() -> bool:
 
 
 def install(name: str | None = None) -> None:
-    """From now on each `TorchTrainer` of this process trains as a run, unless its function is wrapped already.
+    """From now on each `TorchTrainer` of this process trains as a run, unless its function is wrapped.
 
     Args:
         name: See `hoptui_loop`.
@@ -184,7 +184,8 @@ class RayWorker:
         self._steps = 0
         self._optimizer: torch.optim.Optimizer | None = None
         self._schedulers: dict[int, Any] = {}
-        self._report = ray.train.report
+        restored = ray.train.get_checkpoint()
+        self._last_checkpoint: str = restored.path if restored is not None else ""
 
     def enter(self, stack: ExitStack) -> None:
         """Hear of everything until the stack is left."""
@@ -219,16 +220,14 @@ class RayWorker:
             found = original(metrics, checkpoint, *rest, **options)
             self.run.log({key: value for key, value in metrics.items() if isinstance(value, int | float)})
             # A worker may report metrics alone while another one reports the checkpoint of all.
-            newest = ray.train.get_checkpoint() if self.checkpoint_wanted else None
-            if newest is not None and (checkpoint is not None or self._is_new(newest)):
-                self.checkpoint_wanted = False
-                self.run.checkpointed(str(newest.path))
+            newest = ray.train.get_checkpoint()
+            path = newest.path if newest is not None else ""
+            if path != self._last_checkpoint:
+                self._last_checkpoint, self.checkpoint_wanted = path, False
+                self.run.checkpointed(path)
             return found
 
         return report
-
-    def _is_new(self, checkpoint: Any) -> bool:
-        return False
 
     def _drawn(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def draw(iterator: Any) -> Any:

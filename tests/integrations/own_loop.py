@@ -1,6 +1,6 @@
 """A hand-written loop on several ranks, as docs/frameworks/own_loop.md shows it, for the proofs of its knobs.
 
-It trains until the knob `last_step`, and writes what each rank has at the end. In double precision the rounding
+It trains until the knob `last_step`. Each rank writes what it has at the end. In double precision rounding
 of sums in another order is far below what a lost or repeated sample would make.
 """
 
@@ -58,7 +58,7 @@ def optimization(model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.l
 
 
 def unchanged(seen: list[list[int]], steps: int) -> list[float]:
-    """The weights after so many steps, when nobody changes anything: in one process, from the samples of each rank."""
+    """The weights after so many steps without a change, in one process, from the samples of each rank."""
     before = torch.get_default_dtype()
     try:
         with torch.random.fork_rng():
