@@ -54,7 +54,7 @@ def unmarked_uses(path: Path) -> list[str]:
             names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("hoptui."):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    used = {node.lineno for node in ast.walk(tree) if _uses(node, names)}
+    used = {getattr(node, "lineno", 0) for node in ast.walk(tree) if _uses(node, names)}
     return [lines[number - 1] for number in sorted(used) if MARK not in lines[number - 1]]
 
 

@@ -76,7 +76,9 @@ class Trainer:
         training = SimpleNamespace(steps=steps, max_norm=1.0)
         self.config = SimpleNamespace(training=training, model_spec=SimpleNamespace(name="llama3"))
         parts = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
-        self.optimizers = [torch.optim.AdamW(part.parameters(), lr=0.01) for part in parts]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(part.parameters(), lr=0.01) for part in parts
+        ]
         self.lr_schedulers = Schedules(self.optimizers)
         self.metrics_processor = Metrics()
         self.checkpointer = Checkpointer(folder)

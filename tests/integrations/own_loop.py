@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ class Samples(Dataset[torch.Tensor]):
 def batches(rank: int, world: int) -> tuple[DataLoader[torch.Tensor], DistributedSampler[torch.Tensor]]:
     """The loader of a rank, and its sampler."""
     data = Samples()
-    sampler = DistributedSampler(data, world, rank, seed=3, drop_last=True)
+    sampler: DistributedSampler[torch.Tensor] = DistributedSampler(data, world, rank, seed=3, drop_last=True)
     return DataLoader(data, batch_size=BATCH, sampler=sampler, drop_last=True), sampler
 
 
@@ -175,4 +174,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
