@@ -6,7 +6,6 @@ A test of a guarantee has the marker `@pytest.mark.guarantee("key")`, the key of
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 from collections import defaultdict
@@ -14,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+from docs._generate import markers
+from docs._generate.markers import ROOT
+
 PAGES = (ROOT / "docs/internals/reliability.md", ROOT / "SECURITY.md")
 """The pages with tables. A table is between `<!-- guarantees: SECTION -->` and `<!-- end -->`."""
 COMMAND = "python -m docs._generate.guarantees"
@@ -190,18 +191,9 @@ HEAD = ("failure", "guarantee", "tests")
 def marked(root: Path = ROOT) -> Mapping[str, Sequence[str]]:
     """The tests of each key: the paths of files and the names of functions, in order."""
     found = defaultdict[str, list[str]](list)
-    for path in sorted((root / "tests").rglob("test_*.py")):
-        for node in ast.parse(path.read_bytes()).body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for key in filter(None, map(_key, node.decorator_list)):
-                    found[key].append(f"{path.relative_to(root)}::{node.name}")
+    for marker in markers.marked("guarantee", root):
+        found[str(marker.arguments[0])].append(marker.test)
     return dict(found)
-
-
-def _key(decorator: ast.expr) -> str | None:
-    if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.guarantee":
-        return str(ast.literal_eval(decorator.args[0]))
-    return None
 
 
 def fill(page: str) -> str:

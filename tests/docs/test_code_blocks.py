@@ -19,9 +19,9 @@ import torch.distributed as dist
 from cyclopts import CycloptsError
 
 from docs._generate.layout import load
-from tests.docs.markdown import PAGES, Block, blocks, name
+from tests.docs import python_pages
+from tests.docs.markdown import PAGES, ROOT, Block, blocks, name
 
-PYTHON_PAGES = [page for page in PAGES if any(blocks(page, "python"))]
 COMMANDS = [
     pytest.param(line, id=f"{block.place}:{line}")
     for page in PAGES
@@ -31,7 +31,7 @@ COMMANDS = [
 ]
 NOT_YET = {"train": "hoptui train ", "example": "hoptui replay --example"}
 """Commands of the documentation that another change brings: by what they need."""
-OTHER_COMMANDS = ("pip install ", "make ")
+OTHER_COMMANDS = ("pip install ", "make ", "python ", "torchrun ", "accelerate launch ", "srun ")
 MODULE = "code_of_a_page"
 KINDS = ("python", "sh", "console", "toml", "json", "text", "yaml", "sql")
 
@@ -53,10 +53,10 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("page", PYTHON_PAGES, ids=name)
+@pytest.mark.parametrize("page", python_pages.HERE, ids=name)
 def test_python_blocks_of_a_page_run_in_order(page: Path, quiet: Path) -> None:
     namespace = _namespace(quiet)
-    if "ddp" in page.name:
+    if page.name in ("ddp.md", "own_loop.md"):
         store = dist.FileStore(str(quiet / "ranks"), 1)  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     for block in blocks(page, "python"):
@@ -66,6 +66,17 @@ def test_python_blocks_of_a_page_run_in_order(page: Path, quiet: Path) -> None:
             code = code.replace(*block.replace)
         _execute(block, block.setup, namespace)
         _execute(block, code, namespace)
+
+
+def test_pages_that_need_a_framework_are_run_where_the_frameworks_are() -> None:
+    """`make test-integrations` installs these, and fails if one is missing; tests/integrations/test_pages.py
+    runs the pages."""
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"import {', '.join(python_pages.FRAMEWORKS)}'" in makefile
+    packages = (ROOT / "tests/integrations/newest.txt").read_text().replace("-", "_")
+    assert [name for name in python_pages.FRAMEWORKS if f"\n{name}" not in packages] == []
+    assert (ROOT / "tests/integrations/test_pages.py").exists()
+    assert not set(python_pages.HERE) & set(python_pages.WITH_FRAMEWORKS)
 
 
 def _execute(block: Block, code: str, namespace: dict[str, Any]) -> None:

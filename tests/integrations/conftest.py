@@ -3,8 +3,37 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Generator, Iterator
 
-FRAMEWORKS = ("accelerate", "lightning", "ray", "stable_baselines3", "transformers")
+import pytest
+
+from tests.docs.python_pages import FRAMEWORKS
+from tests.integrations.proof import Proof, required
 
 if any(importlib.util.find_spec(name) is None for name in FRAMEWORKS):
     collect_ignore_glob = ["test_*.py"]  # `make test-integrations` checks that none is missing there
+
+
+PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
+@pytest.fixture
+def proof(request: pytest.FixtureRequest) -> Iterator[Proof]:
+    """Takes what the markers `live_safe` of the test claim, and fails the test if something is missing."""
+    found = Proof()
+    yield found
+    if not request.node.stash.get(PASSED, False):
+        return
+    for mark in request.node.iter_markers("live_safe"):
+        missing = required({mark.kwargs["effect"]}, mark.kwargs.get("ranks", 2)) - found.given
+        assert not missing, f"the table claims more than this test shows: {sorted(missing)}"

@@ -1,0 +1,143 @@
+"""TorchTitan: its `Trainer` as one run.
+
+`install()` comes before the trainer is built, such as in the module of your config:
+
+Example:
+    ```python
+    from hoptui.integrations import torchtitan
+
+    torchtitan.install("llama3-8b")
+    ```
+
+An iteration is one step of the trainer. The boundary is where the trainer asks whether to go on. Tokens are
+those of all ranks. The loss and the gradient norm come as often as TorchTitan logs them.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+from torchtitan.trainer import Trainer
+
+import hoptui
+from hoptui.integrations.versions import Supported
+
+SUPPORTED = Supported("torchtitan", "0.3", "0.3")
+_MARK = "__hoptui__"
+_RUN = "_hoptui_run"
+
+
+def install(name: str | None = None) -> None:
+    """From now on each `Trainer` of this process trains as a run.
+
+    Args:
+        name: The name of the run. None: the name of the model, such as `llama3`.
+
+    Example:
+        ```python
+        install("llama3-8b")
+        ```
+    """
+    if getattr(Trainer.train, _MARK, False):
+        return
+    SUPPORTED.warn()
+    train, go_on = Trainer.train, Trainer.should_continue_training
+
+    @functools.wraps(train)
+    def observed(self: Any) -> Any:
+        run = TitanRun(self, name)
+        setattr(self, _RUN, run)
+        try:
+            found = train(self)
+        except BaseException as error:
+            run.close(error)
+            raise
+        run.close()
+        return found
+
+    @functools.wraps(go_on)
+    def should_continue_training(self: Any) -> bool:
+        run: TitanRun | None = getattr(self, _RUN, None)
+        # All ranks ask at the same step, and get the same answer from TorchTitan.
+        return bool(go_on(self)) and (run is None or run.boundary())
+
+    setattr(observed, _MARK, True)
+    Trainer.train = observed
+    Trainer.should_continue_training = should_continue_training
+
+
+class TitanRun:
+    """The run of one trainer, on each of its ranks.
+
+    Args:
+        trainer: A trainer that has been built.
+        name: See `install`.
+    """
+
+    def __init__(self, trainer: Any, name: str | None) -> None:
+        self._trainer = trainer
+        self._tokens = trainer.ntokens_seen
+        config, metrics = trainer.config, trainer.metrics_processor
+        self.run = run = hoptui.connect(name or _model_name(config), total=config.training.steps)
+        # Under pipeline parallelism a rank has several optimizers, and only some ranks know the loss.
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        run.optimizer(SimpleNamespace(param_groups=groups), list(trainer.lr_schedulers))
+        run.bind(config.training, max_norm=(0.0, 1000.0))
+        run.bind(metrics.config, log_freq=hoptui.Knob(1, 100_000, effect="speed"))
+        if trainer.checkpointer.enable:
+            run.bind(trainer.checkpointer, interval=hoptui.Knob(1, 10_000_000, effect="speed", unit="steps"))
+            run.on_checkpoint(self._save)
+        run.metric("tokens_per_s", unit="tokens/s", headline=True)
+        if metrics.num_flops_per_token > 0 and not metrics.has_quantization:
+            run.flops(metrics.num_flops_per_token, metric="tokens_per_s")
+        self._log = metrics.log
+        metrics.log = self._logged
+
+    def boundary(self) -> bool:
+        """Pass the boundary before the next step. Return False if training stops here."""
+        parallel, trainer = self._trainer.parallel_dims, self._trainer
+        seen, self._tokens = trainer.ntokens_seen - self._tokens, trainer.ntokens_seen
+        if seen > 0:
+            # Ranks of tensor and pipeline parallelism see the same tokens.
+            self.run.log(tokens=seen * parallel.dp_replicate * parallel.dp_shard * parallel.cp)
+        return self.run.boundary(trainer.step)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run, with the error that ended training."""
+        self._trainer.metrics_processor.log = self._log
+        if error is None:
+            self.run.close()
+        else:
+            self.run.close("exception", f"{type(error).__name__}: {error}")
+
+    def _logged(self, step: int, *losses: Any, **options: Any) -> None:
+        self._log(step, *losses, **options)
+        average, largest, norm = (*losses, *(options.get(name) for name in _LOSSES[len(losses) :]))[:3]
+        if not self._trainer.parallel_dims.pp_enabled:  # else rank 0 may not know the loss
+            self.run.log(loss=average, max_loss=largest)
+        self.run.log({"grad_norm": norm} | (options.get("extra_metrics") or {}))
+
+    def _save(self) -> str:
+        checkpointer, step = self._trainer.checkpointer, self._trainer.step
+        if step == 0:
+            raise ValueError("no step has been trained yet")
+        before = checkpointer.interval
+        checkpointer.interval = step  # TorchTitan saves at multiples of it
+        try:
+            saved = checkpointer.save(step)
+        finally:
+            checkpointer.interval = before
+        if not saved:
+            raise ValueError("TorchTitan saves no checkpoints here: see checkpoint.enable and load_only")
+        checkpointer.maybe_wait_for_saving()
+        path = getattr(checkpointer, "_create_checkpoint_id", None)
+        return str(path(step)) if path is not None else ""
+
+
+_LOSSES = ("global_avg_loss", "global_max_loss", "grad_norm")
+
+
+def _model_name(config: Any) -> str:
+    return str(getattr(getattr(config, "model_spec", None), "name", "") or "torchtitan")

@@ -1,0 +1,79 @@
+"""Two runs of Ray Train, for the proofs of what is safe: one pauses and saves, one learns otherwise."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import own_loop  # type: ignore[import-not-found]  # beside this file
+import ray
+import ray.train
+import torch
+from ray.train import Checkpoint, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from torch.utils.data import DataLoader
+
+from hoptui.integrations.ray import current_run, hoptui_loop
+
+
+def train_func(config: dict[str, Any]) -> None:
+    context = ray.train.get_context()
+    rank = context.get_world_rank()
+    inputs, targets, plain = own_loop.problem(0.0)
+    loader = prepare_data_loader(DataLoader(own_loop.Samples(), batch_size=own_loop.BATCH, shuffle=True))
+    model = prepare_model(plain)
+    optimizer, scheduler = own_loop.optimization(model)
+    current_run().bind(config, clip=(0.01, 100.0), last_step=(1, 10**9))
+    seen: list[int] = []
+    step = epoch = 0
+    try:
+        while step < config["last_step"]:
+            loader.sampler.set_epoch(epoch)
+            for ids in loader:
+                if step >= config["last_step"]:
+                    break
+                optimizer.zero_grad()
+                (model(inputs[ids]) - targets[ids]).square().mean().backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), config["clip"])
+                seen += ids.tolist()
+                step += 1
+                scheduled = step
+                optimizer.step()
+                scheduler.step()
+            epoch += 1
+            with tempfile.TemporaryDirectory() as folder:
+                (Path(folder) / "weights.txt").write_text(str(scheduled))
+                checkpoint = Checkpoint.from_directory(folder) if rank == 0 else None
+                ray.train.report({"epoch": epoch}, checkpoint=checkpoint)
+    finally:
+        found = {
+            "weights": [value for p in plain.parameters() for value in p.flatten().tolist()],
+            "seen": seen,
+            "steps": step,
+            "clip": config["clip"],
+            "groups": [
+                {k: group[k] for k in ("lr", "weight_decay", "betas")} for group in optimizer.param_groups
+            ],
+        }
+        (Path(config["folder"]) / f"{context.get_experiment_name()}-{rank}.json").write_text(
+            json.dumps(found)
+        )
+
+
+def main(folder: str) -> None:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    for name in ("ray-same", "ray-other"):
+        TorchTrainer(
+            hoptui_loop(train_func),
+            train_loop_config={"folder": folder, "clip": own_loop.CLIP, "last_step": 10**9},
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(name=name, storage_path=f"{folder}/storage"),
+        ).fit()
+    print("all has ended")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

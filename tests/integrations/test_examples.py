@@ -1,0 +1,64 @@
+"""Every example runs as its docstring says, is steered while it runs, and ends well."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import TestNode, until
+from tests.examples import EXAMPLES, ROOT, read
+
+LIMIT_S = 150.0  # other tests run at the same time; alone each takes less than a minute
+PROGRAMS = {
+    "python": [],
+    "torchrun": ["-m", "torch.distributed.run"],
+    "accelerate": ["-m", "accelerate.commands.launch"],
+}
+
+
+def _start(node: TestNode, path: Path, folder: Path) -> subprocess.Popen[str]:
+    first, *rest = read(path).command
+    if first == "accelerate":
+        rest = rest[1:]  # launch
+    words = [str(ROOT / word) if word.startswith("examples/") else word for word in rest]
+    return node.spawn(
+        ["env", "-C", str(folder), sys.executable, *PROGRAMS[first], *words],
+        OMP_NUM_THREADS="1",
+        PYTHONUNBUFFERED="1",
+    )
+
+
+def _status(node: TestNode, run: str) -> dict[str, Any] | None:
+    done = node.hoptui("status", run, "--json")
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_steered_and_ends_well(path: Path, node: TestNode, tmp_path: Path) -> None:
+    example = read(path)
+    viewer = node.viewer()
+    child = _start(node, path, tmp_path)
+
+    def training() -> bool:
+        assert child.poll() is None, child.communicate()[1][-4000:]
+        found = [run.run for run in viewer.state().runs if run.name == example.run]
+        vital = viewer.vital(found[-1]) if found else None
+        return vital is not None and vital.step > 0 and bool(vital.throughput)
+
+    until(training, seconds=LIMIT_S, what=f"iterations of {example.run}")
+    changed = node.hoptui("set", example.run, f"{example.knob}={example.value}", "--yes", "--json")
+    assert changed.returncode == 0, (changed.stdout, changed.stderr)
+    output, errors = child.communicate(timeout=LIMIT_S)
+    assert child.returncode == 0, (output[-2000:], errors[-4000:])
+    ended = _status(node, example.run)
+    assert ended is not None
+    assert ended["exit"]["reason"] == "finished"
+    assert str(ended["knobs"][example.knob]["value"]) == str(
+        type(ended["knobs"][example.knob]["value"])(example.value)
+    )

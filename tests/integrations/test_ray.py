@@ -1,0 +1,133 @@
+"""Ray Train: two workers, changed with the command line while they train."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader, DistributedSampler
+
+from tests.conftest import RawViewer, TestNode, until
+from tests.integrations import own_loop
+from tests.integrations.proof import Proof
+
+LIMIT_S = 300.0
+MARGIN = 40
+
+
+class Steered:
+    """A script with two trainers, and the node that it runs on."""
+
+    def __init__(self, node: TestNode, folder: Path) -> None:
+        self.node, self.folder = node, folder
+        self.viewer: RawViewer = node.viewer()
+        script = Path(own_loop.__file__).with_name("ray_loop.py")
+        command = [sys.executable, str(script), str(folder)]
+        self.child: subprocess.Popen[str] = node.spawn(command, OMP_NUM_THREADS="1", RAY_TMPDIR="/tmp")
+
+    def hoptui(self, *arguments: str) -> Any:
+        done = self.node.hoptui(*arguments, seconds=LIMIT_S)
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return json.loads(done.stdout) if "--json" in arguments else None
+
+    def until_trains(self, name: str) -> None:
+        def trains() -> bool:
+            assert self.child.poll() is None, self.child.communicate()[1][-4000:]
+            found = [run.run for run in self.viewer.state().runs if run.name == name]
+            return bool(found) and self.viewer.vital(found[-1]).step > 0
+
+        until(trains, seconds=LIMIT_S, what=name)
+
+    def ended(self, name: str) -> list[dict[str, Any]]:
+        """What the ranks of a trainer wrote at its end."""
+        paths = [self.folder / f"{name}-{rank}.json" for rank in range(2)]
+        until(lambda: self.status(name)["exit"], seconds=LIMIT_S, what=f"the end of {name}")
+        return [json.loads(path.read_text()) for path in paths]
+
+    def status(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.hoptui("status", name, "--json")
+        return found
+
+
+def _due(rank: int, steps: int) -> list[int]:
+    """The samples of a rank, in the order of the sampler that `prepare_data_loader` makes."""
+    data = own_loop.Samples()
+    sampler: DistributedSampler[Any] = DistributedSampler(data, 2, rank, shuffle=True)
+    loader = DataLoader(data, batch_size=own_loop.BATCH, sampler=sampler)
+    found: list[int] = []
+    epoch = 0
+    while len(found) < steps * own_loop.BATCH:
+        sampler.set_epoch(epoch)
+        found += [int(index) for batch in loader for index in batch]
+        epoch += 1
+    return found[: steps * own_loop.BATCH]
+
+
+def _all_seen(proof: Proof, ranks: list[dict[str, Any]]) -> None:
+    for rank, found in enumerate(ranks):
+        assert found["seen"] == _due(rank, found["steps"])
+    steps = ranks[0]["steps"]
+    proof.samples(seen=sum(len(rank["seen"]) for rank in ranks), due=2 * steps * own_loop.BATCH)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.live_safe(framework="Ray Train", knob="pause", effect="speed", when="next iteration")
+@pytest.mark.live_safe(
+    framework="Ray Train", knob="checkpoint", effect="speed", when="when the function reports one"
+)
+@pytest.mark.live_safe(
+    framework="Ray Train", knob="lr", effect="learning", when="next iteration", note="scales the schedule"
+)
+@pytest.mark.live_safe(framework="Ray Train", knob="weight_decay", effect="learning", when="next iteration")
+@pytest.mark.live_safe(framework="Ray Train", knob="beta1", effect="learning", when="next iteration")
+@pytest.mark.live_safe(framework="Ray Train", knob="beta2", effect="learning", when="next iteration")
+@pytest.mark.live_safe(
+    framework="Ray Train",
+    knob="clip",
+    effect="learning",
+    when="next iteration",
+    note="a setting that the function binds",
+)
+@pytest.mark.live_safe(
+    framework="Ray Train", knob="stop", effect="learning", when="behind the next optimizer step"
+)
+def test_workers_are_one_run_that_is_steered(node: TestNode, tmp_path: Path, proof: Proof) -> None:
+    steered = Steered(node, tmp_path)
+    steered.until_trains("ray-same")
+    steered.hoptui("pause", "ray-same")
+    steered.hoptui("resume", "ray-same")
+    steered.hoptui("checkpoint", "ray-same")
+    status = steered.status("ray-same")
+    assert status["world"] == 2
+    assert status["metrics"]["samples"] == 2 * own_loop.BATCH
+    (saved,) = [one for one in status["commands"] if one["verb"] == "checkpoint"]
+    assert saved["stage"] == "applied"
+    assert str(tmp_path / "storage" / "ray-same") in json.dumps(saved)
+    steered.hoptui("set", "ray-same", f"last_step={status['iteration'] + MARGIN}", "--yes")
+    ranks = steered.ended("ray-same")
+    assert steered.status("ray-same")["exit"]["reason"] == "finished"
+    proof.ranks_equal([rank["weights"] for rank in ranks])
+    _all_seen(proof, ranks)
+    reference = own_loop.unchanged([rank["seen"] for rank in ranks], ranks[0]["steps"])
+    proof.unchanged(ranks[0]["weights"], reference, tolerance=1e-9)
+
+    steered.until_trains("ray-other")
+    changes = {"lr": 5e-4, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.95, "clip": 0.5}
+    words = [f"{knob}={value}" for knob, value in changes.items()]
+    made = steered.hoptui("set", "ray-other", *words, "--yes", "--json")["commands"]
+    assert [command["effective"] for command in made] == list(changes.values())
+    steered.hoptui("stop", "ray-other", "--yes")
+    ranks = steered.ended("ray-other")
+    output, errors = steered.child.communicate(timeout=LIMIT_S)
+    assert steered.child.returncode == 0, errors[-4000:]
+    assert "all has ended" in output
+    assert steered.status("ray-other")["exit"]["reason"] == "stopped"
+    proof.ranks_equal([rank["weights"] for rank in ranks])
+    assert ranks[0]["groups"] == ranks[1]["groups"]
+    (group,) = ranks[0]["groups"]
+    assert (group["weight_decay"], group["betas"], ranks[0]["clip"]) == (0.1, [0.8, 0.95], 0.5)
+    _all_seen(proof, ranks)

@@ -1,0 +1,89 @@
+"""The adapter of TorchTitan, against a stand-in of its trainer: TorchTitan itself needs a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import TestNode, until
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests import titan
+titan.stand_in()
+from hoptui.integrations import torchtitan
+torchtitan.install()
+torchtitan.install("twice")
+folder = Path(sys.argv[1])
+
+
+class Slow(titan.Trainer):
+    def train_step(self):
+        super().train_step()
+        import time
+        time.sleep(0.01)
+
+
+trainer = Slow(folder, steps=10**6, dp_shard=2)
+trainer.train()
+groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+import json
+(folder / "end.json").write_text(json.dumps({
+    "step": trainer.step, "tokens": trainer.ntokens_seen, "saved": trainer.checkpointer.saved,
+    "bases": [base for one in trainer.lr_schedulers for base in one.base_lrs],
+    "rates": [group["lr"] for group in groups], "decays": [group["weight_decay"] for group in groups],
+    "max_norm": trainer.config.training.max_norm, "interval": trainer.checkpointer.interval,
+    "logged": trainer.metrics_processor.logged[-3:],
+}))
+"""
+
+
+@pytest.fixture
+def steered(node: TestNode, tmp_path: Path) -> dict[str, Any]:
+    """What a trainer has at the end, and the status of its run before."""
+    viewer = node.viewer()
+    child = node.start(SCRIPT, str(tmp_path))
+
+    def training() -> bool:
+        assert child.poll() is None, child.communicate()[1]
+        found = [run.run for run in viewer.state().runs if run.name == "llama3"]
+        return bool(found) and viewer.vital(found[0]).step > 20
+
+    until(training, seconds=60)
+    for words in (
+        ("set", "llama3", "lr=0.02", "weight_decay=0.5", "max_norm=3.0", "log_freq=1", "--yes"),
+        ("checkpoint", "llama3"),
+    ):
+        done = node.hoptui(*words)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+    status = json.loads(node.hoptui("status", "llama3", "--json").stdout)
+    assert node.hoptui("stop", "llama3", "--yes").returncode == 0
+    _, errors = child.communicate(timeout=30)
+    assert child.returncode == 0, errors
+    end: dict[str, Any] = json.loads((tmp_path / "end.json").read_text())
+    ended = json.loads(node.hoptui("status", "llama3", "--json").stdout)
+    return end | {"status": status, "exit": ended["exit"], "commands": ended["commands"]}
+
+
+def test_a_trainer_is_steered_and_stopped(steered: dict[str, Any], tmp_path: Path) -> None:
+    assert steered["bases"] == [0.02, 0.02]
+    assert steered["rates"] == pytest.approx([0.02 / (1 + steered["step"])] * 2)
+    assert steered["decays"] == [0.5, 0.5]
+    assert steered["max_norm"] == 3.0
+    assert steered["logged"] == list(range(steered["step"] - 2, steered["step"] + 1))
+    assert steered["exit"]["reason"] == "stopped"
+
+    (saved,) = steered["saved"]
+    assert steered["interval"] == 10**6
+    (command,) = [one for one in steered["commands"] if one["verb"] == "checkpoint"]
+    assert command["stage"] == "applied"
+    assert str(tmp_path / f"step-{saved}") in json.dumps(command)
+
+    metrics = steered["status"]["metrics"]
+    assert metrics["tokens"] == 200, "of all ranks"
+    assert metrics["loss"] == 2.0
+    assert steered["status"]["total"] == 10**6
