@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "hoptui").rglob("*.py"))
-NOUNS = {"pacing", "recording", "sampling", "tuning"}
+NOUNS = {"lightning", "pacing", "recording", "sampling", "tuning"}
 """Names of modules and packages that end in -ing and are nouns of the field."""
 
 
@@ -19,7 +19,10 @@ def test_public_class_names_are_unique() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(str(path.relative_to(ROOT)))
     assert len(places) > 300
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    found = {name: where for name, where in places.items() if len(where) > 1}
+    # each adapter has one, as users of its framework expect
+    assert all(where.startswith("hoptui/integrations/") for where in found.pop("HoptuiCallback", ()))
+    assert found == {}
 
 
 def test_modules_are_named_by_nouns() -> None:
