@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from hoptui.domain.columns import Columns
+from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSampler
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
@@ -86,7 +87,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     (None: not set), and `slurm_gpus`, the indices from Slurm, decide. `flops` is the number of floating-point
     operations per unit of a metric. `versions` are those of the libraries imported so far (`torch`).
 
-    `began`: its first iteration has begun. Older runs do not say, and count as begun.
+    `began`: its first iteration has begun. Older runs do not say, and count as begun. They have no `details`
+    either.
 
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
@@ -115,10 +117,14 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     argv: str = ""
     versions: dict[str, str] = {}
     began: bool = True
+    details: RunDetails | None = None
 
 
 class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
-    """What the run has declared since its hello. Replaces the fields of the same names."""
+    """What the run has declared since its hello. Replaces the fields of the same names.
+
+    `details` are None if they have not changed.
+    """
 
     knobs: tuple[KnobState, ...] = ()
     units: dict[str, str] = {}
@@ -127,6 +133,7 @@ class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
     gpus: tuple[str, ...] = ()
     flops: Flops | None = None
     total: int | None = None
+    details: RunDetails | None = None
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="run.rows"):
@@ -347,6 +354,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
     points: int = 512
 
 
+class Describe(msgspec.Struct, frozen=True, kw_only=True, tag="describe"):
+    """A request for the details of a run."""
+
+    id: int
+    run: str
+
+
 class ViewerBye(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.bye"):
     """The viewer disconnects. Without it, the daemon notices by its silence."""
 
@@ -450,7 +464,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
     `gpus` are the UUIDs of its GPUs: declared, or derived from its environment and its processes. `ranks` are
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
-    there is one. `targets` are what users want of its GPUs.
+    there is one. `targets` are what users want of its GPUs. `tags` are those of its details.
     """
 
     run: str
@@ -477,6 +491,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     tuner: TunerState | None = None
     targets: tuple[TargetState, ...] = ()
+    tags: tuple[str, ...] = ()
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):
@@ -579,6 +594,14 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, tag="buckets"):
     mean: tuple[bytes, ...]
 
 
+class Description(msgspec.Struct, frozen=True, kw_only=True, tag="description"):
+    """The answer to Describe. `details` are None if the run is unknown or says none, as an older one does."""
+
+    id: int
+    run: str
+    details: RunDetails | None = None
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     """A request that cannot be answered: a stable `code` and one sentence."""
 
@@ -612,6 +635,8 @@ def record_of(command: Command, *, t: int = 0, wall: float = 0.0) -> CommandReco
 
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
 ToRun = RunWelcome | Acknowledgement | Command | Hold | Retire | Error
-FromViewer = ViewerHello | Command | Lease | Tune | SetTargets | Fetch | Query | ViewerBye | Shutdown
-ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Tuned | TargetsSet | Error
+FromViewer = (
+    ViewerHello | Command | Lease | Tune | SetTargets | Fetch | Query | Describe | ViewerBye | Shutdown
+)
+ToViewer = ViewerWelcome | Delta | Buckets | Description | Outcome | LeaseState | Tuned | TargetsSet | Error
 Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler

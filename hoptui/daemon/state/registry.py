@@ -17,6 +17,7 @@ from hoptui.daemon.state.logged_rows import ENOUGH, LoggedRows
 from hoptui.daemon.state.newest_values import NewestValues
 from hoptui.diagnosis.phase_readings import PhaseAccount
 from hoptui.domain.columns import Columns
+from hoptui.domain.details import Repository, RunDetails
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobState
@@ -74,8 +75,10 @@ class TrackedRun:
         process_started: int = 0,
         claim: Claim | None = None,
         account: Account | None = None,
+        details: RunDetails | None = None,
     ) -> None:
         self.state = state
+        self.details = details
         self.claim = claim or Claim(declared=state.gpus)
         self.seen: set[str] = set()
         self.said = False
@@ -199,7 +202,8 @@ class TrackedRun:
 
     def declare(self, said: Declare | RunHello) -> bool:
         """Store what the run declares. True if anything changed."""
-        before = self.state, self.claim
+        before = self.state, self.claim, self.details
+        self.describe(said.details)
         self.state = structs.replace(
             self.state,
             knobs=said.knobs,
@@ -213,7 +217,20 @@ class TrackedRun:
             self.claim = _claim(said)
         else:
             self.claim = replace(self.claim, declared=said.gpus)
-        return (self.state, self.claim) != before
+        return (self.state, self.claim, self.details) != before
+
+    def describe(self, details: RunDetails | None) -> None:
+        """Store what the run says that it is. None: it says nothing new."""
+        if details is None:
+            return
+        known = self.details.repository if self.details is not None else None
+        self.details = structs.replace(details, repository=known)
+        self.state = structs.replace(self.state, tags=details.tags)
+
+    def found(self, repository: Repository) -> None:
+        """Store the repository of its script."""
+        if self.details is not None:
+            self.details = structs.replace(self.details, repository=repository)
 
     def own(self, resolved: Resolved) -> bool:
         """Set its GPUs. True if they changed."""
@@ -406,6 +423,7 @@ class Registry:
             run.resume(hello.step)
         else:
             run = TrackedRun(_state(hello, epoch, wall), nonce=hello.nonce, claim=_claim(hello))
+            run.describe(hello.details)
             if known is not None:
                 run.state = structs.replace(run.state, targets=known.state.targets)
                 run.account = known.account
