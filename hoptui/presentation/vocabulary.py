@@ -236,7 +236,7 @@ def starting(vital: Vital | None) -> bool:
 
 def iteration(vital: Vital | None) -> int | None:
     """Return the iteration in progress, None if it is unknown: the loop may pass no boundaries."""
-    return None if vital is None or vital.logs_only else vital.step
+    return None if vital is None or (vital.logs_only and not vital.numbered) else vital.step
 
 
 def lost_metrics(vital: Vital | None, left_out: int) -> list[str]:

@@ -518,6 +518,7 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
     last_t: int = 0
     phases: tuple[PhaseReadings, ...] = ()
     logs_only: bool = False
+    numbered: bool = False
     bad_values: int = 0
 
 

@@ -136,7 +136,8 @@ class TrackedRun:
     @property
     def _began(self) -> bool:
         """Whether it has passed a boundary, as far as it is known."""
-        return self._pulse is None or self._pulse.began or bool(self._iterations)
+        timed = bool(self._iterations) and not self._logged.numbered  # by the run, not by its daemon
+        return self._pulse is None or self._pulse.began or timed
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -185,7 +186,7 @@ class TrackedRun:
             self._iterations.extend(filter(took, columns.column(ITERATION)))
             self._typical = None
             self.account.iterations(columns, self.state)
-        elif not self._began:
+        if not self._began:
             self._logged.add(columns)
         rate = headline(self.state, self.metrics)
         if rate in columns.names:
@@ -193,8 +194,9 @@ class TrackedRun:
             self._throughput = None
 
     def with_rates(self, columns: Columns) -> Columns:
-        """Return rows of the run with the rates of their counts, where it passes no boundaries."""
-        return columns if self._began else self._logged.with_rates(columns)
+        """Return rows of the run with the rates of their counts and the seconds of their iterations, where it
+        passes no boundaries."""
+        return columns if self._began else self._logged.with_iterations(self._logged.with_rates(columns))
 
     def resume(self, step: int) -> None:
         """Take the iteration in progress from its process. Recorded rows may be of an earlier process."""
@@ -302,6 +304,7 @@ class TrackedRun:
             last_t=self.last_t,
             phases=self.phases.readings,
             logs_only=self.logs_only,
+            numbered=self._logged.numbered,
             bad_values=pulse.bad_values if pulse else 0,
         )
 
