@@ -27,7 +27,9 @@ class LoggedRows:
     def __init__(self) -> None:
         self.count = 0
         self.numbered = False
-        self._iteration: tuple[int, int] | None = None  # the newest: its number, and the stamp of its first row
+        self._iteration: tuple[int, int] | None = (
+            None  # the newest: its number, and the stamp of its first row
+        )
         self._last_t = 0
         self._spacings: deque[int] = deque(maxlen=31)
         self._counted: dict[str, int] = {}  # by metric: the stamp of its newest row
