@@ -60,7 +60,7 @@ _TEXTS = (
     pathlib.PurePath, decimal.Decimal, fractions.Fraction, uuid.UUID, datetime.date, datetime.time,
     datetime.timedelta, complex,
 )  # fmt: skip
-_TEXT_TYPES = frozenset({("torch", "dtype"), ("torch", "device"), ("torch", "Size"), ("numpy", "dtype")})
+_TEXT_TYPES = ("torch.dtype", "torch.device", "torch.Size", "numpy.dtypes.", "numpy.dtype[")
 
 
 class DescribedValues(MutableMapping[str, Any]):
@@ -213,10 +213,7 @@ def _is_value(name: str, value: object) -> bool:
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested values with flat names, such as `optimizer.lr`, as JSON values without secrets."""
     found: dict[str, Any] = {}
-    try:
-        _flatten("", values, found, 0)
-    except Exception as error:  # an object of the script; an error of it must not reach the loop
-        found.update({str(name)[:LONGEST_NAME]: f"<{type(error).__name__}>" for name in values})
+    _flatten("", values, found, 0)
     return found
 
 
@@ -226,10 +223,17 @@ def _flatten(prefix: str, values: Mapping[str, Any], found: dict[str, Any], dept
             return
         path = clean_text(f"{prefix}{name}", LONGEST_NAME)
         inner = _nested(value) if depth < DEEPEST else None
-        if inner:
+        if inner:  # an empty one is a value
             _flatten(f"{path}.", inner, found, depth + 1)
         else:
-            found[path] = MASK if is_secret(path.rpartition(".")[2], value) else plain(value)
+            found[path] = MASK if is_secret(path.rpartition(".")[2], value) else _safely(value)
+
+
+def _safely(value: object) -> Any:
+    try:
+        return plain(value)
+    except Exception as error:  # an object of the script; an error of it must not reach the loop
+        return f"<{type(error).__name__}>"
 
 
 def _nested(value: object) -> dict[str, Any] | None:
@@ -254,7 +258,9 @@ def plain(value: Any, depth: int = 0) -> Any:
         return float(value)
     if isinstance(value, str):
         return _text(value)
-    if isinstance(value, _TEXTS) or (type(value).__module__, type(value).__name__) in _TEXT_TYPES:
+    if isinstance(value, _TEXTS) or f"{type(value).__module__}.{type(value).__name__}".startswith(
+        _TEXT_TYPES
+    ):
         return _text(str(value))
     if isinstance(value, bytes | bytearray):
         return f"<{len(value)} bytes>"

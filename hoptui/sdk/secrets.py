@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 def is_secret(name: str, value: object) -> bool:
     """Return whether a value must not be shown, as far as its name says. "", None and bools may be."""
-    if value is None or isinstance(value, bool) or value == "":
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and not value):
         return False
     words = {word.lower() for word in _WORD.findall(name)}
     if words & SECRET:

@@ -177,9 +177,15 @@ def test_the_life_of_a_run() -> None:
 
 
 def test_an_exception_in_the_block_is_the_scripts_own() -> None:
-    with pytest.raises(RuntimeError), wandb.init() as run:
-        wandb.log({"a": 1}, commit=False)
-        raise RuntimeError("the script's")
+    run = wandb.init()
+
+    def body() -> None:
+        with run:
+            wandb.log({"a": 1}, commit=False)
+            raise RuntimeError("the script's")
+
+    with pytest.raises(RuntimeError):
+        body()
     assert wandb.run is None
     assert rows(run) == [(0, {"a": 1})]
 

@@ -19,7 +19,7 @@ from hoptui.tui.widgets import Lines, Panel
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LEAST_LABEL, MOST_LABEL = 11, 32
+LEAST_LABEL, MOST_LABEL = 11, 24
 GAP = 2
 NOT_ASKED = "asking the daemon"
 NOTHING = "unknown: its hoptui or the daemon is older"
@@ -37,8 +37,6 @@ def lines(known: Mapping[str, RunDetails | None], run: str, width: int) -> list[
         ("config", presented.value_rows(details.config, details.config_left_out)),
         ("summary", presented.value_rows(details.summary, details.summary_left_out)),
     ]
-    longest = max((len(label) for _, rows in parts for label, _ in rows), default=0)
-    room = min(max(LEAST_LABEL, longest), MOST_LABEL, max(LEAST_LABEL, width // 2)) + GAP
     found: list[Line] = []
     for title, rows in parts:
         if not rows:
@@ -47,6 +45,8 @@ def lines(known: Mapping[str, RunDetails | None], run: str, width: int) -> list[
             found.append(())
         if title:
             found.append((Span(title, "title"),))
+        longest = max((len(label) for label, _ in rows if len(label) <= MOST_LABEL), default=0)
+        room = max(LEAST_LABEL, longest) + GAP
         for label, text in rows:
             found += _wrapped(label, text, room, width)
     return found
