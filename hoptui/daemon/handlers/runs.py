@@ -105,8 +105,11 @@ class RunDesk:
                 if message.stage in FINAL and not self._node.book.barrier.hides(message.id):
                     self._acknowledge(run.id, message.id, message.stage)
             case messages.Declare():
-                if run.declare(message):
+                details = run.details
+                changed = run.declare(message)
+                if changed or run.details is not details:
                     self._node.remember(run)
+                if changed:  # viewers ask for details
                     self._node.touch()
             case messages.Note():
                 self._node.event(

@@ -203,8 +203,8 @@ class TrackedRun:
         self.last_step, self._finished = min(self.last_step, step), min(self._finished, step)
 
     def declare(self, said: Declare | RunHello) -> bool:
-        """Store what the run declares. True if anything changed."""
-        before = self.state, self.claim, self.details
+        """Store what the run declares. True if anything changed, apart from the details."""
+        before = self.state, self.claim
         self.describe(said.details)
         self.state = structs.replace(
             self.state,
@@ -219,7 +219,7 @@ class TrackedRun:
             self.claim = _claim(said)
         else:
             self.claim = replace(self.claim, declared=said.gpus)
-        return (self.state, self.claim, self.details) != before
+        return (self.state, self.claim) != before
 
     def describe(self, details: RunDetails | None) -> None:
         """Store what the run says that it is. None: it says nothing new."""
