@@ -49,7 +49,12 @@ def reader(found: dict[str, Repository]) -> Iterator[RepositoryReader]:
 
 def ask(reader: RepositoryReader, script: str = "") -> None:
     reader.ask("r1", os.getpid(), script)
-    until(lambda: reader.tend() or not reader.busy, what="git")
+
+    def answered() -> bool:
+        reader.tend()
+        return not reader.busy
+
+    until(answered, what="git")
 
 
 def git(where: Path, *words: str) -> str:
