@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from hoptui.domain.knobs import Cost, Effect, KnobValue, Scale
 from hoptui.sdk.bindings import bind
@@ -18,6 +19,34 @@ from hoptui.sdk.run_core import Auto, RunCore, ending, whole
 from hoptui.sdk.shared_state import Ending, Level, PhaseTimer
 
 T = TypeVar("T", bool, int, float, str)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _harmless(
+    without: Callable[[], R],
+) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[Concatenate[Run, P], R]]:
+    """Decorate a method whose arguments may be of any type: what it raises is reported to viewers instead.
+
+    It then returns what `without` does.
+    """
+
+    def decorate(method: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run, P], R]:
+        @functools.wraps(method)
+        def call(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return method(run, *args, **kwargs)
+            except Exception as error:
+                run._core.state.declarations.refuse_call(method.__name__, error)
+                return without()
+
+        return call
+
+    return decorate
+
+
+def _nothing() -> None:
+    return None
 
 
 def connect(
@@ -146,6 +175,12 @@ class Run(ReadOnlyProperties):
         """
         return self._core.state.details.summary
 
+    def __repr__(self) -> str:
+        state = self._core.state
+        rank = f", rank {state.rank} of {state.world}" if state.world > 1 else ""
+        off = "" if state.alive else ", closed or off"
+        return f"<hoptui.Run {state.name!r} {state.id}, iteration {state.step}{rank}{off}>"
+
     # declarations -------------------------------------------------------------------------------------------
 
     def knob(
@@ -232,6 +267,7 @@ class Run(ReadOnlyProperties):
             description=description,
         )
 
+    @_harmless(dict[str, KnobHandle[Any]])
     def knobs(
         self,
         config: object,
@@ -272,6 +308,7 @@ class Run(ReadOnlyProperties):
         """
         return self._core.state.declarations.declare_fields(config, apply or {}, read or {}, without)
 
+    @_harmless(dict[str, KnobHandle[Any]])
     def bind(
         self, obj: object, /, *, apply: Mapping[str, Callable[[Any], object]] | None = None, **bounds: object
     ) -> dict[str, KnobHandle[Any]]:
@@ -306,6 +343,7 @@ class Run(ReadOnlyProperties):
         """
         return bind(self._core.state.declarations, obj, apply or {}, bounds)
 
+    @_harmless(dict[str, KnobHandle[Any]])
     def optimizer(
         self, optimizer: Any, scheduler: Any = None, *, prefix: str = ""
     ) -> dict[str, KnobHandle[Any]]:
@@ -340,6 +378,7 @@ class Run(ReadOnlyProperties):
         """
         return declare_optimizer(self._core.state.declarations, optimizer, scheduler, prefix)
 
+    @_harmless(_nothing)
     def metric(self, name: str, *, unit: str = "", headline: bool = False) -> None:
         """Declare the unit of a metric, and whether it is the headline. `log` needs no declaration.
 
@@ -356,6 +395,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.declarations.declare_metric(name, unit, headline)
 
+    @_harmless(_nothing)
     def gpus(self, uuids: Sequence[str]) -> None:
         """Declare the GPUs of this process. With several ranks, each rank declares its own.
 
@@ -369,6 +409,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.declarations.declare_gpus(uuids)
 
+    @_harmless(_nothing)
     def flops(
         self,
         per_unit: float,
@@ -395,6 +436,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.declarations.declare_flops(per_unit, metric, precision)
 
+    @_harmless(_nothing)
     def on_checkpoint(self, save: Callable[[], object]) -> None:
         """Let users ask for a checkpoint.
 
@@ -410,6 +452,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.declarations.declare_checkpoint_handler(save)
 
+    @_harmless(_nothing)
     def checkpointed(self, path: object = "") -> None:
         """A checkpoint is written that the handler of `on_checkpoint` answered with `hoptui.LATER`.
 
@@ -427,6 +470,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.execution.checkpointed(path)
 
+    @_harmless(_nothing)
     def on_profile(self, start: Callable[..., object]) -> None:
         """Let users ask for a trace of the next iterations.
 
@@ -473,6 +517,7 @@ class Run(ReadOnlyProperties):
             step += 1
         self._core.recorder.finish()
 
+    @_harmless(_nothing)
     def plan(self, total: int | None) -> None:
         """Change the number of planned iterations, which `connect` or `iterations` gave.
 
@@ -528,6 +573,7 @@ class Run(ReadOnlyProperties):
         """
         return PhaseTimer(self._core.state.phases, name)
 
+    @_harmless(_nothing)
     def enter(self, name: str) -> None:
         """Begin a phase that `leave` ends, where a `with` block does not fit, such as in two callbacks.
 
@@ -545,6 +591,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.phases.enter(str(name))
 
+    @_harmless(_nothing)
     def leave(self, name: str | None = None) -> None:
         """End the phase that was entered last. Without one it does nothing. Never raises.
 
@@ -561,6 +608,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.phases.leave(name)
 
+    @_harmless(_nothing)
     def phase_seconds(self, path: str, seconds: float, *, ended: float | None = None) -> None:
         """Add time to a phase of this iteration that was measured in another way, such as with CUDA events.
 
@@ -576,7 +624,7 @@ class Run(ReadOnlyProperties):
             ```
         """
         phases = self._core.state.phases
-        phases.add(path, float(seconds))
+        phases.add(str(path), float(seconds))
         if ended is not None:
             phases.stretch(path, float(ended) - float(seconds), float(ended))
 
@@ -606,6 +654,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.recorder.log(values, metrics, whole(step))
 
+    @_harmless(_nothing)
     def event(self, text: str, *, level: Level = "info") -> None:
         """Put a line of text on the time axis. Only rank 0 does; on other ranks nothing happens.
 
@@ -654,6 +703,7 @@ class Run(ReadOnlyProperties):
 
     # stop and restart ---------------------------------------------------------------------------------------
 
+    @_harmless(_nothing)
     def stop(self, by: str = "") -> None:
         """End the loop at its next boundary. Safe in a signal handler.
 
@@ -714,6 +764,7 @@ class Run(ReadOnlyProperties):
         knobs = self._core.state.declarations.knobs
         return {name: knobs[name].wanted for name in self._core.execution.restarts}
 
+    @_harmless(_nothing)
     def refuse_restart(self, reason: str) -> None:
         """Fail the commands that need a new process. With several ranks, call it on all of them.
 

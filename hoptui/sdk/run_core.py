@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from hoptui.domain.facts import Fact, clean_text, fact
+from hoptui.domain.knobs import KnobError
 from hoptui.protocol.ranges import MOST_COUNT
 from hoptui.sdk import process
 from hoptui.sdk.command_execution import CommandExecution
@@ -47,22 +48,25 @@ class RunCore:
         tags: object = (),
         notes: object = "",
     ) -> None:
-        resume = resume or {}
+        known: Mapping[str, Any] = resume if isinstance(resume, Mapping) else {}
         self._agreement = RankAgreement()
         self.state = state = SharedState(
             str(name)[:100] or "run", whole(total), DetailsBook(config, tags, notes)
         )
         self.recorder = IterationRecorder(state)
-        self.execution = CommandExecution(state, self._agreement, whole(resume.get("commands")) or 0)
+        self.execution = CommandExecution(state, self._agreement, whole(known.get("commands")) or 0)
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
         self._own = RunIdentity(
-            run=str(resume.get("run") or new_run_id()),
-            epoch=(whole(resume.get("epoch")) or 0) + 1,
+            run=str(known.get("run") or new_run_id()),
+            epoch=(whole(known.get("epoch")) or 0) + 1,
             nonce=secrets.token_hex(8),
             on=not process.switched_off(os.environ),
         )
         self._identify(self._own)
+        if resume is not None and not isinstance(resume, Mapping):
+            wrong = KnobError(f"resume takes what state_dict returned, not {resume!r:.40}")
+            state.declarations.refuse_call("connect", wrong)
         self.execution.handover = process.take_handover(os.environ, os.getpid(), state.id)
         process.guard(self)
         state.rank, state.world = process.ranks(os.environ)
@@ -119,10 +123,13 @@ class RunCore:
             "commands": self.execution.applied,
         }
 
-    def close(self, reason: Ending | None, detail: str, *, interrupted: bool = False) -> None:
+    def close(
+        self, reason: Ending | None, detail: str, *, interrupted: bool = False, at_exit: bool = False
+    ) -> None:
         """Send what is left and why the run ends. Without a reason, take it from the interpreter.
 
-        `interrupted`: an exception ends the run, perhaps in the middle of an iteration.
+        `interrupted`: an exception ends the run, perhaps in the middle of an iteration. `at_exit`: the
+        interpreter exits. Nothing in it knows the exit code, so the daemon looks for it.
         """
         if self._closed:
             return
@@ -140,7 +147,7 @@ class RunCore:
             detail = f"by {state.stop_by}" if state.stop_by else ""
         self.execution.void_waiting(fact("run_ended", reason=reason))
         if state.link is not None and state.alive:
-            state.link.close(reason, clean_text(detail, 500))
+            state.link.close(reason, clean_text(detail, 500), at_exit=at_exit and reason == "finished")
         state.alive = False
         self._agreement.leave()
 
@@ -195,7 +202,7 @@ class RunCore:
                 state.inbox.refusal = None
         except Exception as error:  # an error of hoptui must not reach the script
             self._agreement.dissolve()
-            log.warning("hoptui: no command can be carried out: %s: %s", type(error).__name__, error)
+            state.declarations.refuse_call("connect", error)
 
     def abandon(self) -> None:
         """Do nothing from now on, and leave everything as it is: this is a forked child."""
@@ -244,4 +251,4 @@ _open: weakref.WeakSet[RunCore] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     for core in list(_open):
-        core.close(None, "")
+        core.close(None, "", at_exit=True)

@@ -161,9 +161,9 @@ def test_summary_is_what_was_set_or_else_logged_last() -> None:
 
 
 def test_the_life_of_a_run() -> None:
-    assert wandb.run is None
     with wandb.init(project="p", id="abc-1", resume="allow", group="g", tags=["t"], notes="n") as run:
-        assert wandb.run is run is wandb.init(config={"more": 1})
+        assert run is wandb.run
+        assert run is wandb.init(config={"more": 1})
         assert (run.id, run.name, run.project, run.url, run.path) == ("abc-1", "p", "p", "", "p/abc-1")
         assert run.config.more == 1
         state = run_state(run.hoptui)
