@@ -39,7 +39,9 @@ from hoptui.sdk.secrets import MASK, is_secret, masked, masked_arguments
 MOST_ENTRIES = 2000
 """Entries of a configuration that are kept. Further ones are counted."""
 LONGEST_NAME, LONGEST_VALUE, LONGEST_COMMAND = 200, 500, 2000
-MOST_ITEMS, DEEPEST = 64, 6
+MOST_ITEMS = (64, 16, 4, 2)
+"""Items of a list in a value that are kept, by depth. Deeper ones are shown by their types."""
+DEEPEST = 6
 EXACT = 1 << 53
 """Greater whole numbers are kept as texts: readers of JSON would round them."""
 
@@ -272,12 +274,13 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _collected(value: Any, depth: int) -> Any:
-    if depth < DEEPEST and isinstance(value, list | tuple | set | frozenset | range):
-        more = len(value) - MOST_ITEMS
-        shown = [plain(one, depth + 1) for one in itertools.islice(value, MOST_ITEMS)]
+    most = MOST_ITEMS[depth] if depth < len(MOST_ITEMS) else 0
+    if most and isinstance(value, list | tuple | set | frozenset | range):
+        more = len(value) - most
+        shown = [plain(one, depth + 1) for one in itertools.islice(value, most)]
         return [*shown, f"… {more} more"] if more > 0 else shown
-    if depth < DEEPEST and (inner := _nested(value)) is not None:
-        kept = list(inner.items())[:MOST_ITEMS]
+    if most and (inner := _nested(value)) is not None:
+        kept = list(inner.items())[:most]
         return {
             clean_text(k, LONGEST_NAME): MASK if is_secret(k, one) else plain(one, depth + 1)
             for k, one in kept

@@ -21,7 +21,7 @@ _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 _KNOWN = re.compile(
     r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abpr]-|AKIA|ASIA|wandb_v\d_)[A-Za-z0-9_\-]{12,}"
 )
-_LOGIN = re.compile(r"(\w+://)[^/\s:@]*:[^/\s@]+@")
+_LOGIN = re.compile(r"(\b\w+://)[^/\s:@]*:[^/\s@]+@")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -39,7 +39,8 @@ def is_secret(name: str, value: object) -> bool:
 
 def masked(text: str) -> str:
     """Return a text without the secrets that have a known form."""
-    return _LOGIN.sub(rf"\1{MASK}@", _KNOWN.sub(MASK, text))
+    text = _KNOWN.sub(MASK, text)
+    return _LOGIN.sub(rf"\1{MASK}@", text) if "://" in text else text
 
 
 def masked_arguments(arguments: Iterable[str]) -> list[str]:
