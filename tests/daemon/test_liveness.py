@@ -79,7 +79,7 @@ def test_rising_numbers_of_rows_are_iterations(quiet: QuietNode) -> None:
         quiet.runs.receive(b"n1", None, Rows(parts=(pack(f"run/{RUN}", [(quiet.now, step, {"loss": 0.5})]),)))
     quiet.runs.receive(b"n1", None, Pulse(step=0, t=quiet.now, began=False, progress_age_s=99.0))
     vital = quiet.run.vital(quiet.now / SECOND)
-    assert (vital.state, vital.logs_only, vital.numbered, vital.step) == ("live", True, True, 31)
+    assert (vital.state, vital.logs_only, vital.step) == ("live", True, 31)
     assert vital.iteration_s == 0.1
     ring = quiet.node.rings.get(f"run/{RUN}")
     assert ring is not None

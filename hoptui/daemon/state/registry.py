@@ -317,7 +317,6 @@ class TrackedRun:
             last_t=self.last_t,
             phases=self.phases.readings,
             logs_only=self.logs_only,
-            numbered=self._logged.numbered,
             bad_values=pulse.bad_values if pulse else 0,
         )
 
