@@ -509,8 +509,8 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
     `step` is the iteration in progress, from 0, and so the number of those that have finished.
     `throughput` is the run's headline rate over its last iterations (see `throughput.level`), None if
     unknown. `phases` are those during which the GPUs were read often enough. `logs_only`: its loop logs rows
-    and passes no boundaries, so commands are refused. Then `step` is unknown unless there is `iteration_s`: its
-    rows have rising numbers. `bad_values` counts logged values that were no numbers.
+    and passes no boundaries, so commands are refused. Then `step` is unknown unless there is `iteration_s`:
+    its rows have rising numbers. `bad_values` counts logged values that were no numbers.
     """
 
     state: State

@@ -66,6 +66,10 @@ def connect(
     environment, the run has no viewers either. Its knobs keep their values, and all ranks still stop
     together.
 
+    Connecting again under the same name in one process, as a notebook does, closes the former run, and is the
+    next restart of that run. In another thread it is a run of its own, and so it is in a script once the former
+    run was closed.
+
     Args:
         name: The name that viewers show. At most 100 characters are kept.
         total: The number of planned iterations, or None. Viewers show the progress and the time left.
@@ -493,6 +497,9 @@ class Run(ReadOnlyProperties):
     def iterations(self, total: int | None = None, *, start: int = 0) -> Iterator[int]:
         """Iterate over `range(start, total)`, with a boundary before each iteration. A stop ends it early.
 
+        In a notebook, the end of the loop is the end of the run. Elsewhere the run ends with `close`, or with
+        its process.
+
         Args:
             total: The end of the range. None: go on until a stop. It becomes the run's total if `connect` got
                 none.
@@ -512,10 +519,10 @@ class Run(ReadOnlyProperties):
         step = start
         while total is None or step < total:
             if not self.boundary(step):
-                return
+                break
             yield step
             step += 1
-        self._core.recorder.finish()
+        self._core.end_loop()
 
     @_harmless(_nothing)
     def plan(self, total: int | None) -> None:
@@ -638,7 +645,9 @@ class Run(ReadOnlyProperties):
         takes about 5 µs for 40 metrics (`benchmarks/log_cost.py`).
 
         `env_steps`, `tokens` and `samples` count the work of the iteration. Each also gives a rate, such as
-        `samples_per_s`. Only rank 0 logs other metrics than these three.
+        `samples_per_s`. With several ranks, rank 0 logs the work of all of them, and this is the run's. What
+        another rank logs of these three is recorded as its own and is not added. Other metrics of other ranks
+        are dropped.
 
         Args:
             values: Metrics by name, for names that are not Python identifiers.

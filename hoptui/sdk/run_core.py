@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import logging
 import os
 import secrets
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -48,7 +50,8 @@ class RunCore:
         tags: object = (),
         notes: object = "",
     ) -> None:
-        known: Mapping[str, Any] = resume if isinstance(resume, Mapping) else {}
+        former = _close_former(str(name)[:100])
+        known: Mapping[str, Any] = resume if isinstance(resume, Mapping) else former
         self._agreement = RankAgreement()
         self.state = state = SharedState(
             str(name)[:100] or "run", whole(total), DetailsBook(config, tags, notes)
@@ -76,6 +79,8 @@ class RunCore:
         self._joins_later = alone and ranks == "auto"
         if self._own.on and state.rank == 0:
             state.link = _start_link(self)
+        _runs[state.name] = self._record = RunRecord(weakref.ref(self), threading.current_thread())
+        self._record.known = self.state_dict()
 
     @property
     def stop_asked(self) -> bool:
@@ -150,6 +155,18 @@ class RunCore:
             state.link.close(reason, clean_text(detail, 500), at_exit=at_exit and reason == "finished")
         state.alive = False
         self._agreement.leave()
+        self._record.known = self.state_dict()
+
+    def end_loop(self) -> None:
+        """The loop has ended by itself. In a notebook that is the end of the run, because its process stays."""
+        self.recorder.finish()
+        if in_notebook():
+            self.close(None, "")
+
+    @property
+    def open(self) -> bool:
+        """Whether the run has neither ended nor been handed over."""
+        return not self._closed
 
     def hand_over(self, where: str) -> None:
         """Leave the run to the process that replaces this one."""
@@ -208,6 +225,45 @@ class RunCore:
         """Do nothing from now on, and leave everything as it is: this is a forked child."""
         self._agreement.dissolve()
         self.state.disconnect()
+
+
+class RunRecord:
+    """What this process remembers of the last run of a name. `known` is its `state_dict`.
+
+    It does not keep the run alive, which may hold a model through its knobs.
+    """
+
+    def __init__(self, core: weakref.ref[RunCore], thread: threading.Thread) -> None:
+        self.core, self.thread = core, thread
+        self.known: dict[str, Any] = {}
+
+
+_runs: dict[str, RunRecord] = {}
+"""The last run of each name."""
+
+
+def _close_former(name: str) -> Mapping[str, Any]:
+    """Close the run of this name that is still open. Return what its next restart has to know.
+
+    A run that another thread has connected goes on. One that has ended is continued in a notebook alone.
+    """
+    record = _runs.get(name)
+    core = record.core() if record is not None else None
+    if record is None or (core is not None and core.open and _elsewhere(record.thread)):
+        return {}
+    if core is not None and core.open:
+        core.close("stopped", "connected again")
+        return core.state_dict()
+    return record.known if in_notebook() else {}
+
+
+def _elsewhere(thread: threading.Thread) -> bool:
+    return thread is not threading.current_thread() and thread.is_alive()
+
+
+def in_notebook() -> bool:
+    """Return whether this is an interactive session of IPython, whose process outlives its loops."""
+    return bool(getattr(builtins, "__IPYTHON__", False))
 
 
 def ending(error: BaseException | None, without: Ending) -> tuple[Ending, str]:

@@ -165,6 +165,7 @@ DETAILS = RunDetails(
     environment={"RANK": "0"},
     repository=Repository(commit="3f9c2a1b", branch="main", dirty=True),
 )
+REFUSED = Fact("knob.refused", {"knob": "lr", "problem": "it is a text"})
 RUN = messages.RunState(
     run="r1",
     name="ppo",
@@ -191,6 +192,7 @@ RUN = messages.RunState(
     tuner=TUNER,
     targets=(TARGET,),
     tags=("baseline",),
+    refused=(REFUSED,),
 )
 GPU = devices.GpuInfo(
     uuid="GPU-1",
@@ -281,6 +283,7 @@ EXAMPLES: list[messages.Message] = [
         versions={"torch": "2.12.0"},
         began=False,
         details=DETAILS,
+        refused=(REFUSED,),
     ),
     messages.Declare(
         knobs=(ACCUM,),
@@ -291,6 +294,7 @@ EXAMPLES: list[messages.Message] = [
         flops=FLOPS,
         total=9,
         details=DETAILS,
+        refused=(REFUSED,),
     ),
     messages.Rows(parts=(COLUMNS, pack("host", [(6, -1, {"cpu_percent": 3.5})]))),
     messages.Outcome(
@@ -324,7 +328,7 @@ EXAMPLES: list[messages.Message] = [
         off=Fact("state.off", {"error": "OSError"}),
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
-    messages.Bye(reason="exception", detail="ValueError: no", told=True),
+    messages.Bye(reason="exception", detail="ValueError: no", told=True, at_exit=True),
     messages.RunWelcome(protocol=1, pid=99, version="0.1.0", epoch=3, since=17, acks=True),
     messages.Acknowledgement(stages={"c1": "applied"}),
     messages.Hold(seconds=60.0),

@@ -445,8 +445,8 @@ class _Gone(NamedTuple):
 class Lives:
     """Watches the processes of runs with the loop's poller.
 
-    `end` is called with a run whose process is gone, a reason and a detail. `rank_ended` is called with a run,
-    the rank and the pid of another of its processes, and how it ended. The clock is passed in: seconds,
+    `end` is called with a run whose process is gone, a reason and a detail. `rank_ended` is called with a
+    run, the rank and the pid of another of its processes, and how it ended. The clock is passed in: seconds,
     monotonic.
     """
 

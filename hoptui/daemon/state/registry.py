@@ -56,7 +56,7 @@ class Member:
 
 
 class Leaving(NamedTuple):
-    """What a run has said whose interpreter exits: the exit code is still to come, until `until` in seconds."""
+    """What a run has said whose interpreter exits. Its exit code is still to come, until `until` in seconds."""
 
     reason: str
     detail: str
@@ -412,8 +412,8 @@ class Registry:
     ) -> tuple[TrackedRun, Literal["same", "new", "epoch"]]:
         """Connect a run. "same": this process is known; "epoch": a restart of a known run; "new": unknown.
 
-        A run may restart within its process, which `os.execv` replaces. It has announced that, or this daemon
-        has not heard it.
+        A run may restart within its process, which `os.execv` replaces, or which connects again. It has
+        announced that, or this daemon has not heard it.
 
         Raises:
             DuplicateRunError: another process of this run still lives.
@@ -424,7 +424,9 @@ class Registry:
         if known is not None and known.nonce == hello.nonce:
             kind, epoch = "same", known.state.epoch
         elif known is not None:
-            replaced = known.state.pid == hello.pid and (known.restarting or known.identity is None)
+            # A notebook connects again, and its goodbye may be read after this.
+            again = known.restarting or known.identity is None or hello.epoch > known.state.epoch
+            replaced = known.state.pid == hello.pid and again
             if not known.exited and not replaced:
                 raise DuplicateRunError(
                     f"run {hello.run} ({known.state.name}) is already live in pid {known.state.pid}"
