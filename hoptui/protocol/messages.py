@@ -471,8 +471,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
     `gpus` are the UUIDs of its GPUs: declared, or derived from its environment and its processes. `ranks` are
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
-    there is one. `targets` are what users want of its GPUs. `tags` are those of its details. `refused` is what
-    its script declared or called that is not accepted.
+    there is one. `targets` are what users want of its GPUs. `tags` are those of its details. `refused` is
+    what its script declared or called that is not accepted.
     """
 
     run: str
