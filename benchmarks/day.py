@@ -257,6 +257,9 @@ class DayClient:
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: TunerLimits = NO_LIMITS) -> None:
         self._conversation.tune(run_id, op, knob, limits)
 
+    def describe(self, run_id: str) -> None:
+        self._conversation.describe(run_id)
+
     def sample(self, hz: float) -> None:
         self._conversation.hz = hz
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
+from hoptui.domain.details import Repository, RunDetails
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobSpec, KnobState, KnobValue, kind_of
@@ -51,6 +52,29 @@ def run(run_id: str = RUN, name: str = "ppo", **fields: Any) -> RunState:
         units={"env_steps_per_s": "steps/s"},
         can=STEERABLE,
     )
+    return structs.replace(sample, **fields)
+
+
+def details(**fields: Any) -> RunDetails:
+    """What a run is, as its process and the daemon find it."""
+    sample = RunDetails(
+        config={
+            "env": "CartPole-v1", "lr": 3e-4, "optimizer.betas": [0.9, 0.95], "compile": True,
+            "api_key": "***",
+        },
+        summary={"best_return": 487.5, "diverged": float("nan")},
+        tags=("baseline", "a100"),
+        notes="a longer warmup",
+        command="python train.py --seed 1 --api-key '***'",
+        directory="/home/ana/ppo",
+        script="/home/ana/ppo/train.py",
+        python="3.12.1",
+        packages={"hoptui": "0.2.0", "torch": "2.13.0", "CUDA": "13.0", "numpy": "2.4.0"},
+        host="gpu07",
+        user="ana",
+        environment={"RANK": "0", "WORLD_SIZE": "2"},
+        repository=Repository(commit="3f9c2a1b7d", branch="main", dirty=True),
+    )  # fmt: skip
     return structs.replace(sample, **fields)
 
 

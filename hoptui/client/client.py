@@ -159,6 +159,10 @@ class Client:
         self._must_steer()
         self._call(partial(self._conversation.tune, run_id, op, knob, limits))
 
+    def describe(self, run_id: str) -> None:
+        """Ask what a run is. `store.details` gets the answer."""
+        self._call(partial(self._conversation.describe, run_id))
+
     def sample(self, hz: float) -> None:
         """Request a sampling rate of the GPUs (0: the daemon's default; at most 10)."""
         self._must_steer()

@@ -211,7 +211,8 @@ class Conversation:
         self._ids = itertools.count(1)
         self.following = Following(store, self._ids, self.flow.appetite)
         self._asked_at: dict[int, float] = {}  # when each Query was sent
-        self._requests: list[messages.Lease | Tune] = []
+        self._requests: list[messages.Lease | Tune | messages.Describe] = []
+        self._described = ""  # the run of the newest Describe
         self._state = 0
         self._events = 0
         self._commands = 0
@@ -248,6 +249,11 @@ class Conversation:
     def tune(self, run: str, op: TuneOp, knob: str, limits: Limits) -> None:
         """Start or stop the tuner of a run, or freeze or release a knob."""
         self._requests.append(Tune(id=next(self._ids), run=run, op=op, knob=knob, limits=limits))
+
+    def describe(self, run: str) -> None:
+        """Ask what a run is. An older daemon does not know the request: then it is unknown."""
+        self._described = run
+        self._requests.append(messages.Describe(id=next(self._ids), run=run))
 
     def due(self, now: float) -> list[messages.FromViewer]:
         """Return what to send now, in this order."""
@@ -298,6 +304,8 @@ class Conversation:
                 self.flow.carried(size, now - max(before, self._asked_at.pop(message.id, now)), now)
                 self._feed(now)
                 self.following.answered(message.id, message)
+            case messages.Description():
+                self.store.apply_details(message.run, message.details)
             case messages.LeaseState():
                 pass  # the run's pulse reports how long it stays paused
             case Tuned():
@@ -387,6 +395,9 @@ class Conversation:
             return
         if error.code in ("protocol", "descriptors"):
             self.problem = error.text
+            return
+        if error.code == "unsupported" and self._described and not error.id:
+            self.store.apply_details(self._described, None)
             return
         self.refused += 1
         self.complaint = error.text

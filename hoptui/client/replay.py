@@ -102,6 +102,9 @@ class Replay:
     def watch(self, run: str | None) -> None:
         """Do nothing: rows are read on demand."""
 
+    def describe(self, run_id: str) -> None:
+        """Do nothing: `store.details` has what is recorded."""
+
     def sample(self, hz: float) -> None:
         """Do nothing: there is no sampling."""
 

@@ -22,6 +22,7 @@ from hoptui.client.conversation import (
     mismatch,
     pause_renewal,
 )
+from hoptui.domain.details import RunDetails
 from hoptui.domain.targets import SetTargets, Target, TargetsSet
 from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.node import processes as node_processes
@@ -207,6 +208,16 @@ class Session:
         )
         return self._ask(query, query.id, messages.Buckets, self._timeout_s)
 
+    def describe(self, run: str) -> RunDetails | None:
+        """Return what a run is. None if it is unknown, or if the run or the daemon is too old to say."""
+        request = messages.Describe(id=self._next(), run=run)
+        try:
+            return self._ask(request, request.id, messages.Description, self._timeout_s).details
+        except RefusedError as error:
+            if error.code != "unsupported":
+                raise
+            return None
+
     def renew_pause(self, run: str) -> messages.LeaseState:
         """Extend the pause of a run. The answer says whether it was granted."""
         self._must_steer()
@@ -321,7 +332,7 @@ class Session:
         if self._replaced():
             message = _anew(message)
         self._send(message)
-        again = isinstance(message, messages.Fetch | messages.Query)
+        again = isinstance(message, messages.Fetch | messages.Query | messages.Describe)
 
         def repeat() -> bool:
             """Ask a daemon that has replaced the one that was asked. True if there is one."""

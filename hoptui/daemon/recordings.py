@@ -17,6 +17,7 @@ from pathlib import Path
 from hoptui.daemon.recording_writer import RecordingWriter
 from hoptui.daemon.retention_clock import RetentionClock
 from hoptui.domain.columns import Columns, run_of
+from hoptui.domain.details import RunDetails
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.node.processes import process_started
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
@@ -99,6 +100,7 @@ class RecordedRun:
     newest: Columns | None
     energy_j: float
     counters: dict[str, float]
+    details: RunDetails | None = None
 
 
 LONGEST_ID = 64
@@ -388,6 +390,7 @@ def _found(recording: Recording) -> RecordedRun | None:
         newest=newest,
         energy_j=used or 0.0,
         counters={uuid: value for uuid, value in counters.items() if value is not None},
+        details=known.details,
     )
 
 

@@ -28,6 +28,7 @@ from hoptui.daemon.handlers.viewers import ViewerDesk
 from hoptui.daemon.phases import PhaseJoin
 from hoptui.daemon.prometheus import Endpoint, MetricsError, snapshot
 from hoptui.daemon.recordings import limits, refused
+from hoptui.daemon.repositories import RepositoryReader
 from hoptui.daemon.sampler_supervisor import Sampler
 from hoptui.daemon.sockets import Authenticator, Doorway, Lock
 from hoptui.daemon.state.gpu_ownership import Ancestry
@@ -100,7 +101,10 @@ class Server:
         self._tuner_desk = TunerDesk(
             self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
         )
-        self._run_desk = RunDesk(self._node, self._to_run, self._tell, self._tuner_desk.end)
+        self._repositories = RepositoryReader(lambda run, found: self._run_desk.found(run, found))
+        self._run_desk = RunDesk(
+            self._node, self._to_run, self._tell, self._tuner_desk.end, self._repositories.ask
+        )
         self._target_desk = TargetDesk(self._node, self._archive.keep)
         self._viewer_desk = ViewerDesk(
             self._node,
@@ -329,7 +333,7 @@ class Server:
     def _still(self) -> bool:
         """Whether nothing is wrong, no tuner works, and nothing has changed since the last round."""
         node = self._node
-        if node.sampler_problems or self._tuner_desk.at_work:
+        if node.sampler_problems or self._tuner_desk.at_work or self._repositories.busy:
             return False
         return node.version == self._tended and node.hz == self._hz
 
@@ -354,6 +358,7 @@ class Server:
         self._sampler_desk.leave({index: self._gpus.suspects.pause_s(index) for index in self._gpus.left})
         self._sampler_desk.tend()
         self._run_desk.tend()
+        self._node.faults.attempt("asking git", self._repositories.tend)
         self._diagnosing.tend()
         self._target_desk.tend()
         self._phase_join.tend()
@@ -470,6 +475,7 @@ class Server:
     def _close(self) -> None:
         signal.set_wakeup_fd(-1)
         self._tuner_desk.close()
+        self._repositories.close()
         self._host.close()
         self._gpus.close()
         if self._endpoint is not None:

@@ -13,6 +13,7 @@ from operator import mul
 from statistics import fmean, median
 from typing import NamedTuple
 
+from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobValue
@@ -150,6 +151,7 @@ class Report:
     `changes` took effect, in that order. `refused` are the changes that did not, `commands` all other
     commands. `shifts` are changes of throughput without a change of a knob. `events` are all other events of
     the run and its GPUs, without verdicts and the tuner's reports. `targets` are summed up from events.
+    `details` are None in recordings of older versions.
     """
 
     state: RunState
@@ -176,6 +178,7 @@ class Report:
     shifts: tuple[Event, ...]
     events: tuple[Event, ...]
     targets: tuple[TargetTime, ...] = ()
+    details: RunDetails | None = None
 
     def wall(self, t: int) -> float:
         """Return a stamp as seconds since 1970."""
@@ -419,6 +422,7 @@ def read(recording: Recording) -> Report:
         shifts=tuple(e for e in own if e.kind == SHIFT),
         events=tuple(e for e in events if e.kind not in (TUNER, SHIFT, DIAGNOSIS)),
         targets=target_times(own, state.targets, store.span[1]),
+        details=store.details[state.run],
     )
 
 

@@ -85,7 +85,7 @@ def left_s(
         begun: the stamp at which this process of the run began.
         last_t: the stamp of the newest row.
     """
-    if not run.total or vital.logs_only:
+    if not run.total or (vital.logs_only and vital.iteration_s is None):
         return None
     ends = read(_since(begun, last_t, commands))
     pace = (_pace_s(*ends) if ends is not None else None) or vital.iteration_s

@@ -15,6 +15,7 @@ from threading import RLock
 import msgspec
 
 from hoptui.domain.columns import Columns, is_known, run_of
+from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Tuned
@@ -97,6 +98,7 @@ class Store:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self.commands: dict[str, CommandRecord] = {}
         self.tuned: dict[str, Tuned] = {}
+        self.details: dict[str, RunDetails | None] = {}
         self.processes: tuple[GpuProcess, ...] = ()
         self.changes = 0
         self.node_version = 0
@@ -259,6 +261,13 @@ class Store:
             self.tuned = {**self.tuned, tuned.run: tuned}
             self.node_version += 1
             self.changes += 1
+
+    def apply_details(self, run: str, details: RunDetails | None) -> None:
+        """Process the answer to a Describe. `details` is by run, None for one that says nothing."""
+        with self._lock:
+            if run not in self.details or self.details[run] != details:
+                self.details = {run: details}  # a viewer looks at one at a time
+                self.changes += 1
 
     def forget(self, source: str) -> None:
         """Drop the history of a source and keep its last values.

@@ -235,8 +235,9 @@ def starting(vital: Vital | None) -> bool:
 
 
 def iteration(vital: Vital | None) -> int | None:
-    """Return the iteration in progress, None if it is unknown: the loop may pass no boundaries."""
-    return None if vital is None or vital.logs_only else vital.step
+    """Return the iteration in progress, None if it is unknown: the loop may pass no boundaries, and log rows
+    without numbers."""
+    return None if vital is None or (vital.logs_only and vital.iteration_s is None) else vital.step
 
 
 def lost_metrics(vital: Vital | None, left_out: int) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from hoptui.domain.columns import Columns
+from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSampler
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
@@ -88,8 +89,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     (None: not set), and `slurm_gpus`, the indices from Slurm, decide. `flops` is the number of floating-point
     operations per unit of a metric. `versions` are those of the libraries imported so far (`torch`).
 
-    `began`: its first iteration has begun. Older runs do not say, and count as begun. `refused` is what its
-    script declared or called that is not accepted.
+    `began`: its first iteration has begun. Older runs do not say, and count as begun. They have no `details`
+    either. `refused` is what its script declared or called that is not accepted.
 
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
@@ -118,11 +119,15 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     argv: str = ""
     versions: dict[str, str] = {}
     began: bool = True
+    details: RunDetails | None = None
     refused: tuple[Fact, ...] = ()
 
 
 class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
-    """What the run has declared since its hello. Replaces the fields of the same names."""
+    """What the run has declared since its hello. Replaces the fields of the same names.
+
+    `details` are None if they have not changed.
+    """
 
     knobs: tuple[KnobState, ...] = ()
     units: dict[str, str] = {}
@@ -131,6 +136,7 @@ class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
     gpus: tuple[str, ...] = ()
     flops: Flops | None = None
     total: int | None = None
+    details: RunDetails | None = None
     refused: tuple[Fact, ...] = ()
 
 
@@ -355,6 +361,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
     points: int = 512
 
 
+class Describe(msgspec.Struct, frozen=True, kw_only=True, tag="describe"):
+    """A request for the details of a run."""
+
+    id: int
+    run: str
+
+
 class ViewerBye(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.bye"):
     """The viewer disconnects. Without it, the daemon notices by its silence."""
 
@@ -458,8 +471,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
     `gpus` are the UUIDs of its GPUs: declared, or derived from its environment and its processes. `ranks` are
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
-    there is one. `targets` are what users want of its GPUs. `refused` is what its script declared or called
-    that is not accepted.
+    there is one. `targets` are what users want of its GPUs. `tags` are those of its details. `refused` is
+    what its script declared or called that is not accepted.
     """
 
     run: str
@@ -486,6 +499,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     tuner: TunerState | None = None
     targets: tuple[TargetState, ...] = ()
+    tags: tuple[str, ...] = ()
     refused: tuple[Fact, ...] = ()
 
 
@@ -495,8 +509,8 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
     `step` is the iteration in progress, from 0, and so the number of those that have finished.
     `throughput` is the run's headline rate over its last iterations (see `throughput.level`), None if
     unknown. `phases` are those during which the GPUs were read often enough. `logs_only`: its loop logs rows
-    and passes no boundaries, so `step` is unknown and commands are refused. `bad_values` counts logged values
-    that were no numbers.
+    and passes no boundaries, so commands are refused. Then `step` is unknown unless there is `iteration_s`:
+    its rows have rising numbers. `bad_values` counts logged values that were no numbers.
     """
 
     state: State
@@ -589,6 +603,14 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True, tag="buckets"):
     mean: tuple[bytes, ...]
 
 
+class Description(msgspec.Struct, frozen=True, kw_only=True, tag="description"):
+    """The answer to Describe. `details` are None if the run is unknown or says none, as an older one does."""
+
+    id: int
+    run: str
+    details: RunDetails | None = None
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     """A request that cannot be answered: a stable `code` and one sentence."""
 
@@ -622,6 +644,8 @@ def record_of(command: Command, *, t: int = 0, wall: float = 0.0) -> CommandReco
 
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
 ToRun = RunWelcome | Acknowledgement | Command | Hold | Retire | Error
-FromViewer = ViewerHello | Command | Lease | Tune | SetTargets | Fetch | Query | ViewerBye | Shutdown
-ToViewer = ViewerWelcome | Delta | Buckets | Outcome | LeaseState | Tuned | TargetsSet | Error
+FromViewer = (
+    ViewerHello | Command | Lease | Tune | SetTargets | Fetch | Query | Describe | ViewerBye | Shutdown
+)
+ToViewer = ViewerWelcome | Delta | Buckets | Description | Outcome | LeaseState | Tuned | TargetsSet | Error
 Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 import msgspec
 
 from hoptui.recording.database import RecordingError
+from hoptui.recording.library import known_run
 from hoptui.recording.recording import Recording
 
 FIXED = ("t_s", "utc", "source", "step")
@@ -87,14 +88,18 @@ def write_csv(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -
 
 
 def write_jsonl(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -> None:
-    """Write one object per line, merged by time: rows, events and commands.
+    """Write one object per line: what the run is, then rows, events and commands, merged by time.
 
-    `type` distinguishes them. Infinite values are null.
+    `type` distinguishes them. A recording of an older version has no line for what the run is. Infinite
+    values are null.
 
     Raises:
         RecordingError: as `rows`.
     """
     clock = _Clock(recording)
+    if (about := _about(recording, clock)) is not None:
+        file.write(msgspec.json.encode(about).decode())
+        file.write("\n")
     row_records = (
         (row.t, {"type": "row", **clock.named(row.t), **_row_fields(row)}) for row in rows(recording, wanted)
     )
@@ -187,6 +192,19 @@ def _of(recording: Recording, source: str, wanted: ExportRequest) -> Iterator[Ex
 def _row_fields(row: ExportRow) -> Mapping[str, Any]:
     finite = {name: v if math.isfinite(v) else None for name, v in row.values.items()}
     return {"source": row.source, "step": row.step if row.step >= 0 else None, "values": finite}
+
+
+def _about(recording: Recording, clock: _Clock) -> Mapping[str, Any] | None:
+    """Return what the run is, None if it is not recorded."""
+    try:
+        known = known_run(recording)
+    except RecordingError:  # its rows can be read all the same
+        return None
+    if known is None or known.details is None:
+        return None
+    start = clock.named(recording.span()[0])
+    run = {"run": known.state.run, "name": known.state.name, "epoch": known.state.epoch}
+    return {"type": "run", **start, **run, **msgspec.to_builtins(known.details)}
 
 
 def _records(

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hoptui.domain.details import RunDetails
 from hoptui.domain.facts import fact
 from hoptui.protocol.messages import NodeState, RunState
 from hoptui.protocol.ranges import check_ranges
@@ -27,11 +28,15 @@ missing in a recording of a node without a run."""
 
 
 class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The run and how its process is recognised: `nonce`, and its start in clock ticks since boot."""
+    """The run and how its process is recognised: `nonce`, and its start in clock ticks since boot.
+
+    `details` are None in recordings of older versions.
+    """
 
     state: RunState
     nonce: str
     process_started: int
+    details: RunDetails | None = None
 
 
 def known_run(recording: Recording) -> KnownRun | None:

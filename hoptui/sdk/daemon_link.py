@@ -15,17 +15,20 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import structs
 
 from hoptui.domain import pacing
+from hoptui.domain.details import RunDetails
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.phases import PhaseSpan
 from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.protocol import codec, messages
 from hoptui.sdk import message_size, process
+from hoptui.sdk.details import packages
 from hoptui.sdk.metric_values import clean_name
 from hoptui.sdk.send_buffer import SendBuffer
 from hoptui.sdk.shared_state import Ending, SharedState, new_run_id
@@ -36,6 +39,8 @@ ROWS_KEEP_COMING_S = 0.25
 """After a row, the thread polls for the next one for this long instead of waiting to be woken. A loop that is
 slower than two polls wakes the thread for each row: fewer turns compete with it for the interpreter."""
 PULSE_EVERY_S = 1.0
+DETAILS_EVERY_S = 1.0
+"""A run sends its details at most so often: a script may set a result in each iteration."""
 HELLO_AGAIN_S = 0.02
 """The first retry of a hello that found no connection. Each further retry takes twice as long."""
 ERRORS_IN_A_ROW = 5
@@ -72,6 +77,9 @@ class DaemonLink:
         self._greeted = self._welcomed = self._renamed = self._polls_out = False
         self._retired = False
         self._revision = 0
+        self._details_revision = 0
+        self._details: RunDetails | None = None  # as they were sent last
+        self._next_details = 0.0
         self._rows_at = 0.0
         self._next_pulse = self._next_rows = self._next_start = 0.0
         self._starts = 0
@@ -215,6 +223,8 @@ class DaemonLink:
         revision = state.declarations.revision
         if revision != self._revision and self._send(sock, zmq, self._declare()):
             self._revision = revision
+        if now >= self._next_details and self._has_new_details():
+            self._send_details(lambda message: self._send(sock, zmq, message))
         while state.notes and self._send(sock, zmq, state.notes[0]):
             state.notes.popleft()
         self._send_rows(sock, zmq)
@@ -290,6 +300,8 @@ class DaemonLink:
         state = self._state
         self._revision = state.declarations.revision
         declared = self._declare()
+        self._details_revision = state.details.revision
+        self._details = None if state.rank else state.details.message()
         self._greeted = self._send(
             sock,
             zmq,
@@ -318,6 +330,7 @@ class DaemonLink:
                 argv=process.command_line(sys.argv),
                 versions=process.versions(sys.modules),
                 began=state.began,
+                details=self._details,
                 refused=declared.refused,
             ),
         )
@@ -343,6 +356,24 @@ class DaemonLink:
             log.warning("hoptui: %s", TOO_MUCH_DECLARED.format(len(full.knobs), len(found.declare.knobs)))
         self._left_out = found.left_out
         return found.declare
+
+    def _has_new_details(self) -> bool:
+        """Look whether the script has set something, or has imported other packages."""
+        self._next_details = time.monotonic() + DETAILS_EVERY_S
+        state, sent = self._state, self._details
+        if state.rank:
+            return False
+        if state.details.revision != self._details_revision:
+            return True
+        return sent is not None and packages(sys.modules) != sent.packages
+
+    def _send_details(self, send: Callable[[messages.FromRun], bool]) -> None:
+        self._details_revision = self._state.details.revision
+        details = self._state.details.message()
+        if send(structs.replace(self._declare(), details=details)):
+            self._details = details
+        else:
+            self._details_revision -= 1  # again at the next turn
 
     def _welcome(self, message: messages.RunWelcome, sock: Any, zmq: Any) -> None:
         state = self._state
@@ -432,6 +463,8 @@ class DaemonLink:
             until = time.monotonic() + TELL_S
             told = self._tell_all(sock, zmq, until)
             until += LAST_S
+            if self._has_new_details():
+                self._send_details(lambda message: self._send_until(sock, zmq, message, until))
             while self._state.notes and self._send_until(sock, zmq, self._state.notes[0], until):
                 self._state.notes.popleft()
             while (batch := self._buffer.batch()) and self._send_until(

@@ -28,6 +28,7 @@ from hoptui.domain.facts import clean_text
 from hoptui.domain.knobs import KnobValue
 from hoptui.protocol.messages import Outcome
 from hoptui.sdk.knobs import LiveKnob
+from hoptui.sdk.secrets import masked_arguments
 
 OFF = ("off", "0", "no", "false")
 LIBRARIES = ("torch",)
@@ -70,13 +71,13 @@ def command_line(argv: Sequence[str]) -> str:
     """Return the command that started the process. It is shown, and it identifies runs of the same kind.
 
     `python -m trainer` becomes `trainer`, the same as the console script. A long command is cut and ends with
-    `…`.
+    `…`. Secrets are masked.
     """
     if not argv:
         return ""
     file = Path(argv[0])
     name = file.parent.name if file.name == "__main__.py" and file.parent.name else file.name
-    command = clean_text(" ".join([name, *argv[1:]]), LONGEST_COMMAND + 1)
+    command = clean_text(" ".join([name, *masked_arguments(argv[1:])]), LONGEST_COMMAND + 1)
     return command if len(command) <= LONGEST_COMMAND else f"{command[: LONGEST_COMMAND - 1]}…"
 
 

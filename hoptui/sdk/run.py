@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from hoptui.domain.knobs import Cost, Effect, KnobValue, Scale
 from hoptui.sdk.bindings import bind
+from hoptui.sdk.details import DescribedValues
 from hoptui.sdk.knobs import KnobHandle, ReadOnlyProperties
 from hoptui.sdk.optimizer_knobs import declare_optimizer
 from hoptui.sdk.rank_store import RankStore
@@ -54,6 +55,9 @@ def connect(
     total: int | None = None,
     resume: Mapping[str, Any] | None = None,
     ranks: RankStore | Auto | None = "auto",
+    config: object = None,
+    tags: Sequence[str] = (),
+    notes: str = "",
 ) -> Run:
     """Make this process a run that `hoptui` shows on this node.
 
@@ -75,6 +79,10 @@ def connect(
             `"auto"`: over the store of torch.distributed. With torchrun's variables in the environment, its
             group may be made after `connect`. An object: over a store of your own (`hoptui.sdk.RankStore`).
             None: not at all; a run of several processes then refuses every command.
+        config: The first values of `Run.config`: a mapping, data class, namespace, or an object with
+            attributes.
+        tags: Words to find the run by: `hoptui ls --tag WORD`. At most 20, of 64 characters each.
+        notes: What the run is for. At most 2000 characters are kept.
 
     Returns:
         The run of this process.
@@ -87,7 +95,7 @@ def connect(
         run.close()
         ```
     """
-    return Run(name, total=total, resume=resume, ranks=ranks)
+    return Run(name, total=total, resume=resume, ranks=ranks, config=config, tags=tags, notes=notes)
 
 
 class Run(ReadOnlyProperties):
@@ -108,6 +116,9 @@ class Run(ReadOnlyProperties):
         total: See `connect`.
         resume: See `connect`.
         ranks: See `connect`.
+        config: See `connect`.
+        tags: See `connect`.
+        notes: See `connect`.
 
     Example:
         ```python
@@ -130,8 +141,43 @@ class Run(ReadOnlyProperties):
         total: int | None = None,
         resume: Mapping[str, Any] | None = None,
         ranks: RankStore | Auto | None = "auto",
+        config: object = None,
+        tags: Sequence[str] = (),
+        notes: str = "",
     ) -> None:
-        self._core = RunCore(name, total, resume, ranks)
+        self._core = RunCore(name, total, resume, ranks, config, tags, notes)
+
+    # description --------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> DescribedValues:
+        """The configuration of the run, for viewers and for its recording. It can be updated at any time.
+
+        It is a mapping with attribute access. Values may be nested mappings, data classes and namespaces.
+        Viewers see them flat, as `optimizer.lr`. Values whose names or forms are those of secrets are masked.
+        Only rank 0 sends it. Viewers see the first 32 KiB.
+
+        Example:
+            ```python
+            run.config.update({"lr": 3e-4, "model": {"layers": 12}})
+            run.config["seed"] = 1
+            assert run.config.lr == 3e-4
+            ```
+        """
+        return self._core.state.details.config
+
+    @property
+    def summary(self) -> DescribedValues:
+        """The results of the run that the script chooses, such as its best accuracy. Otherwise as `config`.
+
+        Viewers get changes once a second, and the last ones when the run closes. They see the first 16 KiB.
+
+        Example:
+            ```python
+            run.summary["best_accuracy"] = 0.93
+            ```
+        """
+        return self._core.state.details.summary
 
     def __repr__(self) -> str:
         state = self._core.state

@@ -21,6 +21,7 @@ from hoptui.domain.knobs import KnobError
 from hoptui.protocol.ranges import MOST_COUNT
 from hoptui.sdk import process
 from hoptui.sdk.command_execution import CommandExecution
+from hoptui.sdk.details import DetailsBook
 from hoptui.sdk.iteration import IterationBoundary, IterationRecorder
 from hoptui.sdk.rank_store import RankStore, store_of_torch, torch_has_ranks
 from hoptui.sdk.ranks import RankAgreement, RunIdentity
@@ -40,12 +41,21 @@ class RunCore:
     """
 
     def __init__(
-        self, name: object, total: object, resume: Mapping[str, Any] | None, ranks: RankStore | Auto | None
+        self,
+        name: object,
+        total: object,
+        resume: Mapping[str, Any] | None,
+        ranks: RankStore | Auto | None,
+        config: object = None,
+        tags: object = (),
+        notes: object = "",
     ) -> None:
         former = _close_former(str(name)[:100])
         known: Mapping[str, Any] = resume if isinstance(resume, Mapping) else former
         self._agreement = RankAgreement()
-        self.state = state = SharedState(str(name)[:100] or "run", whole(total))
+        self.state = state = SharedState(
+            str(name)[:100] or "run", whole(total), DetailsBook(config, tags, notes)
+        )
         self.recorder = IterationRecorder(state)
         self.execution = CommandExecution(state, self._agreement, whole(known.get("commands")) or 0)
         self.meeting = IterationBoundary(state, self._agreement, self.execution)

@@ -23,6 +23,7 @@ from hoptui.domain.facts import Fact, clean_text, exception_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
 from hoptui.protocol.messages import OFF, Command, Flops, Note
 from hoptui.sdk.command_inbox import CommandInbox
+from hoptui.sdk.details import DetailsBook
 from hoptui.sdk.knobs import (
     Knob,
     KnobHandle,
@@ -254,7 +255,7 @@ class SharedState:
         rows_added: How many rows were ever added.
     """
 
-    def __init__(self, name: str, total: int | None) -> None:
+    def __init__(self, name: str, total: int | None, details: DetailsBook | None = None) -> None:
         self.name = name
         self.id = ""
         self.epoch = 0
@@ -263,6 +264,7 @@ class SharedState:
         self.started = time.monotonic_ns()
         self.rank, self.world = 0, 1
         self.declarations = Declarations()
+        self.details = details or DetailsBook(None, (), "")
         self.inbox = CommandInbox(self.declarations.knobs, self.declarations.verbs)
         self.phases = PhaseTimes()
         self.converter = MetricConverter()

@@ -68,6 +68,8 @@ ACTIONS = (
     Action("view.gpus", "run", "d", "gpus", "GPUs", "Show every reading of the run's GPUs, with its meaning"),
     Action("view.history", "run", "h", "app.history", "history",
            "Show every command given to the run, and its effect"),
+    Action("view.details", "run", "i", "details", "",
+           "Show what the run is: configuration, results, tags, commit and packages"),
     Action("view.freeze", "run", "space", "freeze", "freeze",
            "Freeze the numbers and charts; the run continues"),
     Action("view.overview", "run", "g", "overview", "overview", "Show all GPUs and runs of this node"),

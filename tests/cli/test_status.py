@@ -34,6 +34,7 @@ def test_ls_json_is_exactly_what_scripts_rely_on(hoptui: Hoptui, ppo: FakeDaemon
         "pid": 4121,
         "iteration": 1204,
         "metrics": {"env_steps_per_s": 512_345.0, "loss": 0.183, "iteration_s": 1.82},
+        "tags": [],
     }
     assert list(knobs) == ["grad_accum", "lr", "precision"]
     assert knobs["grad_accum"] == {

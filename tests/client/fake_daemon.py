@@ -14,6 +14,7 @@ import zmq
 from msgspec import structs
 
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.details import RunDetails
 from hoptui.domain.tuning import Tune, Tuned
 from hoptui.model.store import Store
 from hoptui.node.addresses import Addresses
@@ -25,6 +26,8 @@ from hoptui.protocol.messages import (
     Command,
     CommandRecord,
     Delta,
+    Describe,
+    Description,
     Error,
     Event,
     Fetch,
@@ -77,6 +80,7 @@ class FakeDaemon:
             Outcome(id="", stage="scheduled", step=1205),
             Outcome(id="", stage="applied", step=1205, version=1),
         )
+        self.details: dict[str, RunDetails] = {}
         self.protocol = PROTOCOL
         self.pid = 77
         self.answer: Answer = lambda message: None
@@ -175,6 +179,8 @@ class FakeDaemon:
                 return [] if delta is None else [delta]
             case Query():
                 return [self._past(message)]
+            case Describe():
+                return [Description(id=message.id, run=message.run, details=self.details.get(message.run))]
             case Command():
                 return [self._pushed(message, stage) for stage in self.stages]
             case Lease():

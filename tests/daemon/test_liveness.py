@@ -64,3 +64,27 @@ def test_commands_to_a_loop_without_boundaries_are_refused_at_once(quiet: QuietN
         assert (record.stage, record.code, onward) == ("rejected", "no_boundaries", None)
     quiet.runs.receive(b"n1", None, Pulse(step=1))
     assert not quiet.run.logs_only
+
+
+def test_rising_numbers_of_rows_are_iterations(quiet: QuietNode) -> None:
+    """As `wandb.log` gives them, or `run.log(step=…)` outside of boundaries: commands are refused all the
+    same."""
+    logging(quiet)
+    for step in (0, 0, 10, 10, 20, 15):
+        quiet.now += SECOND
+        part = pack(f"run/{RUN}", [(quiet.now, step, {"loss": 0.5})])
+        quiet.runs.receive(b"n1", None, Rows(parts=(part,)))
+    for step in range(21, 31):
+        quiet.now += SECOND // 10
+        quiet.runs.receive(b"n1", None, Rows(parts=(pack(f"run/{RUN}", [(quiet.now, step, {"loss": 0.5})]),)))
+    quiet.runs.receive(b"n1", None, Pulse(step=0, t=quiet.now, began=False, progress_age_s=99.0))
+    vital = quiet.run.vital(quiet.now / SECOND)
+    assert (vital.state, vital.logs_only, vital.step) == ("live", True, 31)
+    assert vital.iteration_s == 0.1
+    ring = quiet.node.rings.get(f"run/{RUN}")
+    assert ring is not None
+    seconds = [s for part in ring.parts() for _, _, row in part.rows() if (s := row.get("iteration_s"))]
+    assert seconds[:3] == [0.2, 0.2, 1.1]
+    command = Command(id="p", run=RUN, epoch=1, verb="pause")
+    record, _ = quiet.node.book.submit(command, quiet.run, "v1", quiet.wall(), quiet.now)
+    assert (record.stage, record.code) == ("rejected", "no_boundaries")

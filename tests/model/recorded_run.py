@@ -7,13 +7,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import CommandRecord, Event, Origin
-from hoptui.recording import Recording
+from hoptui.recording import Recording, stored_json
 from hoptui.recording.ingest import Boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
 from tests import factories
@@ -105,14 +103,19 @@ COMMANDS = (
 
 
 def write(path: Path, **fields: Any) -> Path:
-    """Write the recording; `state`, `events`, `commands`, `node` (None: not remembered) and `rows` may
-    differ."""
+    """Write the recording; `state`, `events`, `commands`, `node` (None: not remembered), `rows` and
+    `details` may differ."""
     state, node = fields.get("state", STATE), fields.get("node", NODE_STATE)
     host = [
         (at(i), -1, {"cpu_percent": float(i % 100), "memory_used_bytes": 2.0**30}) for i in range(LENGTH_S)
     ]
     with Recording.create(path, boot=BOOT) as recording:
-        recording.remember(RUN, msgspec.json.encode(KnownRun(state=state, nonce="n", process_started=1)))
+        recording.remember(
+            RUN,
+            stored_json.encode(
+                KnownRun(state=state, nonce="n", process_started=1, details=fields.get("details"))
+            ),
+        )
         if node is not None:
             recording.remember(NODE, encode_node(node))
         for rows in fields.get("rows", (run_rows(), gpu_rows(), pack("host", host))):

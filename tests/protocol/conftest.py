@@ -11,6 +11,7 @@ import pytest
 
 from hoptui.domain import devices
 from hoptui.domain.columns import pack
+from hoptui.domain.details import Repository, RunDetails
 from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
@@ -147,6 +148,23 @@ TARGET = TargetState(
     since=17,
     told=True,
 )
+DETAILS = RunDetails(
+    config={"optimizer.lr": 3e-4, "sizes": [1, "two", None], "compile": True},
+    summary={"best": math.inf},
+    config_left_out=3,
+    summary_left_out=4,
+    tags=("baseline",),
+    notes="a longer warmup ✓",
+    command="python train.py --fast",
+    directory="/home/ana/ppo",
+    script="/home/ana/ppo/train.py",
+    python="3.12.1",
+    packages={"torch": "2.12.0"},
+    host="node-7",
+    user="ana",
+    environment={"RANK": "0"},
+    repository=Repository(commit="3f9c2a1b", branch="main", dirty=True),
+)
 REFUSED = Fact("knob.refused", {"knob": "lr", "problem": "it is a text"})
 RUN = messages.RunState(
     run="r1",
@@ -173,6 +191,7 @@ RUN = messages.RunState(
     diagnosis=DIAGNOSIS,
     tuner=TUNER,
     targets=(TARGET,),
+    tags=("baseline",),
     refused=(REFUSED,),
 )
 GPU = devices.GpuInfo(
@@ -263,6 +282,7 @@ EXAMPLES: list[messages.Message] = [
         argv="train.py",
         versions={"torch": "2.12.0"},
         began=False,
+        details=DETAILS,
         refused=(REFUSED,),
     ),
     messages.Declare(
@@ -273,6 +293,7 @@ EXAMPLES: list[messages.Message] = [
         gpus=("GPU-1",),
         flops=FLOPS,
         total=9,
+        details=DETAILS,
         refused=(REFUSED,),
     ),
     messages.Rows(parts=(COLUMNS, pack("host", [(6, -1, {"cpu_percent": 3.5})]))),
@@ -348,6 +369,7 @@ EXAMPLES: list[messages.Message] = [
         page=2,
     ),
     messages.Query(id=6, source="host", run="r1", names=("cpu_percent",), t0=3, t1=9, points=64),
+    messages.Describe(id=10, run="r1"),
     messages.ViewerBye(id=7),
     messages.Shutdown(id=7),
     messages.ViewerWelcome(protocol=1, pid=99, version="0.1.0", host="node-7"),
@@ -376,6 +398,7 @@ EXAMPLES: list[messages.Message] = [
         high=DOUBLES,
         mean=DOUBLES,
     ),
+    messages.Description(id=10, run="r1", details=DETAILS),
     LEASE,
     Tuned(id=8, run="r1", granted=True, code="tune.off", fields={"run": "ppo"}, reason="begun", state=TUNER),
     TargetsSet(id=9, run="r1", granted=True, code="target.none", fields={"run": "ppo"}, targets=(TARGET,)),

@@ -22,11 +22,11 @@ from tests.run_state import run_state
 pytestmark = pytest.mark.usefixtures("off")
 
 SIGNATURES = {
-    "connect": "name, *, total=None, resume=None, ranks='auto'",
+    "connect": "name, *, total=None, resume=None, ranks='auto', config=None, tags=(), notes=''",
     "Knob": "min=None, max=None, choices=(), scale='linear', effect='learning', cost='free', keeps='', "
     "unit='', description=''",
     "Knob.check": "name, value",
-    "Run": "name, *, total=None, resume=None, ranks='auto'",
+    "Run": "name, *, total=None, resume=None, ranks='auto', config=None, tags=(), notes=''",
     "Run.bind": "obj, /, *, apply=None, **bounds",
     "Run.boundary": "step=None",
     "Run.checkpointed": "path=''",
@@ -58,7 +58,7 @@ SIGNATURES = {
     "KnobHandle.revert": "value, reason",
 }
 PROPERTIES = {
-    "Run": {"id", "restart_wanted", "step", "stop_asked", "stopping", "trace_folder"},
+    "Run": {"config", "id", "restart_wanted", "step", "stop_asked", "stopping", "summary", "trace_folder"},
     "KnobHandle": {"by", "in_effect", "name", "tuned", "value", "version"},
 }
 OWNERS: dict[str, type] = {"Run": hoptui.Run, "KnobHandle": KnobHandle}
@@ -84,7 +84,7 @@ def test_the_package_lists_its_names() -> None:
     )
     assert done.stdout.strip() == "['Knob', 'LATER', 'Run', 'connect'] True"
     assert public(hoptui) == ["Knob", "LATER", "Run", "connect"], "also after its packages are imported"
-    assert hoptui.sdk.__all__ == ["KnobHandle", "RankStore", "TorchStore"]
+    assert hoptui.sdk.__all__ == ["DescribedValues", "KnobHandle", "RankStore", "TorchStore"]
 
 
 @pytest.mark.parametrize("owner", OWNERS)

@@ -149,6 +149,7 @@ class FakeClient:
         self.tuned: list[tuple[str, TuneOp, str, Limits]] = []
         self.asked_hz: list[float] = []
         self.asked_every_s = 0.0
+        self.described: list[str] = []
         self.started = self.closed = self.read_only = False
 
     def start(self) -> None:
@@ -178,6 +179,9 @@ class FakeClient:
     def sample(self, hz: float) -> None:
         self._must_steer()
         self.asked_hz.append(hz)
+
+    def describe(self, run_id: str) -> None:
+        self.described.append(run_id)
 
     def pace(self, seconds: float) -> None:
         self.asked_every_s = seconds

@@ -11,12 +11,14 @@ from hoptui.cli.support.options import Json
 from hoptui.cli.support.snapshot import START_ONE, NodeSnapshot, look
 from hoptui.cli.support.terminal import OK, Fail, dump, say, table, warn
 from hoptui.presentation import numbers, sentences, vocabulary
+from hoptui.presentation.details import tag_text
 from hoptui.protocol.messages import RunState
 
 if TYPE_CHECKING:  # it imports sqlite3, which a plain `ls` does not need
     from hoptui.recording.library import RecordingEntry
 
 EXITED_SHOWN = 5
+NO_RUNS = f"no runs on this node; {START_ONE}"
 
 
 def ls(
@@ -30,17 +32,22 @@ def ls(
             help="Also list all exited runs and recordings.",
         ),
     ] = False,
+    tag: Annotated[
+        list[str] | None,
+        Parameter(negative=(), show_default=False, help="Only runs with this tag. Several: all of them."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """List the runs on this node, one per line; --all adds recordings and their size."""
+    tags = frozenset(tag or ())
     if everything:
-        return _everything(json=json)
+        return _everything(tags, json=json)
     with look() as seen:
-        runs = _sorted(seen)
+        runs = [run for run in _sorted(seen) if tags.issubset(run.tags)]
         if json:
             dump([summary(seen, run) for run in runs])
         else:
-            _list(seen, runs)
+            _list(seen, runs, tags)
         _warn_of_problems(seen)
     return OK
 
@@ -59,12 +66,12 @@ def _sorted(seen: NodeSnapshot) -> list[RunState]:
     return sorted(seen.node.runs, key=lambda run: (not seen.lives(run), -run.started_wall))
 
 
-def _list(seen: NodeSnapshot, runs: list[RunState]) -> None:
+def _list(seen: NodeSnapshot, runs: list[RunState], tags: frozenset[str]) -> None:
     living = [run for run in runs if seen.lives(run)]
     exited = [run for run in runs if not seen.lives(run)]
     shown = living + exited[:EXITED_SHOWN]
     if not shown:
-        say(f"no runs on this node; {START_ONE}")
+        say(f"no runs with {_named(tags)}; hoptui ls --all lists recordings too" if tags else NO_RUNS)
         return
     table([_line(seen, run) for run in shown], right=(3, 4, 5))
     if len(exited) > EXITED_SHOWN:
@@ -79,13 +86,23 @@ def _line(seen: NodeSnapshot, run: RunState) -> tuple[str, ...]:
     total = f" / {numbers.grouped(run.total)}" if run.total else ""
     latest = seen.store.latest(f"run/{run.run}")
     rate = throughput(run, vital, latest) if seen.lives(run) else numbers.UNKNOWN
-    return (f"{symbol} {word}", numbers.clean(run.name, 40), run.run, iteration + total, rate, age(run))
+    name = numbers.clean(run.name, 40)
+    return (f"{symbol} {word}", name, run.run, iteration + total, rate, age(run), _tags(run))
+
+
+def _tags(run: RunState | None) -> str:
+    """The tags of a run, for the last column."""
+    return tag_text(run.tags) if run is not None else ""
+
+
+def _named(tags: frozenset[str]) -> str:
+    return f"the tag{'s' if len(tags) > 1 else ''} {numbers.clean(', '.join(sorted(tags)), 80)}"
 
 
 # with recordings
 
 
-def _everything(*, json: bool) -> int:
+def _everything(tags: frozenset[str], *, json: bool) -> int:
     """List runs and recordings. Without a daemon, list recordings only and print a warning."""
     from hoptui.cli.support import recordings
 
@@ -97,18 +114,25 @@ def _everything(*, json: bool) -> int:
         with look() as seen:
             for run in _sorted(seen):
                 entry = kept.pop(run.run, None)
+                if not tags.issubset(run.tags):
+                    continue
                 found.append({**summary(seen, run), **_on_disk(run, entry)})
-                lines.append((*_line(seen, run), *_kept(run, entry)))
+                *line, shown = _line(seen, run)
+                lines.append((*line, *_kept(run, entry), shown))
             _warn_of_problems(seen)
     except Fail as error:
         warn(f"hoptui: {error}; only recordings are listed")
     for entry in kept.values():
+        if not tags.issubset(entry.state.tags if entry.state is not None else ()):
+            continue
         found.append(_recorded(entry))
-        lines.append((*_recorded_line(entry), *_kept(entry.state, entry)))
+        lines.append((*_recorded_line(entry), *_kept(entry.state, entry), _tags(entry.state)))
     if json:
         dump(found)
     elif lines:
         table(lines, right=(3, 4, 5, 6))
+    elif tags:
+        say(f"no runs and no recordings with {_named(tags)}")
     else:
         say(f"no runs on this node and no recordings in {where.state}; {START_ONE}")
     return OK
@@ -138,6 +162,7 @@ def _recorded(entry: RecordingEntry) -> dict[str, Any]:
         "iteration": None,
         "knobs": {},
         "metrics": {},
+        "tags": run.tags if run else (),
         **_on_disk(run, entry),
     }
 

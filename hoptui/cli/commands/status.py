@@ -20,15 +20,18 @@ from hoptui.cli.support.snapshot import (
     metrics_json,
 )
 from hoptui.cli.support.terminal import OK, dump, say, table
+from hoptui.domain.details import RunDetails
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.phases import PhaseReadings
 from hoptui.model import runs
+from hoptui.presentation import details as presented
 from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
 from hoptui.presentation.readings import value_text
 from hoptui.protocol.messages import Event, RunState, Vital
 
 LAST = 10  # events and commands in `status`
+MOST_ENTRIES = 12  # of the configuration
 
 
 def status(run: Run, /, *, json: Json = False) -> int:
@@ -54,6 +57,7 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "iteration": vocabulary.iteration(vital),
         "knobs": knobs_of(run),
         "metrics": metrics_json(seen.store.latest(f"run/{run.run}")),
+        "tags": run.tags,
     }
 
 
@@ -89,6 +93,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "because": vital.because if vital else None,
         "bad_values": vital.bad_values if vital else None,
         "metrics_left_out": seen.store.left_out(f"run/{run.run}"),
+        "details": presented.json_of(seen.session.describe(run.run)),
         "refused": [{**msgspec.to_builtins(one), "text": sentences.sentence(one)} for one in run.refused],
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,
@@ -196,7 +201,31 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
         say("not accepted from the script")
         for one in run.refused:
             say(f"  {sentences.sentence(one)}")
+    if (details := seen.session.describe(run.run)) is not None:
+        _print_details(details)
     _print_past(seen, run)
+
+
+def _print_details(details: RunDetails) -> None:
+    """What the run is, shortened: --json has all of it."""
+    short = ("tags", "notes", "command", "commit")
+    rows = [(label, text) for label, text in presented.origin_rows(details) if label in short]
+    if rows:
+        say()
+        say("what it is")
+        table(rows, indent="  ")
+    for title, values, left_out in (
+        ("config", details.config, details.config_left_out),
+        ("summary", details.summary, details.summary_left_out),
+    ):
+        entries = presented.value_rows(values, 0)
+        if entries:
+            say()
+            say(title)
+            table(entries[:MOST_ENTRIES], indent="  ")
+            more = len(entries) + left_out - MOST_ENTRIES
+            if more > 0:
+                say(f"  and {more} more: hoptui status --json")
 
 
 def _print_diagnosis(found: Diagnosis, *, ended: bool) -> None:

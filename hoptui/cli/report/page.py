@@ -27,6 +27,7 @@ from hoptui.cli.report.document import (
 from hoptui.cli.report.targets import targets_sections
 from hoptui.model.command_history import reason
 from hoptui.model.report import ITERATION, UNDIAGNOSED, Report
+from hoptui.presentation import details as presented
 from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
 from hoptui.presentation.readings import value_text
 from hoptui.protocol import VERSION
@@ -54,6 +55,7 @@ def page(report: Report, made: float) -> Document:
         tuner_section(report),
         *targets_sections(report),
         _events(report),
+        *details_sections(report),
         Section("The run", (_head(report),)),
     ]
     return Document(
@@ -110,6 +112,19 @@ def _head(report: Report) -> Facts:
         gone = numbers.day_clock(report.wall(report.complete_from))
         rows.append(("note", f"of the time before {gone} only summaries are kept"))
     return Facts(rows)
+
+
+def details_sections(report: Report) -> list[Section]:
+    """Return what the run is, as far as it is recorded: configuration, results, code and packages."""
+    found = report.details
+    if found is None:
+        return []
+    parts = (
+        ("Configuration", presented.value_rows(found.config, found.config_left_out)),
+        ("Results of the script", presented.value_rows(found.summary, found.summary_left_out)),
+        ("Code and environment", presented.origin_rows(found)),
+    )
+    return [Section(title, (Facts(rows),)) for title, rows in parts if rows]
 
 
 def _gpus(report: Report) -> str:

@@ -23,6 +23,7 @@ from hoptui.daemon.state.command_log import REPEATED_S, restarting
 from hoptui.daemon.state.derived_rows import Account
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Leaving, Member, TrackedRun
+from hoptui.domain.details import Repository
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.pacing import DEFAULT
 from hoptui.node.processes import Peer, process_started
@@ -37,6 +38,8 @@ MOST_ACKS, LONGEST_ID = 4096, 128
 """Bounds of an acknowledgement, which must fit into a message."""
 LONGEST_UNREAD_S = 5.0
 """The end of a run's process is not reported while messages are unread, for so long at most."""
+YOUNG_NS = 60 * 1_000_000_000
+"""The repository of a run that is older is not looked up: it may have another commit by now."""
 LEAVES_S = 10.0
 """How long a run whose interpreter exits may take to end, before it is reported as it said."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -45,7 +48,8 @@ RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class RunDesk:
     """Answers runs. `send` returns False if the run does not accept the message.
 
-    `ending` is called for an exited run while its recording is still open.
+    `ending` is called for an exited run while its recording is still open. `look_up` gets the id, the pid and
+    the script of a run whose repository is to be found.
     """
 
     def __init__(
@@ -54,7 +58,9 @@ class RunDesk:
         send: Callable[[bytes, messages.ToRun], bool],
         tell: Callable[[CommandRecord], None],
         ending: Callable[[TrackedRun], None],
+        look_up: Callable[[str, int, str], None] = lambda *_: None,
     ) -> None:
+        self._look_up = look_up
         self._node = node
         self._send = send
         self._tell = tell
@@ -101,8 +107,11 @@ class RunDesk:
                 if message.stage in FINAL and not self._node.book.barrier.hides(message.id):
                     self._acknowledge(run.id, message.id, message.stage)
             case messages.Declare():
-                if run.declare(message):
+                details = run.details
+                changed = run.declare(message)
+                if changed or run.details is not details:
                     self._node.remember(run)
+                if changed:  # viewers ask for details
                     self._node.touch()
             case messages.Note():
                 self._node.event(
@@ -130,6 +139,13 @@ class RunDesk:
         if not run.met:  # the daemon before may have passed it on
             self._node.book.give(command.id)
         self._forward_waiting(run)
+
+    def found(self, run_id: str, repository: Repository) -> None:
+        """Store the repository of a run's script."""
+        run = self._node.registry.get(run_id)
+        if run is not None:
+            run.found(repository)
+            self._node.remember(run)
 
     def tend(self) -> None:
         """Void what the daemon before kept and did not pass on, once no viewer can be about to repeat it."""
@@ -242,6 +258,7 @@ class RunDesk:
             nonce=found.nonce,
             process_started=found.process_started,
             account=Account(found.energy_j, found.counters),
+            details=found.details,
         )
         if found.newest is not None:
             run.rows(found.newest)
@@ -298,6 +315,9 @@ class RunDesk:
         ring = node.rings.get(source)
         since = max(ring.last_t if ring is not None and kind == "same" else 0, node.archive.flushed(source))
         node.remember(run)
+        young = 0 <= node.clock.t() - hello.started <= YOUNG_NS
+        if run.details is not None and run.details.repository is None and young:
+            self._look_up(run.id, pid, run.details.script)
         self._send(
             identity,
             messages.RunWelcome(

@@ -113,6 +113,10 @@ class ViewerDesk:
                 self._answer(viewer, message, self._shown(now), self._vitals(now))
             case messages.Query():
                 self._node.query(identity, message)
+            case messages.Describe(id=number, run=name):
+                run = self._node.registry.get(name)
+                details = run.details if run is not None else None
+                self.reply(identity, messages.Description(id=number, run=name, details=details))
             case messages.Command():
                 self._command(viewer, message)
             case messages.Lease():

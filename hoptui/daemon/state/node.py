@@ -328,7 +328,9 @@ class Node:
 
     def remember(self, run: TrackedRun) -> None:
         """Store the state of a run in its recording."""
-        known = KnownRun(state=run.state, nonce=run.nonce, process_started=run.process_started)
+        known = KnownRun(
+            state=run.state, nonce=run.nonce, process_started=run.process_started, details=run.details
+        )
         self.archive.run(known, self.state())
 
     # effects of changes -------------------------------------------------------------------------------------

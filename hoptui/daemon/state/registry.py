@@ -17,6 +17,7 @@ from hoptui.daemon.state.logged_rows import ENOUGH, LoggedRows
 from hoptui.daemon.state.newest_values import NewestValues
 from hoptui.diagnosis.phase_readings import PhaseAccount
 from hoptui.domain.columns import Columns
+from hoptui.domain.details import Repository, RunDetails
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobState
@@ -83,8 +84,10 @@ class TrackedRun:
         process_started: int = 0,
         claim: Claim | None = None,
         account: Account | None = None,
+        details: RunDetails | None = None,
     ) -> None:
         self.state = state
+        self.details = details
         self.claim = claim or Claim(declared=state.gpus)
         self.seen: set[str] = set()
         self.said = False
@@ -145,7 +148,8 @@ class TrackedRun:
     @property
     def _began(self) -> bool:
         """Whether it has passed a boundary, as far as it is known."""
-        return self._pulse is None or self._pulse.began or bool(self._iterations)
+        timed = bool(self._iterations) and not self._logged.numbered  # by the run, not by its daemon
+        return self._pulse is None or self._pulse.began or timed
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -194,7 +198,7 @@ class TrackedRun:
             self._iterations.extend(filter(took, columns.column(ITERATION)))
             self._typical = None
             self.account.iterations(columns, self.state)
-        elif not self._began:
+        if not self._began:
             self._logged.add(columns)
         rate = headline(self.state, self.metrics)
         if rate in columns.names:
@@ -202,16 +206,18 @@ class TrackedRun:
             self._throughput = None
 
     def with_rates(self, columns: Columns) -> Columns:
-        """Return rows of the run with the rates of their counts, where it passes no boundaries."""
-        return columns if self._began else self._logged.with_rates(columns)
+        """Return rows of the run with the rates of their counts and the seconds of their iterations, where it
+        passes no boundaries."""
+        return columns if self._began else self._logged.with_iterations(self._logged.with_rates(columns))
 
     def resume(self, step: int) -> None:
         """Take the iteration in progress from its process. Recorded rows may be of an earlier process."""
         self.last_step, self._finished = min(self.last_step, step), min(self._finished, step)
 
     def declare(self, said: Declare | RunHello) -> bool:
-        """Store what the run declares. True if anything changed."""
+        """Store what the run declares. True if anything changed, apart from the details."""
         before = self.state, self.claim
+        self.describe(said.details)
         self.state = structs.replace(
             self.state,
             knobs=said.knobs,
@@ -227,6 +233,19 @@ class TrackedRun:
         else:
             self.claim = replace(self.claim, declared=said.gpus)
         return (self.state, self.claim) != before
+
+    def describe(self, details: RunDetails | None) -> None:
+        """Store what the run says that it is. None: it says nothing new."""
+        if details is None:
+            return
+        known = self.details.repository if self.details is not None else None
+        self.details = structs.replace(details, repository=known)
+        self.state = structs.replace(self.state, tags=details.tags)
+
+    def found(self, repository: Repository) -> None:
+        """Store the repository of its script."""
+        if self.details is not None:
+            self.details = structs.replace(self.details, repository=repository)
 
     def own(self, resolved: Resolved) -> bool:
         """Set its GPUs. True if they changed."""
@@ -422,6 +441,7 @@ class Registry:
             run.resume(hello.step)
         else:
             run = TrackedRun(_state(hello, epoch, wall), nonce=hello.nonce, claim=_claim(hello))
+            run.describe(hello.details)
             if known is not None:
                 run.state = structs.replace(run.state, targets=known.state.targets)
                 run.account = known.account

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from hoptui.domain.columns import is_known
+from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.facts import fact
 from hoptui.domain.freshness import FORGET
@@ -215,11 +216,12 @@ class RecordedStore:
     """
 
     def __init__(self, recording: Recording) -> None:
-        state = _known_run(recording)
+        state, details = _known_run(recording)
         events, commands = recording.events(), recording.commands()
         self.pages = Pages(recording)
         self.span = _span(recording, commands)
         self.run_id = state.run
+        self.details = {state.run: details}
         self.tuned: dict[str, Tuned] = {}
         self.processes: tuple[GpuProcess, ...] = ()  # only their sums are recorded, in `derived/<run id>`
         self.chronicle = Chronicle(state, events, commands, self.span[1])
@@ -407,13 +409,13 @@ class RecordedStore:
         return structs.replace(gpu, problem=None) if alive else gpu
 
 
-def _known_run(recording: Recording) -> RunState:
-    """Return the last known state of the run, `NO_RUN` in a recording of a node alone."""
+def _known_run(recording: Recording) -> tuple[RunState, RunDetails | None]:
+    """Return the last known state of the run and what it is, `NO_RUN` in a recording of a node alone."""
     known = library.known_run(recording)
     if known is None:
-        return NO_RUN
+        return NO_RUN, None
     lost = f"{recording.missing} rows, events or commands are missing" if recording.missing else ""
-    return structs.replace(known.state, recording=lost)
+    return structs.replace(known.state, recording=lost), known.details
 
 
 def _span(recording: Recording, commands: Sequence[CommandRecord]) -> tuple[int, int]:

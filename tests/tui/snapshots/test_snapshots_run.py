@@ -15,6 +15,7 @@ from hoptui.domain.targets import Target, TargetState
 from hoptui.protocol.messages import Event
 from hoptui.settings import Config, Remembered
 from hoptui.tui.run_control import Seen
+from tests import factories
 from tests.tui.conftest import RUN, START, WALL, Scene
 
 Snapshot = Callable[..., None]
@@ -78,6 +79,25 @@ def test_run_with_gpu_readings_by_phase(snapshot: Snapshot) -> None:
     )
     there.update(vital={"phases": phases})
     snapshot(there.app())
+
+
+def test_run_details(snapshot: Snapshot) -> None:
+    """What the run is: where it comes from, its configuration and its results."""
+    there = working()
+    long = {f"data.augmentation.a_rather_long_name_{i}.probability": i / 10 for i in range(4)}
+    details = factories.details()
+    details = msgspec.structs.replace(
+        details, config={**details.config, **long}, notes="A longer warmup, as in the run before. " * 4
+    )
+    there.client.store.apply_details(RUN, details)
+    snapshot(there.app(), "i")
+
+
+def test_run_details_unknown(snapshot: Snapshot) -> None:
+    """An older run says nothing of itself."""
+    there = working()
+    there.client.store.apply_details(RUN, None)
+    snapshot(there.app(), "i")
 
 
 def test_run_connecting(snapshot: Snapshot) -> None:

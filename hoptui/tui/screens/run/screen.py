@@ -217,6 +217,8 @@ class RunScreen(LiveScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "next_panel":
             return self.mode == "compact"
+        if action == "details":
+            return self.run_id is not None
         if action == "gpus":
             return bool(self.hoptui.view(None).gpus())
         if action.startswith("alone"):
@@ -284,6 +286,12 @@ class RunScreen(LiveScreen):
 
     def action_overview(self) -> None:
         self.hoptui.open_overview()
+
+    def action_details(self) -> None:
+        from hoptui.tui.screens.run.details import DetailsBox
+
+        if self.run_id is not None:
+            self.hoptui.push_screen(DetailsBox(self.run_id))
 
     def action_gpus(self) -> None:
         shown = self.view().gpus() or self.hoptui.view(None).gpus()
