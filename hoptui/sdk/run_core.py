@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -33,12 +33,15 @@ class RunCore:
     """One run as its training thread sees it. `Run` is its public face.
 
     `state` is shared with the link thread. `recorder` makes the rows, `meeting` is the boundary of all ranks,
-    and `execution` carries out commands.
+    and `execution` carries out commands. `made` counts the runs of this process, ended ones included.
     """
+
+    made: ClassVar[int] = 0
 
     def __init__(
         self, name: object, total: object, resume: Mapping[str, Any] | None, ranks: RankStore | Auto | None
     ) -> None:
+        RunCore.made += 1
         resume = resume or {}
         self._agreement = RankAgreement()
         self.state = state = SharedState(str(name)[:100] or "run", whole(total))

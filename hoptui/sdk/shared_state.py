@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 from hoptui.domain import traces
-from hoptui.domain.facts import Fact, clean_text, fact
+from hoptui.domain.facts import LONGEST_ERROR, Fact, clean_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
 from hoptui.protocol.messages import OFF, Command, Flops, Note
 from hoptui.sdk.command_inbox import CommandInbox
@@ -36,7 +36,8 @@ class Declarations:
     """The declarations of one run.
 
     `revision` rises with each change, and the link thread then sends all of them again. `on_revert` is called
-    after the training script has reverted a knob: the knob, the value before, the reason.
+    after the training script has reverted a knob: the knob, the value before, the reason. `refused` holds the
+    reasons of the commands that the script refuses.
     """
 
     def __init__(self) -> None:
@@ -48,6 +49,7 @@ class Declarations:
         self.checkpoint_handler: Callable[[], object] | None = None
         self.profile_handler: Callable[..., object] | None = None
         self._profile_options: tuple[str, ...] = ()
+        self.refused: dict[str, str] = {}
         self.revision = 0
         self.on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
 
@@ -119,6 +121,14 @@ class Declarations:
         """Set the function that starts a trace. Its keyword parameters are the options that it offers."""
         self.profile_handler = start
         self._profile_options = tuple(filter(_parameters(start).__contains__, traces.OPTIONS))
+        self.revision += 1
+
+    def refuse_command(self, verb: str, reason: str) -> None:
+        """Refuse a command from now on. An empty reason ends that."""
+        if reason:
+            self.refused[verb] = clean_text(reason, LONGEST_ERROR)
+        else:
+            self.refused.pop(verb, None)
         self.revision += 1
 
     def verbs(self) -> tuple[str, ...]:
@@ -206,7 +216,7 @@ class SharedState:
         self.started = time.monotonic_ns()
         self.rank, self.world = 0, 1
         self.declarations = Declarations()
-        self.inbox = CommandInbox(self.declarations.knobs, self.declarations.verbs)
+        self.inbox = CommandInbox(self.declarations.knobs, self.declarations.verbs, self.declarations.refused)
         self.phases = PhaseTimes()
         self.converter = MetricConverter()
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)

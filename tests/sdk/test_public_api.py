@@ -43,6 +43,7 @@ SIGNATURES = {
     "Run.on_profile": "start",
     "Run.phase": "name",
     "Run.phase_seconds": "path, seconds, *, ended=None",
+    "Run.refuse": "command, reason",
     "Run.refuse_restart": "reason",
     "Run.state_dict": "",
     "Run.stop": "by=''",
@@ -88,7 +89,7 @@ def test_a_class_lists_its_api_alone(owner: str) -> None:
 
 def test_an_object_lists_what_its_class_does(run: hoptui.Run) -> None:
     assert public(run) == public(hoptui.Run)
-    assert len(public(run)) <= 24
+    assert len(public(run)) <= 25
     assert public(run.knob("n", 1)) == public(KnobHandle)
 
 
