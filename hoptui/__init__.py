@@ -1,6 +1,6 @@
-"""hoptui in a training script: `hoptui.connect`, `hoptui.Run` and `hoptui.Knob`.
+"""hoptui in a training script: `hoptui.connect`, `hoptui.Run`, `hoptui.Knob` and `hoptui.LATER`.
 
-These three names are the public API. The other packages are the daemon, the viewers and the protocol between
+These names are the public API. The other packages are the daemon, the viewers and the protocol between
 them. Types for annotations are in `hoptui.sdk`. Nothing here raises into a training loop, waits, or changes
 its results.
 
@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING
 from hoptui.protocol import VERSION
 
 __version__ = VERSION
-__all__ = ["Knob", "Run", "__version__", "connect"]
+__all__ = ["LATER", "Knob", "Run", "__version__", "connect"]
 
 if TYPE_CHECKING:
-    from hoptui.sdk.knobs import Knob
+    from hoptui.sdk.knobs import LATER, Knob
     from hoptui.sdk.run import Run, connect
 
 
 def __getattr__(name: str) -> object:
     # Imported on first use: `hoptui --help` and the daemon need none of it.
-    if name == "Knob":
-        from hoptui.sdk.knobs import Knob
+    if name in ("LATER", "Knob"):
+        from hoptui.sdk import knobs
 
-        return Knob
+        return getattr(knobs, name)
     if name in ("Run", "connect"):
         from hoptui.sdk import run
 

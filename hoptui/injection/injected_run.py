@@ -151,7 +151,7 @@ class InjectedRun:
         """Declare the knobs of the optimizer that makes the iterations now, and of its schedule."""
         self._declared = self._declarable()
         optimizer = self._iteration.now
-        if optimizer is not None and hasattr(run, "optimizer"):
+        if optimizer is not None:
             run.optimizer(WeakOptimizer(optimizer), rates_of(self.schedulers.of(optimizer)))
 
     def _refuse(self, why: str) -> None:

@@ -44,6 +44,8 @@ OFF = "state.off"
 """The code of a run whose link has ended by an error: it trains on without hoptui."""
 NOT_AS_ASKED = "not_as_asked"
 """The code of an applied command whose knob reads back a different value."""
+LATER_CODE = "later"
+"""The code of a scheduled command that the training script has taken, and that takes effect later."""
 FATE_UNKNOWN = "fate_unknown"
 """The code of a command that was given to a run that ended before it said what became of it.
 
@@ -141,7 +143,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     `effective` and `version` are set once applied; `by` and `version` if a `version_conflict` was lost.
     `took_s` is how long the run paused for it, None if it did nothing. `followed` lists other knobs whose
     value changed as a side effect. `scheduled` with the code `restarting` means that the run replaces its
-    process; the next epoch sends the final stage.
+    process; the next epoch sends the final stage. `scheduled` with the code `later` means that the training
+    script has taken the command and says later that it holds.
 
     `code` and `fields` give the reason, without words; "" means that there is none. Older runs send the
     sentence `reason` instead. `command` is set for a daemon that may not know the command.

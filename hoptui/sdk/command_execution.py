@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import structs
@@ -17,10 +18,10 @@ from hoptui.domain.facts import LONGEST_ERROR, Fact, clean_text, exception_text,
 from hoptui.domain.knobs import KnobValue, check_value, coefficient, same
 from hoptui.domain.tuning import Change
 from hoptui.protocol.authors import author
-from hoptui.protocol.messages import NOT_AS_ASKED, Command, Outcome
+from hoptui.protocol.messages import LATER_CODE, NOT_AS_ASKED, Command, Outcome
 from hoptui.sdk import process
 from hoptui.sdk.command_inbox import superseded
-from hoptui.sdk.knobs import LiveKnob, SetterError
+from hoptui.sdk.knobs import LATER, LiveKnob, SetterError
 from hoptui.sdk.metric_values import MICROSECONDS
 from hoptui.sdk.process import Handover, RestartCommand
 from hoptui.sdk.ranks import RankAgreement
@@ -28,28 +29,60 @@ from hoptui.sdk.shared_state import PhaseTimer, SharedState
 
 log = logging.getLogger("hoptui")
 
+FOLLOW_EVERY_S = 1.0
+"""How often knobs with a reader are read back while no command is due."""
+
+
+@dataclass(slots=True)
+class WaitingCommand:
+    """A command that the boundary has taken and that is not carried out yet.
+
+    A new process carries it out, or, if it is `later`, the training script says when. Then `end` is how it
+    ended on this rank, None before. `before` is the knob's value when it was given.
+    """
+
+    command: Command
+    before: KnobValue | None = None
+    later: bool = False
+    end: Outcome | None = None
+
+    @property
+    def by(self) -> str:
+        return author(self.command.origin, sentence=True)
+
+
+CHECKPOINT = "checkpoint/"
+"""The key of a checkpoint that waits. No knob has this name."""
+
 
 class CommandExecution:
     """Carries out commands and reports their outcomes.
 
-    `applied` counts the commands that were applied, over all restarts. `waiting` holds, by knob, the commands
-    that only a new process can carry out. `handover` is what this process was started to carry out, until
-    `finish_restart`.
+    `applied` counts the commands that were applied, over all restarts. `waiting` holds the commands that a
+    new process or the training script carries out, by knob. `handover` is what this process was started to
+    carry out, until `finish_restart`. `held`: the training script has ended one that waits, and the ranks
+    have not exchanged that yet.
     """
 
     def __init__(self, state: SharedState, agreement: RankAgreement, applied: int) -> None:
         self.applied = applied
-        self.waiting: dict[str, RestartCommand] = {}
+        self.waiting: dict[str, WaitingCommand] = {}
+        self.held = False
         self.handover: Handover | None = None
         self._state = state
         self._agreement = agreement
         self._declarations = state.declarations
         self._declarations.on_revert = self._report_revert
+        self._declarations.on_hold = self._hold
+        self.next_follow = 0.0
+        self._unread: set[str] = set()  # knobs whose reader has raised
 
     def run(self, commands: Collection[Command]) -> None:
         """Carry out the commands of one boundary, in order."""
         if not commands:
             return
+        if any(command.verb == "set" for command in commands):
+            self._follow()
         stood = {name: knob.value for name, knob in self._declarations.knobs.items()}
         asked = {command.knob for command in commands}
         for command in commands:
@@ -67,36 +100,138 @@ class CommandExecution:
         if state.rank == 0:
             state.inbox.done.extend(outcomes)
 
+    @property
+    def restarts(self) -> dict[str, WaitingCommand]:
+        """The commands that wait for a new process, by knob."""
+        return {knob: each for knob, each in self.waiting.items() if not each.later}
+
     def refuse_restart(self, reason: str) -> None:
         """Fail the commands that wait for a new process."""
-        for name in tuple(self.waiting):
+        for name in self.restarts:
             knob = self._declarations.knobs[name]
             knob.revert(knob.value, reason)
 
-    def void_restart(self, reason: str) -> None:
-        """Void the commands that wait for a new process: the run ends instead."""
-        why = fact("run_ended", reason=reason)
-        self._state.inbox.done.extend(
-            Outcome(id=each.command, stage="voided", code=why.code, fields=why.fields)
-            for each in self.waiting.values()
-        )
+    def void_waiting(self, why: Fact, *, later: bool = False) -> None:
+        """Void the commands that wait, because nothing will carry them out. `later`: only those that are."""
+        for name, each in tuple(self.waiting.items()):
+            if each.later or not later:
+                del self.waiting[name]
+                self._report(Outcome(id=each.command.id, stage="voided", code=why.code, fields=why.fields))
 
     def hand_over(self, where: str, began_ns: int) -> None:
-        """Leave the waiting commands to the process that replaces this one."""
-        state, waiting = self._state, tuple(self.waiting.values())
+        """Leave the commands that wait for a new process to the one that replaces this one."""
+        state = self._state
+        self.void_waiting(fact("run_restarted", restart=state.epoch), later=True)
+        waiting = tuple(
+            RestartCommand(each.command.id, name, self._declarations.knobs[name].wanted, each.by)
+            for name, each in self.waiting.items()
+        )
         process.leave_handover(os.environ, Handover(os.getpid(), state.id, began_ns, waiting))
-        for each in waiting if state.rank == 0 else ():
+        for one in waiting:
             fields = {"checkpoint": clean_text(where, 300)}
-            state.inbox.done.append(
-                Outcome(id=each.command, stage="scheduled", step=state.step, code="restarting", fields=fields)
+            self._report(
+                Outcome(id=one.command, stage="scheduled", step=state.step, code="restarting", fields=fields)
             )
 
+    def follow(self, now: float) -> None:
+        """Read back what the script may have changed itself. The next time to do so is `next_follow`."""
+        self.next_follow = now + FOLLOW_EVERY_S
+        if self._agreement.alone:
+            self._follow()
+        elif self._state.rank == 0:  # the loops of several ranks must not see a value at different iterations
+            self._follow(LiveKnob.look)
+
+    def checkpointed(self, path: object) -> None:
+        """A checkpoint is written that its handler promised for later."""
+        waiting = self.waiting.pop(CHECKPOINT, None)
+        if waiting is None:
+            return
+        fields = {"path": clean_text(path, LONGEST_ERROR)} if path else {}
+        self.applied += 1
+        self._report(
+            Outcome(
+                id=waiting.command.id,
+                stage="applied",
+                step=self._state.step,
+                t=time.monotonic_ns(),
+                code="written" if fields else "",
+                fields=fields,
+            )
+        )
+        self._state.wake_link()
+
+    def finish_held(self) -> None:
+        """Report the values that hold on all ranks by now. All ranks call it at the same boundary."""
+        self.held = False
+        later = {name: each for name, each in self.waiting.items() if each.later and name != CHECKPOINT}
+        if not later:
+            return
+        mine = {each.command.id: _problem_of(each.end) for each in later.values() if each.end is not None}
+        ended = self._agreement.ended(mine)
+        for name, each in later.items():
+            if each.end is not None and each.command.id in ended:
+                self._end(name, each.end, ended[each.command.id])
+
     # inside -------------------------------------------------------------------------------------------------
+
+    def _report(self, outcome: Outcome) -> None:
+        """Report an outcome. Rank 0 speaks for the run."""
+        if self._state.rank == 0:
+            self._state.inbox.done.append(outcome)
+
+    def _follow(self, read: Callable[[LiveKnob[Any]], bool] = LiveKnob.follow) -> None:
+        for knob in self._declarations.knobs.values():
+            try:
+                if read(knob):
+                    self._declarations.revision += 1
+            except Exception as error:
+                if knob.name not in self._unread:
+                    self._unread.add(knob.name)
+                    log.warning("hoptui: reading %s back raised %s", knob.name, error)
+
+    def _hold(self, knob: LiveKnob[Any], problem: Fact | None) -> None:
+        """A value that was to take effect later holds on this rank, or could not be read back."""
+        self._declarations.revision += 1
+        waiting = self.waiting.get(knob.name)
+        if waiting is None or not waiting.later:
+            return
+        done = Outcome(
+            id=waiting.command.id,
+            stage="applied",
+            step=self._state.step,
+            before=waiting.before,
+            effective=knob.value,
+            t=time.monotonic_ns(),
+        )
+        waiting.end = done if problem is None else _failed(done, problem)
+        if self._agreement.alone:
+            self._end(knob.name, waiting.end, problem)
+        else:
+            self.held = True
+
+    def _end(self, name: str, end: Outcome, problem: Fact | None) -> None:
+        """End a command that a later point of the script has carried out, on all ranks alike."""
+        knob, waiting = self._declarations.knobs[name], self.waiting.pop(name)
+        if problem is None:
+            knob.confirm(waiting.by)
+            knob.command, knob.took_s = waiting.command.id, None
+            self.applied += 1
+            followed = self._refresh_others(name)
+            end = self._as_read(structs.replace(end, version=knob.version, followed=followed), knob)
+        else:
+            end = _failed(structs.replace(end, version=knob.version), problem)
+        self._declarations.revision += 1
+        self._report(end)
+        self._state.wake_link()
 
     def _carry_out(self, command: Command, stood: dict[str, KnobValue], asked: Collection[str]) -> None:
         began = time.monotonic()
         outcome = self._do(command, stood)
         if outcome is None:  # it waits for a new process
+            return
+        if outcome.code == LATER_CODE:
+            self._declarations.revision += 1
+            self._report(outcome)
             return
         took_s = round(time.monotonic() - began, MICROSECONDS)
         if command.verb not in ("pause", "resume", "stop"):
@@ -109,8 +244,7 @@ class CommandExecution:
             else:
                 self._declarations.revision += 1  # so that the daemon gets the value that is in effect
         self.applied += outcome.stage == "applied"
-        if self._state.rank == 0:
-            self._state.inbox.done.append(outcome)
+        self._report(outcome)
 
     def _do(self, command: Command, stood: dict[str, KnobValue]) -> Outcome | None:
         state = self._state
@@ -141,17 +275,24 @@ class CommandExecution:
             knob.set(check_value(knob.spec, command.value), author(command.origin, sentence=True))
         except Exception as error:
             own = error.fact if isinstance(error, SetterError) else _raised(error)
-        problem = self._agreement.problem(own)
+        problem = self._agreement.problem(own, later=knob.later)
         if problem is not None and own is None:
             try:
                 knob.undo()
             except SetterError as error:
                 problem = fact("several", facts=[problem, error.fact])
-        if problem is None and self._awaits_restart(command, knob):
-            return None
+        if problem is None:
+            self._replace(knob.name, command)
+            if knob.later or knob.awaits_restart:
+                self.waiting[knob.name] = WaitingCommand(command, before, knob.later)
+                return _later(done) if knob.later else None
         done = structs.replace(done, before=before, effective=knob.value, version=knob.version)
         if problem is not None:
             return _failed(done, problem)
+        return self._as_read(done, knob)
+
+    def _as_read(self, done: Outcome, knob: LiveKnob[Any]) -> Outcome:
+        """Add that another value is in effect than was asked for."""
         if knob.in_effect:
             return done
         fields = {"reason": knob.reason} if knob.reason else {}
@@ -161,6 +302,7 @@ class CommandExecution:
         """Have the training script write a checkpoint or start a trace."""
         declarations, phases = self._declarations, self._state.phases
         own: Fact | None = None
+        later = False
         try:
             if command.verb == "profile" and declarations.profile_handler and isinstance(command.value, int):
                 declarations.profile_handler(command.value, **command.options)
@@ -168,25 +310,26 @@ class CommandExecution:
             elif declarations.checkpoint_handler:
                 with PhaseTimer(phases, "checkpoint"):
                     path = declarations.checkpoint_handler()
-                if path:
+                later = path is LATER
+                if later:
+                    done = _later(done)
+                elif path:
                     written = {"path": clean_text(path, LONGEST_ERROR)}
                     done = structs.replace(done, code="written", fields=written)
         except Exception as error:
             own = _raised(error)
-        problem = self._agreement.problem(own)
-        return done if problem is None else _failed(done, problem)
+        problem = self._agreement.problem(own, later=later)
+        if problem is not None:
+            return _failed(done, problem)
+        if later:
+            self._replace(CHECKPOINT, command)
+            self.waiting[CHECKPOINT] = WaitingCommand(command, later=True)
+        return done
 
-    def _awaits_restart(self, command: Command, knob: LiveKnob[Any]) -> bool:
-        """Return whether the value takes effect in a new process only. It replaces one that waited before."""
-        older = self.waiting.pop(knob.name, None)
-        if older is not None and self._state.rank == 0:
-            self._state.inbox.done.append(superseded(older.command, command))
-        if not knob.awaits_restart:
-            return False
-        self.waiting[knob.name] = RestartCommand(
-            command.id, knob.name, knob.wanted, author(command.origin, sentence=True)
-        )
-        return True
+    def _replace(self, name: str, command: Command) -> None:
+        """A command takes the place of the one that waited before."""
+        if (older := self.waiting.pop(name, None)) is not None:
+            self._report(superseded(older.command.id, command))
 
     def _refresh_others(self, changed: str) -> tuple[Change, ...]:
         """Read back the other knobs, which may depend on the changed one. Return those that changed too."""
@@ -207,8 +350,13 @@ class CommandExecution:
         """Report a revert: as the outcome of the command that set the knob, or as an event."""
         state = self._state
         followed = self._refresh_others(knob.name)
-        waiting = self.waiting.pop(knob.name, None)
-        if (command := waiting.command if waiting else knob.command) and state.rank == 0:
+        waiting = self.waiting.get(knob.name)
+        if waiting is not None and waiting.later and not self._agreement.alone:
+            waiting.end = _failed(Outcome(id=waiting.command.id, stage="failed", step=state.step), why)
+            self.held = True  # the command ends where all ranks can know it
+            return
+        self.waiting.pop(knob.name, None)
+        if (command := waiting.command.id if waiting else knob.command) and state.rank == 0:
             state.inbox.done.append(
                 Outcome(
                     id=command,
@@ -230,6 +378,15 @@ class CommandExecution:
 
 def _failed(done: Outcome, why: Fact) -> Outcome:
     return structs.replace(done, stage="failed", code=why.code, fields=why.fields)
+
+
+def _later(done: Outcome) -> Outcome:
+    """Return the outcome so far of a command that the training script carries out later."""
+    return Outcome(id=done.id, stage="scheduled", step=done.step, code=LATER_CODE)
+
+
+def _problem_of(end: Outcome) -> Fact | None:
+    return None if end.stage == "applied" else Fact(end.code, end.fields)
 
 
 def _raised(error: Exception) -> Fact:

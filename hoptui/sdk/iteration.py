@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoptui.domain.facts import Fact, fact
-from hoptui.protocol.messages import Command
+from hoptui.protocol.messages import FATE_UNKNOWN, Command
 from hoptui.sdk.command_execution import CommandExecution
 from hoptui.sdk.metric_values import MICROSECONDS
 from hoptui.sdk.rank_store import SharingError
@@ -34,10 +34,14 @@ class IterationRecorder:
         self._state = state
         self._row: dict[str, float] | None = None
         self._last_t = 0
+        self._last: tuple[int, float] = (-1, 0.0)  # the last iteration that finished, and its seconds
         self.began = 0.0
 
-    def log(self, values: Mapping[str, Any] | None, metrics: Mapping[str, Any]) -> None:
-        """Add metrics to the row of this iteration. Outside of a loop, queue them as a row."""
+    def log(self, values: Mapping[str, Any] | None, metrics: Mapping[str, Any], step: int | None) -> None:
+        """Add metrics to the row of this iteration. Outside of a loop, queue them as a row.
+
+        With the `step` of an iteration that has finished, queue a further row of that one.
+        """
         state = self._state
         if not state.alive:
             return
@@ -47,14 +51,24 @@ class IterationRecorder:
             if state.rank:
                 metrics = {name: metrics[name] for name in COUNTS if name in metrics}
             row = self._row
-            if row is not None:
+            if step is not None and (row is None or step < state.step):
+                self._log_late(step, metrics)
+            elif row is not None:
                 row.update(state.converter.convert(self._last_t, state.step, metrics))
             else:
                 t = self._stamp()
-                self._append(t, state.converter.convert(t, state.step, metrics))
+                self._append(t, state.converter.convert(t, state.step, metrics), state.step)
         except Exception as error:  # an error of hoptui must not reach the loop
             self._row = None
             state.give_up(error)
+
+    def _log_late(self, step: int, metrics: Mapping[str, Any]) -> None:
+        t = self._stamp()
+        row = self._state.converter.convert(t, step, metrics)
+        last, seconds = self._last
+        if step == last:
+            _add_rates(row, seconds)
+        self._append(t, row, step)
 
     def begin(self) -> None:
         """Start an iteration. Phases between two iterations belong to neither."""
@@ -80,13 +94,10 @@ class IterationRecorder:
                 row["iteration_s"] = round(seconds, MICROSECONDS)
             for path, spent in state.phases.take().items():
                 row[f"phase/{path}"] = round(spent, MICROSECONDS)
-            if seconds > 0:
-                for name in COUNTS:
-                    if name in row:
-                        rate = row[name] / seconds
-                        row[f"{name}_per_s"] = round(rate, 3) if rate >= 1 else rate
+            _add_rates(row, seconds)
+            self._last = (state.step, seconds)
             if state.alive:
-                self._append(self._stamp(), row)
+                self._append(self._stamp(), row, state.step)
         except Exception as error:  # an error of hoptui must not reach the loop
             state.give_up(error)
 
@@ -99,13 +110,13 @@ class IterationRecorder:
         for _, step, row in self._state.converter.late_rows():
             self._queue(self._stamp(), step, row)
 
-    def _append(self, t: int, row: dict[str, float]) -> None:
+    def _append(self, t: int, row: dict[str, float], step: int) -> None:
         state = self._state
         if state.converter.in_flight:
-            for _, step, late in state.converter.late_rows():
-                self._queue(t, step, late)
+            for _, of, late in state.converter.late_rows():
+                self._queue(t, of, late)
                 t = self._stamp()
-        state.rows.append((t, state.step, row))
+        state.rows.append((t, step, row))
         state.rows_added += 1
         link = state.link
         if link is not None and link.idle:
@@ -120,6 +131,14 @@ class IterationRecorder:
         """Return monotonic nanoseconds that rise with every row."""
         self._last_t = max(time.monotonic_ns(), self._last_t + 1)
         return self._last_t
+
+
+def _add_rates(row: dict[str, float], seconds: float) -> None:
+    if seconds > 0:
+        for name in COUNTS:
+            if name in row:
+                rate = row[name] / seconds
+                row[f"{name}_per_s"] = round(rate, 3) if rate >= 1 else rate
 
 
 log = logging.getLogger("hoptui")
@@ -154,7 +173,9 @@ class IterationBoundary:
 
     def pending(self) -> bool:
         """Whether this process has something for a boundary."""
-        return self._stop_request is not None or (self._state.alive and bool(self._state.inbox.due))
+        if self._stop_request is not None or self._execution.held:
+            return True
+        return self._state.alive and bool(self._state.inbox.due)
 
     def unanswered(self, why: Fact | None) -> None:
         """Fail what waits for a joint boundary that there cannot be, or what has waited too long.
@@ -191,9 +212,10 @@ class IterationBoundary:
     def _exchange_all(self) -> None:
         """Exchange commands, and wait while paused."""
         state, execution = self._state, self._execution
-        waiting = dict(execution.waiting)
+        waiting = execution.restarts
         self._exchange()
-        if execution.waiting and execution.waiting != waiting and not (state.paused or state.stopping):
+        new = execution.restarts
+        if new and new != waiting and not (state.paused or state.stopping):
             self._exchange_again()
         if state.paused:
             self._wait_while_paused()
@@ -204,7 +226,9 @@ class IterationBoundary:
         log.warning("hoptui: no command can be carried out: its ranks can no longer agree: %s", error)
         self._agreement.dissolve()
         state.inbox.refusal = {"world": state.world}
-        state.inbox.fail_due(fact("ranks.apart", error=str(error)))
+        apart = fact("ranks.apart", error=str(error))
+        state.inbox.fail_due(apart)
+        self._execution.void_waiting(fact(FATE_UNKNOWN, why=apart), later=True)
         state.paused, state.paused_until = False, 0.0
         state.wake_link()
         if self._stop_request is not None:
@@ -215,6 +239,7 @@ class IterationBoundary:
         agreement, state = self._agreement, self._state
         stop_by = agreement.stop_request(self._stop_request)
         plan = agreement.plan(BoundaryPlan(self._due() if agreement.rank == 0 else (), over))
+        self._execution.finish_held()
         self._execution.run(plan.commands)
         if plan.over:
             state.paused = False

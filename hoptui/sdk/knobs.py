@@ -19,6 +19,39 @@ log = logging.getLogger("hoptui")
 T = TypeVar("T", bound=KnobValue)
 
 
+class Later:
+    """The type of `hoptui.LATER`: the answer of a setter or a checkpoint handler that finishes later.
+
+    An `apply` that returns it has taken the value, but the value is not in effect yet: it takes effect at the
+    next rollout, the next epoch, the next aligned step. The command stays *scheduled* until the script calls
+    `KnobHandle.holds`. A handler of `Run.on_checkpoint` that returns it has asked a framework for a
+    checkpoint; `Run.checkpointed` ends that command. With several ranks, all return it or none.
+
+    Example:
+        ```python
+        wanted = {}
+
+        def at_the_next_epoch(size):
+            wanted["batch_size"] = size
+            return hoptui.LATER
+
+        batch = run.knob("batch_size", 32, min=1, max=512, apply=at_the_next_epoch)
+        # where an epoch begins:
+        if wanted:
+            wanted.clear()
+            batch.holds()
+        ```
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "hoptui.LATER"
+
+
+LATER = Later()
+
+
 @dataclass(frozen=True)
 class Knob:
     """Declare a field of a config dataclass as a knob: `Annotated[int, Knob(1, 64, effect="speed")]`.
@@ -134,18 +167,21 @@ class LiveKnob(Generic[T]):
     """A declared knob inside the run. Only the boundary and `revert` change its value.
 
     `command` is the id of the command that set it last, "" if that command was reverted. `took_s` is how long
-    the last change paused the run.
+    the last change paused the run. `later`: the script has taken `wanted`, which is not in effect yet.
     """
 
     __slots__ = (
         "_adopt",
         "_apply",
         "_before",
+        "_on_hold",
         "_on_revert",
         "_read",
+        "_seen",
         "by",
         "command",
         "in_effect",
+        "later",
         "reason",
         "spec",
         "took_s",
@@ -167,6 +203,7 @@ class LiveKnob(Generic[T]):
         self.version = 0
         self.by = ""
         self.in_effect = True
+        self.later = False
         self.command = ""
         self.took_s: float | None = None
         self.reason = ""
@@ -174,6 +211,8 @@ class LiveKnob(Generic[T]):
         self._read = read
         self._before: tuple[KnobValue, int, str] = (self.value, 0, "")
         self._adopt = False
+        self._seen: T | None = None  # by `look`, until it is read back for the loop too
+        self._on_hold: Callable[[LiveKnob[Any], Fact | None], object] | None = None
         self._on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
 
     @property
@@ -186,12 +225,12 @@ class LiveKnob(Generic[T]):
         return self.spec.cost == "restart" and not self.in_effect
 
     def state(self) -> KnobState:
-        """Return the knob as it is sent to the daemon. A value that awaits a restart is not in effect yet."""
+        """Return the knob as it is sent to the daemon. A value that is awaited is not in effect yet."""
         return KnobState(
             spec=self.spec,
-            value=self.value,
+            value=self.value if self._seen is None else self._seen,
             version=self.version,
-            in_effect=self.in_effect or self.awaits_restart,
+            in_effect=self.in_effect or self.awaits_restart or self.later,
             by=self.by,
             took_s=self.took_s,
         )
@@ -200,9 +239,27 @@ class LiveKnob(Generic[T]):
         """Call `report(knob, value before, why)` after each `revert`."""
         self._on_revert = report
 
+    def on_hold(self, report: Callable[[LiveKnob[Any], Fact | None], object]) -> None:
+        """Call `report(knob, problem)` after each `holds`. The problem is None if the value was read back."""
+        self._on_hold = report
+
+    def holds(self) -> None:
+        """Read back a value that takes effect now, because the setter returned `LATER`. Never raises."""
+        if not self.later:
+            return
+        problem = None
+        try:
+            self.later = False
+            self._accept(self.wanted if self._read is None else self._read(), self.wanted)
+        except Exception as error:
+            self.in_effect = False
+            problem = fact("raised", error=exception_text(error))
+        if self._on_hold is not None:
+            self._on_hold(self, problem)
+
     def revert(self, value: T, reason: str) -> None:
         """Set a value that the script chose because the last one did not hold. Never raises."""
-        before, waited = self.value, self.awaits_restart
+        before, waited = self.value, self.awaits_restart or self.later
         why = fact("reverted", reason=clean_text(reason, 300))
         try:
             self._put(wire.check_value(self.spec, value))
@@ -245,9 +302,13 @@ class LiveKnob(Generic[T]):
                 undo = fact("undo_failed", knob=self.name, value=before, error=exception_text(second))
                 failed = fact("several", facts=[failed, undo])
             raise SetterError(failed) from error
-        if not self.awaits_restart:
-            self.version += 1
-            self.by = by
+        if not self.awaits_restart and not self.later:
+            self.confirm(by)
+
+    def confirm(self, by: str) -> None:
+        """Count a change that is in effect, with its author."""
+        self.version += 1
+        self.by = by
 
     def confirm_restart(self, wanted: KnobValue, by: str, command: str, took_s: float) -> bool:
         """In a new process: record and return whether the knob has the value that the restart was for."""
@@ -274,21 +335,47 @@ class LiveKnob(Generic[T]):
 
     def refresh(self) -> bool:
         """Read back the value in effect, which may depend on another knob. Return whether it changed."""
-        if self._read is None:
+        if self._read is None or self.later:
             return False
         before = self.value, self.in_effect
         self._accept(self._read(), self.wanted)
         return before[1] != self.in_effect or not wire.same(before[0], self.value)
 
+    def follow(self) -> bool:
+        """Read back a value that the script itself may have changed, such as a schedule's. Return whether it
+        changed.
+
+        The script's own value is the wanted one from then on, unless one that was asked for has not come into
+        effect.
+        """
+        if self._read is None or self.later:
+            return False
+        was, before = self.in_effect, self.value
+        self._accept(self._read(), self.wanted)
+        if was:
+            self.wanted, self.in_effect = self.value, True
+        return was != self.in_effect or not wire.same(before, self.value)
+
+    def look(self) -> bool:
+        """Read back a value for viewers alone: the loop does not see it. Return whether it changed."""
+        if self._read is None or self.later:
+            return False
+        before = self.value if self._seen is None else self._seen
+        self._seen = self._compare(self._read(), self.wanted)[0]
+        return not wire.same(before, self._seen)
+
     def _put(self, wanted: KnobValue) -> None:
         self._adopt, self.reason = False, ""
-        if self._apply is not None:
-            self._apply(wanted)
+        answer = self._apply(wanted) if self._apply is not None else None
+        self.later = answer is LATER and self.spec.cost != "restart"
+        if self.later:
+            self.wanted, self.in_effect = wanted, False
+            return
         self._accept(wanted if self._read is None else self._read(), wanted)
 
     def _accept(self, effective: object, wanted: KnobValue) -> None:
         self.value, self.in_effect = self._compare(effective, wanted)
-        self.wanted = wanted
+        self.wanted, self._seen = wanted, None
         if self._adopt:
             self.wanted, self.in_effect, self._adopt = self.value, True, False
 
@@ -458,6 +545,22 @@ class KnobHandle(ReadOnlyProperties, Generic[T]):
         """
         self._knob.adopt()
 
+    def holds(self) -> None:
+        """The value that `apply` answered with `hoptui.LATER` is in effect now.
+
+        The value is read back, and the command becomes *applied*. With several ranks, call it on all of them
+        at the same point: the outcome is reported once the value holds on all. Without a value that waits, it
+        does nothing. Never raises.
+
+        Example:
+            ```python
+            rollout = run.knob("n_steps", 128, min=8, max=4096, apply=lambda n: hoptui.LATER)
+            for step in run.iterations(2):
+                rollout.holds()  # where a rollout begins
+            ```
+        """
+        self._knob.holds()
+
     def explain(self, reason: str) -> None:
         """Say why the value in effect is another one than was asked for.
 
@@ -501,13 +604,12 @@ def annotated(config: object) -> Iterator[tuple[str, Knob, Kind]]:
                 yield field.name, extra, kinds.get(base) or wire.kind_of(getattr(config, field.name))
 
 
-def field_setter(config: object, name: str, after: Callable[[Any], object] | None) -> Callable[[Any], None]:
+def field_setter(config: object, name: str, after: Callable[[Any], object] | None) -> Callable[[Any], object]:
     """Return a function that sets a field of a config and then calls `after`."""
 
-    def put(value: Any) -> None:
+    def put(value: Any) -> object:
         setattr(config, name, value)
-        if after is not None:
-            after(value)
+        return after(value) if after is not None else None
 
     return put
 

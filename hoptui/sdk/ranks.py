@@ -100,12 +100,37 @@ class RankAgreement:
         raw = self._exchange.share(msgspec.msgpack.encode(own) if self.rank == 0 else None)
         return msgspec.msgpack.decode(raw, type=BoundaryPlan)
 
-    def problem(self, mine: Fact | None) -> Fact | None:
-        """Return the problems with their ranks, the same fact on every rank. None if there are none."""
+    def problem(self, mine: Fact | None, later: bool = False) -> Fact | None:
+        """Return the problems with their ranks, the same fact on every rank. None if there are none.
+
+        `later`: what this rank has done takes effect later. It is a problem if that is not so on all.
+        """
         if self.alone:
             return mine
-        by_rank = self._gather(None if mine is None else msgspec.to_builtins(mine))
-        return None if all(problem is None for problem in by_rank) else _by_rank(by_rank)
+        by_rank = self._gather([None if mine is None else msgspec.to_builtins(mine), later])
+        problems = [problem for problem, _ in by_rank]
+        if any(problem is not None for problem in problems):
+            return _by_rank(problems)
+        at_once = [rank for rank, (_, waits) in enumerate(by_rank) if not waits]
+        if at_once and len(at_once) < len(by_rank):
+            return fact("ranks.not_all_later", rank=at_once[0])
+        return None
+
+    def ended(self, mine: dict[str, Fact | None]) -> dict[str, Fact | None]:
+        """Return the commands that have ended on every rank: id and problem, the same on every rank.
+
+        `mine` are those that have ended on this one.
+        """
+        if self.alone:
+            return mine
+        by_rank = self._gather(
+            {
+                name: None if problem is None else msgspec.to_builtins(problem)
+                for name, problem in mine.items()
+            }
+        )
+        everywhere = [name for name in by_rank[0] if all(name in rank for rank in by_rank)]
+        return {name: _by_rank([rank[name] for rank in by_rank]) for name in everywhere}
 
     def difference(self, knobs: dict[str, KnobValue]) -> Fact | None:
         """Return which knobs differ from rank 0's, None if none does or it has been reported.

@@ -9,9 +9,11 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from hoptui.domain.knobs import Cost, Effect, KnobValue, Scale
+from hoptui.sdk.bindings import bind
 from hoptui.sdk.knobs import KnobHandle, ReadOnlyProperties
+from hoptui.sdk.optimizer_knobs import declare_optimizer
 from hoptui.sdk.rank_store import RankStore
-from hoptui.sdk.run_core import Auto, RunCore, ending
+from hoptui.sdk.run_core import Auto, RunCore, ending, whole
 from hoptui.sdk.shared_state import Ending, Level, PhaseTimer
 
 T = TypeVar("T", bool, int, float, str)
@@ -119,8 +121,8 @@ class Run(ReadOnlyProperties):
     ) -> KnobHandle[T]:
         """Declare a knob: a value that users and the tuner can change while the run goes on.
 
-        The loop reads `handle.value`, which changes at boundaries only. A declaration that contradicts itself
-        logs a warning and returns a handle that nobody can change.
+        The loop reads `handle.value`, which changes at boundaries and in `holds` only. A declaration that
+        contradicts itself logs a warning and returns a handle that nobody can change.
 
         Args:
             name: Letters, digits, `_`, `-` and `.`, at most 64, not starting with a digit.
@@ -143,9 +145,11 @@ class Run(ReadOnlyProperties):
             description: One line that explains the knob.
             apply: Called at a boundary with the new value, to put it into effect. If it raises, the command
                 fails with the error as its reason, and `apply` is called with the old value. To refuse a
-                value, raise a `ValueError` or a `MemoryError`: users see its text alone.
-            read: Called after `apply` and after changes of other knobs. Returns the value in effect. None:
-                the value in effect is the one that was applied last; for the cost `restart` it is `default`.
+                value, raise a `ValueError` or a `MemoryError`: users see its text alone. If the value takes
+                effect later, return `hoptui.LATER`, and call `KnobHandle.holds` then.
+            read: Called before and after changes, and at a boundary at most once a second. Returns the value
+                in effect. None: the value in effect is the one that was applied last; for the cost `restart`
+                it is `default`.
 
         Returns:
             The handle. Its `value` is the value in effect.
@@ -222,6 +226,74 @@ class Run(ReadOnlyProperties):
         """
         return self._core.state.declarations.declare_fields(config, apply or {}, read or {}, without)
 
+    def bind(
+        self, obj: object, /, *, apply: Mapping[str, Callable[[Any], object]] | None = None, **bounds: object
+    ) -> dict[str, KnobHandle[Any]]:
+        """Declare settings of an object as knobs, in the place where the loop reads them.
+
+        A change sets the item of a dict, or the attribute of any other object. The value that is shown is the
+        one that the object has. A setting that the object does not have, or bounds of another form, log a
+        warning, and only that setting is left out.
+
+        Args:
+            obj: A namespace of argparse, a dict, `globals()`, a dataclass instance, or any object.
+            apply: By name: called with the new value after it was set. May raise to refuse it, see `knob`.
+            bounds: By name, what values are allowed. `(min, max)` or `(min, max, scale)`: a number. A list:
+                its entries. `hoptui.Knob(...)`: all that a knob can declare. `True`: every value.
+
+        Returns:
+            The handles, by name.
+
+        Example:
+            ```python
+            from argparse import Namespace
+
+            args = Namespace(batch_size=32, learning_rate=3e-4, fused=True, loader="fast")
+            run.bind(
+                args,
+                batch_size=(1, 512),
+                learning_rate=(1e-6, 1e-1, "log"),
+                fused=True,
+                loader=["fast", "slow"],
+            )
+            ```
+        """
+        return bind(self._core.state.declarations, obj, apply or {}, bounds)
+
+    def optimizer(
+        self, optimizer: Any, scheduler: Any = None, *, prefix: str = ""
+    ) -> dict[str, KnobHandle[Any]]:
+        """Declare the knobs of an optimizer of PyTorch: `lr`, `weight_decay`, `beta1` and `beta2`.
+
+        Only those that the optimizer has are declared. Parameter groups keep their proportions. Numbers that
+        are tensors are changed in place.
+
+        Without a schedule, `lr` is the rate in effect. With one, `lr` is the base of the schedule: what the
+        schedule makes 3e-4 × 0.1 of is 3e-4. A change scales the base and the rate in effect by the same
+        factor, and the schedule goes on from there. So the value that is shown does not move with the
+        schedule, and setting the former value undoes a change at any time. Log the rate in effect as a metric
+        to see both. Under `OneCycleLR`, `lr` is the peak. `ReduceLROnPlateau` has no base: `lr` is the rate
+        in effect.
+
+        Args:
+            optimizer: An optimizer, or a wrapper that has its `param_groups`.
+            scheduler: Its schedule, a wrapper of it, or a list of several. None: without one.
+            prefix: Before each name, for several optimizers, such as `actor_`.
+
+        Returns:
+            The handles, by name without the prefix.
+
+        Example:
+            ```python
+            class Optimizer:  # such as torch.optim.AdamW(model.parameters(), lr=3e-4)
+                param_groups = [{"lr": 3e-4, "weight_decay": 0.1, "betas": (0.9, 0.95)}]
+
+            handles = run.optimizer(Optimizer())
+            assert handles["lr"].value == 3e-4
+            ```
+        """
+        return declare_optimizer(self._core.state.declarations, optimizer, scheduler, prefix)
+
     def metric(self, name: str, *, unit: str = "", headline: bool = False) -> None:
         """Declare the unit of a metric, and whether it is the headline. `log` needs no declaration.
 
@@ -281,8 +353,9 @@ class Run(ReadOnlyProperties):
         """Let users ask for a checkpoint.
 
         Args:
-            save: Called at a boundary, on all ranks. It may return the path that it wrote. If it raises, the
-                command fails with the error as its reason, and training goes on.
+            save: Called at a boundary, on all ranks. It may return the path that it wrote, or `hoptui.LATER`
+                if the checkpoint is written later; see `checkpointed`. If it raises, the command fails with
+                the error as its reason, and training goes on.
 
         Example:
             ```python
@@ -290,6 +363,23 @@ class Run(ReadOnlyProperties):
             ```
         """
         self._core.state.declarations.declare_checkpoint_handler(save)
+
+    def checkpointed(self, path: object = "") -> None:
+        """A checkpoint is written that the handler of `on_checkpoint` answered with `hoptui.LATER`.
+
+        It ends the command that asked for it. Without such a command it does nothing, so call it after each
+        checkpoint. With several ranks, the call on rank 0 counts. Never raises.
+
+        Args:
+            path: Where it was written. Viewers show it.
+
+        Example:
+            ```python
+            run.on_checkpoint(lambda: hoptui.LATER)  # the framework writes one after this step
+            run.checkpointed("checkpoints/step_100.pt")
+            ```
+        """
+        self._core.execution.checkpointed(path)
 
     def on_profile(self, start: Callable[..., object]) -> None:
         """Let users ask for a trace of the next iterations.
@@ -327,7 +417,8 @@ class Run(ReadOnlyProperties):
                 run.log(loss=0.5)
             ```
         """
-        self._core.plan_total(total)
+        if self._core.state.total is None and total is not None:
+            self._core.plan(total)
         step = start
         while total is None or step < total:
             if not self.boundary(step):
@@ -335,6 +426,19 @@ class Run(ReadOnlyProperties):
             yield step
             step += 1
         self._core.recorder.finish()
+
+    def plan(self, total: int | None) -> None:
+        """Change the number of planned iterations, which `connect` or `iterations` gave.
+
+        Args:
+            total: The number of planned iterations, or None if it is not known.
+
+        Example:
+            ```python
+            run.plan(10_000)
+            ```
+        """
+        self._core.plan(total)
 
     def boundary(self, step: int | None = None) -> bool:
         """Pass the boundary between two iterations, for loops that do not use `iterations`.
@@ -378,6 +482,39 @@ class Run(ReadOnlyProperties):
         """
         return PhaseTimer(self._core.state.phases, name)
 
+    def enter(self, name: str) -> None:
+        """Begin a phase that `leave` ends, where a `with` block does not fit, such as in two callbacks.
+
+        Phases nest. One that is still open at a boundary ends there. Never raises.
+
+        Args:
+            name: The name of the phase, without `/`.
+
+        Example:
+            ```python
+            for step in run.iterations(2):
+                run.enter("rollout")
+                run.leave()
+            ```
+        """
+        self._core.state.phases.enter(str(name))
+
+    def leave(self, name: str | None = None) -> None:
+        """End the phase that was entered last. Without one it does nothing. Never raises.
+
+        Args:
+            name: End all phases up to the one that was entered under this name. If there is none, nothing
+                ends.
+
+        Example:
+            ```python
+            run.enter("update")
+            run.enter("minibatch")
+            run.leave("update")  # both
+            ```
+        """
+        self._core.state.phases.leave(name)
+
     def phase_seconds(self, path: str, seconds: float, *, ended: float | None = None) -> None:
         """Add time to a phase of this iteration that was measured in another way, such as with CUDA events.
 
@@ -397,7 +534,9 @@ class Run(ReadOnlyProperties):
         if ended is not None:
             phases.stretch(path, float(ended) - float(seconds), float(ended))
 
-    def log(self, values: Mapping[str, Any] | None = None, /, **metrics: Any) -> None:
+    def log(
+        self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **metrics: Any
+    ) -> None:
         """Log metrics of this iteration. Outside of a loop with boundaries, each call makes a row of its own.
 
         Values are Python numbers, numpy scalars or tensors of one element. A CUDA tensor is copied
@@ -409,6 +548,8 @@ class Run(ReadOnlyProperties):
 
         Args:
             values: Metrics by name, for names that are not Python identifiers.
+            step: An iteration that has finished, if the metrics are of that one. None: of the one in
+                progress.
             metrics: Metrics as keyword arguments.
 
         Example:
@@ -417,7 +558,7 @@ class Run(ReadOnlyProperties):
             run.log({"grad/norm": 1.5}, lr=3e-4)
             ```
         """
-        self._core.recorder.log(values, metrics)
+        self._core.recorder.log(values, metrics, whole(step))
 
     def event(self, text: str, *, level: Level = "info") -> None:
         """Put a line of text on the time axis. Only rank 0 does; on other ranks nothing happens.
@@ -540,7 +681,8 @@ class Run(ReadOnlyProperties):
                     break
             ```
         """
-        return {knob: waiting.value for knob, waiting in self._core.execution.waiting.items()}
+        knobs = self._core.state.declarations.knobs
+        return {name: knobs[name].wanted for name in self._core.execution.restarts}
 
     def refuse_restart(self, reason: str) -> None:
         """Fail the commands that need a new process. With several ranks, call it on all of them.

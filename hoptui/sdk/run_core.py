@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from hoptui.domain.facts import Fact, clean_text
+from hoptui.domain.facts import Fact, clean_text, fact
 from hoptui.protocol.ranges import MOST_COUNT
 from hoptui.sdk import process
 from hoptui.sdk.command_execution import CommandExecution
@@ -71,23 +71,25 @@ class RunCore:
         """Whether a stop was requested, whether or not all ranks have agreed on it."""
         return self.state.stopping or self.meeting.stop_requested
 
-    def plan_total(self, total: int | None) -> None:
-        """Set the number of planned iterations if it is not known yet."""
-        if self.state.total is None and total is not None:
-            self.state.total = whole(total)
-            self.state.declarations.revision += 1
+    def plan(self, total: int | None) -> None:
+        """Set the number of planned iterations."""
+        self.state.total = whole(total)
+        self.state.declarations.revision += 1
 
     def boundary(self, step: int | None) -> bool:
         """Pass a boundary. Return False if the run stops here."""
         state, recorder = self.state, self.recorder
+        state.phases.close_all()
         recorder.finish()
         given = whole(step)
         if given is not None:
             state.step = given
         elif recorder.began:
             state.step += 1
-        state.progress = time.monotonic()
+        state.progress = now = time.monotonic()
         try:
+            if now >= self.execution.next_follow and state.alive:
+                self.execution.follow(now)
             if self._joins_later and torch_has_ranks():
                 self._joins_later = False
                 self._join(store_of_torch())
@@ -124,12 +126,12 @@ class RunCore:
             interrupted = error is not None
             reason, found = ending(error, "stopped" if state.stopping else "finished")
             detail = detail or found
+        state.phases.close_all()
         self.recorder.finish(interrupted=interrupted or reason == "exception")
         self.recorder.flush()
         if state.stopping and not detail:
             detail = f"by {state.stop_by}" if state.stop_by else ""
-        if state.rank == 0:
-            self.execution.void_restart(reason)
+        self.execution.void_waiting(fact("run_ended", reason=reason))
         if state.link is not None and state.alive:
             state.link.close(reason, clean_text(detail, 500))
         state.alive = False

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 from hoptui.domain import traces
-from hoptui.domain.facts import LONGEST_ERROR, Fact, clean_text, fact
+from hoptui.domain.facts import LONGEST_ERROR, Fact, clean_text, exception_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
 from hoptui.protocol.messages import OFF, Command, Flops, Note
 from hoptui.sdk.command_inbox import CommandInbox
@@ -36,8 +36,9 @@ class Declarations:
     """The declarations of one run.
 
     `revision` rises with each change, and the link thread then sends all of them again. `on_revert` is called
-    after the training script has reverted a knob: the knob, the value before, the reason. `refused` holds the
-    reasons of the commands that the script refuses.
+    after the training script has reverted a knob: the knob, the value before, the reason. `on_hold` is called
+    once a value holds that was to take effect later. `refused` holds the reasons of the commands that the
+    script refuses.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class Declarations:
         self.refused: dict[str, str] = {}
         self.revision = 0
         self.on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
+        self.on_hold: Callable[[LiveKnob[Any], Fact | None], object] | None = None
 
     def declare_knob(
         self, name: str, default: V, apply: Apply | None, read: Read | None, **fields: Any
@@ -59,16 +61,32 @@ class Declarations:
         """Declare a knob. `fields` are those of `Knob`; `choices` may be any sequence."""
         try:
             fields["choices"] = tuple(fields["choices"])
-            spec = knob_spec(Knob(**fields), name, default)
-        except (KnobError, TypeError) as error:
-            log.warning("hoptui: %s; this knob will not be live", error)
+            handle = self.declare(Knob(**fields), name, default, apply, read)
+        except Exception as error:
+            self.refuse(name, error)
             return KnobHandle(LiveKnob(KnobSpec(name=str(name), kind="str", default=""), default))
+        return handle
+
+    def declare(
+        self, declaration: Knob, name: str, default: V, apply: Apply | None, read: Read | None
+    ) -> KnobHandle[V]:
+        """Declare a knob.
+
+        Raises:
+            KnobError: the declaration contradicts itself.
+        """
+        spec = knob_spec(declaration, name, default)
         if spec.cost == "restart" and read is None:
 
             def read() -> V:
                 return default  # only a new process has another value
 
         return self._add(LiveKnob(spec, default, apply, read))
+
+    def refuse(self, name: object, error: Exception) -> None:
+        """Report a declaration that is not accepted. The rest of the run is not concerned."""
+        text = str(error) if isinstance(error, KnobError) else f"{clean_name(name)}: {exception_text(error)}"
+        log.warning("hoptui: %s; this knob will not be live", text)
 
     def declare_fields(
         self, config: object, apply: Mapping[str, Apply], read: Mapping[str, Read], without: Collection[str]
@@ -163,9 +181,14 @@ class Declarations:
         except Exception as error:
             log.warning("hoptui: reading %s back raised %s; its declared value is shown", knob.name, error)
         knob.on_revert(self._reverted)
+        knob.on_hold(self._held)
         self.knobs[knob.name] = knob
         self.revision += 1
         return KnobHandle(knob)
+
+    def _held(self, knob: LiveKnob[Any], problem: Fact | None) -> None:
+        if self.on_hold is not None:
+            self.on_hold(knob, problem)
 
     def _reverted(self, knob: LiveKnob[Any], before: KnobValue, why: Fact) -> None:
         self.revision += 1
@@ -295,13 +318,16 @@ PhaseStretch = tuple[str, float, float]
 class PhaseTimes:
     """The phases of the iteration in progress. `current` is the path of the innermost one.
 
-    `spans` are long stretches of phases that the link has not sent yet.
+    `spans` are long stretches of phases that the link has not sent yet. `entered` are the phases that end
+    with `leave`, and those from `floor` on began inside the innermost `with` block.
     """
 
     def __init__(self) -> None:
         self.current = ""
         self.since = time.monotonic()
         self.spans: deque[PhaseStretch] = deque(maxlen=SPANS_KEPT)
+        self.entered: list[PhaseTimer] = []
+        self.floor = 0
         self._seconds: dict[str, float] = {}
 
     def add(self, path: str, seconds: float) -> None:
@@ -313,6 +339,31 @@ class PhaseTimes:
         if start > 0 and start + LEAST_SPAN_S <= end < LATEST_S:
             self.spans.append((path, start, end))
 
+    def enter(self, name: str) -> None:
+        """Begin a phase that ends with `leave`, or at the next boundary."""
+        timer = PhaseTimer(self, name)
+        timer.begin()
+        self.entered.append(timer)
+
+    def leave(self, name: str | None) -> None:
+        """End the innermost phase that was entered, or all up to the one of this name, if there is one."""
+        depth = len(self.entered) - 1
+        if name is not None:
+            while depth >= self.floor and self.entered[depth].name != name:
+                depth -= 1
+        if depth >= self.floor:
+            self.close_from(depth)
+
+    def close_from(self, depth: int) -> None:
+        """End the phases that were entered, from this depth on."""
+        while len(self.entered) > depth:
+            self.entered.pop().end()
+
+    def close_all(self) -> None:
+        """End the phases that were entered since the innermost `with` block began."""
+        if len(self.entered) > self.floor:
+            self.close_from(self.floor)
+
     def take(self) -> dict[str, float]:
         """Return the seconds by phase path since the last call, and start again from zero."""
         taken, self._seconds = self._seconds, {}
@@ -322,21 +373,34 @@ class PhaseTimes:
 class PhaseTimer:
     """The context manager of `run.phase`. It adds the time also if the body raises."""
 
-    __slots__ = ("_name", "_outer", "_phases", "_start")
+    __slots__ = ("_floor", "_outer", "_phases", "_start", "name")
 
     def __init__(self, phases: PhaseTimes, name: str) -> None:
         self._phases = phases
-        self._name = name
+        self.name = name
 
     def __enter__(self) -> None:
         phases = self._phases
-        self._outer = phases.current
-        phases.current = f"{self._outer}/{self._name}" if self._outer else self._name
-        self._start = phases.since = time.monotonic()
+        self._floor, phases.floor = phases.floor, len(phases.entered)
+        self.begin()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        phases = self._phases
+        phases.close_all()
+        phases.floor = self._floor
+        self.end()
+
+    def begin(self) -> None:
+        """Begin the phase."""
+        phases = self._phases
+        self._outer = phases.current
+        phases.current = f"{self._outer}/{self.name}" if self._outer else self.name
+        self._start = phases.since = time.monotonic()
+
+    def end(self) -> None:
+        """End the phase, and add its time."""
         phases = self._phases
         now = time.monotonic()
         phases.add(phases.current, now - self._start)

@@ -10,7 +10,7 @@ from hoptui.cli.support.terminal import MISSING, OK, REJECTED, say, usage, warn
 from hoptui.client.session import Session
 from hoptui.domain.knobs import KnobSpec, KnobValue
 from hoptui.presentation import numbers, sentences, vocabulary
-from hoptui.protocol.messages import FINAL, CommandRecord, RunState, Verb
+from hoptui.protocol.messages import FINAL, LATER_CODE, CommandRecord, RunState, Verb
 
 SOON_S = 1.0  # an outcome that takes longer is announced first
 
@@ -43,12 +43,14 @@ def follow(
     outcomes: list[CommandRecord] = []
     for one in given:
         waiting: CommandRecord | None = None
+        announce = _Announcement(one, quiet)
         try:
             waiting = session.outcome(one.id, timeout_s=min(SOON_S, until - time.monotonic()))
-            if waiting.stage not in FINAL and not quiet and until - time.monotonic() > 0:
-                warn(f"{one}  {_so_far(waiting)} (Ctrl-C only stops waiting)")
+            if waiting.stage not in FINAL and until - time.monotonic() > 0:
+                announce.first(waiting)
             if waiting.stage not in FINAL:
-                waiting = session.outcome(one.id, timeout_s=max(0.0, until - time.monotonic()))
+                left = max(0.0, until - time.monotonic())
+                waiting = session.outcome(one.id, timeout_s=left, on_stage=announce.changed)
         except KeyboardInterrupt:
             warn(f"hoptui: interrupted; {one} stays {_so_far(waiting)}")
             raise
@@ -58,6 +60,24 @@ def follow(
     if stages == {"applied"}:
         return OK, outcomes
     return REJECTED if stages & FINAL - {"applied"} else MISSING, outcomes
+
+
+class _Announcement:
+    """Says what a command waits for: once, and again when the training script has taken it for later."""
+
+    def __init__(self, one: Given, quiet: bool) -> None:
+        self._one, self._quiet = one, quiet
+        self._said = ""
+
+    def first(self, record: CommandRecord) -> None:
+        text = _so_far(record)
+        if not self._quiet and text != self._said:
+            self._said = text
+            warn(f"{self._one}  {text} (Ctrl-C only stops waiting)")
+
+    def changed(self, record: CommandRecord) -> None:
+        if record.code == LATER_CODE and record.stage not in FINAL:
+            self.first(record)
 
 
 def knob_outcome(one: Given, outcome: CommandRecord) -> dict[str, Any]:
@@ -104,6 +124,8 @@ def _so_far(outcome: CommandRecord | None) -> str:
         return "on its way to the run"
     if outcome.code == "restarting":
         return f"waiting for the run, which is {sentences.reason(outcome)}"
+    if outcome.code == LATER_CODE:
+        return f"scheduled: {sentences.reason(outcome)}"
     step = f" for iteration {numbers.grouped(outcome.step)}" if outcome.step is not None else ""
     return f"scheduled{step}"
 

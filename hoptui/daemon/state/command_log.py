@@ -23,6 +23,7 @@ from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.protocol.messages import (
     FATE_UNKNOWN,
     FINAL,
+    LATER_CODE,
     Command,
     CommandRecord,
     Origin,
@@ -142,7 +143,8 @@ class Book:
         if known.stage in FINAL and not undone and not corrected:
             return None
         restarts = outcome.code == "restarting" != known.code
-        if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER.get(known.stage, 0) and not restarts:
+        waits = restarts or outcome.code == LATER_CODE != known.code
+        if outcome.stage in ORDER and ORDER[outcome.stage] <= ORDER.get(known.stage, 0) and not waits:
             return None
         if outcome.stage in FINAL or restarts:
             self._drop(outcome.id)

@@ -96,6 +96,7 @@ SENTENCES: Mapping[str, Entry] = {
     "tracing": lambda fields, _: f"tracing {counted(fields['iterations'], 'iteration')}",
     "written": "written to {path}",
     "restarting": _restarting,
+    "later": "taken: the training script says when it is in effect",
     "restarted": "restarted",
     "not_as_asked": lambda fields, _: (
         fields.get("reason") or "not in effect as asked: this is the value read back"
@@ -108,6 +109,7 @@ SENTENCES: Mapping[str, Entry] = {
     "several": "{facts:facts}",
     "ranks.missing": "rank {rank} takes no part: it has not called hoptui.connect",
     "ranks.apart": "the ranks can no longer agree: {error}",
+    "ranks.not_all_later": "it takes effect later on some ranks and at once on rank {rank}",
     "ranks.left": "rank {rank} has left the loop",
     "no_knob_after_restart": "after the restart there is no knob {knob:quoted}",
     "other_value_after_restart": "after the restart {knob} is {value:value}",

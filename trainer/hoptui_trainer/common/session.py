@@ -318,7 +318,7 @@ class SupervisedSession(TrainingSession):
         self.state.iteration += 1
         self._metrics = metrics
         self.meter.add(work, ideal)
-        self.run.log(measured(metrics, self.device), **row)
+        self.run.log({**measured(metrics, self.device), **row})
         self.meter.begin()  # The first iteration is over, and with it what had to be compiled.
 
     @contextmanager
