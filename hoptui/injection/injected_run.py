@@ -75,7 +75,9 @@ class InjectedRun:
         try:
             if self._thread and threading.get_ident() != self._thread:
                 return
-            if self._iteration.ends_with(optimizer):
+            if self.run is not None and runs_made({}) != self._connected:
+                self.end()
+            elif self._iteration.ends_with(optimizer):
                 if self.run is None:
                     self._begin()
                 else:
@@ -131,9 +133,6 @@ class InjectedRun:
 
     def _boundary(self, run: Run) -> None:
         """Pass a boundary, where a run may pause and knobs change."""
-        if runs_made({}) != self._connected:
-            self.end()
-            return
         self._steps += 1
         samples = self.batches.take()
         if samples:

@@ -168,5 +168,5 @@ def _directory(package: str) -> str | None:
 
 def _hint(program: str) -> str:
     if program.endswith(".py") and os.path.isfile(program):
-        return f": hoptui run -- python {program}"
+        return f"; try hoptui run -- python {program}"
     return ""

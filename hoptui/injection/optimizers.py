@@ -7,8 +7,9 @@ import threading
 import weakref
 from typing import Any
 
-DEEPEST = 4
-"""Steps within steps. More are those of optimizers whose steps have raised."""
+MOST_NESTED = 64
+"""Steps within one step. After more, that step has raised and will never end."""
+SCHEDULES_DEEP = 4
 TAKES_OVER = 8
 """An optimizer makes the iterations once it has taken so many steps without the one that made them before."""
 
@@ -28,6 +29,7 @@ class IterationOptimizer:
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._seen = 0
         self._steps: dict[int, int] = {}  # of others since the last step of this one, by their numbers
+        self._nested = 0
         self._open = threading.local()
 
     @property
@@ -37,19 +39,23 @@ class IterationOptimizer:
 
     def begins(self, optimizer: Any) -> None:
         """An optimizer begins a step. A step that raises never ends."""
-        steps: list[int] = vars(self._open).setdefault("steps", [])
+        steps = self._steps_in_progress()
         key = id(optimizer)
-        if steps and (key in steps or len(steps) >= DEEPEST):
+        if key in steps:
             steps.clear()
         steps.append(key)
 
     def ends_with(self, optimizer: Any) -> bool:
         """An optimizer has taken a step. Return whether it ends an iteration."""
-        steps: list[int] = vars(self._open).setdefault("steps", [])
-        if id(optimizer) in steps:
-            del steps[steps.index(id(optimizer)) :]
+        steps = self._steps_in_progress()
+        if (key := id(optimizer)) in steps:
+            del steps[steps.index(key) :]
         if steps:
+            self._nested += 1
+            if self._nested > MOST_NESTED:
+                steps.clear()
             return False
+        self._nested = 0
         if self.reference is None or self.reference() is optimizer:
             self.reference = self.reference or weakref.ref(optimizer)
             self._steps.clear()
@@ -64,6 +70,11 @@ class IterationOptimizer:
         self.reference = weakref.ref(optimizer)
         self._steps.clear()
         return True
+
+    def _steps_in_progress(self) -> list[int]:
+        """Return the ids of the optimizers that step in this thread, the outer ones first."""
+        steps: list[int] = vars(self._open).setdefault("steps", [])
+        return steps
 
 
 class Schedulers:
@@ -160,7 +171,7 @@ class ScheduleRates:
 SCHEDULE = ("base_lrs", "max_lrs", "_last_lr", "cycle_momentum")
 
 
-def rates_of(scheduler: Any, deep: int = DEEPEST) -> Any:
+def rates_of(scheduler: Any, deep: int = SCHEDULES_DEEP) -> Any:
     """Return the rates of a scheduler and of those in it. None without a scheduler.
 
     The lists are those of the scheduler itself, so that a change of them takes effect.
