@@ -257,6 +257,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def _no_former_runs() -> Iterator[None]:
+    """A run of a test does not continue one of a test before that has the same name."""
+    yield
+    if (core := sys.modules.get("hoptui.sdk.run_core")) is not None:
+        core._runs.clear()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _garbage_is_of_one_file() -> None:
     """What stays from imports and earlier files is looked through no more: with torch's modules that takes a

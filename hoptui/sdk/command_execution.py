@@ -29,7 +29,7 @@ from hoptui.sdk.shared_state import PhaseTimer, SharedState
 
 log = logging.getLogger("hoptui")
 
-FOLLOW_EVERY_S = 1.0
+FOLLOW_EVERY_NS = 1_000_000_000
 """How often knobs with a reader are read back while no command is due."""
 
 
@@ -74,7 +74,7 @@ class CommandExecution:
         self._declarations = state.declarations
         self._declarations.on_revert = self._report_revert
         self._declarations.on_hold = self._hold
-        self.next_follow = 0.0
+        self.next_follow = 0
         self._unread: set[str] = set()  # knobs whose reader has raised
 
     def run(self, commands: Collection[Command]) -> None:
@@ -133,9 +133,12 @@ class CommandExecution:
                 Outcome(id=one.command, stage="scheduled", step=state.step, code="restarting", fields=fields)
             )
 
-    def follow(self, now: float) -> None:
-        """Read back what the script may have changed itself. The next time to do so is `next_follow`."""
-        self.next_follow = now + FOLLOW_EVERY_S
+    def follow(self, now: int) -> None:
+        """Read back what the script may have changed itself. `next_follow` is when to do so again.
+
+        Both times are monotonic nanoseconds.
+        """
+        self.next_follow = now + FOLLOW_EVERY_NS
         if self._agreement.alone:
             self._follow()
         elif self._state.rank == 0:  # the loops of several ranks must not see a value at different iterations

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.knobs import KnobError
 from hoptui.protocol.messages import FATE_UNKNOWN, Command
 from hoptui.sdk.command_execution import CommandExecution
 from hoptui.sdk.metric_values import MICROSECONDS
@@ -27,7 +28,7 @@ COUNTS = ("env_steps", "tokens", "samples")
 class IterationRecorder:
     """Collects the metrics of the iteration in progress and queues its row for the link thread.
 
-    `began` is when the iteration in progress began in monotonic seconds, 0.0 before the first boundary.
+    `began` is when the iteration in progress began in monotonic nanoseconds, 0 before the first boundary.
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -35,7 +36,7 @@ class IterationRecorder:
         self._row: dict[str, float] | None = None
         self._last_t = 0
         self._last: tuple[int, float] = (-1, 0.0)  # the last iteration that finished, and its seconds
-        self.began = 0.0
+        self.began = 0
 
     def log(self, values: Mapping[str, Any] | None, metrics: Mapping[str, Any], step: int | None) -> None:
         """Add metrics to the row of this iteration. Outside of a loop, queue them as a row.
@@ -46,8 +47,16 @@ class IterationRecorder:
         if not state.alive:
             return
         try:
-            if values:
-                metrics = {**values, **metrics} if metrics else values
+            if values is not None:
+                if values.__class__ is not dict and not isinstance(values, Mapping):
+                    state.converter.bad += 1
+                    state.declarations.refuse_call(
+                        "log", KnobError(f"it takes a mapping, not {values!r:.40}")
+                    )
+                elif metrics:
+                    metrics = {**values, **metrics}
+                else:
+                    metrics = values
             if state.rank:
                 metrics = {name: metrics[name] for name in COUNTS if name in metrics}
             row = self._row
@@ -58,9 +67,9 @@ class IterationRecorder:
             else:
                 t = self._stamp()
                 self._append(t, state.converter.convert(t, state.step, metrics), state.step)
-        except Exception as error:  # an error of hoptui must not reach the loop
-            self._row = None
-            state.give_up(error)
+        except Exception as error:  # nothing that a script logs must reach the loop
+            state.converter.bad += 1
+            state.declarations.refuse_call("log", error)
 
     def _log_late(self, step: int, metrics: Mapping[str, Any]) -> None:
         t = self._stamp()
@@ -70,15 +79,17 @@ class IterationRecorder:
             _add_rates(row, seconds)
         self._append(t, row, step)
 
-    def begin(self) -> None:
+    def begin(self, now: int) -> None:
         """Start an iteration. Phases between two iterations belong to neither."""
         state = self._state
-        state.phases.take()
+        if state.phases.seconds:
+            state.phases.take()
         self._row = {} if state.alive and not state.stopping else None
-        state.progress = self.began = time.monotonic()
+        self.began = now
+        state.progress = now / 1e9
 
-    def finish(self, *, interrupted: bool = False) -> None:
-        """Queue the row of the iteration in progress, if there is one.
+    def finish(self, now: int, *, interrupted: bool = False) -> None:
+        """Queue the row of the iteration in progress, if there is one. `now` is in monotonic nanoseconds.
 
         An interrupted iteration has neither a duration nor rates, so nobody counts it as finished.
         """
@@ -90,14 +101,17 @@ class IterationRecorder:
         try:
             seconds = 0.0
             if not interrupted:
-                seconds = time.monotonic() - self.began
-                row["iteration_s"] = round(seconds, MICROSECONDS)
-            for path, spent in state.phases.take().items():
-                row[f"phase/{path}"] = round(spent, MICROSECONDS)
-            _add_rates(row, seconds)
+                spent_ns = now - self.began
+                seconds = spent_ns / 1e9
+                if row:
+                    _add_rates(row, seconds)
+                row["iteration_s"] = (spent_ns + 500) // 1000 / 1e6  # rounded, and faster than round()
+            if state.phases.seconds:
+                for path, spent in state.phases.take().items():
+                    row[f"phase/{path}"] = round(spent, MICROSECONDS)
             self._last = (state.step, seconds)
             if state.alive:
-                self._append(self._stamp(), row, state.step)
+                self._append(self._stamp(now), row, state.step)
         except Exception as error:  # an error of hoptui must not reach the loop
             state.give_up(error)
 
@@ -127,9 +141,10 @@ class IterationRecorder:
         self._state.rows.append((t, step, row))
         self._state.rows_added += 1
 
-    def _stamp(self) -> int:
-        """Return monotonic nanoseconds that rise with every row."""
-        self._last_t = max(time.monotonic_ns(), self._last_t + 1)
+    def _stamp(self, now: int = 0) -> int:
+        """Return monotonic nanoseconds that rise with every row. 0: the time is not known yet."""
+        now = now or time.monotonic_ns()
+        self._last_t = now if now > self._last_t else self._last_t + 1
         return self._last_t
 
 
@@ -192,22 +207,29 @@ class IterationBoundary:
         if self._stop_request is not None:
             raise SharingError(f"rank {why.fields['rank']} takes no part")
 
-    def meet(self) -> None:
-        """Carry out the commands that are due, on all ranks alike, and wait while paused."""
-        agreement, state = self._agreement, self._state
-        if agreement.alone and not state.alive:
-            return
+    def meet(self) -> bool:
+        """Carry out the commands that are due, on all ranks alike, and wait while paused.
+
+        Return whether there was anything to do.
+        """
+        agreement = self._agreement
         try:
-            if not agreement.due(self.pending()):
-                return
+            if not agreement.due(self._mine):
+                return False
             try:
                 self._exchange_all()
             finally:
                 agreement.finish()
         except SharingError as error:
             self._separate(error)
+        return True
 
     # inside -------------------------------------------------------------------------------------------------
+
+    def _mine(self) -> bool:
+        """Whether a run of one process has something for this boundary."""
+        state = self._state
+        return state.alive and (bool(state.inbox.due) or self._stop_request is not None)
 
     def _exchange_all(self) -> None:
         """Exchange commands, and wait while paused."""

@@ -6,7 +6,7 @@ communication.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -76,10 +76,10 @@ class RankAgreement:
         if self._schedule is not None:
             self._schedule.close(limit_s)
 
-    def due(self, mine: bool) -> bool:
-        """Come to a boundary. Return whether commands are exchanged here: in a run of one process, `mine`."""
+    def due(self, mine: Callable[[], bool]) -> bool:
+        """Come to a boundary. Return whether commands are exchanged here. One process alone asks `mine`."""
         self.passed += 1
-        return mine if self._schedule is None else self._schedule.due(self.passed)
+        return mine() if self._schedule is None else self._schedule.due(self.passed)
 
     def finish(self) -> None:
         """The commands of a joint boundary have been carried out."""

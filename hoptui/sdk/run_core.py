@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import logging
 import os
 import secrets
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from hoptui.domain.facts import Fact, clean_text, fact
+from hoptui.domain.knobs import KnobError
 from hoptui.protocol.ranges import MOST_COUNT
 from hoptui.sdk import process
 from hoptui.sdk.command_execution import CommandExecution
@@ -42,20 +45,24 @@ class RunCore:
         self, name: object, total: object, resume: Mapping[str, Any] | None, ranks: RankStore | Auto | None
     ) -> None:
         RunCore.made += 1
-        resume = resume or {}
+        former = _close_former(str(name)[:100])
+        known: Mapping[str, Any] = resume if isinstance(resume, Mapping) else former
         self._agreement = RankAgreement()
         self.state = state = SharedState(str(name)[:100] or "run", whole(total))
         self.recorder = IterationRecorder(state)
-        self.execution = CommandExecution(state, self._agreement, whole(resume.get("commands")) or 0)
+        self.execution = CommandExecution(state, self._agreement, whole(known.get("commands")) or 0)
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
         self._own = RunIdentity(
-            run=str(resume.get("run") or new_run_id()),
-            epoch=(whole(resume.get("epoch")) or 0) + 1,
+            run=str(known.get("run") or new_run_id()),
+            epoch=(whole(known.get("epoch")) or 0) + 1,
             nonce=secrets.token_hex(8),
             on=not process.switched_off(os.environ),
         )
         self._identify(self._own)
+        if resume is not None and not isinstance(resume, Mapping):
+            wrong = KnobError(f"resume takes what state_dict returned, not {resume!r:.40}")
+            state.declarations.refuse_call("connect", wrong)
         self.execution.handover = process.take_handover(os.environ, os.getpid(), state.id)
         process.guard(self)
         state.rank, state.world = process.ranks(os.environ)
@@ -65,6 +72,8 @@ class RunCore:
         self._joins_later = alone and ranks == "auto"
         if self._own.on and state.rank == 0:
             state.link = _start_link(self)
+        _runs[state.name] = self._record = RunRecord(weakref.ref(self), threading.current_thread())
+        self._record.known = self.state_dict()
 
     @property
     def stop_asked(self) -> bool:
@@ -78,27 +87,30 @@ class RunCore:
 
     def boundary(self, step: int | None) -> bool:
         """Pass a boundary. Return False if the run stops here."""
-        state, recorder = self.state, self.recorder
-        state.phases.close_all()
-        recorder.finish()
-        given = whole(step)
+        state, recorder, execution = self.state, self.recorder, self.execution
+        if state.phases.entered:
+            state.phases.close_all()
+        now = time.monotonic_ns()
+        recorder.finish(now)
+        given = step if step.__class__ is int and 0 <= step <= MOST_COUNT else whole(step)  # type: ignore[operator]
         if given is not None:
             state.step = given
         elif recorder.began:
             state.step += 1
-        state.progress = now = time.monotonic()
+        state.progress = now / 1e9
+        quiet = False
         try:
-            if now >= self.execution.next_follow and state.alive:
-                self.execution.follow(now)
+            if now >= execution.next_follow and state.alive:
+                execution.follow(now)
             if self._joins_later and torch_has_ranks():
                 self._joins_later = False
                 self._join(store_of_torch())
-            if self.execution.handover is not None:
-                self.execution.finish_restart()
-            self.meeting.meet()
+            if execution.handover is not None:
+                execution.finish_restart()
+            quiet = not self.meeting.meet()
         except Exception as error:  # an error of hoptui must not reach the loop
             state.give_up(error)
-        recorder.begin()
+        recorder.begin(now if quiet else time.monotonic_ns())
         state.began = True
         return not state.stopping
 
@@ -112,10 +124,13 @@ class RunCore:
             "commands": self.execution.applied,
         }
 
-    def close(self, reason: Ending | None, detail: str, *, interrupted: bool = False) -> None:
+    def close(
+        self, reason: Ending | None, detail: str, *, interrupted: bool = False, at_exit: bool = False
+    ) -> None:
         """Send what is left and why the run ends. Without a reason, take it from the interpreter.
 
-        `interrupted`: an exception ends the run, perhaps in the middle of an iteration.
+        `interrupted`: an exception ends the run, perhaps in the middle of an iteration. `at_exit`: the
+        interpreter exits. Nothing in it knows the exit code, so the daemon looks for it.
         """
         if self._closed:
             return
@@ -127,15 +142,28 @@ class RunCore:
             reason, found = ending(error, "stopped" if state.stopping else "finished")
             detail = detail or found
         state.phases.close_all()
-        self.recorder.finish(interrupted=interrupted or reason == "exception")
+        self.recorder.finish(time.monotonic_ns(), interrupted=interrupted or reason == "exception")
         self.recorder.flush()
         if state.stopping and not detail:
             detail = f"by {state.stop_by}" if state.stop_by else ""
         self.execution.void_waiting(fact("run_ended", reason=reason))
         if state.link is not None and state.alive:
-            state.link.close(reason, clean_text(detail, 500))
+            state.link.close(reason, clean_text(detail, 500), at_exit=at_exit and reason == "finished")
         state.alive = False
         self._agreement.leave()
+        self._record.known = self.state_dict()
+
+    def end_loop(self) -> None:
+        """The loop has ended by itself. In a notebook the run ends with it, because the process stays."""
+        self.state.phases.close_all()
+        self.recorder.finish(time.monotonic_ns())
+        if in_notebook():
+            self.close(None, "")
+
+    @property
+    def open(self) -> bool:
+        """Whether the run has neither ended nor been handed over."""
+        return not self._closed
 
     def hand_over(self, where: str) -> None:
         """Leave the run to the process that replaces this one."""
@@ -145,7 +173,7 @@ class RunCore:
         state = self.state
         self.recorder.discard()
         self.recorder.flush()
-        self.execution.hand_over(where, int(self.recorder.began * 1e9))
+        self.execution.hand_over(where, self.recorder.began)
         if state.link is not None and state.alive:
             state.link.leave()
         state.alive = False
@@ -188,12 +216,51 @@ class RunCore:
                 state.inbox.refusal = None
         except Exception as error:  # an error of hoptui must not reach the script
             self._agreement.dissolve()
-            log.warning("hoptui: no command can be carried out: %s: %s", type(error).__name__, error)
+            state.declarations.refuse_call("connect", error)
 
     def abandon(self) -> None:
         """Do nothing from now on, and leave everything as it is: this is a forked child."""
         self._agreement.dissolve()
         self.state.disconnect()
+
+
+class RunRecord:
+    """What this process remembers of the last run of a name. `known` is its `state_dict`.
+
+    It does not keep the run alive, which may hold a model through its knobs.
+    """
+
+    def __init__(self, core: weakref.ref[RunCore], thread: threading.Thread) -> None:
+        self.core, self.thread = core, thread
+        self.known: dict[str, Any] = {}
+
+
+_runs: dict[str, RunRecord] = {}
+"""The last run of each name."""
+
+
+def _close_former(name: str) -> Mapping[str, Any]:
+    """Close the run of this name that is still open. Return what its next restart has to know.
+
+    A run that another thread has connected goes on. One that has ended is continued in a notebook alone.
+    """
+    record = _runs.get(name)
+    core = record.core() if record is not None else None
+    if record is None or (core is not None and core.open and _elsewhere(record.thread)):
+        return {}
+    if core is not None and core.open:
+        core.close("stopped", "connected again")
+        return core.state_dict()
+    return record.known if in_notebook() else {}
+
+
+def _elsewhere(thread: threading.Thread) -> bool:
+    return thread is not threading.current_thread() and thread.is_alive()
+
+
+def in_notebook() -> bool:
+    """Return whether this is an interactive session of IPython, whose process outlives its loops."""
+    return bool(getattr(builtins, "__IPYTHON__", False))
 
 
 def ending(error: BaseException | None, without: Ending) -> tuple[Ending, str]:
@@ -237,4 +304,4 @@ _open: weakref.WeakSet[RunCore] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     for core in list(_open):
-        core.close(None, "")
+        core.close(None, "", at_exit=True)

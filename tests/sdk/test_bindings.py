@@ -126,6 +126,6 @@ def test_a_change_by_the_script_itself_is_shown(run: Run, monkeypatch: pytest.Mo
     args = Namespace(n=4)
     handle = run.bind(args, n=(1, 9))["n"]
     args.n = 7
-    run._core.execution.next_follow = 0.0  # a second has passed
+    run._core.execution.next_follow = 0  # a second has passed
     run.boundary()
     assert (handle.value, handle.in_effect) == (7, True)

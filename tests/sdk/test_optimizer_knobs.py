@@ -85,7 +85,7 @@ def test_a_schedule_goes_on_as_if_it_had_begun_with_the_new_base(
         assert rate(optimizer) == pytest.approx(rate(plain) / 4, rel=1e-5)
         step(optimizer, scheduler)
         step(plain, reference)
-    run._core.execution.next_follow = 0.0
+    run._core.execution.next_follow = 0
     run.boundary()
     assert handle.value == pytest.approx(BASE / 4)
     done = change(run, "lr", done.before)  # an undo, when the schedule is further
@@ -122,7 +122,7 @@ def test_a_plateau_has_no_base_so_the_rate_in_effect_is_the_knob(run: Run) -> No
     done = change(run, "lr", 0.08)
     assert (done.before, done.effective) == pytest.approx((BASE / 4, 0.08))
     scheduler.step(1.0)
-    run._core.execution.next_follow = 0.0
+    run._core.execution.next_follow = 0
     run.boundary()
     assert (handle.value, handle.in_effect) == (pytest.approx(0.04), True)
 
