@@ -58,7 +58,7 @@ class Declarations:
 
     `revision` rises with each change, and the link thread then sends all of them again. `on_revert` is called
     after the training script has reverted a knob: the knob, the value before, the reason. `on_hold` is called
-    once a value holds that was to take effect later. `refused` holds the reasons of the commands that the
+    once a value holds that was to take effect later. `refused_commands`: the reasons of the commands that the
     script refuses.
     """
 
@@ -71,7 +71,7 @@ class Declarations:
         self.checkpoint_handler: Callable[[], object] | None = None
         self.profile_handler: Callable[..., object] | None = None
         self._profile_options: tuple[str, ...] = ()
-        self.refused: dict[str, str] = {}
+        self.refused_commands: dict[str, str] = {}
         self.revision = 0
         self.refused: list[Fact] = []
         self.on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
@@ -175,9 +175,9 @@ class Declarations:
     def refuse_command(self, verb: str, reason: str) -> None:
         """Refuse a command from now on. An empty reason ends that."""
         if reason:
-            self.refused[verb] = clean_text(reason, LONGEST_ERROR)
+            self.refused_commands[verb] = clean_text(reason, LONGEST_ERROR)
         else:
-            self.refused.pop(verb, None)
+            self.refused_commands.pop(verb, None)
         self.revision += 1
 
     def verbs(self) -> tuple[str, ...]:
@@ -273,7 +273,9 @@ class SharedState:
         self.started = time.monotonic_ns()
         self.rank, self.world = 0, 1
         self.declarations = Declarations()
-        self.inbox = CommandInbox(self.declarations.knobs, self.declarations.verbs, self.declarations.refused)
+        self.inbox = CommandInbox(
+            self.declarations.knobs, self.declarations.verbs, self.declarations.refused_commands
+        )
         self.phases = PhaseTimes()
         self.converter = MetricConverter()
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
