@@ -151,7 +151,8 @@ class InjectedRun:
         self._declared = self._declarable()
         optimizer = self._iteration.now
         if optimizer is not None:
-            run.optimizer(WeakOptimizer(optimizer), rates_of(self.schedulers.of(optimizer)))
+            found = run.optimizer(WeakOptimizer(optimizer), rates_of(self.schedulers.of(optimizer)))
+            run._core.state.declarations.replaceable.update(found)
 
     def _refuse(self, why: str) -> None:
         """Print why the run is not shown, on one rank. The logger may have no handler yet, or many."""

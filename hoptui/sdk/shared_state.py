@@ -59,7 +59,7 @@ class Declarations:
     `revision` rises with each change, and the link thread then sends all of them again. `on_revert` is called
     after the training script has reverted a knob: the knob, the value before, the reason. `on_hold` is called
     once a value holds that was to take effect later. `refused_commands`: the reasons of the commands that the
-    script refuses.
+    script refuses. `replaceable`: the knobs that are declared again when the script changes its optimizer.
     """
 
     def __init__(self) -> None:
@@ -72,6 +72,7 @@ class Declarations:
         self.profile_handler: Callable[..., object] | None = None
         self._profile_options: tuple[str, ...] = ()
         self.refused_commands: dict[str, str] = {}
+        self.replaceable: set[str] = set()
         self.revision = 0
         self.refused: list[Fact] = []
         self.on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
@@ -215,7 +216,8 @@ class Declarations:
         knob.on_hold(self._held)
         if (former := self.knobs.get(knob.name)) is not None:
             knob.succeed(former)
-            self.report(fact("knob.again", knob=knob.name))
+            if knob.name not in self.replaceable:
+                self.report(fact("knob.again", knob=knob.name))
         self.knobs[knob.name] = knob
         self.revision += 1
         return KnobHandle(knob)

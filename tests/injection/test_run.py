@@ -25,17 +25,23 @@ TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", "--mast
     ids=["plain", "workers", "ddp"],
 )
 def test_results_are_bit_identical(
-    node: TestNode, tmp_path: Path, start: tuple[str, ...], workers: str
+    node: TestNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start: tuple[str, ...],
+    workers: str,
 ) -> None:
     path = script(tmp_path)
     command = [*start, str(path), "200", "0"]
-    viewer = node.viewer()
+    monkeypatch.setenv("HOPTUI_IDLE_S", "300")
+    node.daemon()
     plain = node.spawn(command, WORKERS=workers, **QUIET)
     shown = node.spawn(run_command("--name", "shown", "--", *command), WORKERS=workers, **QUIET)
     found, expected = finished(shown, 200), finished(plain, 200)
     assert found[0] == 0, found[2]
     assert sorted(found[1].splitlines()) == sorted(expected[1].splitlines())
     assert "hoptui" not in found[2]
+    viewer = node.viewer()
     run = until(lambda: next((r for r in viewer.state().runs if r.exit), None), what="the end")
     assert (run.name, [r.name for r in viewer.state().runs]) == ("shown", ["shown"])
 
@@ -55,8 +61,8 @@ def test_a_run_is_shown_paused_and_tuned_and_refuses_to_stop(node: TestNode, tmp
     assert viewer.outcome(viewer.command(run, "pause", hold_s=60.0)).stage == "applied"
     until(lambda: viewer.vital(run.run).state == "paused")
     assert viewer.outcome(viewer.command(run, "resume")).stage == "applied"
-    metrics = until(lambda: viewer.vital(run.run).step > 20 and viewer.fetch(tail=1).vitals)
-    assert metrics
+    status = json.loads(node.hoptui("status", "train", "--json").stdout)
+    assert status["metrics"]["samples"] in (16, 4), "a batch, or the last one of a pass"
     assert [r.name for r in viewer.state().runs] == ["train"], "its workers are not runs"
     Path(f"{path}.end").touch()
     code, out, err = finished(child)
@@ -209,9 +215,10 @@ for scenario in (lacks_msgspec, two_loops, connects_later, connects_first, break
 """Each in a child that is forked before the first step."""
 
 
-def test_what_scripts_do(node: TestNode, tmp_path: Path) -> None:
+def test_what_scripts_do(node: TestNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = script(tmp_path, SCENARIOS, "many.py")
-    viewer = node.viewer()
+    monkeypatch.setenv("HOPTUI_IDLE_S", "300")
+    node.daemon()
     child = node.spawn(run_command("--name", "many", "--", PYTHON, str(path)), **QUIET)
     code, out, err = finished(child, 200)
     assert (code, err) == (0, "")
@@ -231,6 +238,7 @@ def test_what_scripts_do(node: TestNode, tmp_path: Path) -> None:
     assert found["kinds"] == [str(10 + 3 * 3), quiet]
     assert found["forks"] == ["3", quiet]
     assert found["threads"] == ["3", quiet]
+    viewer = node.viewer()
     names = sorted(run.name for run in viewer.state().runs)
     assert set(names) == {"many", "own"}
 

@@ -79,14 +79,15 @@ weights(model.policy)
 
 @pytest.mark.parametrize("framework", SCRIPTS)
 def test_a_script_of_a_framework_has_one_run_and_the_same_results(
-    node: TestNode, tmp_path: Path, framework: str
+    node: TestNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: str
 ) -> None:
     path = script(tmp_path, COMMON + SCRIPTS[framework], f"{framework}_script.py")
     command = [sys.executable, "-W", "ignore", str(path)]
-    viewer = node.viewer()
     quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     plain = node.spawn([*command, str(tmp_path / "a")], **quiet)
     expected = finished(plain, 250)
+    monkeypatch.setenv("HOPTUI_IDLE_S", "300")
+    node.daemon()
     shown = node.spawn(run_command("--name", "shown", "--", *command, str(tmp_path / "b")), **quiet)
     found = finished(shown, 250)
     assert (expected[0], found[0]) == (0, 0), found[2]
@@ -94,6 +95,7 @@ def test_a_script_of_a_framework_has_one_run_and_the_same_results(
         line for line in expected[1].splitlines() if line.startswith("weights")
     ]
     assert "hoptui" not in found[2]
+    viewer = node.viewer()
     run = until(lambda: next((r for r in viewer.state().runs if r.exit), None), what="the end")
     assert [each.name for each in viewer.state().runs] == ["shown"]
     assert "lr" in {each.spec.name for each in run.knobs} or "learning_rate" in {
