@@ -7,6 +7,7 @@ import sys
 
 ALL = (
     "log_cost",
+    "injection_cost",
     "memory",
     "accept_latency",
     "burst",

@@ -11,6 +11,10 @@ def main() -> int:
             from hoptui.cli.commands.daemon_forward import main as forward
 
             return forward(words[2:])
+        if words[:1] == ["run"] and words[1:2] not in (["--help"], ["-h"]):  # the command starts at once
+            from hoptui.injection.launch import main as launch
+
+            return launch(words[1:])
         if not words or words[0] == "attach":
             from hoptui.cli import launcher
 

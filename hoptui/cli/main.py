@@ -88,6 +88,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("report", KEPT, "Write a one-page report of a recorded run, as Markdown or HTML."),
     ("export", KEPT, "Export a recording as CSV, JSON lines or Parquet."),
     ("rm", KEPT, "Delete recordings of runs that have exited."),
+    ("run", NODE, "Run any training script unchanged, and show it: hoptui run -- python train.py."),
     ("demo", NODE, "Start a real PPO run on this machine and open its dashboard."),
     ("train", NODE, "Train a model: ppo, lm or vision. check tests the machine, slurm prints a batch file."),
     ("daemon", NODE, "Manage the background process that connects runs and viewers."),

@@ -55,7 +55,12 @@ class CommandInbox:
     confirmed, by id.
     """
 
-    def __init__(self, knobs: Mapping[str, LiveKnob[Any]], verbs: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        knobs: Mapping[str, LiveKnob[Any]],
+        verbs: Callable[[], tuple[str, ...]],
+        refused: Mapping[str, str] | None = None,
+    ) -> None:
         self.epoch = 0
         self.refusal: dict[str, Any] | None = None
         self.due: deque[DueCommand] = deque()
@@ -63,6 +68,7 @@ class CommandInbox:
         self.unacknowledged: dict[str, Outcome] = {}
         self._knobs = knobs
         self._verbs = verbs
+        self._refused = {} if refused is None else refused
         self._seen: OrderedDict[str, Outcome] = OrderedDict()
         self._commands: dict[str, Command] = {}  # those of `_seen`
         self._pending: dict[str, DueCommand] = {}
@@ -194,6 +200,8 @@ class CommandInbox:
             return _rejected("unsupported", verb=command.verb.removeprefix(PREFIX))
         if self.refusal is not None:
             return _rejected("unsupported", **self.refusal)
+        if (reason := self._refused.get(command.verb)) is not None:
+            return _rejected("unsupported", verb=command.verb, reason=reason)
         if command.verb in ("checkpoint", "profile") and command.verb not in self._verbs():
             return _rejected("unsupported", verb=command.verb)
         if command.verb == "profile" and not _traceable(command.value):

@@ -710,6 +710,22 @@ class Run(ReadOnlyProperties):
             return Path()
         return state / "traces"
 
+    def refuse(self, command: Literal["pause", "stop", "checkpoint", "profile"], reason: str) -> None:
+        """Refuse a command of users from now on, with a reason that they read.
+
+        Use it in an integration whose loop cannot carry the command out. `run.stop` is not affected.
+
+        Args:
+            command: The command.
+            reason: Why, and what to do instead, in one sentence. Empty: the command is carried out again.
+
+        Example:
+            ```python
+            run.refuse("stop", "this loop ends with its data: press Ctrl-C where it runs")
+            ```
+        """
+        self._core.state.declarations.refuse_command(command, reason)
+
     # stop and restart ---------------------------------------------------------------------------------------
 
     @_harmless(_nothing)

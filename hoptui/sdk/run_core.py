@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -37,8 +37,10 @@ class RunCore:
     """One run as its training thread sees it. `Run` is its public face.
 
     `state` is shared with the link thread. `recorder` makes the rows, `meeting` is the boundary of all ranks,
-    and `execution` carries out commands.
+    and `execution` carries out commands. `made` counts the runs of this process, ended ones included.
     """
+
+    made: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class RunCore:
         tags: object = (),
         notes: object = "",
     ) -> None:
+        RunCore.made += 1
         former = _close_former(str(name)[:100])
         known: Mapping[str, Any] = resume if isinstance(resume, Mapping) else former
         self._agreement = RankAgreement()

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 from hoptui.domain import traces
-from hoptui.domain.facts import Fact, clean_text, exception_text, fact
+from hoptui.domain.facts import LONGEST_ERROR, Fact, clean_text, exception_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
 from hoptui.protocol.messages import OFF, Command, Flops, Note
 from hoptui.sdk.command_inbox import CommandInbox
@@ -59,7 +59,8 @@ class Declarations:
 
     `revision` rises with each change, and the link thread then sends all of them again. `on_revert` is called
     after the training script has reverted a knob: the knob, the value before, the reason. `on_hold` is called
-    once a value holds that was to take effect later.
+    once a value holds that was to take effect later. `refused_commands`: the reasons of the commands that the
+    script refuses. `replaceable`: the knobs that are declared again when the script changes its optimizer.
     """
 
     def __init__(self) -> None:
@@ -71,6 +72,8 @@ class Declarations:
         self.checkpoint_handler: Callable[[], object] | None = None
         self.profile_handler: Callable[..., object] | None = None
         self._profile_options: tuple[str, ...] = ()
+        self.refused_commands: dict[str, str] = {}
+        self.replaceable: set[str] = set()
         self.revision = 0
         self.refused: list[Fact] = []
         self.on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
@@ -171,6 +174,14 @@ class Declarations:
         self._profile_options = tuple(filter(_parameters(start).__contains__, traces.OPTIONS))
         self.revision += 1
 
+    def refuse_command(self, verb: str, reason: str) -> None:
+        """Refuse a command from now on. An empty reason ends that."""
+        if reason:
+            self.refused_commands[verb] = clean_text(reason, LONGEST_ERROR)
+        else:
+            self.refused_commands.pop(verb, None)
+        self.revision += 1
+
     def verbs(self) -> tuple[str, ...]:
         """Return the commands that this run can carry out, and the options of `profile`."""
         with_handler = {"checkpoint": self.checkpoint_handler, "profile": self.profile_handler}
@@ -206,7 +217,8 @@ class Declarations:
         knob.on_hold(self._held)
         if (former := self.knobs.get(knob.name)) is not None:
             knob.succeed(former)
-            self.report(fact("knob.again", knob=knob.name))
+            if knob.name not in self.replaceable:
+                self.report(fact("knob.again", knob=knob.name))
         self.knobs[knob.name] = knob
         self.revision += 1
         return KnobHandle(knob)
@@ -265,7 +277,9 @@ class SharedState:
         self.rank, self.world = 0, 1
         self.declarations = Declarations()
         self.details = details or DetailsBook(None, (), "")
-        self.inbox = CommandInbox(self.declarations.knobs, self.declarations.verbs)
+        self.inbox = CommandInbox(
+            self.declarations.knobs, self.declarations.verbs, self.declarations.refused_commands
+        )
         self.phases = PhaseTimes()
         self.converter = MetricConverter()
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)

@@ -49,6 +49,7 @@ SIGNATURES = {
     "Run.phase": "name",
     "Run.phase_seconds": "path, seconds, *, ended=None",
     "Run.plan": "total",
+    "Run.refuse": "command, reason",
     "Run.refuse_restart": "reason",
     "Run.state_dict": "",
     "Run.stop": "by=''",

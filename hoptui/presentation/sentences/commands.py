@@ -28,6 +28,8 @@ def _bad_value(fields: Fields, _: Write) -> str:
 def _unsupported(fields: Fields, _: Write) -> str:
     if "world" in fields:
         return f"this run has {fields['world']} ranks that cannot agree, and one alone carries out no command"
+    if "reason" in fields:
+        return f"{fields['reason']}"
     if "option" in fields:
         return f"this run cannot trace with --{fields['option']}: its handler has no such parameter"
     return f"this run has no {fields['verb']} handler (run.on_{fields['verb']})"

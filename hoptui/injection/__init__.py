@@ -1,0 +1,26 @@
+"""What `hoptui run` adds to the processes of a command that nobody edited.
+
+`launch` starts the command with `site/sitecustomize.py` in front of its path. That file calls `imported`.
+Nothing here, in `site` or in `launch` imports `hoptui.sdk` before an optimizer of torch takes its first step.
+
+An error in these modules is one line in the log and ends what they do. It never reaches the script.
+"""
+
+from __future__ import annotations
+
+
+def imported(module: str, adapter: str | None) -> None:
+    """A watched module has been imported.
+
+    Args:
+        module: Its name: `torch`, or the module of a framework.
+        adapter: The module in `hoptui.integrations` for it, None for torch.
+    """
+    if adapter is None:
+        from hoptui.injection import injected_run
+
+        injected_run.watch()
+    else:
+        from hoptui.injection import adapters
+
+        adapters.install(module, adapter)

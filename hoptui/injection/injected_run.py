@@ -1,0 +1,230 @@
+"""The run of a script that nobody edited: its iterations are the steps of an optimizer of torch."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from hoptui.injection.batches import BatchCounts
+from hoptui.injection.launch import VARIABLE
+from hoptui.injection.optimizers import IterationOptimizer, Schedulers, WeakOptimizer, rates_of
+
+if TYPE_CHECKING:
+    from hoptui.sdk.run import Run
+
+log = logging.getLogger("hoptui")
+OLDEST_PYTHON = (3, 11)
+NO_STOP = (
+    "hoptui run cannot end the loop of a script that nobody edited: interrupt the script itself, "
+    "or add hoptui.connect to it"
+)
+
+
+class InjectedRun:
+    """Follows the optimizer steps of this process. The first one connects the run.
+
+    A process in which a script or an adapter connects a run of its own has no injected run: the class then
+    does nothing. The same holds for forked children of a process that trains.
+
+    Args:
+        settings: What `hoptui run` was asked for: `name` and `tags`.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.run: Run | None = None
+        self.schedulers = Schedulers()
+        self.batches = BatchCounts()
+        self._settings = settings
+        self._steps = 0
+        self._thread = 0
+        self._connected = 0  # runs that were ever connected in this process, this one included
+        self._iteration = IterationOptimizer()
+        self._handles: list[Any] = []
+        self._declared: list[object] = []
+        self._off = False
+
+    def watch(self, torch: Any) -> None:
+        """Register the hooks. `torch` is the module, which has just been imported."""
+        from torch.optim import lr_scheduler, optimizer
+        from torch.utils.data import dataloader
+
+        self._handles = [
+            optimizer.register_optimizer_step_pre_hook(self.stepping),
+            optimizer.register_optimizer_step_post_hook(self.stepped),
+        ]
+        self.schedulers.watch(lr_scheduler)
+        self.batches.watch(dataloader)
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def stepping(self, optimizer: Any, args: object, kwargs: object) -> None:
+        """An optimizer begins a step (torch calls this)."""
+        try:
+            self._iteration.begins(optimizer)
+        except Exception as error:  # an error of hoptui must not reach the script
+            self.end(f"{type(error).__name__}: {error}")
+
+    def stepped(self, optimizer: Any, args: object, kwargs: object) -> None:
+        """An optimizer has taken a step (torch calls this)."""
+        if self._off:
+            return
+        try:
+            if self._thread and threading.get_ident() != self._thread:
+                return
+            if self.run is not None and runs_made({}) != self._connected:
+                self.end()
+            elif self._iteration.ends_with(optimizer):
+                if self.run is None:
+                    self._begin()
+                else:
+                    self._boundary(self.run)
+        except Exception as error:  # an error of hoptui must not reach the script
+            self.end(f"{type(error).__name__}: {error}")
+
+    def end(self, problem: str = "") -> None:
+        """Do nothing from now on. With a problem, say so once."""
+        if self._off:
+            return
+        self._off = True
+        self.batches.phase = None
+        for handle in self._handles:
+            handle.remove()
+        if problem and first_rank():
+            log.warning("hoptui: hoptui run is off in this process: %s", problem)
+        if self.run is not None:
+            try:
+                self.run._core.recorder.discard()
+                self.run.close()
+            except Exception as error:
+                log.warning("hoptui: the run was not closed: %s", error)
+
+    # inside -------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Connect the run: this process trains."""
+        if sys.version_info < OLDEST_PYTHON:
+            self._refuse(f"it needs Python {'.'.join(map(str, OLDEST_PYTHON))} or newer")
+            return
+        try:
+            made = runs_made(self._settings.get("places") or {})
+        except ImportError as error:
+            self._refuse(f"{error}; install hoptui there")
+            return
+        if made:
+            self.end()
+            return
+        import hoptui
+
+        tags: dict[str, Any] = {"tags": tuple(self._settings["tags"])} if self._settings.get("tags") else {}
+        run = hoptui.connect(self._settings.get("name") or script_name(sys.argv), **tags)
+        run.refuse("stop", NO_STOP)
+        self._thread = threading.get_ident()
+        self._connected = made + 1
+        self._declare(run)
+        self.batches.begin(run.phase("data"), self._thread, ranks())
+        self.run = run
+        atexit.register(self._at_exit)  # before that of hoptui, which was registered earlier
+        self._steps = 1
+        run.boundary(1)
+
+    def _boundary(self, run: Run) -> None:
+        """Pass a boundary, where a run may pause and knobs change."""
+        self._steps += 1
+        samples = self.batches.take()
+        if samples:
+            run.log(samples=samples)
+        if any(a is not b for a, b in zip(self._declared, self._declarable(), strict=True)):
+            self._declare(run)
+        run.boundary(self._steps)
+
+    def _declarable(self) -> list[object]:
+        """Return what the knobs rest on: the optimizer and the base of its schedule, by weak references."""
+        scheduler = self.schedulers.of(self._iteration.now)
+        return [self._iteration.reference, getattr(scheduler, "base_lrs", scheduler and type(scheduler))]
+
+    def _declare(self, run: Run) -> None:
+        """Declare the knobs of the optimizer that makes the iterations now, and of its schedule."""
+        self._declared = self._declarable()
+        optimizer = self._iteration.now
+        if optimizer is not None:
+            found = run.optimizer(WeakOptimizer(optimizer), rates_of(self.schedulers.of(optimizer)))
+            run._core.state.declarations.replaceable.update(found)
+
+    def _refuse(self, why: str) -> None:
+        """Print why the run is not shown, on one rank. The logger may have no handler yet, or many."""
+        if first_rank():
+            print(f"hoptui: this run is not shown: {sys.executable}: {why}", file=sys.stderr, flush=True)
+        self.end()
+
+    def _at_exit(self) -> None:
+        """What follows the last step is not an iteration."""
+        if self.run is not None and not self._off:
+            self.run._core.recorder.discard()
+
+    def _in_child(self) -> None:
+        """This is a forked child of a process that trains. Its parent has the run."""
+        if self.run is not None:
+            self._off = True
+            self.batches.phase = None
+
+
+def runs_made(places: dict[str, str]) -> int:
+    """Return how many runs this process has ever connected.
+
+    Args:
+        places: Directories with packages that hoptui needs and that this interpreter may lack.
+
+    Raises:
+        ImportError: a package is missing, or made for another Python.
+    """
+    core = sys.modules.get("hoptui.sdk.run_core")
+    if core is None:
+        from hoptui.injection.dependencies import available
+
+        with available(places):
+            from hoptui.sdk import daemon_link, run_core  # noqa: F401
+
+        core = run_core
+    made: int = core.RunCore.made
+    return made
+
+
+def first_rank() -> bool:
+    """Whether this process speaks for its job: rank 0, or a process without a rank."""
+    ranks_given = (os.environ.get(name) for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"))
+    return next((rank for rank in ranks_given if rank), "0") == "0"
+
+
+def ranks() -> int:
+    """Return the number of processes that torch.distributed connects."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return 1
+    return int(dist.get_world_size())
+
+
+def script_name(argv: list[str]) -> str:
+    """Return the name of a run: that of the script or the module that the process runs."""
+    script = argv[0] if argv else ""
+    folder, name = os.path.split(script)
+    if name == "__main__.py":  # python -m package
+        name = os.path.basename(folder)
+    stem = name[:-3] if name.endswith(".py") else name
+    return {"": "python", "-c": "python", "-m": "python", "ipykernel_launcher": "notebook"}.get(stem, stem)
+
+
+_injected: InjectedRun | None = None
+
+
+def watch() -> None:
+    """Follow the training of this process. torch has just been imported."""
+    global _injected
+    if _injected is None:
+        import torch
+
+        _injected = InjectedRun(json.loads(os.environ[VARIABLE]))
+        _injected.watch(torch)

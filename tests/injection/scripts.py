@@ -1,0 +1,108 @@
+"""Scripts that know nothing of hoptui, and how the tests start them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from hoptui.protocol import messages
+from tests.conftest import RawViewer, TestNode, until
+
+LOOP = """
+import hashlib, os, sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def weights(model):
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+def main():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    steps, pause = int(sys.argv[1]), float(sys.argv[2])
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    data = TensorDataset(torch.randn(100, 8), torch.randn(100, 1))
+    several = "RANK" in os.environ or "SLURM_PROCID" in os.environ
+    if several:
+        if "RANK" in os.environ:
+            torch.distributed.init_process_group("gloo")
+        else:
+            store = torch.distributed.FileStore(f"{sys.argv[0]}.store", int(os.environ["SLURM_NTASKS"]))
+            torch.distributed.init_process_group("gloo", store=store, rank=int(os.environ["SLURM_PROCID"]),
+                                                 world_size=int(os.environ["SLURM_NTASKS"]))
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        rank, sampler = torch.distributed.get_rank(), torch.utils.data.DistributedSampler(data)
+    else:
+        rank, sampler = 0, None
+    loader = DataLoader(data, batch_size=16, shuffle=sampler is None, sampler=sampler,
+                        num_workers=int(os.environ.get("WORKERS", "0")))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 100))
+    done, rates = 0, []
+    over = torch.zeros(1)
+    while done < steps and not over:
+        for x, y in loader:
+            loss = ((model(x) - y) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            rates.append(scheduler.base_lrs[0])
+            done += 1
+            time.sleep(pause)
+            if done == steps:
+                break
+        over += os.path.exists(f"{sys.argv[0]}.end")
+        if several:
+            torch.distributed.all_reduce(over)
+    if several:
+        torch.distributed.destroy_process_group()
+    changes = [i for i in range(1, len(rates)) if rates[i] != rates[i - 1]]
+    print(f"rank {rank}:", weights(model), torch.rand(1).item(), loss.item(), changes, flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+"""Arguments: the steps, and the seconds to sleep after each. It ends early once `<script>.end` exists."""
+
+
+SRUN = """
+import os, subprocess, sys
+tasks = int(sys.argv[1].removeprefix("-n"))
+own = [{**os.environ, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i), "SLURM_NTASKS": str(tasks)}
+       for i in range(tasks)]
+children = [subprocess.Popen(sys.argv[2:], env=each) for each in own]
+sys.exit(max(child.wait() for child in children))
+"""
+"""Starts a command several times, with the variables that the srun of Slurm sets: `srun.py -n2 COMMAND`."""
+
+
+def script(folder: Path, text: str = LOOP, name: str = "train.py") -> Path:
+    """Write a script into a folder."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def run_command(*words: str | Path) -> list[str]:
+    """The command line of `hoptui run`."""
+    return [sys.executable, "-m", "hoptui", "run", *map(str, words)]
+
+
+def finished(child: subprocess.Popen[str], seconds: float = 120.0) -> tuple[int, str, str]:
+    """Wait for the end of a process. Return its exit code and what it printed on stdout and stderr."""
+    out, err = child.communicate(timeout=seconds)
+    return child.returncode, out, err
+
+
+def live_run(node: TestNode, viewer: RawViewer, name: str, knob: str = "lr") -> messages.RunState:
+    """The run of this name, once it has passed a boundary and has a knob."""
+    found = until(
+        lambda: next((r for r in viewer.state().runs if r.name == name and r.knobs), None),
+        seconds=120,
+        what=name,
+    )
+    assert knob in {each.spec.name for each in found.knobs}
+    until(lambda: viewer.vital(found.run).step > 2, what="some iterations")
+    return found

@@ -1,0 +1,253 @@
+"""`hoptui run` on real training: results are bit-identical, the run is shown and takes commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TestNode, until
+from tests.injection.scripts import SRUN, finished, live_run, run_command, script
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.timeout(300)
+
+PYTHON = sys.executable
+QUIET = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_ERROR_FILE": ""}
+TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone")
+
+
+@pytest.mark.parametrize(
+    ("start", "workers"),
+    [((PYTHON,), "0"), ((PYTHON,), "2"), (TORCHRUN, "1")],
+    ids=["plain", "workers", "ddp"],
+)
+def test_results_are_bit_identical(
+    node: TestNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start: tuple[str, ...],
+    workers: str,
+) -> None:
+    path = script(tmp_path)
+    command = [*start, str(path), "200", "0"]
+    monkeypatch.setenv("HOPTUI_IDLE_S", "300")
+    node.daemon()
+    plain = node.spawn(command, WORKERS=workers, **QUIET)
+    shown = node.spawn(run_command("--name", "shown", "--", *command), WORKERS=workers, **QUIET)
+    found, expected = finished(shown, 200), finished(plain, 200)
+    assert found[0] == 0, found[2]
+    assert sorted(found[1].splitlines()) == sorted(expected[1].splitlines())
+    assert "hoptui" not in found[2]
+    viewer = node.viewer()
+    run = until(lambda: next((r for r in viewer.state().runs if r.exit), None), what="the end")
+    assert (run.name, [r.name for r in viewer.state().runs]) == ("shown", ["shown"])
+
+
+def test_a_run_is_shown_paused_and_tuned_and_refuses_to_stop(node: TestNode, tmp_path: Path) -> None:
+    path = script(tmp_path)
+    viewer = node.viewer()
+    child = node.spawn(run_command("--", PYTHON, str(path), "100000", "0.01"), WORKERS="2", **QUIET)
+    run = live_run(node, viewer, "train")
+    assert run.pid == child.pid
+    assert {each.spec.name: each.value for each in run.knobs}["lr"] == 0.01, "the base of the schedule"
+    assert "weight_decay" in {each.spec.name for each in run.knobs}
+    refused = viewer.outcome(viewer.command(run, "stop"))
+    assert (refused.stage, refused.code, refused.fields["verb"]) == ("rejected", "unsupported", "stop")
+    applied = viewer.outcome(viewer.command(run, knob="lr", value=0.02))
+    assert (applied.stage, applied.before, applied.effective) == ("applied", 0.01, 0.02)
+    assert viewer.outcome(viewer.command(run, "pause", hold_s=60.0)).stage == "applied"
+    until(lambda: viewer.vital(run.run).state == "paused")
+    assert viewer.outcome(viewer.command(run, "resume")).stage == "applied"
+    status = json.loads(node.hoptui("status", "train", "--json").stdout)
+    assert status["metrics"]["samples"] in (16, 4), "a batch, or the last one of a pass"
+    assert [r.name for r in viewer.state().runs] == ["train"], "its workers are not runs"
+    Path(f"{path}.end").touch()
+    code, out, err = finished(child)
+    assert (code, err) == (0, "")
+    assert out.count(", ") == 0, "the rate changed once"
+    ended = until(lambda: next((r for r in viewer.state().runs if r.exit), None), what="the end")
+    assert ended.exit is not None
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_ranks_are_one_run_and_change_at_the_same_iteration(
+    node: TestNode, tmp_path: Path, launcher: str
+) -> None:
+    path = script(tmp_path)
+    srun = (PYTHON, str(script(tmp_path, SRUN, "srun.py")), "-n2", PYTHON)
+    viewer = node.viewer()
+    command = [*(TORCHRUN if launcher == "torchrun" else srun), str(path), "100000", "0.01"]
+    child = node.spawn(run_command("--name", "ranks", "--", *command), **QUIET)
+    run = live_run(node, viewer, "ranks")
+    applied = viewer.outcome(viewer.command(run, knob="lr", value=0.02))
+    assert (applied.stage, applied.effective) == ("applied", 0.02)
+    assert [r.name for r in viewer.state().runs] == ["ranks"]
+    Path(f"{path}.end").touch()
+    code, out, err = finished(child)
+    assert code == 0, err
+    first, second = (line.partition(": ")[2].split(maxsplit=3) for line in sorted(out.splitlines()))
+    assert first[0] == second[0], "the weights of both ranks"
+    assert json.loads(first[3]) == json.loads(second[3]) != []
+
+
+SCENARIOS = """
+import os, sys, weakref, logging
+import torch
+
+def steps(count, kind=torch.optim.SGD, **options):
+    model = torch.nn.Linear(2, 1)
+    optimizer = kind(model.parameters(), lr=0.1, **options)
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    return optimizer
+
+def two_loops():
+    first = weakref.ref(steps(20))
+    assert first() is None, "its memory is that of the script"
+    second = steps(20)
+    from hoptui.injection import injected_run
+    assert injected_run._injected._iteration.now is second
+    return injected_run._injected._steps
+
+def connects_later():
+    steps(3)
+    import hoptui
+    run = hoptui.connect("own")
+    optimizer = steps(3)
+    from hoptui.injection import injected_run
+    assert injected_run._injected._off and run._core.state.alive
+    for i in run.iterations(2):
+        pass
+    run.close()
+
+def connects_first():
+    import hoptui
+    run = hoptui.connect("own")
+    steps(3)
+    from hoptui.injection import injected_run
+    assert injected_run._injected.run is None
+    run.close()
+
+def breaks():
+    from hoptui.injection import injected_run
+    def fails(*_):
+        raise ValueError("planted")
+    injected_run.InjectedRun._boundary = fails
+    steps(5)
+
+def breaks_in_a_loader():
+    from hoptui.injection import batches
+    def fails(*_):
+        raise ValueError("planted")
+    steps(2)
+    batches.batch_size = batches.replicas = fails
+    data = torch.utils.data.DataLoader(list(range(6)), batch_size=2)
+    assert [len(each) for each in data] == [2, 2, 2]
+    steps(9)
+
+def lacks_msgspec():
+    sys.modules["msgspec"] = None
+    steps(5)
+
+def kinds():
+    for kind, options in ((torch.optim.AdamW, {"foreach": True}), (torch.optim.AdamW, {"fused": True}),
+                          (torch.optim.Adagrad, {})):
+        steps(10, kind, **options)
+    model = torch.nn.Linear(2, 1)
+    lbfgs = torch.optim.LBFGS(model.parameters())
+    def closure():
+        lbfgs.zero_grad()
+        loss = model(torch.ones(1, 2)).sum() ** 2
+        loss.backward()
+        return loss
+    for _ in range(10):
+        lbfgs.step(closure)
+    from hoptui.injection import injected_run
+    return injected_run._injected._steps
+
+def forks():
+    steps(3)
+    pid = os.fork()
+    if not pid:
+        steps(20)
+        from hoptui.injection import injected_run
+        os._exit(injected_run._injected._steps)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def threads():
+    import threading
+    steps(3)
+    other = threading.Thread(target=steps, args=(30,))
+    other.start()
+    other.join()
+    from hoptui.injection import injected_run
+    return injected_run._injected._steps
+
+torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])  # imports what each child would import
+for scenario in (lacks_msgspec, two_loops, connects_later, connects_first, breaks, breaks_in_a_loader, kinds,
+                 forks, threads):
+    if scenario is two_loops:
+        import hoptui.sdk.daemon_link, hoptui.sdk.run
+    sys.stdout.flush()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.dup2(writing, 2)
+        try:
+            print(scenario.__name__, scenario(), flush=True)
+        except BaseException as error:
+            print(scenario.__name__, repr(error), flush=True)
+        sys.stderr.flush()
+        import hoptui
+        sys.modules.get("hoptui.sdk.run_core") and sys.modules["hoptui.sdk.run_core"]._close_all()
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        lines = said.read().splitlines()
+    os.waitpid(pid, 0)
+    print(scenario.__name__, "printed", len(lines), lines[:3], flush=True)
+"""
+"""Each in a child that is forked before the first step."""
+
+
+def test_what_scripts_do(node: TestNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = script(tmp_path, SCENARIOS, "many.py")
+    monkeypatch.setenv("HOPTUI_IDLE_S", "300")
+    node.daemon()
+    child = node.spawn(run_command("--name", "many", "--", PYTHON, str(path)), **QUIET)
+    code, out, err = finished(child, 200)
+    assert (code, err) == (0, "")
+    found: dict[str, list[str]] = {}
+    for line in out.splitlines():
+        name, _, rest = line.partition(" ")
+        found.setdefault(name, []).append(rest)
+    quiet = "printed 0 []"
+    assert found["two_loops"] == ["33", quiet], "the second optimizer takes over at its eighth step"
+    assert found["connects_later"] == ["None", quiet]
+    assert found["connects_first"] == ["None", quiet]
+    assert found["breaks"][0] == "None"
+    assert found["breaks"][1].startswith("printed 1 ")
+    assert found["breaks_in_a_loader"] == ["None", quiet]
+    assert found["lacks_msgspec"][0] == "None"
+    assert found["lacks_msgspec"][1].startswith("printed 1 ")
+    assert found["kinds"] == [str(10 + 3 * 3), quiet]
+    assert found["forks"] == ["3", quiet]
+    assert found["threads"] == ["3", quiet]
+    viewer = node.viewer()
+    names = sorted(run.name for run in viewer.state().runs)
+    assert set(names) == {"many", "own"}
+
+
+def test_a_script_that_does_not_train_is_not_shown(node: TestNode, tmp_path: Path) -> None:
+    path = script(tmp_path, "import torch, os\nprint(os.environ['X'])\n1 / 0", "fails.py")
+    viewer = node.viewer()
+    child = node.spawn(run_command("--", PYTHON, str(path)), X="x", **QUIET)
+    code, out, err = finished(child)
+    assert (code, out, err.splitlines()[-1]) == (1, "x\n", "ZeroDivisionError: division by zero")
+    assert "hoptui" not in err
+    assert viewer.state().runs == ()
