@@ -40,6 +40,8 @@ JOIN_S = 5.0
 """How long commands wait at the start of a run for ranks that have not connected yet."""
 YES, NO = b"yes", b"no"
 """Answers and decisions. A rank that refuses answers with the boundary that it has come to."""
+LEAVING_S, LEAVE_AGAIN_S = 30.0, 0.5
+"""How long, and how often, a rank tries to write that it takes no part."""
 PACE_S = 1.0
 """The time over which the pace of the boundaries is measured. After a burst the last `AHEAD_S` count."""
 
@@ -183,8 +185,17 @@ class RankSchedule:
             self._member.failed(error)
             self._break(f"{type(error).__name__}: {error}")
         finally:
-            with contextlib.suppress(Exception):  # the store may have gone
-                self._presence.leave()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Write that this rank takes no part. A store that fails may work again a little later."""
+        until = time.monotonic() + LEAVING_S
+        while True:
+            with contextlib.suppress(Exception):
+                return self._presence.leave()
+            if time.monotonic() > until:
+                return None
+            time.sleep(LEAVE_AGAIN_S)
 
     def _identify(self) -> None:
         if self._identified:
