@@ -86,7 +86,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     (None: not set), and `slurm_gpus`, the indices from Slurm, decide. `flops` is the number of floating-point
     operations per unit of a metric. `versions` are those of the libraries imported so far (`torch`).
 
-    `began`: its first iteration has begun. Older runs do not say, and count as begun.
+    `began`: its first iteration has begun. Older runs do not say, and count as begun. `past_rows` is how many
+    rows it has sent that it cannot send again, without knowing whether they were stored.
 
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
@@ -115,6 +116,7 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     argv: str = ""
     versions: dict[str, str] = {}
     began: bool = True
+    past_rows: int = 0
 
 
 class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
@@ -219,7 +221,9 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     """The answer to RunHello. `epoch` is this process's.
 
     `since` is the stamp of the last row the daemon has on disk. The run sends newer ones again. `acks`: the
-    daemon acknowledges final outcomes.
+    daemon acknowledges final outcomes. `stored` is the stamp of the newest row that earlier daemons have left
+    in the recording, 0 for none. A run with `past_rows` gets a second answer with it, once the recording is
+    open, if the first had no `since`.
     """
 
     protocol: int
@@ -228,6 +232,7 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     epoch: int
     since: int = 0
     acks: bool = False
+    stored: int | None = None
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, tag="outcome.ack"):
