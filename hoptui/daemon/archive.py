@@ -216,6 +216,13 @@ class Archive:
         """Return the stamp of the newest row of a source on disk, 0 if there is none."""
         return self._history.flushed.get(source, 0)
 
+    def stored(self, run: str) -> int | None:
+        """Return the stamp of the newest row of a run that earlier daemons have stored, 0 for none.
+
+        None while the recording is not open.
+        """
+        return self._history.stored.get(run)
+
     @property
     def problem(self) -> str:
         """What is wrong with history, "" for nothing: why it is not being kept, or what is missing in it."""

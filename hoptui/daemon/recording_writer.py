@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
@@ -28,8 +29,9 @@ class RecordingWriter:
     newest row in the file cannot be read.
 
     Memory is bounded: beyond that the oldest items are dropped and counted. `recording` is None until the
-    file is open. `sources` are those that had rows. `ended` is set when the run has exited. `known` and
-    `node` are the newest states; a flush writes them.
+    file is open. `found_t` is the stamp of the newest row of the run that it had then, 0 for none. `sources`
+    are those that had rows. `ended` is set when the run has exited. `known` and `node` are the newest states;
+    a flush writes them.
     """
 
     def __init__(self, run: str, path: Path) -> None:
@@ -37,6 +39,7 @@ class RecordingWriter:
         self.path = path
         self.recording: Recording | None = None
         self.sources: set[str] = set()
+        self.found_t: int | None = None
         self.ended = False
         self.known: KnownRun | None = None
         self.node: NodeState | None = None
@@ -179,6 +182,9 @@ class RecordingWriter:
 
     def _pass_on(self, recording: Recording) -> str:
         """Pass on the rows that wait, in order. Returns why some still wait, "" if none do."""
+        if self.found_t is None:
+            with suppress(RecordingError):  # then nothing is added to these rows now
+                self.found_t = recording.last_t(f"run/{self.run}")
         unread: dict[str, str] = {}
         for part in self._waiting.take_rows():
             if part.source in unread:

@@ -109,7 +109,8 @@ MOST_ENDED = 16
 
 
 class History:
-    """The open recordings. `flushed` holds the stamp of the newest row of each source on disk.
+    """The open recordings. `flushed` holds the stamp of the newest row of each source on disk, `stored` that
+    of the newest row of each run when this daemon opened its recording.
 
     `problem` is the reason why history is not being kept, `problem_of` the reason for one run. `written` is
     called with a run and the numbers of commands that are on disk, by id, if that is to be reported.
@@ -130,6 +131,7 @@ class History:
         self._aside: dict[Path, str] = {}
         self._turn = 0  # number of the recording that summarises rows next
         self.flushed: dict[str, int] = {}
+        self.stored: dict[str, int] = {}
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -250,6 +252,8 @@ class History:
         written = writer.flush(self._limits.run_bytes, summarise=summarise)
         if numbers := writer.take_reported():
             self._written(writer.run, numbers)
+        if writer.found_t is not None:
+            self.stored.setdefault(writer.run, writer.found_t)
         if written and writer.recording is not None:
             for source in writer.sources:
                 self.flushed[source] = max(writer.recording.last_t(source), self.flushed.get(source, 0))

@@ -90,7 +90,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     operations per unit of a metric. `versions` are those of the libraries imported so far (`torch`).
 
     `began`: its first iteration has begun. Older runs do not say, and count as begun. They have no `details`
-    either. `refused` is what its script declared or called that is not accepted.
+    either. `refused` is what its script declared or called that is not accepted. `past_rows` is how many rows
+    it has sent that it cannot send again, without knowing whether they were stored.
 
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
@@ -121,6 +122,7 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     began: bool = True
     details: RunDetails | None = None
     refused: tuple[Fact, ...] = ()
+    past_rows: int = 0
 
 
 class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
@@ -233,7 +235,9 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     """The answer to RunHello. `epoch` is this process's.
 
     `since` is the stamp of the last row the daemon has on disk. The run sends newer ones again. `acks`: the
-    daemon acknowledges final outcomes.
+    daemon acknowledges final outcomes. `stored` is the stamp of the newest row that earlier daemons have left
+    in the recording, 0 for none. A run with `past_rows` gets a second answer with it, once the recording is
+    open, if the first had no `since`.
     """
 
     protocol: int
@@ -242,6 +246,7 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     epoch: int
     since: int = 0
     acks: bool = False
+    stored: int | None = None
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, tag="outcome.ack"):

@@ -325,6 +325,7 @@ class DaemonLink:
                 visible=process.visible_devices(os.environ),
                 slurm_gpus=process.slurm_gpus(os.environ),
                 flops=declared.flops,
+                past_rows=self._buffer.past_rows,
                 rank=state.rank,
                 world=state.world,
                 argv=process.command_line(sys.argv),
@@ -377,6 +378,9 @@ class DaemonLink:
 
     def _welcome(self, message: messages.RunWelcome, sock: Any, zmq: Any) -> None:
         state = self._state
+        if message.stored is not None:
+            self._buffer.stored(message.stored)
+            return
         state.epoch = state.inbox.epoch = message.epoch
         self._welcomed = True
         self._hello_again_s = HELLO_AGAIN_S

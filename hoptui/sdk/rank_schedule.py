@@ -2,8 +2,10 @@
 
 The threads of the ranks agree on it over the store, while training goes on. Rank 0 proposes a boundary that
 is a little ahead. Each rank accepts, or refuses if it has passed that boundary. Then rank 0 decides: a joint
-boundary, or none, and another proposal. A rank that comes to a proposed boundary before the decision waits
-for it. So a boundary without a proposal costs a look at one attribute.
+boundary, or none, and another proposal. If the joint boundary does not come in time, because boundaries have
+become slower, it proposes a nearer one, which takes its place if all ranks accept. A rank that comes to a
+proposed boundary before the decision waits for it. So a boundary without a proposal costs a look at one
+attribute.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from hoptui.sdk.rank_store import Presence, RankStore, SharingError
 
 POLL_S = 0.1
 """How often a rank looks for a proposal."""
+SLOW_POLL_S = 0.4
+"""How often it does so during a long iteration."""
 FAST_POLL_S = 0.003
 """How often a rank looks for answers and for a decision."""
 AHEAD_S = 0.25
@@ -36,8 +40,10 @@ JOIN_S = 5.0
 """How long commands wait at the start of a run for ranks that have not connected yet."""
 YES, NO = b"yes", b"no"
 """Answers and decisions. A rank that refuses answers with the boundary that it has come to."""
+LEAVING_S, LEAVE_AGAIN_S = 30.0, 0.5
+"""How long, and how often, a rank tries to write that it takes no part."""
 PACE_S = 1.0
-"""The time over which the pace of the boundaries is measured."""
+"""The time over which the pace of the boundaries is measured. After a burst the last `AHEAD_S` count."""
 
 
 class BoundaryProposal(NamedTuple):
@@ -95,7 +101,9 @@ class RankSchedule:
         self._identified = False
         self._attention = False  # whether the training thread has to look
         self._proposal: BoundaryProposal | None = None
-        self._decision: tuple[int, bool] = (0, False)  # of the proposal with this number
+        self._decision = 0  # the number of the last proposal that was decided
+        self._joint: BoundaryProposal | None = None  # the last that became a joint boundary
+        self._nearer_at = 0.0  # when rank 0 proposes a nearer one
         self._decided = threading.Event()
         self.finished = 0
         self._seen = 0  # the number of the last proposal that the training thread came to
@@ -107,6 +115,7 @@ class RankSchedule:
         self._again_s, self._again_at = LATE_AGAIN_S, 0.0
         self._furthest = 0  # the boundary that the rank had come to which refused the last proposal
         self._pace: deque[tuple[float, int]] = deque()
+        self._moved_at = self._started
         self._closing = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._main, name="hoptui-ranks", daemon=True)
@@ -144,28 +153,31 @@ class RankSchedule:
         if self._broken:
             raise SharingError(self._broken)
         proposal = self._proposal
-        if proposal is None or proposal.number <= self._seen or self.passed < proposal.boundary:
-            return False
-        while self._decision[0] < proposal.number:
+        while proposal is not None and self._decision < proposal.number and self.passed >= proposal.boundary:
             if self._broken:
                 raise SharingError(self._broken)
             self._decided.wait(POLL_S)
             self._decided.clear()
-        self._seen = proposal.number
-        return self._decision[1]
+        joint = self._joint
+        if joint is None or joint.number <= self._seen or self.passed < joint.boundary:
+            return False
+        self._seen = joint.number
+        return True
 
     def _main(self) -> None:
-        turn = self._lead if self._store.rank == 0 else self._follow
+        leads = self._store.rank == 0
         try:
             while not self._closing:
                 self._presence.live()
                 self._note_pace()
                 self._identify()
-                number, joint = self._decision
-                if not joint or self.finished >= number:
+                joint = self._joint
+                if joint is not None and self.finished < joint.number:
+                    self._lead_nearer(joint) if leads else self._follow()
+                else:
                     self._attention = False  # nothing is proposed
-                    turn()
-                self._wake.wait(POLL_S)
+                    self._lead() if leads else self._follow_or_request()
+                self._wake.wait(self._poll_s())
                 self._wake.clear()
         except SharingError as error:
             self._break(str(error))
@@ -173,8 +185,17 @@ class RankSchedule:
             self._member.failed(error)
             self._break(f"{type(error).__name__}: {error}")
         finally:
-            with contextlib.suppress(Exception):  # the store may have gone
-                self._presence.leave()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Write that this rank takes no part. A store that fails may work again a little later."""
+        until = time.monotonic() + LEAVING_S
+        while True:
+            with contextlib.suppress(Exception):
+                return self._presence.leave()
+            if time.monotonic() > until:
+                return None
+            time.sleep(LEAVE_AGAIN_S)
 
     def _identify(self) -> None:
         if self._identified:
@@ -198,6 +219,8 @@ class RankSchedule:
 
     def _note_pace(self) -> None:
         now, pace = time.monotonic(), self._pace
+        if not pace or pace[-1][1] != self.passed:
+            self._moved_at = now
         pace.append((now, self.passed))
         while now - pace[0][0] > PACE_S and len(pace) > 2:
             pace.popleft()
@@ -205,9 +228,15 @@ class RankSchedule:
     def _boundaries_in(self, seconds: float) -> int:
         """Return how many boundaries pass in this time, at least one."""
         (then, first), (now, last) = self._pace[0], self._pace[-1]
-        # After a suspension the two may be milliseconds apart, with a boundary between them.
-        rate = (last - first) / max(now - then, AHEAD_S)
+        late, at = next(((t, n) for t, n in reversed(self._pace) if now - t >= AHEAD_S), (then, first))
+        # After a suspension two looks may be milliseconds apart, with a boundary between them. The boundary
+        # that is under way counts in the short time: else a steady pace would look slow in it.
+        rate = min((last - first) / max(now - then, AHEAD_S), (last - at + 1) / max(now - late, AHEAD_S))
         return max(1, math.ceil(rate * seconds))
+
+    def _poll_s(self) -> float:
+        """Return the time until the next look. A long iteration needs few: its boundary is far."""
+        return min(max(POLL_S, 0.1 * (time.monotonic() - self._moved_at)), SLOW_POLL_S)
 
     def _accept(self, proposal: BoundaryProposal) -> bool:
         """Make the training thread wait at the proposed boundary. Return False if it has passed it."""
@@ -217,7 +246,9 @@ class RankSchedule:
         return self.passed < proposal.boundary
 
     def _settle(self, proposal: BoundaryProposal, joint: bool) -> None:
-        self._decision = (proposal.number, joint)
+        if joint:
+            self._joint = proposal
+        self._decision = proposal.number
         self._decided.set()
         self._next += 1
 
@@ -236,18 +267,11 @@ class RankSchedule:
             self._member.unanswered(None)
             return
         furthest = max(self.passed, self._furthest)
-        proposal = BoundaryProposal(self._next, furthest + self._boundaries_in(self._ahead_s))
-        accepted = self._accept(proposal)
-        self._store.set(self._key("proposal", proposal.number), str(proposal.boundary).encode())
-        answers = self._answers(proposal)
-        joint = accepted and all(answer == YES for answer in answers)
-        self._store.set(self._key("decision", proposal.number), YES if joint else NO)
-        self._settle(proposal, joint)
-        missing = None in answers
-        # Ranks that do not wait for each other in their training may be far apart.
-        self._furthest = max((int(answer) for answer in answers if answer not in (None, YES)), default=0)
+        expected_s = self._ahead_s
+        joint, missing = self._propose(furthest + self._boundaries_in(expected_s))
         if joint:
             self._ahead_s, self._again_s = AHEAD_S, LATE_AGAIN_S
+            self._nearer_at = now + expected_s + AHEAD_S
         elif not missing:
             self._ahead_s = min(2 * self._ahead_s, MOST_AHEAD_S)
             self._wake.set()  # at once
@@ -255,8 +279,33 @@ class RankSchedule:
             self._again_at = time.monotonic() + self._again_s
             self._again_s = min(2 * self._again_s, LONGEST_AGAIN_S)
             self._member.unanswered(None)
+
+    def _lead_nearer(self, joint: BoundaryProposal) -> None:
+        """Propose a boundary before the joint one, which has not come in the time in which it should.
+
+        If a rank refuses it or does not answer, the joint boundary stays where it is.
+        """
+        now, nearer = time.monotonic(), self.passed + self._boundaries_in(AHEAD_S)
+        if now < self._nearer_at or nearer >= joint.boundary:
+            return
+        found, missing = self._propose(nearer)
+        self._nearer_at = math.inf if missing else now + AHEAD_S * (1 + found)
+
+    def _propose(self, boundary: int) -> tuple[bool, bool]:
+        """Propose a boundary. Return whether it is a joint one now, and whether an answer is missing."""
+        proposal = BoundaryProposal(self._next, boundary)
+        accepted = self._accept(proposal)
+        self._store.set(self._key("proposal", proposal.number), str(proposal.boundary).encode())
+        answers = self._answers(proposal)
+        joint = accepted and all(answer == YES for answer in answers)
+        self._store.set(self._key("decision", proposal.number), YES if joint else NO)
+        self._settle(proposal, joint)
+        # Ranks that do not wait for each other in their training may be far apart.
+        self._furthest = max((int(answer) for answer in answers if answer not in (None, YES)), default=0)
+        missing = None in answers
         if not missing:  # so all have read what was before
             self._forget_before(proposal.number)
+        return joint, missing
 
     def _answers(self, proposal: BoundaryProposal) -> list[bytes | None]:
         """Return the answers of ranks 1 and above, None of those that gave none in time."""
@@ -295,10 +344,13 @@ class RankSchedule:
 
     # the others ---------------------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
-        """Answer a proposal, and wait for its decision."""
+    def _follow_or_request(self) -> None:
         if self._member.pending():
             self._request()
+        self._follow()
+
+    def _follow(self) -> None:
+        """Answer a proposal, and wait for its decision."""
         raw = self._store.get(self._key("proposal", self._next))
         if raw is None or self._closing:
             return

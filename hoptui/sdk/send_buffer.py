@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import NamedTuple
 
 from hoptui.domain.columns import LOGGED_NAN, Columns, pack
 from hoptui.sdk.metric_values import TimedRow, clean_name
@@ -14,9 +15,23 @@ RESEND_ROWS = 4096
 MESSAGE_BYTES = 256 << 10
 TAKEN_AT_ONCE = 1024
 FORGOTTEN = 1024
-"""Parts that were sent and are too old to be sent again, for which it is known whether they arrived."""
+"""Stretches of rows that were sent and are too old to be sent again. Old ones are joined beyond that."""
 PART_ROWS = 256
 """Rows of one part. Wide rows have fewer, so that a part stays below the size of a message."""
+
+
+class _Past(NamedTuple):
+    """Rows that were sent and cannot be sent again: the stamps of the oldest and the newest, and how many."""
+
+    oldest: int
+    newest: int
+    rows: int
+
+    def after(self, t: int) -> int:
+        """Return how many are newer than `t`. Where several parts were joined, they are taken as even."""
+        if t < self.oldest or self.newest <= t:
+            return 0 if self.newest <= t else self.rows
+        return math.ceil(self.rows * (self.newest - t) / (self.newest - self.oldest))
 
 
 class SendBuffer:
@@ -31,12 +46,18 @@ class SendBuffer:
         self._pushed_out = 0
         self._too_old = 0
         self._never_arrived = 0
-        self._forgotten: deque[tuple[int, int]] = deque(maxlen=FORGOTTEN)  # newest stamp and rows of a part
+        self._forgotten: list[_Past] = []
+        self._doubtful: list[_Past] = []  # from before a daemon that did not know what was stored
 
     @property
     def dropped(self) -> int:
         """The number of rows that no daemon will get: replaced by newer ones, too old, or sent in vain."""
         return self._pushed_out + self._too_old + self._never_arrived
+
+    @property
+    def past_rows(self) -> int:
+        """The number of rows that were sent, cannot be sent again, and may not have been stored."""
+        return sum(past.rows for past in (*self._doubtful, *self._forgotten))
 
     @property
     def has_rows(self) -> bool:
@@ -83,11 +104,24 @@ class SendBuffer:
             self._unsent.popleft()
 
     def resend_after(self, since: int) -> None:
-        """Send all rows after `since` (monotonic ns) again, because the daemon lacks them."""
-        if since:  # a daemon that knows no row of this run may not have read its recording yet
-            self._never_arrived += sum(rows for newest, rows in self._forgotten if newest > since)
+        """Send all rows after `since` (monotonic ns) again, because the daemon lacks them.
+
+        A daemon that knows no row of this run (0) may not have read its recording yet. If it is killed before
+        it has told what is stored, nobody can know that any more: the rows before it count as lost.
+        """
+        if since:
+            self._never_arrived += sum(past.rows for past in self._doubtful)
+            self._never_arrived += sum(past.after(since) for past in self._forgotten)
+            self._doubtful.clear()
+        else:
+            self._doubtful += self._forgotten
         self._forgotten.clear()
         self._unsent = deque(new for part in self._recent if len(new := part.after(since)))
+
+    def stored(self, newest: int) -> None:
+        """Count what is lost: earlier daemons have stored rows up to `newest` (0: none) alone."""
+        self._never_arrived += sum(past.after(newest) for past in self._doubtful)
+        self._doubtful.clear()
 
     def rename(self, source: str) -> None:
         """Use another source for new rows, and drop the rows that wait."""
@@ -105,7 +139,16 @@ class SendBuffer:
                 unsent += len(self._unsent.popleft())
             self._too_old += unsent
             if len(oldest) > unsent:
-                self._forgotten.append((newest, len(oldest) - unsent))
+                self._forgotten.append(_Past(oldest.times()[0], newest, len(oldest) - unsent))
+        if len(self._forgotten) > FORGOTTEN:
+            self._forgotten = _joined(self._forgotten, FORGOTTEN // 2)
+
+
+def _joined(past: list[_Past], count: int) -> list[_Past]:
+    """Join each two neighbours of the first `count`."""
+    old = past[:count]
+    pairs = zip(old[::2], old[1::2], strict=True)
+    return [_Past(a.oldest, b.newest, a.rows + b.rows) for a, b in pairs] + past[count:]
 
 
 def _packed(source: str, rows: list[TimedRow]) -> list[Columns]:

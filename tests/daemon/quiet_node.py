@@ -53,6 +53,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.found: int | None = None
         self.states: list[RunState] = []
         self.events: list[Event] = []
         self.settled: tuple[TunerResult, ...] = ()
@@ -81,6 +82,9 @@ class Keeper:
 
     def settle(self, result: TunerResult) -> None:
         self.settled = with_newer(self.settled, result)
+
+    def stored(self, run: str) -> int | None:
+        return self.found
 
     def flushed(self, source: str) -> int:
         return 0
@@ -200,7 +204,14 @@ class QuietNode:
     def script(self) -> Script:
         return self.scripts[-1]
 
-    def hello(self, *, nonce: str = "n1", knobs: tuple[KnobState, ...] = (MICRO, LR), step: int = 50) -> None:
+    def hello(
+        self,
+        *,
+        nonce: str = "n1",
+        knobs: tuple[KnobState, ...] = (MICRO, LR),
+        step: int = 50,
+        past_rows: int = 0,
+    ) -> None:
         """The run's process connects."""
         hello = messages.RunHello(
             protocol=messages.PROTOCOL,
@@ -213,6 +224,7 @@ class QuietNode:
             step=step,
             knobs=knobs,
             headline="tokens_per_s",
+            past_rows=past_rows,
         )
         self.runs.receive(nonce.encode(), None, hello)
 

@@ -33,6 +33,26 @@ def test_rows_after_a_hello_are_written_at_once_and_later_ones_with_the_next_flu
         assert quiet.keeper.log == ["keep"]
 
 
+def test_a_run_that_cannot_send_its_rows_again_is_told_once_what_is_stored() -> None:
+    quiet = QuietNode(state=RunState(run=RUN, name="lm", epoch=1, pid=1, started_wall=0.0))
+    line = Line(quiet)
+    quiet.hello()
+    quiet.keeper.found = 7 * SECOND
+    quiet.runs.tend()
+    assert line.stored == [None]
+    quiet.keeper.found = None
+    quiet.hello(past_rows=5)
+    quiet.runs.tend()
+    assert line.stored == [None, None], "the recording is not open yet"
+    quiet.keeper.found = 7 * SECOND
+    line.open = False
+    quiet.runs.tend()
+    line.open = True
+    quiet.runs.tend()
+    quiet.runs.tend()
+    assert line.stored == [None, None, 7 * SECOND]
+
+
 class Line:
     """The way to a run: takes messages while it is `open`."""
 
@@ -53,6 +73,10 @@ class Line:
         _, onward = node.book.submit(command, run, "v1", 1.0, self.quiet.now)
         assert onward is not None
         self.quiet.runs.forward(onward, run)
+
+    @property
+    def stored(self) -> list[int | None]:
+        return [message.stored for message in self.sent if isinstance(message, messages.RunWelcome)]
 
     @property
     def commands(self) -> list[str]:

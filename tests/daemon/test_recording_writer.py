@@ -25,7 +25,7 @@ from tests.conftest import until
 from tests.daemon.test_recordings import KNOWN, NODE, STATE, S, make, rows
 from tests.recording.test_failures import full_disk
 
-OURS = "run/r"
+OURS, HOST = "run/r", "host"
 
 
 class FaultyDisk:
@@ -72,20 +72,33 @@ def missing(directory: Path) -> int:
 def test_rows_that_come_before_the_newest_could_be_read_are_kept(tmp_path: Path, disk: FaultyDisk) -> None:
     before = make(tmp_path)
     before.remember(KNOWN, NODE)
-    before.append(("r",), [rows(1, 5, OURS)])
+    before.append(("r",), [rows(1, 5, HOST)])
     before.close("r")
     history = make(tmp_path)
     history.remember(KNOWN, NODE)
     disk.reads = False
-    history.append(("r",), [rows(3, 4, OURS)])
-    history.append(("r",), [rows(7, 2, OURS)])
+    history.append(("r",), [rows(3, 4, HOST)])
+    history.append(("r",), [rows(7, 2, HOST)])
     history.flush()
     assert "input/output error" in history.problem_of("r")
-    assert OURS not in history.flushed
+    assert HOST not in history.flushed
     disk.reads = True
     history.flush()
-    assert (history.problem, history.flushed[OURS]) == ("", 8 * S)
-    assert stamps(tmp_path) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert (history.problem, history.flushed[HOST]) == ("", 8 * S)
+    assert stamps(tmp_path, HOST) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_what_earlier_writers_have_stored_is_known_once_the_recording_is_open(tmp_path: Path) -> None:
+    before = make(tmp_path)
+    before.remember(KNOWN, NODE)
+    before.append(("r",), [rows(1, 5, OURS)])
+    before.close("r")
+    history = make(tmp_path)
+    assert "r" not in history.stored
+    history.remember(KNOWN, NODE)
+    history.append(("r",), [rows(7, 2, OURS)])
+    history.flush()
+    assert (before.stored, history.stored) == ({"r": 0}, {"r": 5 * S})
 
 
 def test_a_source_that_cannot_be_read_holds_no_other_up(

@@ -71,6 +71,9 @@ class Keeper:
     def keep(self, run: str) -> None: ...
     def finish(self, run: str) -> None: ...
 
+    def stored(self, run: str) -> int | None:
+        return None
+
     def flushed(self, source: str) -> int:
         return 0
 

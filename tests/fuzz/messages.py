@@ -130,6 +130,9 @@ class Kept:
     def settle(self, result: TunerResult) -> None:
         self.settled = with_newer(self.settled, result)
 
+    def stored(self, run: str) -> int | None:
+        return None
+
     def flushed(self, source: str) -> int:
         return 0
 

@@ -17,7 +17,15 @@ from hoptui.protocol import codec, messages
 from hoptui.sdk.daemon_link import DaemonLink
 from hoptui.sdk.metric_values import TimedRow
 from hoptui.sdk.run import Run
-from hoptui.sdk.send_buffer import MESSAGE_BYTES, PART_ROWS, RESEND_ROWS, RESEND_S, TAKEN_AT_ONCE, SendBuffer
+from hoptui.sdk.send_buffer import (
+    FORGOTTEN,
+    MESSAGE_BYTES,
+    PART_ROWS,
+    RESEND_ROWS,
+    RESEND_S,
+    TAKEN_AT_ONCE,
+    SendBuffer,
+)
 from tests.run_state import run_state
 
 zmq = pytest.importorskip("zmq")
@@ -215,6 +223,51 @@ def test_a_daemon_that_lost_rows_gets_those_again_and_no_others() -> None:
     out.resend_after(0)
     assert steps_sent(out) == [4]
     assert out.dropped == 0  # they were sent
+
+
+def _past() -> SendBuffer:
+    """Return a buffer whose rows 1 to 3 were sent, and are too old to be sent again."""
+    out = SendBuffer("run/a")
+    for step in (1, 2, 3):
+        out.collect(rows(step), step, 4 * S)
+        steps_sent(out)
+    out.collect(rows(100), 4, 100 * S)
+    steps_sent(out)
+    assert out.past_rows == 3
+    return out
+
+
+@pytest.mark.parametrize(("stored", "lost"), [(0, 3), (2 * S, 1), (3 * S, 0)])
+def test_rows_that_no_daemon_has_stored_are_counted_once_it_is_known(stored: int, lost: int) -> None:
+    out = _past()
+    out.resend_after(0)
+    out.resend_after(0)
+    assert out.dropped == 0
+    out.stored(stored)
+    assert (out.dropped, out.past_rows) == (lost, 0)
+    out.resend_after(50 * S)
+    assert out.dropped == lost
+
+
+def test_rows_of_which_nobody_knows_count_as_lost() -> None:
+    # The daemon was killed before it could tell. What the next one has on disk is newer.
+    out = _past()
+    out.resend_after(0)
+    out.resend_after(99 * S)
+    assert (out.dropped, out.past_rows) == (3, 0)
+
+
+def test_many_rows_are_counted_in_bounded_memory() -> None:
+    out = SendBuffer("run/a")
+    count = 5 * FORGOTTEN
+    for step in range(1, count + 1):
+        out.collect(rows(step), step, step * S)
+        steps_sent(out)
+    assert len(out._forgotten) <= FORGOTTEN
+    past = out.past_rows
+    assert count - RESEND_S - 2 <= past <= count
+    out.resend_after(1000 * S)
+    assert out.dropped == pytest.approx(past - 1000, abs=2)
 
 
 def test_what_grew_too_old_before_it_was_sent_is_counted() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hoptui.client.conversation import TuneOp
+from tests.simulation import rank_actions as ranks
 from tests.simulation import service_actions as services
 from tests.simulation.node import Node, Trainer, Viewer
 
@@ -133,7 +134,7 @@ def _again_later(node: Node, trainer: Trainer, seconds: float) -> None:
             node.kernel.after(1.0, again)
         elif not node.settling and _is_last(node, trainer):
             node.disturb(10.0)
-            node.train(trainer.name, trainer.iteration_s, trainer)
+            node.train(trainer.name, trainer.was.iteration_s, trainer)
 
     node.kernel.after(seconds, again)
 
@@ -362,6 +363,52 @@ SERVICES: dict[str, Callable[[Node, float], None]] = {
     "late samplers": services.late_samplers,
 }
 """Of a node with samplers and knobs for the tuner."""
+
+
+def _with_run(do: Callable[[Node, Trainer, float], None]) -> Callable[[Node, float], None]:
+    def action(node: Node, number: float) -> None:
+        trainer = _living(node, number)
+        if trainer is not None:
+            do(node, trainer, number)
+
+    return action
+
+
+def _ask(verb: str) -> Callable[[Node, float], None]:
+    """Let a person give a command that concerns the whole run."""
+
+    def ask(node: Node, number: float) -> None:
+        trainer = _living(node, number)
+        viewers = [v for v in node.viewers if v.process.alive]
+        if trainer is not None and viewers:
+            value = 1 + int(number * 999) if verb == "profile" else None
+            viewers[_of(viewers, number * 3)].act(verb, trainer.id, value)
+            if verb == "stop":
+                _again_later(node, trainer, 2.0 + 5 * number)
+
+    return ask
+
+
+def _signal(node: Node, number: float) -> None:
+    """The scheduler of the cluster sends SIGTERM to one rank."""
+    trainer = _living(node, number)
+    if trainer is not None:
+        ranks.signal(node, trainer, number)
+        _again_later(node, trainer, 2.0 + 5 * number)
+
+
+RANKS: dict[str, Callable[[Node, float], None]] = {
+    "stop": _ask("stop"),
+    "checkpoint": _ask("checkpoint"),
+    "profile": _ask("profile"),
+    "signal": _signal,
+    "hurry": _with_run(ranks.hurry),
+    "stop rank": _with_run(ranks.suspend),
+    "leave rank": _with_run(ranks.leave),
+    "slow store": _with_run(ranks.slow_store),
+    "broken store": _with_run(ranks.broken_store),
+}
+"""Of runs of several processes."""
 ACTIONS: dict[str, Callable[[Node, float], None]] = {
     "set": _set,
     "burst": _burst,
@@ -394,7 +441,8 @@ ACTIONS: dict[str, Callable[[Node, float], None]] = {
     "wall clock": _wall,
     "sweep": _sweep,
     NIGHT: _night,
+    **RANKS,
     **SERVICES,
 }
 ALWAYS = ("set", "set", "set", "nothing", "watch")
-OPTIONAL = tuple(name for name in ACTIONS if name not in (*ALWAYS, NIGHT, *SERVICES))
+OPTIONAL = tuple(name for name in ACTIONS if name not in (*ALWAYS, NIGHT, *RANKS, *SERVICES))

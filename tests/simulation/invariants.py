@@ -20,6 +20,8 @@ from tests.simulation.truth import Given, Incarnation, Setting
 
 QUICK_S = 0.6
 """A command is answered within this time and two iterations, if nothing disturbs."""
+JOINT_S = 1.0
+"""Several ranks apply a command within this time or three iterations, whichever is longer."""
 TOLD_S = 0.3
 """A viewer knows within this time that a setter was called, if nothing disturbs."""
 LAST_WORDS_S = 10.0
@@ -59,7 +61,7 @@ def _all(node: Node, *each: Invariant) -> list[str]:
 # commands ---------------------------------------------------------------------------------------------------
 
 
-def _audited(node: Node) -> dict[str, CommandRecord]:
+def audited(node: Node) -> dict[str, CommandRecord]:
     auditor = node.auditor
     if auditor is None or auditor.client is None:
         return {}
@@ -78,14 +80,14 @@ def _calls(node: Node, given: Given) -> list[tuple[Incarnation, Setting]]:
 
 def resolved(node: Node) -> Iterator[str]:
     """Each command that a daemon knows has a final stage."""
-    for key, record in _audited(node).items():
+    for key, record in audited(node).items():
         if record.stage not in FINAL:
             yield f"{record.verb} {record.wanted} ({key}) is still {record.stage!r}"
 
 
 def truthful(node: Node) -> Iterator[str]:
     """What a final stage says is what happened in the training process."""
-    records = _audited(node)
+    records = audited(node)
     for given in node.truth.given.values():
         record = records.get(given.id)
         calls = _calls(node, given) if given.verb == "set" else []
@@ -119,7 +121,7 @@ def outcomes_arrive(node: Node) -> Iterator[str]:
     A run that has ended can say no more. What a daemon has acknowledged is known all the same, while a
     new daemon would read its recording.
     """
-    records = _audited(node)
+    records = audited(node)
     for trainer in node.trainers:
         ended_s = trainer.was.ended_s
         forgotten = ended_s is not None and node.kernel.seconds - ended_s > RESTORE_YOUNGER_S
@@ -137,12 +139,12 @@ def outcomes_arrive(node: Node) -> Iterator[str]:
 
 def viewers_agree(node: Node) -> Iterator[str]:
     """Every viewer shows the same end of a command."""
-    audited = _audited(node)
+    told = audited(node)
     for viewer in node.viewers:
         if not viewer.process.alive or viewer.client is None:
             continue
         for key, record in viewer.client.store.commands.items():
-            same = audited.get(key)
+            same = told.get(key)
             if same is None:
                 continue
             if same.stage != record.stage and same.code != FATE_UNKNOWN:
@@ -153,8 +155,8 @@ def viewers_know(node: Node) -> Iterator[str]:
     """Every viewer has each command that the daemon has."""
     for viewer in node.viewers:
         if viewer.process.alive and viewer.client is not None:
-            for key in _audited(node).keys() - viewer.client.store.commands.keys():
-                yield f"{viewer.name} does not know {_audited(node)[key].wanted}"
+            for key in audited(node).keys() - viewer.client.store.commands.keys():
+                yield f"{viewer.name} does not know {audited(node)[key].wanted}"
 
 
 def right_process(node: Node) -> Iterator[str]:
@@ -169,7 +171,10 @@ def person_beats_tuner(node: Node) -> Iterator[str]:
     """A tuner changes no knob after a person's change of it was known."""
     by_value = {given.value: given for given in node.truth.given.values() if given.verb == "set"}
     for was in node.truth.processes:
-        done = [s for s in was.settings if not s.undo and not s.raised and s.value in by_value]
+        # A change that another rank refused is undone at once. It is no change.
+        undone = [later.undo for _, later in pairwise(was.settings)] + [False]
+        kept = [s for s, gone in zip(was.settings, undone, strict=False) if not gone]
+        done = [s for s in kept if not s.undo and not s.raised and s.value in by_value]
         for setting in done:
             tuners = by_value[setting.value]
             for earlier in done if tuners.by == "tuner" else ():
@@ -181,7 +186,7 @@ def person_beats_tuner(node: Node) -> Iterator[str]:
 
 def in_time(node: Node) -> Iterator[str]:
     """A command is not applied long after its time to live, nor read long after it was given up."""
-    records = _audited(node)
+    records = audited(node)
     for given in node.truth.given.values():
         for _, setting in _calls(node, given) if given.verb == "set" else ():
             late_s = setting.at_s - given.at_s - given.ttl_s
@@ -258,7 +263,8 @@ def calm_is_quick(node: Node) -> Iterator[str]:
             if given.viewer != viewer.name or given.verb != "set":
                 continue
             trainer = next((t for t in node.trainers if t.id == given.run), None)
-            most = QUICK_S + 3 * (trainer.iteration_s if trainer else 0.0)
+            several = JOINT_S if trainer is not None and trainer.others else 0.0
+            most = QUICK_S + max(3 * (trainer.was.iteration_s if trainer else 0.0), several)
             end = given.at_s + most
             if viewer.was_away(given.at_s, end) or not node.truth.calm(given.at_s - 1.0, end):
                 continue
@@ -427,7 +433,7 @@ def commands_recorded(node: Node) -> Iterator[str]:
             continue  # told by `rows_accounted`
         if any(_history_excused(node, was) for was in node.truth.processes if was.run == run):
             continue
-        for key, record in _audited(node).items():
+        for key, record in audited(node).items():
             if record.run != run or _after_the_end(record):
                 continue
             kept = recorded.get(key)

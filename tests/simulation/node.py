@@ -30,7 +30,7 @@ from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.ranks import Job, Member
 from tests.simulation.samplers import GPUS, SimulatedSampler
 from tests.simulation.substitutes import System
-from tests.simulation.truth import Given, Incarnation, Setting, Truth, Value
+from tests.simulation.truth import Call, Given, Incarnation, Setting, Truth, Value
 from tests.simulation.tuned import ServicesTruth, TunedKnobs
 
 IDLE_S = 30.0
@@ -53,6 +53,7 @@ class Trainer:
         self.others: list[Trainer] = []
         """The other ranks of this run, if it is rank 0."""
         self.ends = False
+        self.leaves = False  # goes on without hoptui
         self.refuses = 0.0  # chance that the setter raises
         self.checkpoint: dict[str, Any] = dict(before.checkpoint) if before else {}
         self.was = Incarnation(len(node.truth.processes), node.kernel.seconds)
@@ -73,6 +74,11 @@ class Trainer:
         return 1 + len(self.others)
 
     @property
+    def job(self) -> Job | None:
+        """What its ranks share, None for one process."""
+        return self.member.job if self.member is not None else None
+
+    @property
     def id(self) -> str:
         return self.was.run
 
@@ -85,13 +91,16 @@ class Trainer:
         kernel, was = self.node.kernel, self.was
         self.run = run = Run(self.name, resume=self.checkpoint or None, ranks=self.member)
         self._name(run)
+        self._note_pauses(run)
+        run.on_checkpoint(lambda: self._call("checkpoint"))
+        run.on_profile(lambda _: self._call("profile"))
         run.knob("lr", float(was.value), min=LOW, max=HIGH, apply=self._apply, read=lambda: was.value)
         kept = self.checkpoint.get("knobs", {})
         knobs = (
             TunedKnobs(self.node.services, run, kept, lambda: kernel.seconds) if self.node.serves else None
         )
         self.knobs = knobs
-        while self._boundary(run) and not self.ends:
+        while self._goes_on(run) and not self.ends:
             was.epoch = run._core.state.epoch
             self._name(run)
             if wanted := run.restart_wanted:
@@ -134,13 +143,27 @@ class Trainer:
             job.run = run.id
         self.was.run = run.id if job is None else job.run
 
+    def _goes_on(self, run: Run) -> bool:
+        """Come to a boundary, unless this rank has left the run."""
+        job = self.job
+        if job is None or self.was.rank not in job.left:
+            if job is None or not self.leaves:
+                return self._boundary(run)
+            job.left.add(self.was.rank)
+            run.close()
+        if job.broken:
+            self.process.kill()
+        return True
+
     def _boundary(self, run: Run) -> bool:
         began = self.node.kernel.seconds
         going_on = run.boundary(self.was.steps)
         ended = self.node.kernel.seconds
+        was = self.was
+        if not going_on and was.stopped_at is None:
+            was.stopped_at, was.stopped_step = was.boundaries + 1, was.steps
         if self.member is not None and self.member.job.broken:
             self.process.kill()  # its collectives fail
-        was = self.was
         was.boundaries += 1
         if self.knobs is not None and self.was.rank == 0:
             self.knobs.note()
@@ -163,6 +186,27 @@ class Trainer:
         if raises:  # half done, so hoptui must undo it
             raise Refused("the script refuses it")
 
+    def _call(self, verb: str) -> str:
+        """Write a checkpoint, or start a trace."""
+        was, kernel = self.was, self.node.kernel
+        raises = kernel.random.random() < self.refuses
+        was.calls.append(Call(verb, was.boundaries + 1, kernel.seconds, raises))
+        self.process.operate()
+        if raises:
+            raise Refused("the script refuses it")
+        return call_path(was.number, len(was.calls) - 1)
+
+    def _note_pauses(self, run: Run) -> None:
+        """Look at which boundaries this rank waits because the run is paused."""
+        meeting, was = run._core.meeting, self.was
+        wait = meeting._wait_while_paused
+
+        def noted() -> None:
+            was.pauses.append(was.boundaries + 1)
+            wait()
+
+        meeting._wait_while_paused = noted  # type: ignore[method-assign]
+
     def _over(self, killed: bool) -> None:
         was = self.was
         was.ended_s, was.killed = self.node.kernel.seconds, killed
@@ -174,6 +218,11 @@ class Trainer:
 def in_effect(value: Value) -> Value:
     """Return what the script makes of a value: it cannot have every one."""
     return value + 0.25 if int(value) % 4 == 3 and value == int(value) else value
+
+
+def call_path(process: int, call: int) -> str:
+    """Return what the handler for checkpoints says that it wrote. No other call says the same."""
+    return f"checkpoint {process}/{call}"
 
 
 def row_value(process: int, step: int) -> float:
@@ -213,7 +262,9 @@ class Viewer:
             if client is None or client.store.run(run) is None:
                 return
             if what == "set":
-                details.update(knob="lr", value=value)
+                details.update(knob="lr")
+            if value is not None:
+                details.update(value=value)
             epoch = client.store.run(run).epoch  # type: ignore[union-attr]
             given = client.send(what, run, **details)  # type: ignore[arg-type]
             self.node.truth.given[given] = Given(
@@ -422,6 +473,9 @@ class Node:
         self.widen()
         self.fabric.stalled_until_ns = self.samplers_late_until_ns = 0
         disk.full, disk.broken, disk.slow_s = False, False, 0.0
+        for trainer in self.trainers:
+            if trainer.job is not None:
+                trainer.job.slow_until_ns = trainer.job.failing_until_ns = 0
         for process in kernel.processes.values():
             process.dies_at = 0
             if process.stopped:

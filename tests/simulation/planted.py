@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import multiprocessing
 import os
 import sys
@@ -20,9 +21,10 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from hoptui.client import connection, conversation
-from hoptui.daemon import archive, recordings, server, sockets
-from hoptui.daemon.handlers import pages, runs, viewers
+from hoptui.daemon import archive, recordings, sampler_supervisor, server, sockets, tuning
+from hoptui.daemon.handlers import pages, runs, samplers, targets, tuners, viewers
 from hoptui.daemon.state import command_log, commit_barrier, registry, row_buffers
+from hoptui.domain.devices import Sample
 from hoptui.protocol.messages import FINAL
 from hoptui.recording import recording
 from hoptui.sdk import (
@@ -31,10 +33,15 @@ from hoptui.sdk import (
     daemon_link,
     iteration,
     knobs,
+    process,
+    rank_schedule,
+    rank_store,
     ranks,
     send_buffer,
     shared_state,
 )
+from hoptui.tuner import overrides
+from tests.simulation.actions import NIGHT
 from tests.simulation.scenario import execute, plan_of
 
 MOST_SEEDS = 2000
@@ -510,13 +517,193 @@ def _taken_back() -> list[Patch]:
     return [(store, "_news", lambda known, record: known != record)]
 
 
+# samplers, targets and the tuner ----------------------------------------------------------------------------
+
+
+@defect("a trial that a killed daemon has left is not undone", "tune", "work", "kill daemon")
+def _not_undone() -> list[Patch]:
+    return [(module, "unfinished", lambda state: None) for module in (tuning, tuners)]
+
+
+@defect("a trial begins before it is on disk", "tune", "work", "kill daemon at")
+def _trial_in_memory() -> list[Patch]:
+    return [(archive.Archive, "keep", _nothing)]
+
+
+@defect("the tuner sets what a user has set", "tune", "set batch")
+def _tuner_ignores_users() -> list[Patch]:
+    return [(overrides.KnobOverrides, "choose", _nothing), (command_log.Book, "_hold", _nothing)]
+
+
+@defect("a sampler that died is not replaced", "kill sampler")
+def _no_successor() -> list[Patch]:
+    def never(self: Any, now: float) -> None:
+        self._next_start = now + 1e9
+
+    return [(sampler_supervisor.Sampler, "_again", never)]
+
+
+@defect("the first readings of a sampler are lost", "kill sampler")
+def _lost_readings() -> list[Patch]:
+    settled = sampler_supervisor.Sampler._settled
+
+    def late(self: Any, child: Any, said: Any) -> Any:
+        found = settled(self, child, said)
+        if any(isinstance(message, Sample) for message in found) and not hasattr(child, "began"):
+            child.began = True
+            return [message for message in found if not isinstance(message, Sample)]
+        return found
+
+    return [(sampler_supervisor.Sampler, "_settled", late)]
+
+
+@defect("readings are written twice")
+def _readings_twice() -> list[Patch]:
+    sample, newest = samplers.SamplerDesk._sample, recording.Recording._newest_stored
+
+    def twice(self: Any, parts: Any) -> None:
+        sample(self, parts)
+        live = [run.id for run in self._node.registry.live()]
+        self._node.archive.rows(live, [part for part in parts if part.source.startswith("gpu/")])
+
+    def none(self: Any, source: str) -> int:
+        return 0 if source.startswith("gpu/") else newest(self, source)
+
+    return [(samplers.SamplerDesk, "_sample", twice), (recording.Recording, "_newest_stored", none)]
+
+
+@defect("a target is judged on stale readings", "target")
+def _stale_judgement() -> list[Patch]:
+    judge, first = targets.judge, dict[Any, Any]()
+
+    def once(target: Any, *rest: Any) -> Any:
+        found = judge(target, *rest)
+        return first.setdefault(target, found) if found.mean is not None else found
+
+    return [(targets, "judge", once)]
+
+
+@defect("targets are not there for the next daemon", "target", "kill daemon")
+def _forgotten_targets() -> list[Patch]:
+    return [(targets.TargetDesk, "_publish", lambda self, run: self._node.touch())]
+
+
+@defect("a knob is told as applied before the new process", "set width")
+def _no_new_process() -> list[Patch]:
+    return [(knobs.LiveKnob, "awaits_restart", property(lambda self: False))]
+
+
+@defect("what a restart was for is not told", "set width")
+def _lost_handover() -> list[Patch]:
+    return [(process, "take_handover", lambda *_: None)]
+
+
+# ranks ------------------------------------------------------------------------------------------------------
+
+
+@defect("a rank applies without the decision", "stop rank")
+def _no_commit() -> list[Patch]:
+    settle = rank_schedule.RankSchedule._settle
+
+    def eager(self: Any, proposal: Any, joint: bool) -> None:
+        settle(self, proposal, joint or self._store.rank > 0)
+
+    return [(rank_schedule.RankSchedule, "_settle", eager)]
+
+
+@defect("a rank accepts a boundary that it has passed")
+def _in_the_past() -> list[Patch]:
+    accept = rank_schedule.RankSchedule._accept
+
+    def always(self: Any, proposal: Any) -> bool:
+        accept(self, proposal)
+        return True
+
+    return [
+        (rank_schedule.RankSchedule, "_accept", always),
+        (rank_schedule.RankSchedule, "_boundaries_in", lambda self, seconds: 1),
+    ]
+
+
+@defect("an answer counts for two ranks", "stop rank")
+def _counted_twice() -> list[Patch]:
+    answer = rank_schedule.RankSchedule._answer
+
+    def first(self: Any, number: int, rank: int) -> str:
+        return answer(self, number, rank if self._store.rank else 1)
+
+    return [(rank_schedule.RankSchedule, "_answer", first)]
+
+
+@defect("a rank that has left is waited for", "leave rank")
+def _left_is_there() -> list[Patch]:
+    return [(rank_store.Presence, "left", lambda self, rank: False)]
+
+
+@defect("a stop of one rank is not told to the others", "signal")
+def _lonely_stop() -> list[Patch]:
+    def alone(self: Any, mine: Any) -> Any:
+        if not self.alone:
+            self._gather(mine)
+        return mine
+
+    return [(ranks.RankAgreement, "stop_request", alone)]
+
+
+@defect("only rank 0 writes a checkpoint", "checkpoint")
+def _one_checkpoint() -> list[Patch]:
+    call = command_execution.CommandExecution._call
+
+    def first(self: Any, command: Any, done: Any) -> Any:
+        if self._state.rank == 0:
+            return call(self, command, done)
+        self._agreement.problem(None)
+        return done
+
+    return [(command_execution.CommandExecution, "_call", first)]
+
+
+@defect("only rank 0 is paused", "pause")
+def _one_pause() -> list[Patch]:
+    do = command_execution.CommandExecution._do
+
+    def first(self: Any, command: Any, stood: Any) -> Any:
+        done = do(self, command, stood)
+        if command.verb == "pause" and self._state.rank:
+            self._state.paused = False
+        return done
+
+    return [(command_execution.CommandExecution, "_do", first)]
+
+
+@defect("a joint boundary stays far ahead after a burst", "hurry")
+def _far_ahead() -> list[Patch]:
+    schedule = rank_schedule.RankSchedule
+
+    def over_a_second(self: Any, seconds: float) -> int:
+        (then, first), (now, last) = self._pace[0], self._pace[-1]
+        return max(1, math.ceil((last - first) / max(now - then, rank_schedule.AHEAD_S) * seconds))
+
+    return [(schedule, "_lead_nearer", _nothing), (schedule, "_boundaries_in", over_a_second)]
+
+
+@defect("ranks that cannot communicate go on applying", "broken store")
+def _apart() -> list[Patch]:
+    def silent(self: Any, error: Any) -> None:
+        self._agreement.dissolve()
+
+    return [(iteration.IterationBoundary, "_separate", silent)]
+
+
 def find(name: str, most: int = MOST_SEEDS, first: int = 0) -> Found:
     """Run seeds until one finds the defect, and holds without it."""
     wanted = next(each for each in DEFECTS if each.name == name)
     began = time.monotonic()
     for seed in range(first, first + most):
         plan = plan_of(seed)
-        if not wanted.needs <= {step.what for step in plan.steps}:
+        if not wanted.needs <= (kinds := {step.what for step in plan.steps}):
+            continue
+        if NIGHT in kinds and NIGHT not in wanted.needs:  # a minute each
             continue
         with planted(wanted):
             violations = execute(plan).violations

@@ -15,6 +15,13 @@ class Job:
         self.broken = False
         self.signal = Signal(kernel)
         self.iterations = [0] * world
+        self.slow_until_ns, self.slow_s = 0, 0.0
+        """Until when the store is slow, and how long an operation then takes at most."""
+        self.failing_until_ns = 0
+        self.failed = False
+        """Whether the store has ever raised for ranks that live."""
+        self.left: set[int] = set()
+        """Ranks that go on without hoptui."""
 
     def member(self, rank: int) -> Member:
         return Member(self, rank)
@@ -56,6 +63,12 @@ class Member:
         job.kernel.wait(lambda: min(job.iterations) >= mine or job.broken, [job.signal])
 
     def _operate(self) -> None:
-        self.job.kernel.process.operate()
-        if self.job.broken:
+        job, kernel = self.job, self.job.kernel
+        kernel.process.operate()
+        if kernel.now_ns < job.slow_until_ns:
+            kernel.sleep(kernel.random.uniform(0.0, job.slow_s))
+        if job.broken:
             raise RuntimeError("the store is gone")
+        if kernel.now_ns < job.failing_until_ns:
+            job.failed = True
+            raise RuntimeError("the store does not answer")

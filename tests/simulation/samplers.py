@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 GPUS = ("GPU-a", "GPU-b")
 MEMORY = 80 << 30
 LEAST_USED, MOST_USED = 10 << 30, 20 << 30
+SWEEP_S = 400.0
+"""The memory in use rises from least to most in this time, and falls again. So an old reading is wrong."""
 PIPE_BYTES = 64 << 10
 
 
@@ -124,6 +126,7 @@ class SimulatedSampler:
     def _of_gpus(self) -> list[Columns]:
         random = self.node.kernel.random
         now = self.node.kernel.tick()
+        used = LEAST_USED + (MOST_USED - LEAST_USED) * abs(self.node.kernel.seconds / SWEEP_S % 2.0 - 1.0)
         return [
             pack(
                 f"gpu/{uuid}",
@@ -132,7 +135,7 @@ class SimulatedSampler:
                         now,
                         -1,
                         {
-                            "memory_used_bytes": float(random.randint(LEAST_USED, MOST_USED)),
+                            "memory_used_bytes": float(int(used + random.uniform(0.0, 1e8))),
                             "memory_total_bytes": float(MEMORY),
                             "power_w": random.uniform(300.0, 500.0),
                         },

@@ -7,17 +7,19 @@ seeds). After the plan all faults end, the node settles, and the invariants are 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from tests.simulation import invariants, memory_invariants, service_invariants
-from tests.simulation.actions import ALWAYS, NIGHT, OPTIONAL, SERVICES, Step, perform
+from tests.simulation import invariants, memory_invariants, rank_invariants, service_invariants
+from tests.simulation.actions import ALWAYS, NIGHT, OPTIONAL, RANKS, SERVICES, Step, perform
 from tests.simulation.kernel import Livelock
 from tests.simulation.node import Node, quiet
 
 SETTLE_S = 45.0
 SERVED = 0.15
 """Share of the seeds with samplers, targets, a tuner that tries, and knobs that need a new process."""
+JOINT = 0.6
+"""Share of the seeds of several ranks in which more of what concerns all of them happens."""
 LONG = 0.2
 """Share of the seeds that last for hours. They have slow iterations, and nights in which nobody watches."""
 
@@ -65,7 +67,7 @@ def plan_of(seed: int | str) -> Plan:
     if serves:  # the tuner must be at work for something to happen to it
         asked = [Step(rng.expovariate(1.0), rng.choice(tuple(SERVICES)), rng.random()) for _ in steps[:20]]
         steps = [Step(0.0, "tune"), Step(0.0, "work", rng.random()), *chain(*zip(steps, asked, strict=False))]
-    return Plan(
+    plan = Plan(
         seed=seed,
         runs=rng.choice((1, 1, 1, 2)),
         viewers=rng.choice((1, 1, 2, 3)),
@@ -75,6 +77,15 @@ def plan_of(seed: int | str) -> Plan:
         steps=tuple(steps),
         serves=serves,
     )
+    return replace(plan, steps=_of_ranks(rng, plan)) if plan.world > 1 and rng.random() < JOINT else plan
+
+
+def _of_ranks(rng: random.Random, plan: Plan) -> tuple[Step, ...]:
+    """Mix the steps of a plan with what concerns all ranks of a run, and with what happens to one of them."""
+    kinds = ("pause", "resume", *rng.sample(tuple(RANKS), rng.randint(1, 4)))
+    more = [Step(rng.expovariate(1.0), rng.choice(kinds), rng.random()) for _ in plan.steps[:30]]
+    mixed = chain(*zip(plan.steps, more, strict=False))
+    return (*mixed, *plan.steps[len(more) :])
 
 
 def _long(seed: int | str, rng: random.Random, steps: list[Step]) -> Plan:
@@ -115,7 +126,7 @@ def execute(plan: Plan) -> Result:
             violations += finished(node)
         except Livelock as error:
             violations.append(f"livelock: {error}")
-        violations += invariants.always(node)
+        violations += always(node)
         return Result(
             plan=plan,
             violations=violations,
@@ -131,7 +142,7 @@ def settled(node: Node) -> list[str]:
     """Check all that holds once the faults are over."""
     return [
         found
-        for module in (invariants, service_invariants, memory_invariants)
+        for module in (invariants, rank_invariants, service_invariants, memory_invariants)
         for found in module.of_settled(node)
     ]
 
@@ -139,6 +150,11 @@ def settled(node: Node) -> list[str]:
 def finished(node: Node) -> list[str]:
     """Check all that holds after runs and daemon have ended."""
     return invariants.of_finished(node) + service_invariants.of_finished(node)
+
+
+def always(node: Node) -> list[str]:
+    """Check all that holds at any time."""
+    return invariants.always(node) + rank_invariants.always(node)
 
 
 def run_seed(seed: int | str) -> Result:

@@ -36,7 +36,7 @@ def set_batch(node: Node, trainer: Trainer, viewer: Viewer, number: float) -> No
 
 
 def set_width(node: Node, trainer: Trainer, viewer: Viewer, number: float) -> None:
-    node.disturb(20.0 + 3 * trainer.iteration_s)
+    node.disturb(20.0 + 3 * trainer.was.iteration_s)
     choose(node, trainer, viewer, WIDTH, 1000 + node.next_value())
 
 

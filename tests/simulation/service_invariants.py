@@ -17,6 +17,9 @@ from tests.simulation.tuned import BATCH, FIRST_BATCH, WIDTH, Chosen
 
 ON_DISK_S = 5.0
 """What a daemon knows for this long is on a disk that works."""
+JUDGED_BACK_S = 60.0
+"""A judgement has readings that are not older than its training time and this together."""
+MOVED = 0.02
 LONGEST_BACKOFF_DEATHS = 3
 """A sampler that died more often without a reading between may still wait for its next start."""
 
@@ -151,7 +154,7 @@ def targets_kept(node: Node) -> Iterator[str]:
 
 
 def targets_true(node: Node) -> Iterator[str]:
-    """The mean of a target is one of its readings, and met or missed is what the mean says."""
+    """The mean of a target is one of the readings of its time, and met or missed is what the mean says."""
     for trainer in node.trainers:
         shown = _shown(node, trainer)
         for state in shown.targets if shown is not None else ():
@@ -159,9 +162,11 @@ def targets_true(node: Node) -> Iterator[str]:
                 if state.standing != "unknown":
                     yield f"a target is {state.standing} without a mean"
                 continue
-            known = node.services.readings.get(f"gpu/{state.gpu}", {}).values()
-            values = [values[state.target.reading] for values in known]
-            if not values or not min(values) <= state.mean <= max(values):
+            since = state.t - int((state.seconds + JUDGED_BACK_S) * 1e9)
+            known = node.services.readings.get(f"gpu/{state.gpu}", {}).items()
+            values = [values[state.target.reading] for t, values in known if since < t <= state.t + 5e9]
+            much = MOVED * state.target.value  # a mean that has moved by less is not told
+            if not values or not min(values) - much <= state.mean <= max(values) + much:
                 yield f"the mean {state.mean} is none of the readings"
 
 

@@ -19,6 +19,16 @@ class Setting:
 
 
 @dataclass
+class Call:
+    """A call of a handler, for a checkpoint or a trace. `boundary` counts from 1 in its process."""
+
+    verb: str
+    boundary: int
+    at_s: float
+    raised: bool = False
+
+
+@dataclass
 class Incarnation:
     """One training process of a run. `number` makes the values of its rows unlike those of all others."""
 
@@ -35,6 +45,12 @@ class Incarnation:
     trail: list[tuple[int, Value]] = field(default_factory=list)
     """The value after each boundary at which it changed."""
     waits: list[tuple[float, float]] = field(default_factory=list)  # boundaries that took long
+    calls: list[Call] = field(default_factory=list)
+    pauses: list[int] = field(default_factory=list)
+    """The boundaries at which it was paused."""
+    stopped_at: int | None = None
+    """The boundary that told its loop to stop."""
+    stopped_step: int | None = None
     suspended_s: float = 0.0
     dropped: int = 0  # as it counted them itself
     ended_s: float | None = None

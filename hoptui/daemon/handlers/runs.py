@@ -68,6 +68,7 @@ class RunDesk:
         self._unsent: dict[str, dict[str, Command]] = {}  # by run and id, in order
         self._acks: dict[str, dict[str, Stage]] = {}  # by run
         self._retired: set[str] = set()
+        self._welcomes: dict[str, messages.RunWelcome] = {}  # by run: sent before it was known what is stored
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
         """Process a message. After a hello, returns the run whose processes must be watched."""
@@ -154,6 +155,18 @@ class RunDesk:
             if run.told and self._now() - run.met_at > REPEATED_S:
                 for record in node.book.lose(run.id, node.clock.t()):
                     self._tell(record)
+        self._tell_stored()
+
+    def _tell_stored(self) -> None:
+        """Tell runs that wait for it what earlier daemons have stored of their rows."""
+        for name, welcome in list(self._welcomes.items()):
+            run, stored = self._node.registry.get(name), self._node.archive.stored(name)
+            if run is None or run.identity is None or run.exited:
+                del self._welcomes[name]
+            elif stored is not None:
+                answer = msgspec.structs.replace(welcome, since=stored, stored=stored)
+                if self._send(run.identity, answer):
+                    del self._welcomes[name]
 
     def written(self, run: str, numbers: Mapping[str, int]) -> None:
         """Process that records of commands are on disk: by id, the number of the record."""
@@ -318,17 +331,18 @@ class RunDesk:
         young = 0 <= node.clock.t() - hello.started <= YOUNG_NS
         if run.details is not None and run.details.repository is None and young:
             self._look_up(run.id, pid, run.details.script)
-        self._send(
-            identity,
-            messages.RunWelcome(
-                protocol=messages.PROTOCOL,
-                pid=os.getpid(),
-                version=VERSION,
-                epoch=run.state.epoch,
-                since=since,
-                acks=True,
-            ),
+        welcome = messages.RunWelcome(
+            protocol=messages.PROTOCOL,
+            pid=os.getpid(),
+            version=VERSION,
+            epoch=run.state.epoch,
+            since=since,
+            acks=True,
         )
+        self._send(identity, welcome)
+        self._welcomes.pop(run.id, None)
+        if hello.past_rows and not since:
+            self._welcomes[run.id] = welcome
         run.resends = True
         self._unsent[run.id] = {command.id: command for command in node.book.unanswered(run.id)}
         self._forward_waiting(run)
