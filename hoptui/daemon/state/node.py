@@ -72,7 +72,7 @@ EXITED_IN_MEMORY = 5
 EXITED_KEPT_S = 24 * 3600
 OF_ITS_ITERATIONS = ("run/", "rank/")
 """Sources whose newest rows are kept for a run that has exited."""
-MEASURED = 4096
+MEASURED = 8192
 """Rows that are searched for the effect of a change."""
 
 
