@@ -16,12 +16,12 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.measure import Bench, bench, machine, report, tell, until
+from benchmarks.measure import bench, machine, report, tell, until
 from hoptui.client.session import Session
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import CommandRecord, RunState
@@ -35,6 +35,8 @@ REAL, EVERY = "real", 4
 FULL, LESS = 100, 50
 """Values of the real knob: shares of the work in %. The other half of an iteration waits."""
 LEAST_S, MOST_S = 3.0, 40.0
+"""Of a burst, and of a pause."""
+START_S, ANSWER_S = 240.0, 3.0
 
 RUN = """
 import hashlib, os, sys, time, hoptui
@@ -81,21 +83,26 @@ class Given(NamedTuple):
     t: float
 
 
-def change(session: Session, node: Bench, number: int, every_s: float, chance: random.Random) -> list[Given]:
+def change(session: Session, runs: Mapping[str, RunState], number: int, chance: random.Random) -> list[Given]:
     """Change a knob of each run whose turn it is."""
     given = []
-    for name in ITERATION_S:
+    for name, run in runs.items():
         if name == REAL and number % EVERY:
             continue
         knob, value = "unused", chance.randrange(10**6)
         if name == REAL:
             knob, value = "work", FULL if number // EVERY % 2 else LESS
-        run = node.run(name)
         command = session.submit(run, "set", knob=knob, value=value)
         given.append(Given(name, value, command, time.monotonic()))
     for one in given:
-        session.outcome(one.command, timeout_s=every_s / 2)
+        session.outcome(one.command, timeout_s=ANSWER_S)
     return given
+
+
+def known(session: Session, name: str) -> RunState | None:
+    """The run of this name with its knobs, None as long as the daemon knows none."""
+    node = session.fetch(state=0).node
+    return next((r for r in node.runs if r.name == name and r.knobs), None) if node else None
 
 
 def outcomes(session: Session, run: RunState) -> dict[str, CommandRecord]:
@@ -125,20 +132,19 @@ def measure(changes: int, every_s: float, seed: int, rates: Path | None) -> dict
             path = str(rates / f"{name}.txt") if rates else ""
             node.python(RUN, name, str(each_s), str(NICE), path)
         node.python(LOAD, str(LEAST_S), str(MOST_S), str(seed), str(NICE))
-        for name in ITERATION_S:
-            until(lambda name=name: node.find(name), what=f"the run {name}")
+        runs = {name: until(lambda name=name: known(session, name), START_S, name) for name in ITERATION_S}
         following = time.monotonic() + FIRST_S
         for number in range(changes):
             time.sleep(max(0.0, following - time.monotonic()))
             following += every_s
-            given += change(session, node, number, every_s, chance)
+            given += change(session, runs, number, chance)
+            if rates:
+                lines = [f"{g.run} {g.t} {g.value}" for g in given]
+                (rates / "changes.txt").write_text("\n".join(lines) + "\n")
         time.sleep(every_s)
         figures = {}
-        if rates:
-            lines = [f"{g.run} {g.t} {g.value}" for g in given]
-            (rates / "changes.txt").write_text("\n".join(lines) + "\n")
         for name in ITERATION_S:
-            records = outcomes(session, node.run(name))
+            records = outcomes(session, runs[name])
             mine = [records[g.command].measured for g in given if g.run == name and g.command in records]
             figures[name] = tell(name, summary([m or Measured() for m in mine]))
     null = [figures[name]["reported"] / max(1, figures[name]["changes"]) for name in figures if name != REAL]

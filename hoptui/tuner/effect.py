@@ -12,7 +12,7 @@ from hoptui.diagnosis.knob_roles import reads
 from hoptui.domain.facts import fact
 from hoptui.domain.throughput import level, unclear, uneven, usable
 from hoptui.domain.tuning import Measured
-from hoptui.tuner.noise import LONGEST, Noise, students_t
+from hoptui.tuner.noise import FEW, LONGEST, Noise, students_t
 
 BLOCK = 5
 MIN_BLOCKS = 3
@@ -108,7 +108,7 @@ def measure(
     if len(old) < least:
         few = fact("effect.too_few_before", had=len(old), least=least)
         return Measured(metric=metric, iterations=len(new), settled=True, remarks=(few,))
-    past = [log_blocks(stretch) for stretch in (*earlier, known)]
+    past = _Past((*earlier, known))
     if len(new) < looks[0]:
         if clear is not None and len(new) >= BLOCK and not (uneven(old) or unclear(new)):
             early = _figure(metric, known, new[: len(new) // BLOCK * BLOCK], past, plan._replace(worth=clear))
@@ -124,8 +124,21 @@ def measure(
     return figure
 
 
+class _Past:
+    """The stretches of values before a change."""
+
+    def __init__(self, stretches: Iterable[Sequence[float]]) -> None:
+        self._blocks = [log_blocks(stretch) for stretch in stretches]
+        self._enough = sum(map(len, self._blocks)) >= FEW
+        self._noise = Noise.of(self._blocks) if self._enough else None
+
+    def noise(self, after: Sequence[float]) -> Noise | None:
+        """Return the noise. If there are few blocks, those after the change count too."""
+        return self._noise if self._enough else Noise.of((*self._blocks, after))
+
+
 def _figure(
-    metric: str, known: list[float], new: list[float], past: list[list[float]], plan: MeasurementPlan
+    metric: str, known: list[float], new: list[float], past: _Past, plan: MeasurementPlan
 ) -> Measured:
     """The figure of one look. `new` are the values up to it."""
     looks, worth, _, longer = plan
@@ -134,7 +147,7 @@ def _figure(
     waits = uneven(old) or uneven(new)
     early = unclear(new) or (waits and len(new) < SEVERAL)
     enough = len(new) >= looks[-1]
-    noise = Noise.of((*past, _times(new) if waits else _medians(new)))
+    noise = past.noise(_times(new) if waits else _medians(new))
     if noise is not None:
         before, after = _sides(noise, len(known), len(new), (*looks, *longer))
         old, own = known[-before * BLOCK :], new[: after * BLOCK]
@@ -143,7 +156,9 @@ def _figure(
     else:
         # The newest blocks of the old values and the oldest of the new ones: the remainders are far from the
         # change.
-        a, b = _tamed(_medians(old[len(old) % BLOCK :]), _medians(own))
+        a, b = _medians(old[len(old) % BLOCK :]), _medians(own)
+        if noise is None or noise.few:  # otherwise bursts count in full, as in the noise itself
+            a, b = _tamed(a, b)
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)
     half_width = _half_width(a, b)
@@ -173,7 +188,8 @@ def _sides(noise: Noise, before: int, after: int, looks: Sequence[int]) -> tuple
     """How many blocks on each side of a change make the shortest interval, of so many values."""
     most = min(before // BLOCK, LONGEST)
     counts = {min(look, after) // BLOCK for look in looks}
-    sides = {(min(most, old), new) for new in counts for old in (new, 2 * new, 4 * new)}
+    usual = LOOKS[-1] // BLOCK
+    sides = {(min(most, old), new) for new in counts for old in (new, 2 * new, 4 * new, usual)}
     return min(sorted(sides), key=lambda both: noise.half_width(*both))
 
 

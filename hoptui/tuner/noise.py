@@ -65,15 +65,15 @@ class Noise:
     the differences themselves, wherever both sides fit into a stretch. The other is their variance by the
     semivariogram (Matheron, Economic Geology 58, 1963): half of the mean square by which two blocks differ,
     by their distance. It needs no mean of a stretch, which would follow its bursts, and reaches farther.
-    From a few blocks the semivariogram is that of a first-order autoregressive process.
+    From `few` blocks the semivariogram is that of a first-order autoregressive process.
     """
 
     def __init__(self, stretches: Sequence[Sequence[float]], alike: float) -> None:
         self._count = sum(map(len, stretches))
         self._sums = [list(accumulate(blocks, initial=0.0)) for blocks in stretches]
         self._known: dict[tuple[int, int], float] = {}
-        self._few = self._count < FEW
-        if self._few:
+        self.few = self._count < FEW
+        if self.few:
             semivariances, self._length = _autoregressive(stretches, alike)
             self._freedom = max(1, int(self._count / self._length) - len(stretches))
         else:
@@ -105,11 +105,11 @@ class Noise:
         sides = before, after
         if sides not in self._known:
             independent = self._count / min(before + after, LENGTHS * self._length)
-            freedom = self._freedom if self._few else max(1, int(independent))
+            freedom = self._freedom if self.few else max(1, int(independent))
             found = students_t(freedom) * math.sqrt(self._variance(before, after))
-            differences = [] if self._few else sorted(self._differences(before, after))
+            differences = [] if self.few else sorted(self._differences(before, after))
             enough = len(differences) >= PLACEBOS
-            tail = found if self._few else TAIL * found
+            tail = found if self.few else TAIL * found
             rare = differences[int(RARE * len(differences))] if enough else tail
             self._known[sides] = max(found, rare)
         return self._known[sides]
