@@ -24,6 +24,7 @@ from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.knobs import coefficient
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.protocol import VERSION
@@ -353,7 +354,9 @@ class Node:
         self._measure_at[run.id] = start + min(REST * took, LONGEST_REST_NS)
 
     def _measure_now(self, run: TrackedRun) -> None:
-        records = self.book.of(run.id)
+        """Measure. What a user does to a coefficient, such as a learning rate, does not change the speed."""
+        numbers = {knob.spec.name for knob in run.state.knobs if coefficient(knob.spec)}
+        records = [r for r in self.book.of(run.id) if r.knob not in numbers or r.origin.kind == "tuner"]
         applied, places = command_log.unsettled(records, run.state.epoch)
         for record, found in command_log.lost(records, applied):
             self.book.measured(record, found)
