@@ -17,6 +17,7 @@ import json
 import random
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -132,7 +133,7 @@ def measure(changes: int, every_s: float, seed: int, rates: Path | None) -> dict
             path = str(rates / f"{name}.txt") if rates else ""
             node.python(RUN, name, str(each_s), str(NICE), path)
         node.python(LOAD, str(LEAST_S), str(MOST_S), str(seed), str(NICE))
-        runs = {name: until(lambda name=name: known(session, name), START_S, name) for name in ITERATION_S}
+        runs = {name: until(partial(known, session, name), START_S, name) for name in ITERATION_S}
         following = time.monotonic() + FIRST_S
         for number in range(changes):
             time.sleep(max(0.0, following - time.monotonic()))
