@@ -12,6 +12,7 @@ from hoptui.diagnosis.knob_roles import reads
 from hoptui.domain.facts import fact
 from hoptui.domain.throughput import level, unclear, uneven, usable
 from hoptui.domain.tuning import Measured
+from hoptui.tuner.noise import FEW, LONGEST, Noise, students_t
 
 BLOCK = 5
 MIN_BLOCKS = 3
@@ -19,7 +20,7 @@ LOOKS = (15, 30, 45, 60, 90)
 PATIENT = (90, 180)
 """The looks at a change of data readers. First come the batches that the old readers had begun, then at once
 those that the new readers have meanwhile read. Only many iterations together show the effect."""
-LONGER = (180, 360, 720)
+LONGER = (180, 360, 720, 1440, 2880)
 """Further looks at a change where noise comes in bursts, such as neighbours on shared cores. A burst outlasts
 many short iterations."""
 WORTH = 0.02
@@ -35,25 +36,10 @@ the next wait is for all of them."""
 OUTERMOST, ENOUGH = 4.0, 10
 """Blocks lie within this many standard deviations of the median. Fewer blocks than `ENOUGH` are not
 judged."""
-BY_CHANCE = 1.64
-"""Blocks are alike by chance up to this correlation times the root of their number: 95 of 100 times."""
-ESTIMABLE = 20
-"""Fewer blocks say nothing about their correlation."""
-FAR = 4
-"""The lag in blocks at which it is looked how fast the correlation falls."""
-MOST_ALIKE = 0.999
+WORTH_WAITING = 0.9
+"""Under noise in bursts, a further look must be expected to shorten the interval to this much of it."""
 QUARTILE = 0.6745
 """The quartile of a normal distribution, in standard deviations."""
-
-# Student's t, two-sided 98 % (t of 0.99) for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook, section
-# 1.3.6.7.2. Five looks at 98 % each are right 95 times in 100 together, in simulations with noise as
-# correlated as iterations are (AR(1) of 0.5). With 95 % at each look, 1 in 10 changes without an effect would
-# be reported as an effect.
-_T = (
-    31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764,
-    2.718, 2.681, 2.650, 2.624, 2.602, 2.583, 2.567, 2.552, 2.539, 2.528,
-    2.518, 2.508, 2.500, 2.492, 2.485, 2.479, 2.473, 2.467, 2.462, 2.457,
-)  # fmt: skip
 
 
 class MeasurementPlan(NamedTuple):
@@ -103,16 +89,17 @@ def measure(
     that change nothing. Where the plan asks for a worth, the answer is there once the whole interval is above
     or below it.
 
-    Noise in bursts makes blocks alike that follow each other. Then the interval is that of a first-order
-    autoregressive process (see `Noise`), nothing is final before the last of the `looks`, and the `longer`
-    ones follow. `earlier` are stretches of values with other settings: with `before` they show how the run
-    varies by itself.
+    Noise in bursts makes blocks alike that follow each other. Then the interval is that of differences that
+    noise alone makes (see `Noise`). Each side has as many of the blocks next to the change as make it
+    shortest. The figure is final at the look from which waiting does not shorten it, the last of the `looks`
+    or one of the `longer` ones. `earlier` are stretches of values with other settings: with `before` they
+    show how the run varies by itself.
 
     Raises:
         ValueError: looks that do not rise, or the first of less than three blocks.
     """
     least = BLOCK * MIN_BLOCKS
-    looks, worth, clear, longer = plan
+    looks, clear, longer = plan.looks, plan.clear, plan.longer
     if looks[0] < least or any(b <= a for a, b in pairwise((*looks, *longer))):
         raise ValueError(f"looks must rise and start at {least} or later, not {(*looks, *longer)}")
     known = usable(before)
@@ -121,10 +108,10 @@ def measure(
     if len(old) < least:
         few = fact("effect.too_few_before", had=len(old), least=least)
         return Measured(metric=metric, iterations=len(new), settled=True, remarks=(few,))
-    past = [log_blocks(stretch) for stretch in (*earlier, known)]
+    past = _Past((*earlier, known))
     if len(new) < looks[0]:
         if clear is not None and len(new) >= BLOCK and not (uneven(old) or unclear(new)):
-            early = _figure(metric, old, new[: len(new) // BLOCK * BLOCK], past, worth=clear)
+            early = _figure(metric, known, new[: len(new) // BLOCK * BLOCK], past, plan._replace(worth=clear))
             if early.settled and early.gain is not None and early.gain > clear:
                 return early
         so_far = fact("effect.measuring", had=len(new), least=looks[0])
@@ -133,36 +120,53 @@ def measure(
     for look in (*looks, *longer):
         if look > len(new) or figure.settled:
             break
-        old, enough = known[-max(looks[-1], look) :], look >= looks[-1]
-        last = look == (*looks, *longer)[-1]
-        figure = _figure(metric, old, new[:look], past, worth=worth, enough=enough, last=last)
+        figure = _figure(metric, known, new[:look], past, plan)
     return figure
 
 
+class _Past:
+    """The stretches of values before a change."""
+
+    def __init__(self, stretches: Iterable[Sequence[float]]) -> None:
+        self._blocks = [log_blocks(stretch) for stretch in stretches]
+        self._enough = sum(map(len, self._blocks)) >= FEW
+        self._noise = Noise.of(self._blocks) if self._enough else None
+
+    def noise(self, after: Sequence[float]) -> Noise | None:
+        """Return the noise. If there are few blocks, those after the change count too."""
+        return self._noise if self._enough else Noise.of((*self._blocks, after))
+
+
 def _figure(
-    metric: str,
-    old: list[float],
-    new: list[float],
-    past: list[list[float]],
-    *,
-    worth: float | None,
-    enough: bool = False,
-    last: bool = False,
+    metric: str, known: list[float], new: list[float], past: _Past, plan: MeasurementPlan
 ) -> Measured:
+    """The figure of one look. `new` are the values up to it."""
+    looks, worth, _, longer = plan
+    longest = (*looks, *longer)[-1]
+    old, own = known[-max(looks[-1], len(new)) :], new
     waits = uneven(old) or uneven(new)
     early = unclear(new) or (waits and len(new) < SEVERAL)
+    enough = len(new) >= looks[-1]
+    noise = past.noise(_times(new) if waits else _medians(new))
+    if noise is not None:
+        before, after = _sides(noise, len(known), len(new), (*looks, *longer))
+        old, own = known[-before * BLOCK :], new[: after * BLOCK]
     if waits:
-        a, b = _times(old), _times(new)
+        a, b = _times(old), _times(own)
     else:
         # The newest blocks of the old values and the oldest of the new ones: the remainders are far from the
         # change.
-        a, b = _tamed(_medians(old[len(old) % BLOCK :]), _medians(new))
+        a, b = _medians(old[len(old) % BLOCK :]), _medians(own)
+        if noise is None or noise.few:  # otherwise bursts count in full, as in the noise itself
+            a, b = _tamed(a, b)
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)
     half_width = _half_width(a, b)
-    noise = Noise.of((*past, b if waits else _medians(new)))
     if noise is not None:
-        half_width = max(half_width, noise.half_width(len(a), len(b)))
+        by_noise = noise.half_width(len(a), len(b))
+        half_width = max(half_width, by_noise)
+        later = noise.half_width(*_sides(noise, len(known), longest, (*looks, *longer)))
+        enough = len(new) == longest or (enough and by_noise * WORTH_WAITING <= later)
     # The upper side of the interval is the wider one once it is no longer in logarithms: ± must hold for
     # both.
     interval = _relative(log_gain + half_width) - gain
@@ -171,72 +175,22 @@ def _figure(
     return Measured(
         metric=metric,
         before=level(old),
-        after=level(new),
+        after=level(own),
         gain=gain,
         interval=interval,
         detectable=detectable,
         iterations=len(new),
-        settled=last or (noise is None and (enough or (decided and not early))),
+        settled=enough or (noise is None and decided and not early),
     )
 
 
-class Noise(NamedTuple):
-    """Noise in bursts as a first-order autoregressive process of blocks.
-
-    Attributes:
-        correlation: of a block and the next one, from 0 to `MOST_ALIKE`.
-        variance: of a block, as a logarithm.
-        freedom: degrees of freedom of the variance.
-    """
-
-    correlation: float
-    variance: float
-    freedom: int
-
-    @classmethod
-    def of(cls, stretches: Iterable[Sequence[float]]) -> Noise | None:
-        """Return the noise of stretches of blocks, each around its own mean. None if blocks that follow each
-        other are not more alike than by chance.
-
-        The estimates are corrected for the mean of a short stretch, which follows its bursts (Kendall,
-        Biometrika 41, 1954).
-        """
-        apart = [[v - fmean(blocks) for v in blocks] for blocks in stretches if len(blocks) > 1]
-        count = sum(map(len, apart))
-        squares = sum(v * v for blocks in apart for v in blocks)
-        if not squares or count < ESTIMABLE:
-            return None
-        near, far = (
-            sum(v * w for blocks in apart for v, w in zip(blocks, blocks[lag:], strict=False))
-            for lag in (1, FAR)
-        )
-        bias = len(apart) / count  # a mean of a stretch follows its bursts
-        alike, by_chance = near / squares, BY_CHANCE / math.sqrt(count)
-        alike += (1 + 3 * alike) * bias
-        if alike < by_chance:
-            return None
-        if near > 0 and far / squares > by_chance:
-            # Noise of single blocks lowers the correlation of all lags alike, not how fast it falls.
-            fall = (far / near) ** (1 / (FAR - 1))
-            alike = max(alike, fall + (1 + 3 * fall) * bias)
-        one = cls(min(alike, MOST_ALIKE), 1.0, 1)
-        left = sum(len(blocks) * (1 - one.of_mean(len(blocks))) for blocks in apart)
-        freedom = max(1, int(count / one.length - len(apart)))
-        return cls(one.correlation, squares / max(left, 0.5), freedom)
-
-    @property
-    def length(self) -> float:
-        """How many blocks in a row are worth one independent block."""
-        return (1 + self.correlation) / (1 - self.correlation)
-
-    def of_mean(self, count: int) -> float:
-        """Return the variance of the mean of so many blocks in a row."""
-        r = self.correlation
-        return self.variance * (self.length - 2 * r * (1 - r**count) / (count * (1 - r) ** 2)) / count
-
-    def half_width(self, before: int, after: int) -> float:
-        """Return half of the interval for the difference of two means of so many blocks."""
-        return _T[min(self.freedom, len(_T)) - 1] * math.sqrt(self.of_mean(before) + self.of_mean(after))
+def _sides(noise: Noise, before: int, after: int, looks: Sequence[int]) -> tuple[int, int]:
+    """How many blocks on each side of a change make the shortest interval, of so many values."""
+    most = min(before // BLOCK, LONGEST)
+    counts = {min(look, after) // BLOCK for look in looks}
+    usual = LOOKS[-1] // BLOCK
+    sides = {(min(most, old), new) for new in counts for old in (new, 2 * new, 4 * new, usual)}
+    return min(sorted(sides), key=lambda both: noise.half_width(*both))
 
 
 def log_blocks(values: Iterable[float]) -> list[float]:
@@ -300,7 +254,7 @@ def uncertainty(blocks: Sequence[float]) -> float:
     """Half of the interval of the mean of blocks, by Student's t; infinite for less than two."""
     if len(blocks) < 2:
         return math.inf
-    return _T[min(len(blocks) - 1, len(_T)) - 1] * math.sqrt(variance(blocks) / len(blocks))
+    return students_t(len(blocks) - 1) * math.sqrt(variance(blocks) / len(blocks))
 
 
 def _tamed(a: list[float], b: list[float]) -> tuple[list[float], list[float]]:
@@ -338,7 +292,7 @@ def _half_width(a: list[float], b: list[float]) -> float:
     freedom = max(
         int((va + vb) ** 2 / (va**2 / fa + vb**2 / fb)), min(fa, fb)
     )  # its lower bound, which rounding may miss
-    return _T[min(freedom, len(_T)) - 1] * math.sqrt(va + vb)
+    return students_t(freedom) * math.sqrt(va + vb)
 
 
 def _relative(log_ratio: float) -> float:

@@ -367,6 +367,18 @@ def test_knobs_of_one_trial_say_that_they_share_its_figure() -> None:
     assert found == [(0.06, (fact("effect.shared", knobs=[other]),)) for other in ("lr", "micro_batch")]
 
 
+def test_what_users_set_is_measured_unless_it_is_a_coefficient() -> None:
+    quiet = QuietNode()
+    quiet.hello(knobs=(MICRO, LR))
+    quiet.rows(*[100.0] * 40)
+    quiet.person("micro_batch", 64)
+    quiet.person("lr", 1e-3)
+    quiet.rows(*[120.0] * 60)
+    found = {r.knob: r.measured for r in quiet.node.book.of(RUN)}
+    assert found["lr"] is None
+    assert found["micro_batch"] is not None
+
+
 def test_a_tuner_waits_until_the_run_has_told_what_users_have_set(quiet: QuietNode) -> None:
     quiet.tune()
     quiet.look()

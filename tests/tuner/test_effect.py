@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
-from hoptui.tuner import effect
+from hoptui.tuner import noise
 from hoptui.tuner.effect import LOOKS, WARM_UP, MeasurementPlan, measure
 
 SEEDS = 300
@@ -202,7 +202,7 @@ def test_looks_that_make_no_sense_are_refused(looks: tuple[int, ...]) -> None:
 
 def test_the_table_holds_the_quantiles_of_students_t() -> None:
     """Against the density itself, integrated by Simpson's rule from 0 to the quantile: 0.99 − 0.5."""
-    for freedom, quantile in enumerate(effect._T, start=1):
+    for freedom, quantile in enumerate(noise._T, start=1):
         assert _simpson(_density(freedom), quantile, 20_000) == pytest.approx(0.49, abs=2e-5)
 
 

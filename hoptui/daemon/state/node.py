@@ -19,11 +19,12 @@ from hoptui.daemon.state import command_log
 from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.derived_rows import THROUGHPUT
 from hoptui.daemon.state.registry import Registry, TrackedRun
-from hoptui.daemon.state.row_buffers import Rings, one_row
+from hoptui.daemon.state.row_buffers import MAX_ROWS, Rings, one_row
 from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.knobs import coefficient
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.protocol import VERSION
@@ -72,8 +73,12 @@ EXITED_IN_MEMORY = 5
 EXITED_KEPT_S = 24 * 3600
 OF_ITS_ITERATIONS = ("run/", "rank/")
 """Sources whose newest rows are kept for a run that has exited."""
-MEASURED = 4096
+MEASURED = MAX_ROWS
 """Rows that are searched for the effect of a change."""
+REST = 50
+"""A measurement of 20 ms is repeated after one second: all of a run together take 2 % of a core."""
+LONGEST_REST_NS = 1_000_000_000
+"""On a machine that has no time for the daemon, a measurement takes long by the clock."""
 
 
 class Clock(Protocol):
@@ -142,6 +147,7 @@ class Node:
         self._started = clock.wall()
         self._exited: dict[str, int] = {}  # by run: since when, at the latest, it has exited (monotonic ns)
         self._event_seq = 0
+        self._measure_at: dict[str, int] = {}  # by run: when effects of changes may be measured again
 
     # rows ---------------------------------------------------------------------------------------------------
 
@@ -202,6 +208,7 @@ class Node:
             self._exited.setdefault(run.id, now)
             if i >= EXITED_KEPT or now - self._exited[run.id] > EXITED_KEPT_S * 1e9:
                 self.registry.forget([run.id])
+                self._measure_at.pop(run.id, None)
                 self.book.forget(run.id)
 
     # events -------------------------------------------------------------------------------------------------
@@ -341,8 +348,18 @@ class Node:
         self.changed()
 
     def _measure(self, run: TrackedRun) -> None:
-        """Update the measured effect of the newest applied changes."""
-        records = self.book.of(run.id)
+        """Update the measured effect of the newest applied changes, not too often."""
+        start = self.clock.t()
+        if start < self._measure_at.get(run.id, 0):
+            return
+        self._measure_now(run)
+        took = self.clock.t() - start
+        self._measure_at[run.id] = start + min(REST * took, LONGEST_REST_NS)
+
+    def _measure_now(self, run: TrackedRun) -> None:
+        """Measure. What a user does to a coefficient, such as a learning rate, does not change the speed."""
+        numbers = {knob.spec.name for knob in run.state.knobs if coefficient(knob.spec)}
+        records = [r for r in self.book.of(run.id) if r.knob not in numbers or r.origin.kind == "tuner"]
         applied, places = command_log.unsettled(records, run.state.epoch)
         for record, found in command_log.lost(records, applied):
             self.book.measured(record, found)
