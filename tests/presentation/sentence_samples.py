@@ -112,8 +112,12 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"knob": "width", "known": []},
         {"run": "ppo", "knob": "width", "known": ["grad_accum", "lr"]},
     ],
-    "unsupported": [{"verb": "checkpoint"}, {"verb": "profile", "option": "stacks"}, {"world": 8},
-                    {"verb": "stop", "reason": "the loop ends with its data"}],
+    "unsupported": [
+        {"verb": "checkpoint"},
+        {"verb": "profile", "option": "stacks"},
+        {"world": 8},
+        {"verb": "stop", "reason": "the loop ends with its data"},
+    ],
     "no_such_run": [{"run": "abc"}, {"name": "ppo", "exit_reason": "finished"}],
     "stale_epoch": [{}, {"name": "ppo"}],
     "version_conflict": [
