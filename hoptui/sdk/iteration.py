@@ -33,6 +33,7 @@ class IterationRecorder:
 
     def __init__(self, state: SharedState) -> None:
         self._state = state
+        self._convert = state.converter.convert
         self._row: dict[str, float] | None = None
         self._last_t = 0
         self._last: tuple[int, float] = (-1, 0.0)  # the last iteration that finished, and its seconds
@@ -60,20 +61,20 @@ class IterationRecorder:
             if state.rank:
                 metrics = {name: metrics[name] for name in COUNTS if name in metrics}
             row = self._row
-            if step is not None and (row is None or step < state.step):
+            if row is not None and (step is None or step >= state.step):
+                row.update(self._convert(self._last_t, state.step, metrics))
+            elif step is not None:
                 self._log_late(step, metrics)
-            elif row is not None:
-                row.update(state.converter.convert(self._last_t, state.step, metrics))
             else:
                 t = self._stamp()
-                self._append(t, state.converter.convert(t, state.step, metrics), state.step)
+                self._append(t, dict(state.converter.convert(t, state.step, metrics)), state.step)
         except Exception as error:  # nothing that a script logs must reach the loop
             state.converter.bad += 1
             state.declarations.refuse_call("log", error)
 
     def _log_late(self, step: int, metrics: Mapping[str, Any]) -> None:
         t = self._stamp()
-        row = self._state.converter.convert(t, step, metrics)
+        row = dict(self._state.converter.convert(t, step, metrics))
         last, seconds = self._last
         if step == last:
             _add_rates(row, seconds)

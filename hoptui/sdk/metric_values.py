@@ -23,9 +23,6 @@ MICROSECONDS = 6
 TimedRow = tuple[int, int, dict[str, float]]
 """Monotonic nanoseconds, step, values by metric."""
 
-_FLOATS = {float}
-_NUMBERS = {float, int}
-
 
 class MetricConverter:
     """Converts logged values to floats. `bad` counts the values that are not numbers."""
@@ -34,21 +31,23 @@ class MetricConverter:
         self.bad = 0
         self.in_flight: deque[tuple[Any, Any, tuple[str, ...], int, int]] = deque()
 
-    def convert(self, t: int, step: int, values: Mapping[str, Any]) -> dict[str, float]:
-        """Return the values that are known now, in a new dict. `late_rows` returns CUDA tensors later."""
-        kinds = set(map(type, values.values()))
-        if kinds == _FLOATS:
-            return dict(values)
-        if kinds <= _NUMBERS:
-            try:
-                return {name: float(value) for name, value in values.items()}
-            except OverflowError:
-                pass
+    def convert(self, t: int, step: int, values: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return the values that are known now. `late_rows` returns CUDA tensors later.
+
+        The answer may be `values` itself: copy it before you keep it.
+        """
+        for value in values.values():
+            if value.__class__ is not float:
+                break
+        else:
+            return values
         known: dict[str, float] = {}
         on_gpu: dict[str, Any] = {}
         for name, value in values.items():
             kind = value.__class__
-            if kind is float or kind is int:
+            if kind is float:
+                known[name] = value
+            elif kind is int:
                 try:
                     known[name] = float(value)
                 except OverflowError:

@@ -661,7 +661,7 @@ class Run(ReadOnlyProperties):
             run.log({"grad/norm": 1.5}, lr=3e-4)
             ```
         """
-        self._core.recorder.log(values, metrics, whole(step))
+        self._core.recorder.log(values, metrics, None if step is None else whole(step))
 
     @_harmless(_nothing)
     def event(self, text: str, *, level: Level = "info") -> None:

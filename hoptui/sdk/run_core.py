@@ -102,7 +102,7 @@ class RunCore:
             state.phases.close_all()
         now = time.monotonic_ns()
         recorder.finish(now)
-        given = step if step.__class__ is int and 0 <= step <= MOST_COUNT else whole(step)  # type: ignore[operator]
+        given = step if step.__class__ is int and 0 <= step <= MOST_COUNT else whole(step)
         if given is not None:
             state.step = given
         elif recorder.began:

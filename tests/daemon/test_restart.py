@@ -138,7 +138,7 @@ def test_a_process_that_does_not_come_back_is_a_failure(restarting: Restarting, 
     (record,) = until(ended, what="the end of the command")
     assert (record.stage, record.code) == ("failed", "lost_in_restart")
     assert record.fields == {
-        "why": msgspec.to_builtins(fact("run_ended", reason="killed")),
+        "why": msgspec.to_builtins(fact("run_ended", reason="failed")),
         "checkpoint": "x.ckpt",
     }
     assert record.effective is None

@@ -223,7 +223,7 @@ def test_the_end_is_reported(
     error: BaseException | None, sent: tuple[str, str], inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, ends = hoptui.connect("unit"), list[tuple[str, str]]()
-    run_state(run).link = SimpleNamespace(close=lambda *end: ends.append(end))
+    run_state(run).link = SimpleNamespace(close=lambda *end, **_: ends.append(end))
     if inside:
         run.__exit__(type(error) if error else None, error, None)
     else:

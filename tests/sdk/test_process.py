@@ -119,10 +119,10 @@ print("done")
     ("end", "code", "reason"),
     [
         ("pass", 0, "finished"),
-        ("sys.exit(3)", 3, "finished"),
+        ("sys.exit(3)", 3, "failed"),
         ("raise RuntimeError('boom')", 1, "exception"),
         ("os.kill(os.getpid(), 9)", -9, "killed"),
-        ("os._exit(4)", 4, "killed"),
+        ("os._exit(4)", 4, "failed"),
     ],
 )
 def test_every_way_to_end_is_reported(node: TestNode, end: str, code: int, reason: str) -> None:

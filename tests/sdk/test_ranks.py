@@ -241,7 +241,7 @@ def test_a_rank_without_hoptui_still_does_as_the_others(off: str) -> None:
 fault = {fault}
 knob = run.knob("n", 4, min=1, max=64)
 if fault and rank == 1:
-    def broken():
+    def broken(now=0):
         raise RuntimeError("planted")
     run._core.recorder._stamp = broken
 run.boundary()
@@ -357,7 +357,9 @@ def test_a_store_that_cannot_be_used_reaches_no_script(
     run = hoptui.connect("odd", ranks=5)  # type: ignore[arg-type]
     assert run.boundary()
     run.close()
-    assert "no command can be carried out: AttributeError" in caplog.text
+    (found,) = run_state(run).declarations.refused
+    assert (found.code, found.fields["call"]) == ("call.refused", "connect")
+    assert len(caplog.records) == 1
 
 
 def test_ranks_that_are_far_apart_meet() -> None:
@@ -447,7 +449,7 @@ def test_problems_are_told_with_their_ranks() -> None:
             self.facts = [msgspec.to_builtins(raised(error)) for error in errors]
 
         def _gather(self, value: object) -> list[object]:
-            return self.facts
+            return [[problem, False] for problem in self.facts]
 
     def raised(error: str) -> Fact | None:
         return fact("raised", error=error) if error else None

@@ -492,8 +492,8 @@ def _state(hello: RunHello, epoch: int, wall: float) -> RunState:
 
 
 def _phase_age_s(pulse: Pulse) -> float:
-    """Return how long it has been in its phase. Outside of phases that is since the last boundary."""
-    return pulse.phase_age_s if pulse.phase else pulse.progress_age_s
+    """Return how long it has been in its phase. Outside of phases that is at most since the last boundary."""
+    return pulse.phase_age_s if pulse.phase else min(pulse.phase_age_s, pulse.progress_age_s)
 
 
 def _claim(hello: RunHello) -> Claim:
