@@ -101,7 +101,7 @@ def throughput(node: Bench, device: str, pairs: int, steps: int) -> dict[str, An
     """Measure the throughput of training with hoptui and without, in turns."""
     command = [sys.executable, "-c", TRAINING, device]
     injected = launch.environment(launch.Launch(command, "cost", []), node.environment)
-    mine = {name: injected[name] for name in ("PYTHONPATH", launch.VARIABLE)}
+    mine: dict[str, Any] = {name: injected[name] for name in ("PYTHONPATH", launch.VARIABLE)}
     children = {"plain": node.start(command), "injected": node.start(command, **mine)}
     for child in children.values():
         answer(child)

@@ -92,7 +92,7 @@ def test_an_iteration_counts_the_dataset_that_it_read_last(counts: BatchCounts) 
 
 
 def test_all_ranks_count(counts: BatchCounts) -> None:
-    shared = DistributedSampler(DATA, num_replicas=2, rank=0, shuffle=False)
+    shared: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=2, rank=0, shuffle=False)
     assert sizes(counts, DataLoader(DATA, batch_size=4, sampler=shared)) == [8, 2]
     counts.begin(contextlib.nullcontext(), threading.get_ident(), 4)
     assert sizes(counts, DataLoader(DATA, batch_size=5)) == [20, 20]

@@ -42,7 +42,7 @@ def test_results_are_bit_identical(
     assert sorted(found[1].splitlines()) == sorted(expected[1].splitlines())
     assert "hoptui" not in found[2]
     viewer = node.viewer()
-    run = until(lambda: next((r for r in viewer.state().runs if r.exit), None), what="the end")
+    run = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
     assert (run.name, [r.name for r in viewer.state().runs]) == ("shown", ["shown"])
 
 
@@ -68,8 +68,8 @@ def test_a_run_is_shown_paused_and_tuned_and_refuses_to_stop(node: TestNode, tmp
     code, out, err = finished(child)
     assert (code, err) == (0, "")
     assert out.count(", ") == 0, "the rate changed once"
-    ended = until(lambda: next((r for r in viewer.state().runs if r.exit), None), what="the end")
-    assert ended.exit is not None
+    ended = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
+    assert ended.exit_reason == "finished"
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])

@@ -96,7 +96,7 @@ def test_a_script_of_a_framework_has_one_run_and_the_same_results(
     ]
     assert "hoptui" not in found[2]
     viewer = node.viewer()
-    run = until(lambda: next((r for r in viewer.state().runs if r.exit), None), what="the end")
+    run = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
     assert [each.name for each in viewer.state().runs] == ["shown"]
     assert "lr" in {each.spec.name for each in run.knobs} or "learning_rate" in {
         each.spec.name for each in run.knobs
