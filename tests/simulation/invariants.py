@@ -406,7 +406,7 @@ def _process_accounted(node: Node, was: Incarnation, found: list[float], missing
     if unknown := set(found) - produced:
         yield f"process {was.number} never logged {sorted(unknown)[:3]}"
     lost = len(produced) - len(set(found))
-    excused = was.killed or _unheard(node, was) or _history_excused(node, was)
+    excused = was.killed or _unheard(node, was) or _lost_afterwards(node, was)
     counted = was.dropped + missing
     if lost > counted and not excused:
         yield f"{lost} of {was.steps} rows of process {was.number} are missing, {counted} counted"
@@ -421,6 +421,14 @@ def _unheard(node: Node, was: Incarnation) -> bool:
 def _history_excused(node: Node, was: Incarnation) -> bool:
     """Return whether a daemon was killed that the disk had kept from writing what it knew."""
     return any(node.truth.disk_failed(died_s) for died_s in node.truth.daemon_died_s if died_s >= was.began_s)
+
+
+def _lost_afterwards(node: Node, was: Incarnation) -> bool:
+    """Return whether a daemon that had not written all was killed when the run could count no more."""
+    end = was.ended_s
+    return end is not None and any(
+        node.truth.disk_failed(died_s) for died_s in node.truth.daemon_died_s if died_s >= end - 5.0
+    )
 
 
 def commands_recorded(node: Node) -> Iterator[str]:

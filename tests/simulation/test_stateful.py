@@ -6,12 +6,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.simulation import invariants
-from tests.simulation.actions import ALWAYS, OPTIONAL, Step, perform
+from tests.simulation.actions import ALWAYS, OPTIONAL, RANKS, Step, perform
 from tests.simulation.node import Node, quiet
-from tests.simulation.scenario import SETTLE_S, finished, settled
+from tests.simulation.scenario import SETTLE_S, always, finished, settled
 
-KINDS = sorted({*ALWAYS, *OPTIONAL})
+KINDS = sorted({*ALWAYS, *OPTIONAL, *RANKS})
 
 
 class NodeMachine(RuleBasedStateMachine):
@@ -45,7 +44,7 @@ class NodeMachine(RuleBasedStateMachine):
             node.settle(SETTLE_S)
             violations = settled(node)
             node.finish()
-            violations += finished(node) + invariants.always(node)
+            violations += finished(node) + always(node)
         finally:
             node.__exit__(None, None, None)
             self.quiet.__exit__(None, None, None)
