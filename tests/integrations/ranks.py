@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.sdk.two_ranks import pair
 
-LIMIT_S = 240.0
+LIMIT_S = 500.0
 """Two processes import a framework and train several times, on two cores that are shared with other tests."""
 
 

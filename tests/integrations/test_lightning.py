@@ -25,7 +25,7 @@ from tests.integrations.lightning_fits import EPOCHS, SAMPLES
 from tests.integrations.proof import Proof
 from tests.integrations.ranks import both
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
 Fits = list[dict[str, Any]]
 BATCHES = 24
