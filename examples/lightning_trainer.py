@@ -50,7 +50,7 @@ def main() -> None:
     L.seed_everything(0)
     teacher = torch.randn(64, 8)
     trainer = L.Trainer(
-        max_epochs=12,
+        max_epochs=8,
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
