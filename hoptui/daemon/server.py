@@ -121,7 +121,8 @@ class Server:
         self._at_once = True  # a run's messages wake the loop
         self._history = ""  # what viewers know of its problem
         self._tended = -1  # the node's version at the last round
-        self._lives = Lives(self._poller, self._run_desk.end, timings.last_words_s)
+        desk = self._run_desk
+        self._lives = Lives(self._poller, desk.end, timings.last_words_s, desk.rank_ended)
         for found in self._archive.restore(timings.restore_s):
             run = self._run_desk.restore(found)
             if run is not None:
@@ -188,6 +189,7 @@ class Server:
             self._gate.answer()
             self._come_at = time.monotonic()
             self._mind_descriptors()
+        self._lives.look(ready, time.monotonic())
         if self._runs.socket in ready or not self._at_once:
             self._drain(self._runs, self._from_run)
         if self._viewers.socket in ready:

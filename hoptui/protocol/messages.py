@@ -88,7 +88,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     (None: not set), and `slurm_gpus`, the indices from Slurm, decide. `flops` is the number of floating-point
     operations per unit of a metric. `versions` are those of the libraries imported so far (`torch`).
 
-    `began`: its first iteration has begun. Older runs do not say, and count as begun.
+    `began`: its first iteration has begun. Older runs do not say, and count as begun. `refused` is what its
+    script declared or called that is not accepted.
 
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
@@ -117,6 +118,7 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     argv: str = ""
     versions: dict[str, str] = {}
     began: bool = True
+    refused: tuple[Fact, ...] = ()
 
 
 class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
@@ -129,6 +131,7 @@ class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
     gpus: tuple[str, ...] = ()
     flops: Flops | None = None
     total: int | None = None
+    refused: tuple[Fact, ...] = ()
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="run.rows"):
@@ -207,12 +210,14 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):
 class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
     """The run ends by itself.
 
-    `told`: the final outcome of every command that this process received was sent before.
+    `told`: the final outcome of every command that this process received was sent before. `at_exit`: the
+    interpreter exits, so the exit code of the process may say more.
     """
 
     reason: Literal["finished", "stopped", "exception"]
     detail: str = ""
     told: bool = False
+    at_exit: bool = False
 
 
 # daemon -> run ----------------------------------------------------------------------------------------------
@@ -453,7 +458,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
     `gpus` are the UUIDs of its GPUs: declared, or derived from its environment and its processes. `ranks` are
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
-    there is one. `targets` are what users want of its GPUs.
+    there is one. `targets` are what users want of its GPUs. `refused` is what its script declared or called
+    that is not accepted.
     """
 
     run: str
@@ -480,6 +486,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     tuner: TunerState | None = None
     targets: tuple[TargetState, ...] = ()
+    refused: tuple[Fact, ...] = ()
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):

@@ -92,9 +92,9 @@ class DaemonLink:
         with contextlib.suppress(OSError):
             self._wake_out.send(b"!")
 
-    def close(self, reason: Ending, detail: str) -> None:
+    def close(self, reason: Ending, detail: str, *, at_exit: bool = False) -> None:
         """Send the rest and a Bye. Return after a second at most; the thread is a daemon thread."""
-        self._bye = messages.Bye(reason=reason, detail=detail)
+        self._bye = messages.Bye(reason=reason, detail=detail, at_exit=at_exit)
         self.leave()
 
     def leave(self) -> None:
@@ -318,6 +318,7 @@ class DaemonLink:
                 argv=process.command_line(sys.argv),
                 versions=process.versions(sys.modules),
                 began=state.began,
+                refused=declared.refused,
             ),
         )
         return self._greeted
@@ -334,6 +335,7 @@ class DaemonLink:
             gpus=state.declarations.gpu_uuids,
             flops=state.declarations.flops,
             total=state.total,
+            refused=tuple(state.declarations.refused),
         )
         found = message_size.declared(full)
         if found.left_out is not None and found.left_out != self._left_out:

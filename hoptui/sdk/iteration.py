@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.knobs import KnobError
 from hoptui.protocol.messages import FATE_UNKNOWN, Command
 from hoptui.sdk.command_execution import CommandExecution
 from hoptui.sdk.metric_values import MICROSECONDS
@@ -46,8 +47,16 @@ class IterationRecorder:
         if not state.alive:
             return
         try:
-            if values:
-                metrics = {**values, **metrics} if metrics else values
+            if values is not None:
+                if values.__class__ is not dict and not isinstance(values, Mapping):
+                    state.converter.bad += 1
+                    state.declarations.refuse_call(
+                        "log", KnobError(f"it takes a mapping, not {values!r:.40}")
+                    )
+                elif metrics:
+                    metrics = {**values, **metrics}
+                else:
+                    metrics = values
             if state.rank:
                 metrics = {name: metrics[name] for name in COUNTS if name in metrics}
             row = self._row
@@ -58,9 +67,9 @@ class IterationRecorder:
             else:
                 t = self._stamp()
                 self._append(t, state.converter.convert(t, state.step, metrics), state.step)
-        except Exception as error:  # an error of hoptui must not reach the loop
-            self._row = None
-            state.give_up(error)
+        except Exception as error:  # nothing that a script logs must reach the loop
+            state.converter.bad += 1
+            state.declarations.refuse_call("log", error)
 
     def _log_late(self, step: int, metrics: Mapping[str, Any]) -> None:
         t = self._stamp()

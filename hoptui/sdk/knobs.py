@@ -6,7 +6,8 @@ import dataclasses
 import logging
 import math
 import typing
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
@@ -144,12 +145,48 @@ def knob_spec(declaration: Knob, name: str, default: KnobValue, kind: Kind | Non
     """
     kind = kind or wire.kind_of(default)
     fields = {f.name: getattr(declaration, f.name) for f in dataclasses.fields(declaration)}
+    for field, allowed in LITERALS.items():
+        check_choice(f"{name}: {field}", fields[field], allowed)
+    for field in TEXTS:
+        fields[field] = _text(f"{name}: {field}", fields[field])
     fields |= {"min": _bound(name, declaration.min), "max": _bound(name, declaration.max)}
     fields["choices"] = tuple(map(wire.plain, declaration.choices))
     default = float(default) if kind == "float" else wire.plain(default)
     spec = KnobSpec(name=name, kind=kind, default=default, **fields)
     wire.check_spec(spec)
     return spec
+
+
+LITERALS: Mapping[str, tuple[str, ...]] = {
+    "scale": typing.get_args(Scale),
+    "effect": typing.get_args(Effect),
+    "cost": typing.get_args(Cost),
+}
+TEXTS = ("keeps", "unit", "description")
+
+
+def check_choice(what: str, given: object, allowed: tuple[str, ...]) -> None:
+    """Check a declared word.
+
+    Raises:
+        KnobError: it is not among those that are allowed. The text names them.
+    """
+    if given not in allowed:
+        *others, last = map(repr, allowed)
+        given = clean_text(repr(given), 40)
+        raise KnobError(f"{what}={given}: must be {', '.join(others)} or {last}")
+
+
+def _text(what: str, given: object) -> str:
+    if given is None:
+        return ""
+    if not isinstance(given, str):
+        raise KnobError(f"{what}={clean_text(repr(given), 40)}: must be a text")
+    return clean_text(given, LONGEST_DECLARED)
+
+
+LONGEST_DECLARED = 1 << 20
+"""Characters of a text. What is too large for a message is cut where the message is made."""
 
 
 def _bound(name: str, bound: object) -> int | float | None:
@@ -180,6 +217,7 @@ class LiveKnob(Generic[T]):
         "_seen",
         "by",
         "command",
+        "handles",
         "in_effect",
         "later",
         "reason",
@@ -198,6 +236,7 @@ class LiveKnob(Generic[T]):
         read: Callable[[], Any] | None = None,
     ) -> None:
         self.spec = spec
+        self.handles: weakref.WeakSet[KnobHandle[Any]] = weakref.WeakSet()
         self.value = wire.plain(value)
         self.wanted: KnobValue = self.value
         self.version = 0
@@ -214,6 +253,13 @@ class LiveKnob(Generic[T]):
         self._seen: T | None = None  # by `look`, until it is read back for the loop too
         self._on_hold: Callable[[LiveKnob[Any], Fact | None], object] | None = None
         self._on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
+
+    def succeed(self, former: LiveKnob[Any]) -> None:
+        """Take the place of an earlier knob of the same name, also in the handles that the script holds."""
+        self.version, self.by = former.version, former.by
+        for handle in list(former.handles):
+            handle._knob = self
+            self.handles.add(handle)
 
     @property
     def name(self) -> str:
@@ -430,6 +476,10 @@ class KnobHandle(ReadOnlyProperties, Generic[T]):
 
     def __init__(self, knob: LiveKnob[T]) -> None:
         self._knob = knob
+        knob.handles.add(self)
+
+    def __repr__(self) -> str:
+        return f"<hoptui knob {self._knob.name} = {self._knob.value!r}>"
 
     @property
     def name(self) -> str:
@@ -591,9 +641,17 @@ class SetterError(Exception):
         self.fact = fact
 
 
-def annotated(config: object) -> Iterator[tuple[str, Knob, Kind]]:
-    """Yield the fields of a dataclass instance that are declared as knobs: name, declaration, kind."""
+def annotated(config: object) -> Iterator[tuple[str, Knob, Kind | None]]:
+    """Yield the fields of a dataclass instance that are declared as knobs: name, declaration, kind.
+
+    The kind is None if only the value decides it.
+
+    Raises:
+        KnobError: it is no dataclass instance.
+    """
     kinds: dict[type, Kind] = {bool: "bool", int: "int", float: "float", str: "str"}
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        raise KnobError(f"knobs takes a dataclass instance, not {clean_text(repr(config), 40)}: see bind")
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(cast(Any, config)):
         for extra in getattr(hints[field.name], "__metadata__", ()):
@@ -601,7 +659,7 @@ def annotated(config: object) -> Iterator[tuple[str, Knob, Kind]]:
                 base = typing.get_args(hints[field.name])[0]
                 if typing.get_origin(base) is Literal:
                     base = type(typing.get_args(base)[0])
-                yield field.name, extra, kinds.get(base) or wire.kind_of(getattr(config, field.name))
+                yield field.name, extra, kinds.get(base)
 
 
 def field_setter(config: object, name: str, after: Callable[[Any], object] | None) -> Callable[[Any], object]:

@@ -77,6 +77,9 @@ class MetricConverter:
         return complete
 
     def _convert_other(self, name: str, value: Any, known: dict[str, float]) -> None:
+        if isinstance(value, str | bytes | bytearray):  # float() would read them
+            self.bad += 1
+            return
         try:
             # torch warns if a tensor that requires a gradient is converted to a number.
             known[name] = float(value.detach() if getattr(value, "requires_grad", False) else value)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from hoptui.domain.knobs import Cost, Effect, KnobValue, Scale
 from hoptui.sdk.bindings import bind
@@ -17,6 +18,34 @@ from hoptui.sdk.run_core import Auto, RunCore, ending, whole
 from hoptui.sdk.shared_state import Ending, Level, PhaseTimer
 
 T = TypeVar("T", bool, int, float, str)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _harmless(
+    without: Callable[[], R],
+) -> Callable[[Callable[Concatenate[Run, P], R]], Callable[Concatenate[Run, P], R]]:
+    """Decorate a method whose arguments may be of any type: what it raises is reported to viewers instead.
+
+    It then returns what `without` does.
+    """
+
+    def decorate(method: Callable[Concatenate[Run, P], R]) -> Callable[Concatenate[Run, P], R]:
+        @functools.wraps(method)
+        def call(run: Run, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return method(run, *args, **kwargs)
+            except Exception as error:
+                run._core.state.declarations.refuse_call(method.__name__, error)
+                return without()
+
+        return call
+
+    return decorate
+
+
+def _nothing() -> None:
+    return None
 
 
 def connect(
@@ -32,6 +61,10 @@ def connect(
     daemon can be started, one warning is logged and the run works without viewers. With `HOPTUI=off` in the
     environment, the run has no viewers either. Its knobs keep their values, and all ranks still stop
     together.
+
+    Connecting again under the same name in one process, as a notebook does, closes the former run, and is the
+    next restart of that run. In another thread it is a run of its own, and so it is in a script once the former
+    run was closed.
 
     Args:
         name: The name that viewers show. At most 100 characters are kept.
@@ -99,6 +132,12 @@ class Run(ReadOnlyProperties):
         ranks: RankStore | Auto | None = "auto",
     ) -> None:
         self._core = RunCore(name, total, resume, ranks)
+
+    def __repr__(self) -> str:
+        state = self._core.state
+        rank = f", rank {state.rank} of {state.world}" if state.world > 1 else ""
+        off = "" if state.alive else ", closed or off"
+        return f"<hoptui.Run {state.name!r} {state.id}, iteration {state.step}{rank}{off}>"
 
     # declarations -------------------------------------------------------------------------------------------
 
@@ -186,6 +225,7 @@ class Run(ReadOnlyProperties):
             description=description,
         )
 
+    @_harmless(dict[str, KnobHandle[Any]])
     def knobs(
         self,
         config: object,
@@ -226,6 +266,7 @@ class Run(ReadOnlyProperties):
         """
         return self._core.state.declarations.declare_fields(config, apply or {}, read or {}, without)
 
+    @_harmless(dict[str, KnobHandle[Any]])
     def bind(
         self, obj: object, /, *, apply: Mapping[str, Callable[[Any], object]] | None = None, **bounds: object
     ) -> dict[str, KnobHandle[Any]]:
@@ -260,6 +301,7 @@ class Run(ReadOnlyProperties):
         """
         return bind(self._core.state.declarations, obj, apply or {}, bounds)
 
+    @_harmless(dict[str, KnobHandle[Any]])
     def optimizer(
         self, optimizer: Any, scheduler: Any = None, *, prefix: str = ""
     ) -> dict[str, KnobHandle[Any]]:
@@ -294,6 +336,7 @@ class Run(ReadOnlyProperties):
         """
         return declare_optimizer(self._core.state.declarations, optimizer, scheduler, prefix)
 
+    @_harmless(_nothing)
     def metric(self, name: str, *, unit: str = "", headline: bool = False) -> None:
         """Declare the unit of a metric, and whether it is the headline. `log` needs no declaration.
 
@@ -310,6 +353,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.declarations.declare_metric(name, unit, headline)
 
+    @_harmless(_nothing)
     def gpus(self, uuids: Sequence[str]) -> None:
         """Declare the GPUs of this process. With several ranks, each rank declares its own.
 
@@ -323,6 +367,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.declarations.declare_gpus(uuids)
 
+    @_harmless(_nothing)
     def flops(
         self,
         per_unit: float,
@@ -349,6 +394,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.declarations.declare_flops(per_unit, metric, precision)
 
+    @_harmless(_nothing)
     def on_checkpoint(self, save: Callable[[], object]) -> None:
         """Let users ask for a checkpoint.
 
@@ -364,6 +410,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.declarations.declare_checkpoint_handler(save)
 
+    @_harmless(_nothing)
     def checkpointed(self, path: object = "") -> None:
         """A checkpoint is written that the handler of `on_checkpoint` answered with `hoptui.LATER`.
 
@@ -381,6 +428,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.execution.checkpointed(path)
 
+    @_harmless(_nothing)
     def on_profile(self, start: Callable[..., object]) -> None:
         """Let users ask for a trace of the next iterations.
 
@@ -403,6 +451,9 @@ class Run(ReadOnlyProperties):
     def iterations(self, total: int | None = None, *, start: int = 0) -> Iterator[int]:
         """Iterate over `range(start, total)`, with a boundary before each iteration. A stop ends it early.
 
+        In a notebook, the end of the loop is the end of the run. Elsewhere the run ends with `close`, or with
+        its process.
+
         Args:
             total: The end of the range. None: go on until a stop. It becomes the run's total if `connect` got
                 none.
@@ -422,11 +473,12 @@ class Run(ReadOnlyProperties):
         step = start
         while total is None or step < total:
             if not self.boundary(step):
-                return
+                break
             yield step
             step += 1
-        self._core.recorder.finish()
+        self._core.end_loop()
 
+    @_harmless(_nothing)
     def plan(self, total: int | None) -> None:
         """Change the number of planned iterations, which `connect` or `iterations` gave.
 
@@ -482,6 +534,7 @@ class Run(ReadOnlyProperties):
         """
         return PhaseTimer(self._core.state.phases, name)
 
+    @_harmless(_nothing)
     def enter(self, name: str) -> None:
         """Begin a phase that `leave` ends, where a `with` block does not fit, such as in two callbacks.
 
@@ -499,6 +552,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.phases.enter(str(name))
 
+    @_harmless(_nothing)
     def leave(self, name: str | None = None) -> None:
         """End the phase that was entered last. Without one it does nothing. Never raises.
 
@@ -515,6 +569,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.state.phases.leave(name)
 
+    @_harmless(_nothing)
     def phase_seconds(self, path: str, seconds: float, *, ended: float | None = None) -> None:
         """Add time to a phase of this iteration that was measured in another way, such as with CUDA events.
 
@@ -530,7 +585,7 @@ class Run(ReadOnlyProperties):
             ```
         """
         phases = self._core.state.phases
-        phases.add(path, float(seconds))
+        phases.add(str(path), float(seconds))
         if ended is not None:
             phases.stretch(path, float(ended) - float(seconds), float(ended))
 
@@ -544,7 +599,9 @@ class Run(ReadOnlyProperties):
         takes about 5 µs for 40 metrics (`benchmarks/log_cost.py`).
 
         `env_steps`, `tokens` and `samples` count the work of the iteration. Each also gives a rate, such as
-        `samples_per_s`. Only rank 0 logs other metrics than these three.
+        `samples_per_s`. With several ranks, rank 0 logs the work of all of them, and this is the run's. What
+        another rank logs of these three is recorded as its own and is not added. Other metrics of other ranks
+        are dropped.
 
         Args:
             values: Metrics by name, for names that are not Python identifiers.
@@ -560,6 +617,7 @@ class Run(ReadOnlyProperties):
         """
         self._core.recorder.log(values, metrics, whole(step))
 
+    @_harmless(_nothing)
     def event(self, text: str, *, level: Level = "info") -> None:
         """Put a line of text on the time axis. Only rank 0 does; on other ranks nothing happens.
 
@@ -608,6 +666,7 @@ class Run(ReadOnlyProperties):
 
     # stop and restart ---------------------------------------------------------------------------------------
 
+    @_harmless(_nothing)
     def stop(self, by: str = "") -> None:
         """End the loop at its next boundary. Safe in a signal handler.
 
@@ -668,6 +727,7 @@ class Run(ReadOnlyProperties):
         knobs = self._core.state.declarations.knobs
         return {name: knobs[name].wanted for name in self._core.execution.restarts}
 
+    @_harmless(_nothing)
     def refuse_restart(self, reason: str) -> None:
         """Fail the commands that need a new process. With several ranks, call it on all of them.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import logging
 import os
 import secrets
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from hoptui.domain.facts import Fact, clean_text, fact
+from hoptui.domain.knobs import KnobError
 from hoptui.protocol.ranges import MOST_COUNT
 from hoptui.sdk import process
 from hoptui.sdk.command_execution import CommandExecution
@@ -39,20 +42,24 @@ class RunCore:
     def __init__(
         self, name: object, total: object, resume: Mapping[str, Any] | None, ranks: RankStore | Auto | None
     ) -> None:
-        resume = resume or {}
+        former = _close_former(str(name)[:100])
+        known: Mapping[str, Any] = resume if isinstance(resume, Mapping) else former
         self._agreement = RankAgreement()
         self.state = state = SharedState(str(name)[:100] or "run", whole(total))
         self.recorder = IterationRecorder(state)
-        self.execution = CommandExecution(state, self._agreement, whole(resume.get("commands")) or 0)
+        self.execution = CommandExecution(state, self._agreement, whole(known.get("commands")) or 0)
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
         self._own = RunIdentity(
-            run=str(resume.get("run") or new_run_id()),
-            epoch=(whole(resume.get("epoch")) or 0) + 1,
+            run=str(known.get("run") or new_run_id()),
+            epoch=(whole(known.get("epoch")) or 0) + 1,
             nonce=secrets.token_hex(8),
             on=not process.switched_off(os.environ),
         )
         self._identify(self._own)
+        if resume is not None and not isinstance(resume, Mapping):
+            wrong = KnobError(f"resume takes what state_dict returned, not {resume!r:.40}")
+            state.declarations.refuse_call("connect", wrong)
         self.execution.handover = process.take_handover(os.environ, os.getpid(), state.id)
         process.guard(self)
         state.rank, state.world = process.ranks(os.environ)
@@ -62,6 +69,8 @@ class RunCore:
         self._joins_later = alone and ranks == "auto"
         if self._own.on and state.rank == 0:
             state.link = _start_link(self)
+        _runs[state.name] = self._record = RunRecord(weakref.ref(self), threading.current_thread())
+        self._record.known = self.state_dict()
 
     @property
     def stop_asked(self) -> bool:
@@ -109,10 +118,13 @@ class RunCore:
             "commands": self.execution.applied,
         }
 
-    def close(self, reason: Ending | None, detail: str, *, interrupted: bool = False) -> None:
+    def close(
+        self, reason: Ending | None, detail: str, *, interrupted: bool = False, at_exit: bool = False
+    ) -> None:
         """Send what is left and why the run ends. Without a reason, take it from the interpreter.
 
-        `interrupted`: an exception ends the run, perhaps in the middle of an iteration.
+        `interrupted`: an exception ends the run, perhaps in the middle of an iteration. `at_exit`: the
+        interpreter exits. Nothing in it knows the exit code, so the daemon looks for it.
         """
         if self._closed:
             return
@@ -130,9 +142,21 @@ class RunCore:
             detail = f"by {state.stop_by}" if state.stop_by else ""
         self.execution.void_waiting(fact("run_ended", reason=reason))
         if state.link is not None and state.alive:
-            state.link.close(reason, clean_text(detail, 500))
+            state.link.close(reason, clean_text(detail, 500), at_exit=at_exit and reason == "finished")
         state.alive = False
         self._agreement.leave()
+        self._record.known = self.state_dict()
+
+    def end_loop(self) -> None:
+        """The loop has ended by itself. In a notebook that is the end of the run, because its process stays."""
+        self.recorder.finish()
+        if in_notebook():
+            self.close(None, "")
+
+    @property
+    def open(self) -> bool:
+        """Whether the run has neither ended nor been handed over."""
+        return not self._closed
 
     def hand_over(self, where: str) -> None:
         """Leave the run to the process that replaces this one."""
@@ -185,12 +209,51 @@ class RunCore:
                 state.inbox.refusal = None
         except Exception as error:  # an error of hoptui must not reach the script
             self._agreement.dissolve()
-            log.warning("hoptui: no command can be carried out: %s: %s", type(error).__name__, error)
+            state.declarations.refuse_call("connect", error)
 
     def abandon(self) -> None:
         """Do nothing from now on, and leave everything as it is: this is a forked child."""
         self._agreement.dissolve()
         self.state.disconnect()
+
+
+class RunRecord:
+    """What this process remembers of the last run of a name. `known` is its `state_dict`.
+
+    It does not keep the run alive, which may hold a model through its knobs.
+    """
+
+    def __init__(self, core: weakref.ref[RunCore], thread: threading.Thread) -> None:
+        self.core, self.thread = core, thread
+        self.known: dict[str, Any] = {}
+
+
+_runs: dict[str, RunRecord] = {}
+"""The last run of each name."""
+
+
+def _close_former(name: str) -> Mapping[str, Any]:
+    """Close the run of this name that is still open. Return what its next restart has to know.
+
+    A run that another thread has connected goes on. One that has ended is continued in a notebook alone.
+    """
+    record = _runs.get(name)
+    core = record.core() if record is not None else None
+    if record is None or (core is not None and core.open and _elsewhere(record.thread)):
+        return {}
+    if core is not None and core.open:
+        core.close("stopped", "connected again")
+        return core.state_dict()
+    return record.known if in_notebook() else {}
+
+
+def _elsewhere(thread: threading.Thread) -> bool:
+    return thread is not threading.current_thread() and thread.is_alive()
+
+
+def in_notebook() -> bool:
+    """Return whether this is an interactive session of IPython, whose process outlives its loops."""
+    return bool(getattr(builtins, "__IPYTHON__", False))
 
 
 def ending(error: BaseException | None, without: Ending) -> tuple[Ending, str]:
@@ -234,4 +297,4 @@ _open: weakref.WeakSet[RunCore] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     for core in list(_open):
-        core.close(None, "")
+        core.close(None, "", at_exit=True)

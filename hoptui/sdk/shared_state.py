@@ -23,7 +23,16 @@ from hoptui.domain.facts import Fact, clean_text, exception_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
 from hoptui.protocol.messages import OFF, Command, Flops, Note
 from hoptui.sdk.command_inbox import CommandInbox
-from hoptui.sdk.knobs import Knob, KnobHandle, LiveKnob, annotated, field_reader, field_setter, knob_spec
+from hoptui.sdk.knobs import (
+    Knob,
+    KnobHandle,
+    LiveKnob,
+    annotated,
+    check_choice,
+    field_reader,
+    field_setter,
+    knob_spec,
+)
 from hoptui.sdk.metric_values import MetricConverter, TimedRow, clean_name
 
 log = logging.getLogger("hoptui")
@@ -32,8 +41,20 @@ Apply = Callable[[Any], object]
 Read = Callable[[], Any]
 
 
+MOST_REFUSED, LONGEST_REFUSED = 32, 300
+"""What is kept of declarations and calls that are not accepted, and the characters of each problem."""
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
+
+
+def _problem(error: Exception) -> str:
+    text = str(error) if isinstance(error, KnobError) else exception_text(error)
+    return clean_text(text, LONGEST_REFUSED)
+
+
 class Declarations:
     """The declarations of one run.
+
+    `refused` is what is not accepted.
 
     `revision` rises with each change, and the link thread then sends all of them again. `on_revert` is called
     after the training script has reverted a knob: the knob, the value before, the reason. `on_hold` is called
@@ -50,6 +71,7 @@ class Declarations:
         self.profile_handler: Callable[..., object] | None = None
         self._profile_options: tuple[str, ...] = ()
         self.revision = 0
+        self.refused: list[Fact] = []
         self.on_revert: Callable[[LiveKnob[Any], KnobValue, Fact], object] | None = None
         self.on_hold: Callable[[LiveKnob[Any], Fact | None], object] | None = None
 
@@ -83,8 +105,19 @@ class Declarations:
 
     def refuse(self, name: object, error: Exception) -> None:
         """Report a declaration that is not accepted. The rest of the run is not concerned."""
-        text = str(error) if isinstance(error, KnobError) else f"{clean_name(name)}: {exception_text(error)}"
-        log.warning("hoptui: %s; this knob will not be live", text)
+        self.report(fact("knob.refused", knob=clean_name(name), problem=_problem(error)))
+
+    def refuse_call(self, call: str, error: Exception) -> None:
+        """Report a call of the script that could not be carried out."""
+        self.report(fact("call.refused", call=call, problem=_problem(error)))
+
+    def report(self, found: Fact) -> None:
+        """Report once what is not accepted: in the log, and to viewers."""
+        if found in self.refused or len(self.refused) >= MOST_REFUSED:
+            return
+        self.refused.append(found)
+        self.revision += 1
+        log.warning("hoptui: %s", ": ".join(map(str, found.fields.values())))
 
     def declare_fields(
         self, config: object, apply: Mapping[str, Apply], read: Mapping[str, Read], without: Collection[str]
@@ -96,8 +129,8 @@ class Declarations:
                 continue
             try:
                 spec = knob_spec(declaration, name, getattr(config, name), kind)
-            except KnobError as error:
-                log.warning("hoptui: %s; this knob will not be live", error)
+            except Exception as error:
+                self.refuse(name, error)
                 continue
             after = apply.get(name)
             put = after if spec.cost == "restart" else field_setter(config, name, after)
@@ -108,23 +141,21 @@ class Declarations:
 
     def declare_metric(self, name: str, unit: str, headline: bool) -> None:
         """Set the unit of a metric, and make it the headline if asked to."""
-        self.units[name] = unit
+        name = clean_name(name)
+        self.units[name] = clean_name(unit)
         if headline:
             self.headline = name
         self.revision += 1
 
     def declare_gpus(self, uuids: Sequence[str]) -> None:
         """Set the UUIDs of the GPUs of this process."""
-        self.gpu_uuids = tuple(map(clean_name, uuids))
+        self.gpu_uuids = tuple(map(clean_name, [uuids] if isinstance(uuids, str) else uuids))
         self.revision += 1
 
     def declare_flops(self, per_unit: float, metric: str, precision: str) -> None:
         """Set the cost of a unit of work. A number that is not positive and finite removes it."""
-        try:
-            cost = Flops(per_unit=float(per_unit), metric=clean_name(metric), precision=str(precision))
-        except (TypeError, ValueError):
-            log.warning("hoptui: %r is no number of FLOPs; MFU will be unknown", per_unit)
-            return
+        check_choice("precision", precision, PRECISIONS)
+        cost = Flops(per_unit=float(per_unit), metric=clean_name(metric), precision=precision)
         self.flops = cost if cost.per_unit > 0 and math.isfinite(cost.per_unit) else None
         self.revision += 1
 
@@ -172,6 +203,9 @@ class Declarations:
             log.warning("hoptui: reading %s back raised %s; its declared value is shown", knob.name, error)
         knob.on_revert(self._reverted)
         knob.on_hold(self._held)
+        if (former := self.knobs.get(knob.name)) is not None:
+            knob.succeed(former)
+            self.report(fact("knob.again", knob=knob.name))
         self.knobs[knob.name] = knob
         self.revision += 1
         return KnobHandle(knob)
@@ -198,7 +232,7 @@ class LinkControl(Protocol):
     idle: bool
 
     def wake(self) -> None: ...
-    def close(self, reason: Ending, detail: str) -> None: ...
+    def close(self, reason: Ending, detail: str, *, at_exit: bool = False) -> None: ...
     def leave(self) -> None: ...
 
 

@@ -14,7 +14,7 @@ from hoptui.daemon.handlers.runs import Lives
 from hoptui.daemon.state.registry import Registry, TrackedRun
 from hoptui.protocol.messages import RunHello
 
-SILENT = [("toy", "killed", "its process ended without a word")]
+SILENT = [("toy", "killed", "by SIGKILL")]
 
 
 LAST_WORDS_S = 1.5
@@ -40,7 +40,7 @@ class Told:
         self.lives.watch(self.run)
         self.child = child
 
-    def end(self, run: TrackedRun, reason: str, detail: str) -> None:
+    def end(self, run: TrackedRun, reason: str, detail: str, *, told: bool = False) -> None:
         self.ends.append((run.state.name, reason, detail))
         run.exit(reason, detail, 0.0)
 

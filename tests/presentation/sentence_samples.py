@@ -40,6 +40,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "state.rank_silent": {"rank": 1, "age_s": 26.3},
     "state.no_row": {"age_s": 12.4},
     "state.off": {"error": "OSError: no space left on device"},
+    "rank.ended": {"rank": 1, "pid": 7, "reason": "killed", "detail": "by SIGKILL"},
     "rank.off": {"rank": 3, "why": _nested(fact("state.off", error="OSError: no space left on device"))},
     "state.paused": {"left_s": 41.0},
     "state.in_phase": [{"phase": "checkpoint", "age_s": 140.0}, {"phase": "", "age_s": 12.0}],
@@ -53,6 +54,9 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"reason": "stopped", "detail": "by kim (pid 7)"},
         {"reason": "exception", "detail": "ValueError: no"},
     ],
+    "knob.refused": {"knob": "lr", "problem": "lr: effect='fast': must be 'speed' or 'learning'"},
+    "knob.again": {"knob": "lr"},
+    "call.refused": {"call": "gpus", "problem": "TypeError: 'int' object is not iterable"},
     "command.reverted": {
         "knob": "batch_size",
         "value": 16,

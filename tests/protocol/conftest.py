@@ -147,6 +147,7 @@ TARGET = TargetState(
     since=17,
     told=True,
 )
+REFUSED = Fact("knob.refused", {"knob": "lr", "problem": "it is a text"})
 RUN = messages.RunState(
     run="r1",
     name="ppo",
@@ -172,6 +173,7 @@ RUN = messages.RunState(
     diagnosis=DIAGNOSIS,
     tuner=TUNER,
     targets=(TARGET,),
+    refused=(REFUSED,),
 )
 GPU = devices.GpuInfo(
     uuid="GPU-1",
@@ -261,6 +263,7 @@ EXAMPLES: list[messages.Message] = [
         argv="train.py",
         versions={"torch": "2.12.0"},
         began=False,
+        refused=(REFUSED,),
     ),
     messages.Declare(
         knobs=(ACCUM,),
@@ -270,6 +273,7 @@ EXAMPLES: list[messages.Message] = [
         gpus=("GPU-1",),
         flops=FLOPS,
         total=9,
+        refused=(REFUSED,),
     ),
     messages.Rows(parts=(COLUMNS, pack("host", [(6, -1, {"cpu_percent": 3.5})]))),
     messages.Outcome(
@@ -303,7 +307,7 @@ EXAMPLES: list[messages.Message] = [
         off=Fact("state.off", {"error": "OSError"}),
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
-    messages.Bye(reason="exception", detail="ValueError: no", told=True),
+    messages.Bye(reason="exception", detail="ValueError: no", told=True, at_exit=True),
     messages.RunWelcome(protocol=1, pid=99, version="0.1.0", epoch=3, since=17, acks=True),
     messages.Acknowledgement(stages={"c1": "applied"}),
     messages.Hold(seconds=60.0),

@@ -6,6 +6,8 @@ import time
 from array import array
 from typing import Any
 
+import msgspec
+
 from hoptui.cli.commands import gpus, target
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import (
@@ -87,6 +89,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "because": vital.because if vital else None,
         "bad_values": vital.bad_values if vital else None,
         "metrics_left_out": seen.store.left_out(f"run/{run.run}"),
+        "refused": [{**msgspec.to_builtins(one), "text": sentences.sentence(one)} for one in run.refused],
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,
         "left_s": _left_s(seen, run, vital) if vital else None,
@@ -188,6 +191,11 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
         say()
         say("knobs")
         table([knob_line(knob) for knob in run.knobs], right=(1,), indent="  ")
+    if run.refused:
+        say()
+        say("not accepted from the script")
+        for one in run.refused:
+            say(f"  {sentences.sentence(one)}")
     _print_past(seen, run)
 
 

@@ -23,8 +23,8 @@ from hoptui.cli.doctor import Check
 from hoptui.cli.support.snapshot import STALE_S, NodeSnapshot
 from hoptui.cli.support.terminal import interactive
 from hoptui.node.processes import whose_pids
-from hoptui.presentation import numbers, sentences
-from hoptui.protocol.messages import NodeState
+from hoptui.presentation import numbers, sentences, vocabulary
+from hoptui.protocol.messages import NodeState, RunState
 from hoptui.settings import read, short
 
 LEAST_ZMQ = (4, 3, 5)
@@ -206,12 +206,21 @@ def history(node: NodeState) -> Check:
 
 
 def runs(seen: NodeSnapshot) -> Check:
-    """The live runs, and those in which hoptui is off by an error of its own."""
+    """The live runs, where hoptui is off by an error of its own, and what scripts got wrong."""
     live = [run for run in seen.node.runs if seen.lives(run)]
     off = [f"{numbers.clean(run.name, 40)}: {why}" for run in live if (why := seen.off(run))]
     if off:
         return Check("runs", "failed", "; ".join(off), "training goes on; restart the run to see it again")
+    wrong = [f"{numbers.clean(run.name, 40)}: {_wrong(seen, run)}" for run in live if _wrong(seen, run)]
+    if wrong:
+        return Check("runs", "warning", "; ".join(wrong), "hoptui status RUN has all; correct the script")
     return Check("runs", "ok", numbers.counted(len(live), "live run"))
+
+
+def _wrong(seen: NodeSnapshot, run: RunState) -> str:
+    """What a script declared or logged that is not accepted, "" for nothing."""
+    lost = vocabulary.lost_metrics(seen.store.vital(run.run), seen.store.left_out(f"run/{run.run}"))
+    return "; ".join([*map(sentences.sentence, run.refused), *lost])
 
 
 def metrics(node: NodeState, environ: Mapping[str, str], log: str) -> Check:

@@ -6,21 +6,23 @@ reports its end at once. A pidfd never refers to another process.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import zmq
 
+from hoptui.daemon.process_endings import ProcessEnding, ending_of
 from hoptui.daemon.recordings import RecordedRun
 from hoptui.daemon.state.command_log import REPEATED_S, restarting
 from hoptui.daemon.state.derived_rows import Account
 from hoptui.daemon.state.node import Node
-from hoptui.daemon.state.registry import DuplicateRunError, Member, TrackedRun
+from hoptui.daemon.state.registry import DuplicateRunError, Leaving, Member, TrackedRun
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.pacing import DEFAULT
 from hoptui.node.processes import Peer, process_started
@@ -35,6 +37,8 @@ MOST_ACKS, LONGEST_ID = 4096, 128
 """Bounds of an acknowledgement, which must fit into a message."""
 LONGEST_UNREAD_S = 5.0
 """The end of a run's process is not reported while messages are unread, for so long at most."""
+LEAVES_S = 10.0
+"""How long a run whose interpreter exits may take to end, before it is reported as it said."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -60,12 +64,10 @@ class RunDesk:
         self._retired: set[str] = set()
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
-        """Process a message. After a hello, returns the run whose process must be watched."""
+        """Process a message. After a hello, returns the run whose processes must be watched."""
         if isinstance(message, messages.RunHello):
-            if not message.rank:
-                return self._hello(identity, peer, message)
-            self._join(identity, peer, message)
-            return None
+            connect = self._join if message.rank else self._hello
+            return connect(identity, peer, message)
         run = self._node.registry.of(identity)
         if run is None and (found := self._node.registry.member(identity)) is not None:
             self._of_member(*found, message)
@@ -112,6 +114,9 @@ class RunDesk:
                     level=message.level,
                     t=message.t if message.t <= self._node.clock.t() + FUTURE_NS else 0,
                 )
+            case messages.Bye(at_exit=True) if run.watched:
+                until = self._now() + LEAVES_S
+                run.leaving = Leaving(message.reason, message.detail, message.told, until)
             case messages.Bye():
                 self.end(run, message.reason, message.detail, told=message.told)
         return None
@@ -210,6 +215,8 @@ class RunDesk:
         node = self._node
         self._unsent.pop(run.id, None)
         why = fact("run_ended", reason=reason)
+        dead = [f"rank {rank} {how}" for rank, how in sorted(run.dead.items()) if rank in run.members]
+        detail = "; ".join(filter(None, (detail, *dead[:1])))
         node.registry.disconnect(run)
         run.exit(reason, detail, node.clock.wall())
         for record in node.book.void(run.id, why, node.clock.t(), told=told):
@@ -316,14 +323,14 @@ class RunDesk:
         node.touch()
         return run
 
-    def _join(self, identity: bytes, peer: Peer | None, hello: messages.RunHello) -> None:
+    def _join(self, identity: bytes, peer: Peer | None, hello: messages.RunHello) -> TrackedRun | None:
         """Connect a rank other than 0. It retries every second until its run is known."""
         node = self._node
         if hello.protocol != messages.PROTOCOL:
-            return
+            return None
         run = node.registry.join(identity, hello, peer.pid if peer is not None and peer.pid else hello.pid)
         if run is None:
-            return
+            return None
         ring = node.rings.get(f"rank/{run.id}/{hello.rank}")
         self._send(
             identity,
@@ -337,6 +344,14 @@ class RunDesk:
         )
         node.remember(run)
         node.touch()
+        return run
+
+    def rank_ended(self, run: TrackedRun, rank: int, pid: int, ending: ProcessEnding) -> None:
+        """Record that the process of another rank is gone, which has not said goodbye."""
+        if run.exited or rank not in run.members:
+            return
+        what = fact("rank.ended", rank=rank, pid=pid, reason=ending.reason, detail=ending.detail)
+        self._node.event("rank-ended", what, run=run.id, step=run.step, level="warning")
 
     def _of_member(self, run: TrackedRun, member: Member, message: messages.FromRun) -> None:
         """Process a message of a rank other than 0: rows, its GPUs, an error of its link, or goodbye."""
@@ -393,32 +408,54 @@ class RunDesk:
 log = logging.getLogger("hoptui.daemon")
 
 
+class _Watched(NamedTuple):
+    """A process of a run. `rank` 0 stands for the run."""
+
+    run: TrackedRun
+    rank: int
+    pid: int
+
+
+class _Gone(NamedTuple):
+    watched: _Watched
+    until: float
+    ending: ProcessEnding
+
+
 class Lives:
     """Watches the processes of runs with the loop's poller.
 
-    `end` is called with a run whose process is gone, a reason and a detail. The clock is passed in: seconds,
+    `end` is called with a run whose process is gone, a reason and a detail. `rank_ended` is called with a
+    run, the rank and the pid of another of its processes, and how it ended. The clock is passed in: seconds,
     monotonic.
     """
 
     def __init__(
         self,
         poller: zmq.Poller,
-        end: Callable[[TrackedRun, str, str], None],
+        end: Callable[..., None],
         last_words_s: float = DEFAULT.last_words_s,
+        rank_ended: Callable[[TrackedRun, int, int, ProcessEnding], None] | None = None,
     ) -> None:
         self._last_words_s = last_words_s
         self._poller = poller
         self._end = end
-        self._watched: dict[int, TrackedRun] = {}
-        self._gone: dict[str, tuple[TrackedRun, float]] = {}
+        self._rank_ended = rank_ended
+        self._watched: dict[int, _Watched] = {}
+        self._gone: dict[str, _Gone] = {}
+        self._ranks_gone: list[_Gone] = []
 
     def watch(self, run: TrackedRun) -> None:
-        """Watch the run's process. If it has already ended, report that now."""
+        """Watch the run's processes. If its own has already ended, report that now."""
+        pid = run.state.pid
+        if any((one.run, one.pid) == (run, pid) for one in self._watched.values() if not one.rank):
+            self._watch_ranks(run)
+            return
         for number, watched in list(self._watched.items()):
-            if watched is run or watched.id == run.id:
+            if watched.run is run or watched.run.id == run.id:
                 self._unwatch(number)
         self._gone.pop(run.id, None)
-        pid = run.state.pid
+        run.watched = False
         try:
             number = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -431,39 +468,89 @@ class Lives:
             os.close(number)
             self._end(run, "exited", "its process ended while no daemon was running")
             return
-        self._watched[number] = run
+        run.watched = True
+        self._add(number, _Watched(run, 0, pid))
+        self._watch_ranks(run)
+
+    def _watch_ranks(self, run: TrackedRun) -> None:
+        known = {(one.rank, one.pid) for one in self._watched.values() if one.run is run}
+        for rank in run.state.ranks:
+            if rank.rank in run.members and (rank.rank, rank.pid) not in known:
+                with contextlib.suppress(OSError):
+                    self._add(os.pidfd_open(rank.pid), _Watched(run, rank.rank, rank.pid))
+
+    def _add(self, number: int, watched: _Watched) -> None:
+        self._watched[number] = watched
         self._poller.register(number, zmq.POLLIN)
+
+    def look(self, ready: Mapping[Any, int], now: float) -> None:
+        """Record which processes are gone, before the messages of others say what followed from it."""
+        for number in [number for number in self._watched if number in ready]:
+            watched = self._watched[number]
+            ending = ending_of(number, watched.pid)
+            self._unwatch(number)
+            gone = _Gone(watched, now + self._last_words_s, ending)
+            if not watched.rank:
+                self._gone[watched.run.id] = gone
+                continue
+            self._ranks_gone.append(gone)
+            if ending.known and not ending.normal:
+                watched.run.dead[watched.rank] = ending.text
 
     def ended(self, ready: Mapping[Any, int], now: float, *, unread: bool = False) -> None:
         """Record which processes are gone, and end runs whose last messages have had time to arrive.
 
         `unread`: messages of runs still wait to be read.
         """
-        for number in [number for number in self._watched if number in ready]:
-            run = self._watched[number]
-            self._unwatch(number)
-            self._gone[run.id] = (run, now + self._last_words_s)
-        for name, (run, until) in list(self._gone.items()):
-            if run.exited or (now >= until and not (unread and now < until + LONGEST_UNREAD_S)):
+        self.look(ready, now)
+        for name, gone in list(self._gone.items()):
+            run = gone.watched.run
+            waits = now < gone.until or (unread and now < gone.until + LONGEST_UNREAD_S)
+            if run.exited or run.leaving is not None or not waits:
                 self._silent(name)
+        for gone in [gone for gone in self._ranks_gone if now >= gone.until]:
+            self._ranks_gone.remove(gone)
+            run, rank, pid = gone.watched
+            if rank in run.members and self._rank_ended is not None:
+                self._rank_ended(run, rank, pid, gone.ending)
+        for run in self._leaving():
+            if run.leaving is not None and now >= run.leaving.until:  # it lives on after its exit handlers
+                self._end(run, run.leaving.reason, run.leaving.detail, told=run.leaving.told)
+
+    def _leaving(self) -> list[TrackedRun]:
+        watched = (one.run for one in self._watched.values() if not one.rank)
+        return [run for run in watched if run.leaving is not None and not run.exited]
 
     def next_deadline(self) -> float | None:
         """Return when the next silent end will be reported, None if none is waiting."""
-        return min((until for _, until in self._gone.values()), default=None)
+        untils = [gone.until for gone in (*self._gone.values(), *self._ranks_gone)]
+        untils += [run.leaving.until for run in self._leaving() if run.leaving is not None]
+        return min(untils, default=None)
 
     def bury(self, run_id: str) -> None:
         """Before a hello of a known run: if its last process is gone, report that first."""
-        for number, run in list(self._watched.items()):
-            if run.id == run_id and process_started(run.state.pid) != run.process_started:
+        for number, (run, rank, pid) in list(self._watched.items()):
+            if not rank and run.id == run_id and process_started(run.state.pid) != run.process_started:
+                ending = ending_of(number, pid)
                 self._unwatch(number)
-                self._gone[run_id] = (run, 0.0)
+                self._gone[run_id] = _Gone(_Watched(run, 0, pid), 0.0, ending)
+        for run in self._leaving():
+            if run.id == run_id and run_id not in self._gone and run.leaving is not None:
+                self._end(run, run.leaving.reason, run.leaving.detail, told=run.leaving.told)
         if run_id in self._gone:
             self._silent(run_id)
 
     def _silent(self, run_id: str) -> None:
-        run, _ = self._gone.pop(run_id)
-        if not run.exited:
-            self._end(run, "killed", "its process ended without a word")
+        (run, _, _), _, ending = self._gone.pop(run_id)
+        if run.exited:
+            return
+        told = run.leaving is not None and run.leaving.told
+        if run.leaving is not None and (ending.normal or not ending.known):
+            self._end(run, run.leaving.reason, run.leaving.detail, told=told)
+        elif told:
+            self._end(run, ending.reason, ending.detail, told=True)
+        else:
+            self._end(run, ending.reason, ending.detail)
 
     def _unwatch(self, number: int) -> None:
         self._poller.unregister(number)

@@ -246,7 +246,7 @@ class TunerDesk:
         if tuning is None:
             return
         over = run.state.exit_reason in ("finished", "stopped")
-        crashed = run.state.exit_reason in ("exception", "killed")
+        crashed = run.state.exit_reason in ("exception", "failed", "killed")
         cause = CRASHED if crashed else fact("run.process_ended")
         trying = tuning.trying
         left = tuning.off(fact("tuner.run_ended", reason=run.state.exit_reason), None if over else cause)

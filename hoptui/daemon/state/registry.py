@@ -7,7 +7,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import structs
 
@@ -54,6 +54,15 @@ class Member:
     pulse_at: float = math.inf
 
 
+class Leaving(NamedTuple):
+    """What a run has said whose interpreter exits. Its exit code is still to come, until `until` in seconds."""
+
+    reason: str
+    detail: str
+    told: bool
+    until: float
+
+
 class TrackedRun:
     """One run: its declared state, and the evidence for its liveness.
 
@@ -63,7 +72,7 @@ class TrackedRun:
     it has sent, since its last hello, all outcomes that this daemon may lack. `met_at` is the time of its
     first hello to this daemon, in seconds. `resends` is whether its first rows after a hello are still to
     come. `left_tuner` is how a tuner of an earlier process, or of an earlier daemon, ended. It is None
-    once no trial of it can be in effect.
+    once no trial of it can be in effect. `watched` is whether the end of its process will be seen.
     """
 
     def __init__(
@@ -85,6 +94,9 @@ class TrackedRun:
         self.process_started = process_started  # /proc/<pid>/stat start time: distinguishes a reused pid
         self.identity: bytes | None = None
         self.members: dict[int, Member] = {}
+        self.dead: dict[int, str] = {}  # how other ranks died
+        self.watched = False
+        self.leaving: Leaving | None = None
         self.restarting = False
         self.resends = False
         self.told = False
@@ -208,6 +220,7 @@ class TrackedRun:
             can=said.can,
             flops=said.flops,
             total=said.total,
+            refused=said.refused,
         )
         if isinstance(said, RunHello):
             self.claim = _claim(said)
@@ -380,8 +393,8 @@ class Registry:
     ) -> tuple[TrackedRun, Literal["same", "new", "epoch"]]:
         """Connect a run. "same": this process is known; "epoch": a restart of a known run; "new": unknown.
 
-        A run may restart within its process, which `os.execv` replaces. It has announced that, or this daemon
-        has not heard it.
+        A run may restart within its process, which `os.execv` replaces, or which connects again. It has
+        announced that, or this daemon has not heard it.
 
         Raises:
             DuplicateRunError: another process of this run still lives.
@@ -392,7 +405,9 @@ class Registry:
         if known is not None and known.nonce == hello.nonce:
             kind, epoch = "same", known.state.epoch
         elif known is not None:
-            replaced = known.state.pid == hello.pid and (known.restarting or known.identity is None)
+            # A notebook connects again, and its goodbye may be read after this.
+            again = known.restarting or known.identity is None or hello.epoch > known.state.epoch
+            replaced = known.state.pid == hello.pid and again
             if not known.exited and not replaced:
                 raise DuplicateRunError(
                     f"run {hello.run} ({known.state.name}) is already live in pid {known.state.pid}"
@@ -402,6 +417,7 @@ class Registry:
         if kind == "same" and known is not None:
             run = known
             run.state = structs.replace(run.state, exit_reason="", exit_detail="", exited_wall=0.0)
+            run.leaving = None
             run.declare(hello)
             run.resume(hello.step)
         else:
@@ -451,12 +467,13 @@ def _state(hello: RunHello, epoch: int, wall: float) -> RunState:
         world=hello.world,
         argv=hello.argv,
         versions=hello.versions,
+        refused=hello.refused,
     )
 
 
 def _phase_age_s(pulse: Pulse) -> float:
-    """Return how long it has been in its phase. Outside of phases that is at most since the last boundary."""
-    return pulse.phase_age_s if pulse.phase else min(pulse.phase_age_s, pulse.progress_age_s)
+    """Return how long it has been in its phase. Outside of phases that is since the last boundary."""
+    return pulse.phase_age_s if pulse.phase else pulse.progress_age_s
 
 
 def _claim(hello: RunHello) -> Claim:

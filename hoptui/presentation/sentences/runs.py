@@ -14,6 +14,10 @@ def _exited(fields: Fields, _: Write) -> str:
     return f"{reason} {detail}" if detail.startswith("by ") else f"{reason}: {detail}" if detail else reason
 
 
+def _rank_ended(fields: Fields, write: Write) -> str:
+    return f"rank {fields['rank']} (pid {fields['pid']}): {_exited(fields, write)}"
+
+
 def _ranks_differ(fields: Fields, _: Write) -> str:
     def having(value: object) -> str:
         return shown(value) if value is not None else "not declared"
@@ -47,9 +51,13 @@ SENTENCES: Mapping[str, Entry] = {
     "run.exited": _exited,
     "knobs.undescribed": "the declarations of {knobs} knobs are too large: descriptions are left out",
     "knobs.left_out": "the declarations of {knobs} knobs are too large: only {shown} are shown",
+    "knob.refused": "knob {knob} is not live: {problem}",
+    "knob.again": "knob {knob} is declared twice: the second declaration counts",
+    "call.refused": "run.{call}: {problem}",
     "command.reverted": "{knob} is back at {value:value}: {why:fact}",
     "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",
     "pause.expired": "the pause lease ran out: the run goes on",
+    "rank.ended": _rank_ended,
     "rank.off": "rank {rank}: {why:fact}",
     "ranks.differ": _ranks_differ,
     "ranks.agree": "the knobs of all ranks are the same again",
