@@ -89,7 +89,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     operations per unit of a metric. `versions` are those of the libraries imported so far (`torch`).
 
     `began`: its first iteration has begun. Older runs do not say, and count as begun. `refused` is what its
-    script declared or called that is not accepted.
+    script declared or called that is not accepted. `declined` are names of knobs that it does not offer, with
+    the reasons.
 
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
@@ -118,6 +119,7 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     argv: str = ""
     versions: dict[str, str] = {}
     began: bool = True
+    declined: dict[str, str] = {}
     refused: tuple[Fact, ...] = ()
 
 
@@ -131,6 +133,7 @@ class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
     gpus: tuple[str, ...] = ()
     flops: Flops | None = None
     total: int | None = None
+    declined: dict[str, str] = {}
     refused: tuple[Fact, ...] = ()
 
 
@@ -459,7 +462,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `gpus` are the UUIDs of its GPUs: declared, or derived from its environment and its processes. `ranks` are
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
     there is one. `targets` are what users want of its GPUs. `refused` is what its script declared or called
-    that is not accepted.
+    that is not accepted. `declined` are names of knobs that it does not offer, with the reasons.
     """
 
     run: str
@@ -486,6 +489,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
     tuner: TunerState | None = None
     targets: tuple[TargetState, ...] = ()
+    declined: dict[str, str] = {}
     refused: tuple[Fact, ...] = ()
 
 

@@ -21,6 +21,8 @@ from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, Command, Outcome, Stage
 from hoptui.sdk.knobs import LiveKnob
 
+DECLINED = "declined"
+"""The code of a `set` for a knob that the script has declined."""
 REMEMBERED = 4096
 """Outcomes that are kept to answer a repeated command."""
 
@@ -55,7 +57,12 @@ class CommandInbox:
     confirmed, by id.
     """
 
-    def __init__(self, knobs: Mapping[str, LiveKnob[Any]], verbs: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        knobs: Mapping[str, LiveKnob[Any]],
+        verbs: Callable[[], tuple[str, ...]],
+        declined: Mapping[str, str] | None = None,
+    ) -> None:
         self.epoch = 0
         self.refusal: dict[str, Any] | None = None
         self.due: deque[DueCommand] = deque()
@@ -63,6 +70,7 @@ class CommandInbox:
         self.unacknowledged: dict[str, Outcome] = {}
         self._knobs = knobs
         self._verbs = verbs
+        self._declined = {} if declined is None else declined
         self._seen: OrderedDict[str, Outcome] = OrderedDict()
         self._commands: dict[str, Command] = {}  # those of `_seen`
         self._pending: dict[str, DueCommand] = {}
@@ -206,6 +214,8 @@ class CommandInbox:
         if command.verb != "set":
             return None
         knob = self._knobs.get(command.knob)
+        if knob is None and (reason := self._declined.get(command.knob)):
+            return _rejected(DECLINED, knob=command.knob, reason=reason)
         if knob is None:
             return _rejected("unknown_knob", knob=command.knob, known=list(self._knobs)[:MOST_NAMED])
         try:

@@ -313,6 +313,7 @@ class DaemonLink:
                 visible=process.visible_devices(os.environ),
                 slurm_gpus=process.slurm_gpus(os.environ),
                 flops=declared.flops,
+                declined=declared.declined,
                 rank=state.rank,
                 world=state.world,
                 argv=process.command_line(sys.argv),
@@ -335,6 +336,7 @@ class DaemonLink:
             gpus=state.declarations.gpu_uuids,
             flops=state.declarations.flops,
             total=state.total,
+            declined=dict(state.declarations.declined),
             refused=tuple(state.declarations.refused),
         )
         found = message_size.declared(full)
