@@ -10,7 +10,7 @@ import pytest
 from tests.docs.python_pages import FRAMEWORKS
 from tests.examples import EXAMPLES, ROOT, marked_lines, read, unmarked_uses
 
-MOST_LINES = {"plain_loop.py": 8, "hf_trainer.py": 2, "lightning_module.py": 2, "sb3_ppo.py": 2}
+MOST_LINES = {"plain_loop.py": 8, "transformers_trainer.py": 2, "accelerate_loop.py": 2, "lightning_module.py": 2, "sb3_ppo.py": 2}
 """How many lines are hoptui's, where that is promised."""
 names = [path.name for path in EXAMPLES]
 
