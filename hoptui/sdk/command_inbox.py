@@ -21,6 +21,8 @@ from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, Command, Outcome, Stage
 from hoptui.sdk.knobs import LiveKnob
 
+DECLINED = "declined"
+"""The code of a `set` for a knob that the script has declined."""
 REMEMBERED = 4096
 """Outcomes that are kept to answer a repeated command."""
 
@@ -60,6 +62,7 @@ class CommandInbox:
         knobs: Mapping[str, LiveKnob[Any]],
         verbs: Callable[[], tuple[str, ...]],
         refused: Mapping[str, str] | None = None,
+        declined: Mapping[str, str] | None = None,
     ) -> None:
         self.epoch = 0
         self.refusal: dict[str, Any] | None = None
@@ -69,6 +72,7 @@ class CommandInbox:
         self._knobs = knobs
         self._verbs = verbs
         self._refused = {} if refused is None else refused
+        self._declined = {} if declined is None else declined
         self._seen: OrderedDict[str, Outcome] = OrderedDict()
         self._commands: dict[str, Command] = {}  # those of `_seen`
         self._pending: dict[str, DueCommand] = {}
@@ -214,6 +218,8 @@ class CommandInbox:
         if command.verb != "set":
             return None
         knob = self._knobs.get(command.knob)
+        if knob is None and (reason := self._declined.get(command.knob)):
+            return _rejected(DECLINED, knob=command.knob, reason=reason)
         if knob is None:
             return _rejected("unknown_knob", knob=command.knob, known=list(self._knobs)[:MOST_NAMED])
         try:

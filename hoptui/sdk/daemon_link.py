@@ -326,6 +326,7 @@ class DaemonLink:
                 slurm_gpus=process.slurm_gpus(os.environ),
                 flops=declared.flops,
                 past_rows=self._buffer.past_rows,
+                declined=declared.declined,
                 rank=state.rank,
                 world=state.world,
                 argv=process.command_line(sys.argv),
@@ -349,6 +350,7 @@ class DaemonLink:
             gpus=state.declarations.gpu_uuids,
             flops=state.declarations.flops,
             total=state.total,
+            declined=dict(state.declarations.declined),
             refused=tuple(state.declarations.refused),
         )
         found = message_size.declared(full)

@@ -382,6 +382,20 @@ class Run(ReadOnlyProperties):
         """
         return declare_optimizer(self._core.state.declarations, optimizer, scheduler, prefix)
 
+    def decline_knob(self, name: str, reason: str) -> None:
+        """Say why a knob that users may expect is not offered. A command for it is refused with the reason.
+
+        Args:
+            name: The name that users would try.
+            reason: Why the value cannot change while the run goes on, and what to do instead.
+
+        Example:
+            ```python
+            run.decline_knob("batch_size", "the data loader reads it once: restart with another value")
+            ```
+        """
+        self._core.state.declarations.decline_knob(name, reason)
+
     @_harmless(_nothing)
     def metric(self, name: str, *, unit: str = "", headline: bool = False) -> None:
         """Declare the unit of a metric, and whether it is the headline. `log` needs no declaration.

@@ -22,7 +22,7 @@ from hoptui.domain import traces
 from hoptui.domain.facts import LONGEST_ERROR, Fact, clean_text, exception_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
 from hoptui.protocol.messages import OFF, Command, Flops, Note
-from hoptui.sdk.command_inbox import CommandInbox
+from hoptui.sdk.command_inbox import DECLINED, CommandInbox
 from hoptui.sdk.details import DetailsBook
 from hoptui.sdk.knobs import (
     Knob,
@@ -41,7 +41,7 @@ V = TypeVar("V", bound=KnobValue)
 Apply = Callable[[Any], object]
 Read = Callable[[], Any]
 
-
+MOST_DECLINED = 64
 MOST_REFUSED, LONGEST_REFUSED = 32, 300
 """What is kept of declarations and calls that are not accepted, and the characters of each problem."""
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
@@ -65,6 +65,7 @@ class Declarations:
 
     def __init__(self) -> None:
         self.knobs: dict[str, LiveKnob[Any]] = {}
+        self.declined: dict[str, str] = {}
         self.units: dict[str, str] = {}
         self.headline = ""
         self.gpu_uuids: tuple[str, ...] = ()
@@ -143,6 +144,12 @@ class Declarations:
             )
         return handles
 
+    def decline_knob(self, name: str, reason: str) -> None:
+        """Keep why a knob of this name is not offered."""
+        if len(self.declined) < MOST_DECLINED:
+            self.declined[clean_name(name)] = clean_text(reason, 300)
+        self.revision += 1
+
     def declare_metric(self, name: str, unit: str, headline: bool) -> None:
         """Set the unit of a metric, and make it the headline if asked to."""
         name = clean_name(name)
@@ -200,6 +207,8 @@ class Declarations:
             handler = self.checkpoint_handler if command.verb == "checkpoint" else self.profile_handler
             return None if handler else fact("unsupported", verb=command.verb)
         knob = self.knobs.get(command.knob)
+        if knob is None and command.knob in self.declined:
+            return fact(DECLINED, knob=command.knob, reason=self.declined[command.knob])
         if knob is None:
             return fact("unknown_knob", knob=command.knob, known=list(self.knobs)[:MOST_NAMED])
         try:
@@ -278,7 +287,10 @@ class SharedState:
         self.declarations = Declarations()
         self.details = details or DetailsBook(None, (), "")
         self.inbox = CommandInbox(
-            self.declarations.knobs, self.declarations.verbs, self.declarations.refused_commands
+            self.declarations.knobs,
+            self.declarations.verbs,
+            self.declarations.refused_commands,
+            self.declarations.declined,
         )
         self.phases = PhaseTimes()
         self.converter = MetricConverter()

@@ -112,6 +112,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"knob": "width", "known": []},
         {"run": "ppo", "knob": "width", "known": ["grad_accum", "lr"]},
     ],
+    "declined": {"knob": "batch_size", "reason": "the data loader reads it once"},
     "unsupported": [
         {"verb": "checkpoint"},
         {"verb": "profile", "option": "stacks"},

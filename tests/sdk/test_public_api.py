@@ -32,6 +32,7 @@ SIGNATURES = {
     "Run.checkpointed": "path=''",
     "Run.close": "reason=None, detail=''",
     "Run.enter": "name",
+    "Run.decline_knob": "name, reason",
     "Run.event": "text, *, level='info'",
     "Run.flops": "per_unit, *, metric='', precision='bf16'",
     "Run.gpus": "uuids",

@@ -17,6 +17,7 @@ from hoptui.client.session import NoDaemon, RefusedError, Session, Unreachable
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.diagnosis import Diagnosis
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobState, missing
 from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
@@ -270,4 +271,6 @@ def knob_named(run: RunState, name: str) -> KnobState:
     for knob in run.knobs:
         if knob.spec.name == name:
             return knob
+    if reason := run.declined.get(name):
+        raise Fail(sentences.sentence(fact("declined", knob=name, reason=reason)), REJECTED)
     raise usage(missing(numbers.clean(run.name), name, [knob.spec.name for knob in run.knobs]))

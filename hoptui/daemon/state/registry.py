@@ -226,6 +226,7 @@ class TrackedRun:
             can=said.can,
             flops=said.flops,
             total=said.total,
+            declined=said.declined,
             refused=said.refused,
         )
         if isinstance(said, RunHello):
@@ -483,6 +484,7 @@ def _state(hello: RunHello, epoch: int, wall: float) -> RunState:
         headline=hello.headline,
         can=hello.can,
         flops=hello.flops,
+        declined=hello.declined,
         rank=hello.rank,
         world=hello.world,
         argv=hello.argv,

@@ -65,6 +65,7 @@ SENTENCES: Mapping[str, Entry] = {
     "bad_type": _bad_value,
     "out_of_range": _bad_value,
     "unknown_knob": lambda fields, _: missing(fields.get("run", "this run"), fields["knob"], fields["known"]),
+    "declined": "{knob} cannot change in this run: {reason}",
     "unsupported": _unsupported,
     "no_such_run": _no_such_run,
     "stale_epoch": _stale_epoch,

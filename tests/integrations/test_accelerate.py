@@ -1,0 +1,98 @@
+"""`HoptuiTracker` in a loop with `accelerate`, with two ranks on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hoptui.protocol.messages import CommandRecord
+from tests.conftest import new_node
+from tests.integrations.accelerate_rank import BATCHES, ROWS
+from tests.integrations.proof import Proof
+from tests.integrations.rank_pair import rank_pair
+
+pytestmark = pytest.mark.timeout(300)
+MODULE = "tests.integrations.accelerate_rank"
+EPOCHS = 16
+Found = dict[str, list[dict[str, Any]]]
+Outcomes = dict[str, dict[str, list[CommandRecord]]]
+
+
+def safe(knob: str, effect: str, when: str = "next step") -> pytest.MarkDecorator:
+    return pytest.mark.live_safe(framework="accelerate", knob=knob, effect=effect, when=when)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
+    """What became of each training, and of each command."""
+    folder = tmp_path_factory.mktemp("accelerate")
+    trainings = [{"name": name, "epochs": EPOCHS} for name in ("unchanged", "saved", "learning", "stopped")]
+    found: Found = {}
+    outcomes: Outcomes = {}
+    with new_node() as node, rank_pair(node, folder, MODULE, trainings) as pair:
+        (folder / "unchanged.gate").touch()
+        outcomes["saved"] = pair.steer("saved", ("checkpoint", None), ("pause", None), ("resume", None))
+        outcomes["learning"] = pair.steer(
+            "learning",
+            ("gradient_accumulation_steps", 4),
+            ("lr", 5e-3),
+            ("gradient_accumulation_steps", 3),
+            ("weight_decay", 0.1),
+            ("gradient_accumulation_steps", 8),
+            ("beta1", 0.8),
+            ("beta2", 0.99),
+        )
+        outcomes["stopped"] = pair.steer("stopped", ("stop", None))
+        for training in trainings:
+            found[str(training["name"])] = pair.results(str(training["name"]))
+    return found, outcomes
+
+
+def applied(trained: tuple[Found, Outcomes], name: str, knob: str) -> list[Any]:
+    records = trained[1][name][knob]
+    problems = [(record.stage, record.code, record.fields) for record in records if record.stage != "applied"]
+    assert not problems
+    return [record.effective for record in records]
+
+
+def prove(trained: tuple[Found, Outcomes], proof: Proof, name: str) -> None:
+    ranks = trained[0][name]
+    proof.ranks_equal([rank["weights"] for rank in ranks])
+    proof.samples(seen=sum(rank["rows"] for rank in ranks), due=2 * ROWS * BATCHES * EPOCHS)
+
+
+@safe("gradient_accumulation_steps", "learning", "next step whose micro-batches are a multiple of it")
+def test_accumulation_changes_when_it_is_aligned(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "learning", "gradient_accumulation_steps") == [4, 3, 8]
+    prove(trained, proof, "learning")
+    assert trained[0]["learning"][0]["steps"] < trained[0]["unchanged"][0]["steps"]
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        pytest.param(knob, value, marks=safe(knob, "learning"))
+        for knob, value in (("lr", 5e-3), ("weight_decay", 0.1), ("beta1", 0.8), ("beta2", 0.99))
+    ],
+)
+def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str, value: float) -> None:
+    assert applied(trained, "learning", knob) == [pytest.approx(value)]
+    prove(trained, proof, "learning")
+
+
+@safe("checkpoint", "speed", "before the next micro-batch")
+def test_a_checkpoint_is_written_by_all_ranks(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    (record,) = trained[1]["saved"]["checkpoint"]
+    assert (record.stage, record.code) == ("applied", "written")
+    assert Path(record.fields["path"]).name.startswith("hoptui-step-")
+    prove(trained, proof, "saved")
+    proof.unchanged(trained[0]["saved"][0]["weights"], trained[0]["unchanged"][0]["weights"])
+
+
+def test_a_stop_ends_the_loop_of_all_ranks(trained: tuple[Found, Outcomes]) -> None:
+    applied(trained, "stopped", "stop")
+    first, second = trained[0]["stopped"]
+    assert first["weights"] == second["weights"]
+    assert first["steps"] == second["steps"] < trained[0]["unchanged"][0]["steps"]

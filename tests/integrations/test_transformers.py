@@ -1,0 +1,207 @@
+"""`HoptuiCallback` in `transformers.Trainer` with two ranks on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hoptui.protocol.messages import CommandRecord
+from tests.conftest import new_node
+from tests.integrations.proof import Proof
+from tests.integrations.rank_pair import rank_pair
+from tests.integrations.transformers_rank import ROWS, SEQUENCES
+
+pytestmark = pytest.mark.timeout(300)
+MODULE = "tests.integrations.transformers_rank"
+STEPS = 100
+ROUNDED = 1e-6
+"""Weights of float32 after 100 steps of SGD. The gradients of the parts are summed in another order."""
+Found = dict[str, list[dict[str, Any]]]
+Outcomes = dict[str, dict[str, list[CommandRecord]]]
+FREQUENT = {"logging_steps": 20, "save_strategy": "steps", "save_steps": 10_000, "save_only_model": True}
+EVAL = {"eval_strategy": "steps", "eval_steps": 10_000}
+ACCUMULATED = {"gradient_accumulation_steps": 2}
+SPLITS = [("micro_batch_split", parts) for parts in (4, 2, 3)]
+
+
+def safe(knob: str, effect: str, when: str = "next step") -> pytest.MarkDecorator:
+    return pytest.mark.live_safe(framework="HF Trainer", knob=knob, effect=effect, when=when)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
+    """What became of each training, and of each command."""
+    folder = tmp_path_factory.mktemp("transformers")
+    trainings = [
+        {"name": "unchanged", "steps": STEPS},
+        {"name": "split", "steps": STEPS},
+        {"name": "steps", "steps": STEPS, "options": FREQUENT | EVAL},
+        {
+            "name": "learning",
+            "steps": STEPS,
+            "options": {"weight_decay": 0.01, "optim": "adamw_torch", "learning_rate": 1e-2},
+        },
+        {"name": "accumulated", "steps": 40, "options": ACCUMULATED},
+        {"name": "accumulated split", "steps": 40, "options": ACCUMULATED},
+        {"name": "fsdp2", "steps": 40, "wrap": "fsdp2"},
+        {"name": "fsdp2 split", "steps": 40, "wrap": "fsdp2"},
+        {"name": "fsdp1", "steps": 40, "wrap": "fsdp1"},
+        {"name": "fsdp1 split", "steps": 40, "wrap": "fsdp1"},
+        {"name": "stopped", "steps": STEPS, "options": FREQUENT},
+    ]
+    found: Found = {}
+    outcomes: Outcomes = {}
+    with new_node() as node, rank_pair(node, folder, MODULE, trainings) as pair:
+        for training in trainings:
+            (folder / f"{training['name']}.gate").touch() if " " not in str(training["name"]) else None
+        for name in ("split", "steps", "learning", "stopped"):
+            (folder / f"{name}.gate").unlink()
+        outcomes["split"] = pair.steer("split", *SPLITS)
+        outcomes["steps"] = pair.steer(
+            "steps", ("logging_steps", 7), ("save_steps", 30), ("eval_steps", 30), ("checkpoint", None)
+        )
+        outcomes["learning"] = pair.steer(
+            "learning",
+            ("lr", 5e-3),
+            ("weight_decay", 0.1),
+            ("beta1", 0.8),
+            ("beta2", 0.99),
+            ("max_grad_norm", 0.5),
+            ("gradient_accumulation_steps", 2),
+            ("per_device_train_batch_size", 4),
+            ("eval_steps", 10),
+        )
+        for name in ("accumulated split", "fsdp2 split", "fsdp1 split"):
+            outcomes[name] = pair.steer(name, ("micro_batch_split", 4), ("micro_batch_split", 3))
+        outcomes["stopped"] = pair.steer("stopped", ("pause", None), ("resume", None), ("stop", None))
+        for training in trainings:
+            found[str(training["name"])] = pair.results(str(training["name"]))
+    return found, outcomes
+
+
+def due(steps: int) -> int:
+    """Rows of both ranks in so many micro-batches: the last step of an epoch is smaller."""
+    whole, rest = divmod(steps, 10)
+    return whole * SEQUENCES + rest * 2 * ROWS
+
+
+def applied(trained: tuple[Found, Outcomes], name: str, knob: str) -> list[Any]:
+    records = trained[1][name][knob]
+    problems = [(record.stage, record.code, record.fields) for record in records if record.stage != "applied"]
+    assert not problems
+    return [record.effective for record in records]
+
+
+def prove(trained: tuple[Found, Outcomes], proof: Proof, name: str, micro_batches: int = STEPS) -> None:
+    ranks = trained[0][name]
+    proof.ranks_equal([rank["weights"] for rank in ranks])
+    proof.samples(seen=sum(rank["rows"] for rank in ranks), due=due(micro_batches))
+
+
+@safe("micro_batch_split", "speed")
+def test_a_split_of_the_micro_batch_changes_no_weight(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "split", "micro_batch_split") == [4, 2, 3]
+    # twice as many calls of training_step of the base class, and one of the override
+    prove(trained, proof, "split")
+    found = trained[0]
+    proof.unchanged(found["split"][0]["weights"], found["unchanged"][0]["weights"], tolerance=ROUNDED)
+    for changed, unchanged in zip(found["split"][0]["log"], found["unchanged"][0]["log"], strict=True):
+        assert changed["loss"] == pytest.approx(unchanged["loss"], rel=1e-5)
+
+
+@safe("micro_batch_split", "speed", "next step, with gradient accumulation")
+def test_a_split_goes_together_with_accumulation(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "accumulated split", "micro_batch_split") == [4, 3]
+    prove(trained, proof, "accumulated split", 80)
+    found = trained[0]
+    proof.unchanged(
+        found["accumulated split"][0]["weights"], found["accumulated"][0]["weights"], tolerance=ROUNDED
+    )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("fsdp2", marks=safe("micro_batch_split", "speed", "next step, under FSDP2")),
+        pytest.param("fsdp1", marks=safe("micro_batch_split", "speed", "next step, under FSDP")),
+    ],
+)
+def test_a_split_of_a_sharded_model(trained: tuple[Found, Outcomes], proof: Proof, kind: str) -> None:
+    assert applied(trained, f"{kind} split", "micro_batch_split") == [4, 3]
+    prove(trained, proof, f"{kind} split", 40)
+    found = trained[0]
+    proof.unchanged(found[f"{kind} split"][0]["weights"], found[kind][0]["weights"], tolerance=ROUNDED)
+
+
+@safe("logging_steps", "speed")
+def test_logging_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "steps", "logging_steps") == [7]
+    prove(trained, proof, "steps")
+    found = trained[0]
+    proof.unchanged(found["steps"][0]["weights"], found["unchanged"][0]["weights"])
+    assert found["steps"][0]["log"][-1]["step"] % 7 == 0
+
+
+@safe("save_steps", "speed")
+def test_save_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "steps", "save_steps") == [30]
+    prove(trained, proof, "steps")
+    found = trained[0]
+    proof.unchanged(found["steps"][0]["weights"], found["unchanged"][0]["weights"])
+    assert "checkpoint-90" in found["steps"][0]["saved"]
+
+
+@safe("eval_steps", "speed")
+def test_eval_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "steps", "eval_steps") == [30]
+    prove(trained, proof, "steps")
+    found = trained[0]
+    proof.unchanged(found["steps"][0]["weights"], found["unchanged"][0]["weights"])
+    assert found["steps"][0]["evals"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        pytest.param(knob, value, marks=safe(knob, "learning"))
+        for knob, value in (
+            ("lr", 5e-3),
+            ("weight_decay", 0.1),
+            ("beta1", 0.8),
+            ("beta2", 0.99),
+            ("max_grad_norm", 0.5),
+        )
+    ],
+)
+def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str, value: float) -> None:
+    assert applied(trained, "learning", knob) == [pytest.approx(value)]
+    prove(trained, proof, "learning")
+    found = trained[0]
+    assert found["learning"][0]["weights"] != found["unchanged"][0]["weights"]
+
+
+@pytest.mark.parametrize("knob", ["gradient_accumulation_steps", "per_device_train_batch_size", "eval_steps"])
+def test_what_is_unsafe_is_refused_with_the_reason(trained: tuple[Found, Outcomes], knob: str) -> None:
+    (record,) = trained[1]["learning"][knob]
+    assert (record.stage, record.code) == ("rejected", "declined")
+    assert record.fields["reason"]
+
+
+@safe("checkpoint", "speed", "after the step")
+def test_a_checkpoint_ends_when_it_is_written(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    (record,) = trained[1]["steps"]["checkpoint"]
+    assert (record.stage, record.code) == ("applied", "written")
+    name = Path(record.fields["path"]).name
+    assert name in trained[0]["steps"][0]["saved"]
+    prove(trained, proof, "steps")
+    proof.unchanged(trained[0]["steps"][0]["weights"], trained[0]["unchanged"][0]["weights"])
+
+
+def test_stop_and_pause_are_of_all_ranks(trained: tuple[Found, Outcomes]) -> None:
+    for verb in ("pause", "resume", "stop"):
+        applied(trained, "stopped", verb)
+    first, second = trained[0]["stopped"]
+    assert first["weights"] == second["weights"]
+    assert first["steps"] == second["steps"] < STEPS
