@@ -6,6 +6,7 @@ import importlib
 import sys
 
 ALL = (
+    "boundary_cost",
     "log_cost",
     "injection_cost",
     "memory",

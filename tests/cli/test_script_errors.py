@@ -21,7 +21,7 @@ def test_status_and_doctor_show_what_is_not_accepted(hoptui: Hoptui, node: TestN
     node.start(WRONG)
     until(lambda: [run for run in hoptui("ls", "--json").json if (run["iteration"] or 0) > 5])
     found = hoptui("status", "wrong", "--json").json
-    assert [(one["code"], list(one["fields"].values())[0]) for one in found["refused"]] == [
+    assert [(one["code"], next(iter(one["fields"].values()))) for one in found["refused"]] == [
         ("knob.refused", "bad"),
         ("call.refused", "log"),
     ]
