@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def train(rank: int, port: int, result: Path) -> None:
     run = hoptui.connect(NAME)
     run.knob("lr", FIRST_RATE, min=0.0, max=1.0, apply=set_rate, read=lambda: optimizer.param_groups[0]["lr"])
     for name, most in SIZES.items():
-        run.knob(name, sizes[name], min=1, max=most, apply=lambda value, name=name: set_size(name, value))
+        run.knob(name, sizes[name], min=1, max=most, apply=partial(set_size, name))
     run.on_checkpoint(lambda: calls.append([step, "checkpoint", 0]))
     while run.boundary(step):
         optimizer.zero_grad()
@@ -289,8 +290,8 @@ def measure(minutes: float, seed: int) -> dict[str, Any]:
 
 def _start(node: Bench, rank: int, port: int, result: Path) -> subprocess.Popen[str]:
     arguments = ["--rank", str(rank), "--port", str(port), "--result", str(result)]
-    more = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    return node.start([sys.executable, "-m", "benchmarks.rank_endurance", *arguments], **more)
+    command = [sys.executable, "-m", "benchmarks.rank_endurance", *arguments]
+    return node.start(command, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
 
 
 def _declared(person: Person, run: str) -> bool:

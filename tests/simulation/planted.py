@@ -574,7 +574,7 @@ def _readings_twice() -> list[Patch]:
 
 @defect("a target is judged on stale readings", "target")
 def _stale_judgement() -> list[Patch]:
-    judge, first = targets.judge, dict[Any, Any]()
+    judge, first = vars(targets)["judge"], dict[Any, Any]()
 
     def once(target: Any, *rest: Any) -> Any:
         found = judge(target, *rest)
@@ -682,7 +682,8 @@ def _far_ahead() -> list[Patch]:
 
     def over_a_second(self: Any, seconds: float) -> int:
         (then, first), (now, last) = self._pace[0], self._pace[-1]
-        return max(1, math.ceil((last - first) / max(now - then, rank_schedule.AHEAD_S) * seconds))
+        rate: float = (last - first) / max(now - then, rank_schedule.AHEAD_S)
+        return max(1, math.ceil(rate * seconds))
 
     return [(schedule, "_lead_nearer", _nothing), (schedule, "_boundaries_in", over_a_second)]
 
