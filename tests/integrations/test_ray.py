@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
-from tests.conftest import RawViewer, TestNode, until
+from tests.conftest import TestNode, until
 from tests.integrations import own_loop
 from tests.integrations.proof import Proof
 
@@ -24,7 +24,7 @@ class Steered:
 
     def __init__(self, node: TestNode, folder: Path) -> None:
         self.node, self.folder = node, folder
-        self.viewer: RawViewer = node.viewer()
+        node.daemon()
         script = Path(own_loop.__file__).with_name("ray_loop.py")
         command = [sys.executable, str(script), str(folder)]
         self.child: subprocess.Popen[str] = node.spawn(command, OMP_NUM_THREADS="1", RAY_TMPDIR="/tmp")
@@ -37,8 +37,8 @@ class Steered:
     def until_trains(self, name: str) -> None:
         def trains() -> bool:
             assert self.child.poll() is None, self.child.communicate()[1][-4000:]
-            found = [run.run for run in self.viewer.state().runs if run.name == name]
-            return bool(found) and self.viewer.vital(found[-1]).step > 0
+            done = self.node.hoptui("status", name, "--json", seconds=LIMIT_S)
+            return done.returncode == 0 and bool(json.loads(done.stdout)["iteration"])
 
         until(trains, seconds=LIMIT_S, what=name)
 
