@@ -35,7 +35,7 @@ import hoptui
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")
-SUPPORTED = Supported("ray", "2.46", "2.60")
+SUPPORTED = Supported("ray", "2.51", "2.60")
 _MARK = "__hoptui_loop__"
 
 

@@ -1,4 +1,4 @@
-"""Two runs of Ray Train, for the proofs of what is safe: one pauses and saves, one learns otherwise."""
+"""A run of Ray Train, for the proofs of what is safe."""
 
 from __future__ import annotations
 
@@ -63,17 +63,16 @@ def train_func(config: dict[str, Any]) -> None:
         )
 
 
-def main(folder: str) -> None:
+def main(name: str, folder: str) -> None:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    for name in ("ray-same", "ray-other"):
-        TorchTrainer(
-            hoptui_loop(train_func),
-            train_loop_config={"folder": folder, "clip": own_loop.CLIP, "last_step": 10**9},
-            scaling_config=ScalingConfig(num_workers=2),
-            run_config=RunConfig(name=name, storage_path=f"{folder}/storage"),
-        ).fit()
-    print("all has ended")
+    TorchTrainer(
+        hoptui_loop(train_func),
+        train_loop_config={"folder": folder, "clip": own_loop.CLIP, "last_step": 10**9},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(name=name, storage_path=f"{folder}/storage"),
+    ).fit()
+    print("fit has returned")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
