@@ -51,6 +51,7 @@ def daemon_bounded(node: Node) -> Iterator[str]:
     if server is None or node.daemon is None:
         return
     live = len(node.living)
+    processes = sum(rank.process.alive for trainer in node.trainers for rank in (trainer, *trainer.others))
     yield from _above(
         "the daemon",
         rows=(max((ring._rows for ring in server._node.rings), default=0), MAX_ROWS),
@@ -59,7 +60,7 @@ def daemon_bounded(node: Node) -> Iterator[str]:
         commands=(sum(map(len, server._run_desk._unsent.values())), OPEN_COMMANDS * max(1, live)),
         acknowledgements=(sum(map(len, server._run_desk._acks.values())), 0),
         viewers=(len(server._viewer_desk._viewers), sum(viewer.process.alive for viewer in node.viewers) + 1),
-        processes=(len(server._lives._watched), live),
+        processes=(len(server._lives._watched), processes),
     )
 
 

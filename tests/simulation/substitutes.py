@@ -401,6 +401,7 @@ class System:
         replace(runs, "process_started", self.process_started)
         replace(processes, "start_daemon", start_daemon)
         replace(ranks, "next_prefix", lambda: "0/")  # each process has one run
+        replace(run_core, "_runs", _RunsOfProcesses(self.kernel))
         replace(Store.__init__, "__defaults__", (self.kernel.tick,))
         sys.modules["zmq"] = instead[zmq]  # the link imports it when it starts
         try:
@@ -410,6 +411,20 @@ class System:
             for owner, name, value in reversed(changed):
                 setattr(owner, name, value)
             run_core._open.clear()
+
+
+class _RunsOfProcesses:
+    """The last run of each name: of the simulated process that looks, as all of them are in this process."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._found: dict[tuple[int, str], Any] = {}
+
+    def get(self, name: str) -> Any:
+        return self._found.get((self._kernel.process.pid, name))
+
+    def __setitem__(self, name: str, record: Any) -> None:
+        self._found[self._kernel.process.pid, name] = record
 
 
 class _Os:
