@@ -17,12 +17,15 @@ from tests.docs.markdown import PAGES, ROOT, name
 GLOSSARY = re.findall(
     r"(?m)^\| ([^|]+) \| ([^|]+) \| `([\w.]+)` \|$", (ROOT / "docs/glossary.md").read_text()
 )
+FILES = ("hoptui.json",)
+"""Files that look like modules."""
 NAMED = sorted(
     {
         found
         for page in PAGES
         if page.name != "module_names.md"
         for found in re.findall(r"`(hoptui(?:_trainer)?(?:\.[a-z_]\w*)+(?:\.[A-Z]\w*)?)`", page.read_text())
+        if found not in FILES
     }
 )
 MADE = ("benchmarks/results/",)
