@@ -30,7 +30,7 @@ from tests.factories import SECOND
 from tests.golden import Golden
 
 DAY = 86400.0
-VARYING = {r" +(?=[\d.]+ KiB|\d+ s ago)": "  ", r"[\d.]+ KiB": "SIZE", r"\d+ s ago": "NOW"}
+VARYING = {r" +(?=[\d.]+ KiB|\d+ [sd] )": "  ", r"[\d.]+ KiB": "SIZE", r"\d+ s ago": "NOW"}
 """What a golden text has for the size of a file and the age of a recording that the test has made."""
 
 

@@ -7,10 +7,10 @@ import pytest
 from tests.simulation.planted import DEFECTS, find, planted
 
 QUICK = (
+    "no deduplication of command ids",
     "both commands of a knob claim the boundary",
     "only rank 0 carries commands out",
     "rows are not sent again after a welcome",
-    "the value is shown before it is read back",
     "the wanted value is told instead of the one read back",
 )
 """They are found within a few seeds."""
