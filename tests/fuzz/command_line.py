@@ -30,7 +30,7 @@ from tests.fuzz.harness import Broken, Harness
 from tests.fuzz.mutation import mutated_bytes, mutated_list
 from tests.model.recorded_run import write
 
-CODES = frozenset({0, 1, 2, 3, 130, 141})
+CODES = frozenset({0, 1, 2, 3, 126, 127, 130, 141})
 LONGEST_S = 0.3
 """A command that goes on is interrupted, as Ctrl-C does."""
 MOST_WORDS = 12
@@ -105,6 +105,7 @@ class CommandLine(Harness):
             ["rm", "rec01", "--yes"],
             ["ls", "--all", "--json"],
             ["history", "rec01", "--json"],
+            ["run", "--name", "ppo", "--", "python", "train.py"],
         ]
         return [_joined(line) for line in lines]
 
@@ -202,11 +203,14 @@ def _without_effects() -> Iterator[None]:
             (subprocess, "Popen", no_program),
             (subprocess, "run", no_program),
             (os, "execv", ended),
+            (os, "execvpe", ended),
             (os, "kill", no_program),
             (terminal, "_keep_traceback", unexpected),
             (time, "sleep", _briefly(time.sleep)),
         ):
             stack.enter_context(mock.patch.object(owner, name, instead))
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # a command that starts a program sets them
+            stack.callback(signal.signal, number, signal.getsignal(number))
         yield
 
 
