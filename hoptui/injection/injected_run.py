@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hoptui.injection.batches import BatchCounts
@@ -132,6 +133,7 @@ class InjectedRun:
         self.batches.begin(run.phase("data"), self._thread, ranks())
         self.run = run
         atexit.register(self._at_exit)  # before that of hoptui, which was registered earlier
+        close_with_multiprocessing(self._close)
         self._steps = 1
         run.boundary(1)
 
@@ -172,6 +174,12 @@ class InjectedRun:
         if self.run is not None and not self._off:
             self.run._core.recorder.discard()
 
+    def _close(self) -> None:
+        """This child of multiprocessing ends. Its exit code is not known here."""
+        self._at_exit()
+        if self.run is not None and not self._off:
+            self.run._core.close(None, "", at_exit=True)
+
     def _in_child(self) -> None:
         """This is a forked child of a process that trains. Its parent has the run."""
         if self.run is not None:
@@ -198,6 +206,15 @@ def runs_made(places: dict[str, str]) -> int:
         core = run_core
     made: int = core.RunCore.made
     return made
+
+
+def close_with_multiprocessing(close: Callable[[], None]) -> None:
+    """Call `close` when this process ends, if multiprocessing forked it: it then ends without `atexit`."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        from multiprocessing import util
+
+        util.Finalize(None, close, exitpriority=100)
 
 
 def first_rank() -> bool:
