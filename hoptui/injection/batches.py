@@ -71,7 +71,7 @@ class BatchCounts:
                         batch = following(iterator)
                 finally:
                     self._waiting = False
-            order = vars(iterator).get(SIZES)
+            order = iterator.__dict__.get(SIZES)
             ordered = order.popleft() if order else None
             if phase is not None and not self._waiting:
                 try:
@@ -84,7 +84,10 @@ class BatchCounts:
         def _next_index(iterator: Any) -> Any:
             index = ordering(iterator)
             if isinstance(index, list) and index and index[0] is not None:
-                vars(iterator).setdefault(SIZES, deque()).append(len(index))
+                order = iterator.__dict__.get(SIZES)
+                if order is None:
+                    order = iterator.__dict__[SIZES] = deque()
+                order.append(len(index))
             return index
 
         @functools.wraps(resetting)

@@ -8,6 +8,8 @@ import logging
 import os
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hoptui.injection.batches import BatchCounts
@@ -43,9 +45,10 @@ class InjectedRun:
         self._steps = 0
         self._thread = 0
         self._connected = 0  # runs that were ever connected in this process, this one included
+        self._core: Any = None  # the class RunCore
         self._iteration = IterationOptimizer()
         self._handles: list[Any] = []
-        self._declared: list[object] = []
+        self._declared: tuple[Any, int, Any, Any] = (None, 0, None, None)
         self._off = False
 
     def watch(self, torch: Any) -> None:
@@ -75,13 +78,14 @@ class InjectedRun:
         try:
             if self._thread and threading.get_ident() != self._thread:
                 return
-            if self.run is not None and runs_made({}) != self._connected:
+            run = self.run
+            if run is not None and self._core.made != self._connected:
                 self.end()
             elif self._iteration.ends_with(optimizer):
-                if self.run is None:
+                if run is None:
                     self._begin()
                 else:
-                    self._boundary(self.run)
+                    self._boundary(run)
         except Exception as error:  # an error of hoptui must not reach the script
             self.end(f"{type(error).__name__}: {error}")
 
@@ -121,13 +125,15 @@ class InjectedRun:
 
         tags: dict[str, Any] = {"tags": tuple(self._settings["tags"])} if self._settings.get("tags") else {}
         run = hoptui.connect(self._settings.get("name") or script_name(sys.argv), **tags)
-        run.refuse("stop", NO_STOP)
+        run.decline("stop", NO_STOP)
         self._thread = threading.get_ident()
+        self._core = sys.modules["hoptui.sdk.run_core"].RunCore
         self._connected = made + 1
         self._declare(run)
         self.batches.begin(run.phase("data"), self._thread, ranks())
         self.run = run
         atexit.register(self._at_exit)  # before that of hoptui, which was registered earlier
+        close_with_multiprocessing(self._close)
         self._steps = 1
         run.boundary(1)
 
@@ -137,21 +143,24 @@ class InjectedRun:
         samples = self.batches.take()
         if samples:
             run.log(samples=samples)
-        if any(a is not b for a, b in zip(self._declared, self._declarable(), strict=True)):
+        optimizer, made, schedule, rates = self._declared
+        if (
+            optimizer is not self._iteration.reference
+            or made != self.schedulers.made
+            or (schedule is not None and getattr(schedule(), "base_lrs", None) is not rates)
+        ):
             self._declare(run)
         run.boundary(self._steps)
 
-    def _declarable(self) -> list[object]:
-        """Return what the knobs rest on: the optimizer and the base of its schedule, by weak references."""
-        scheduler = self.schedulers.of(self._iteration.now)
-        return [self._iteration.reference, getattr(scheduler, "base_lrs", scheduler and type(scheduler))]
-
     def _declare(self, run: Run) -> None:
         """Declare the knobs of the optimizer that makes the iterations now, and of its schedule."""
-        self._declared = self._declarable()
         optimizer = self._iteration.now
+        scheduler = self.schedulers.of(optimizer)
+        schedule = None if scheduler is None else weakref.ref(scheduler)
+        rates = getattr(scheduler, "base_lrs", None)
+        self._declared = (self._iteration.reference, self.schedulers.made, schedule, rates)
         if optimizer is not None:
-            found = run.optimizer(WeakOptimizer(optimizer), rates_of(self.schedulers.of(optimizer)))
+            found = run.optimizer(WeakOptimizer(optimizer), rates_of(scheduler))
             run._core.state.declarations.replaceable.update(found)
 
     def _refuse(self, why: str) -> None:
@@ -164,6 +173,12 @@ class InjectedRun:
         """What follows the last step is not an iteration."""
         if self.run is not None and not self._off:
             self.run._core.recorder.discard()
+
+    def _close(self) -> None:
+        """This child of multiprocessing ends. Its exit code is not known here."""
+        self._at_exit()
+        if self.run is not None and not self._off:
+            self.run._core.close(None, "", at_exit=True)
 
     def _in_child(self) -> None:
         """This is a forked child of a process that trains. Its parent has the run."""
@@ -191,6 +206,15 @@ def runs_made(places: dict[str, str]) -> int:
         core = run_core
     made: int = core.RunCore.made
     return made
+
+
+def close_with_multiprocessing(close: Callable[[], None]) -> None:
+    """Call `close` when this process ends, if multiprocessing forked it: it then ends without `atexit`."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        from multiprocessing import util
+
+        util.Finalize(None, close, exitpriority=100)
 
 
 def first_rank() -> bool:

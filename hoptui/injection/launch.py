@@ -74,7 +74,7 @@ def environment(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
     import json  # no earlier: `HOPTUI=off` needs none of it
 
     places = {name: place for name in ("msgspec", "zmq") if (place := _directory(name))}
-    wanted = {"name": launch.name, "tags": launch.tags, "places": places}
+    wanted = {"name": launch.name, "tags": launch.tags, "places": places, "python": sys.executable}
     found[VARIABLE] = json.dumps(wanted)
     path = found.get("PYTHONPATH", "")
     if path.split(os.pathsep)[0] != SITE:

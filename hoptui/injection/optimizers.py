@@ -14,6 +14,13 @@ TAKES_OVER = 8
 """An optimizer makes the iterations once it has taken so many steps without the one that made them before."""
 
 
+class StepsInProgress(threading.local):
+    """The ids of the optimizers that step in this thread, the outer ones first."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+
 class IterationOptimizer:
     """The optimizer whose steps are the iterations: the one that stepped first.
 
@@ -30,7 +37,7 @@ class IterationOptimizer:
         self._seen = 0
         self._steps: dict[int, int] = {}  # of others since the last step of this one, by their numbers
         self._nested = 0
-        self._open = threading.local()
+        self._open = StepsInProgress()
 
     @property
     def now(self) -> Any:
@@ -39,16 +46,19 @@ class IterationOptimizer:
 
     def begins(self, optimizer: Any) -> None:
         """An optimizer begins a step. A step that raises never ends."""
-        steps = self._steps_in_progress()
+        steps = self._open.steps
         key = id(optimizer)
-        if key in steps:
+        if steps and key in steps:
             steps.clear()
         steps.append(key)
 
     def ends_with(self, optimizer: Any) -> bool:
         """An optimizer has taken a step. Return whether it ends an iteration."""
-        steps = self._steps_in_progress()
-        if (key := id(optimizer)) in steps:
+        steps = self._open.steps
+        key = id(optimizer)
+        if steps and steps[-1] == key:
+            steps.pop()
+        elif key in steps:
             del steps[steps.index(key) :]
         if steps:
             self._nested += 1
@@ -56,9 +66,12 @@ class IterationOptimizer:
                 steps.clear()
             return False
         self._nested = 0
-        if self.reference is None or self.reference() is optimizer:
-            self.reference = self.reference or weakref.ref(optimizer)
-            self._steps.clear()
+        if self.reference is None:
+            self.reference = weakref.ref(optimizer)
+            return True
+        if self.reference() is optimizer:
+            if self._steps:
+                self._steps.clear()
             return True
         number = self._numbers.get(optimizer)
         if number is None:
@@ -71,17 +84,16 @@ class IterationOptimizer:
         self._steps.clear()
         return True
 
-    def _steps_in_progress(self) -> list[int]:
-        """Return the ids of the optimizers that step in this thread, the outer ones first."""
-        steps: list[int] = vars(self._open).setdefault("steps", [])
-        return steps
-
 
 class Schedulers:
-    """The newest learning-rate scheduler of each optimizer. A scheduler of others is made after them."""
+    """The newest learning-rate scheduler of each optimizer. A scheduler of others is made after them.
+
+    `made` counts the schedulers.
+    """
 
     def __init__(self) -> None:
         self._newest: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+        self.made = 0
 
     def of(self, optimizer: Any) -> Any:
         """Return the scheduler of an optimizer, None if there is none."""
@@ -103,6 +115,7 @@ class Schedulers:
             made(scheduler, *args, **kwargs)
             try:
                 self._newest[scheduler.optimizer] = weakref.ref(scheduler)
+                self.made += 1
             except (AttributeError, TypeError):  # one of another kind: it is not followed
                 return
 

@@ -181,7 +181,7 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
             prefix = f"optimizer{index}_" if len(accelerator._optimizers) > 1 else ""
             run.optimizer(optimizer.optimizer, schedules or None, prefix=prefix)
         if str(getattr(accelerator.distributed_type, "value", "")) == "DEEPSPEED":
-            run.decline_knob(
+            run.decline(
                 "gradient_accumulation_steps", "DeepSpeed's engine has the value of its configuration"
             )
             return

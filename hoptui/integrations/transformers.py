@@ -313,7 +313,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         if optimizer is not None:
             run.optimizer(DecayGroups(getattr(optimizer, "optimizer", optimizer)), scheduler)
         if deepspeed:
-            run.decline_knob("max_grad_norm", "DeepSpeed's engine clips with the value of its configuration")
+            run.decline("max_grad_norm", "DeepSpeed's engine clips with the value of its configuration")
         else:
             run.bind(args, max_grad_norm=hoptui.Knob(0.0, 1e6, description="0 does not clip"))
         best = getattr(args, "load_best_model_at_end", False)
@@ -323,18 +323,18 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             ("eval_steps", getattr(args, "eval_strategy", "no")),
         ):
             if str(getattr(strategy, "value", strategy)) != "steps":
-                run.decline_knob(name, f"{name.removesuffix('_steps')}_strategy is not steps")
+                run.decline(name, f"{name.removesuffix('_steps')}_strategy is not steps")
             elif best and name != "logging_steps":
-                run.decline_knob(name, "load_best_model_at_end needs the values that training began with")
+                run.decline(name, "load_best_model_at_end needs the values that training began with")
             else:
                 bounds: dict[str, Any] = {
                     name: hoptui.Knob(1, 10**6, scale="log", effect="speed", unit="steps")
                 }
                 run.bind(state, **bounds)
         self._offer_split(run, args)
-        run.decline_knob("gradient_accumulation_steps", ACCUMULATION_REASON)
+        run.decline("gradient_accumulation_steps", ACCUMULATION_REASON)
         for name in ("per_device_train_batch_size", "max_steps", "dataloader_num_workers"):
-            run.decline_knob(name, "Trainer reads it once, before the first step")
+            run.decline(name, "Trainer reads it once, before the first step")
 
     def _offer_split(self, run: hoptui.Run, args: TrainingArguments) -> None:
         rows = int(getattr(self._trainer, "_train_batch_size", None) or args.train_batch_size)
@@ -342,7 +342,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         if not reason and rows < 2:
             reason = "a micro-batch has one row"
         if reason:
-            run.decline_knob("micro_batch_split", reason)
+            run.decline("micro_batch_split", reason)
             return
         run.knob(
             "micro_batch_split",

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pwd
 import re
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -133,6 +135,29 @@ def lock_holder(where: Addresses) -> int | None:
 _FLOCK = struct.Struct("@hhqqi")
 
 
+INJECTION = "_HOPTUI_RUN"
+"""What `hoptui run` gives to its processes, in JSON. `python` is its own interpreter."""
+INJECTION_SITE = str(Path(__file__).resolve().parents[1] / "injection" / "site")
+
+
+def without_injection(environ: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Return the environment without what `hoptui run` added, and the interpreter for a daemon.
+
+    A script of `hoptui run` may use an interpreter that lacks what a daemon needs.
+    """
+    found = dict(environ)
+    given = found.pop(INJECTION, "")
+    if not given:
+        return found, sys.executable
+    places = found.get("PYTHONPATH", "").split(os.pathsep)
+    found["PYTHONPATH"] = os.pathsep.join(place for place in places if place != INJECTION_SITE)
+    with contextlib.suppress(ValueError, AttributeError):
+        python = json.loads(given).get("python")
+        if isinstance(python, str) and os.access(python, os.X_OK):
+            return found, python
+    return found, sys.executable
+
+
 def start_daemon(where: Addresses) -> None:
     """Start a daemon in the background and return once it has detached. Losers of a race exit by themselves.
 
@@ -143,17 +168,17 @@ def start_daemon(where: Addresses) -> None:
         StartError: it could not start; the text has the last line it printed.
     """
     package = Path(__file__).resolve().parents[2]
-    environment = dict(os.environ)
+    environment, python = without_injection(os.environ)
     environment["HOPTUI_DIR"] = str(where.directory)
     environment["HOPTUI_STATE_DIR"] = str(where.state)
     environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, (str(package), os.environ.get("PYTHONPATH", "")))
+        filter(None, (str(package), environment.get("PYTHONPATH", "")))
     )
     for name in ("PYTHONSTARTUP", "PYTHONINSPECT", "RANK", "LOCAL_RANK", "WORLD_SIZE"):
         environment.pop(name, None)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "hoptui.daemon", "--detach"],
+            [python, "-m", "hoptui.daemon", "--detach"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -90,9 +90,9 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     operations per unit of a metric. `versions` are those of the libraries imported so far (`torch`).
 
     `began`: its first iteration has begun. Older runs do not say, and count as begun. They have no `details`
-    either. `refused` is what its script declared or called that is not accepted. `declined` are the names of
-    knobs that it does not offer, with the reasons. `past_rows` is how many rows it has sent that it cannot
-    send again, without knowing whether they were stored.
+    either. `refused` is what its script declared or called that is not accepted. `declined` are the
+    commands and knobs that it does not offer, with the reasons. `past_rows` is how many rows it has sent that
+    it cannot send again, without knowing whether they were stored.
 
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
@@ -480,8 +480,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `gpus` are the UUIDs of its GPUs: declared, or derived from its environment and its processes. `ranks` are
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
     there is one. `targets` are what users want of its GPUs. `tags` are those of its details. `refused` is
-    what its script declared or called that is not accepted. `declined` are names of knobs that it does not
-    offer, with the reasons.
+    what its script declared or called that is not accepted. `declined` are the commands and knobs that it
+    does not offer, with the reasons.
     """
 
     run: str

@@ -22,7 +22,7 @@ from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, Command, Outcome, Stag
 from hoptui.sdk.knobs import LiveKnob
 
 DECLINED = "declined"
-"""The code of a `set` for a knob that the script has declined."""
+"""The code of a command that the script has declined, or of a `set` for a knob that it has declined."""
 REMEMBERED = 4096
 """Outcomes that are kept to answer a repeated command."""
 
@@ -61,7 +61,6 @@ class CommandInbox:
         self,
         knobs: Mapping[str, LiveKnob[Any]],
         verbs: Callable[[], tuple[str, ...]],
-        refused: Mapping[str, str] | None = None,
         declined: Mapping[str, str] | None = None,
     ) -> None:
         self.epoch = 0
@@ -71,7 +70,6 @@ class CommandInbox:
         self.unacknowledged: dict[str, Outcome] = {}
         self._knobs = knobs
         self._verbs = verbs
-        self._refused = {} if refused is None else refused
         self._declined = {} if declined is None else declined
         self._seen: OrderedDict[str, Outcome] = OrderedDict()
         self._commands: dict[str, Command] = {}  # those of `_seen`
@@ -204,8 +202,8 @@ class CommandInbox:
             return _rejected("unsupported", verb=command.verb.removeprefix(PREFIX))
         if self.refusal is not None:
             return _rejected("unsupported", **self.refusal)
-        if (reason := self._refused.get(command.verb)) is not None:
-            return _rejected("unsupported", verb=command.verb, reason=reason)
+        if (reason := self._declined.get(command.verb)) is not None and command.verb != "set":
+            return _rejected(DECLINED, verb=command.verb, reason=reason)
         if command.verb in ("checkpoint", "profile") and command.verb not in self._verbs():
             return _rejected("unsupported", verb=command.verb)
         if command.verb == "profile" and not _traceable(command.value):

@@ -52,6 +52,8 @@ TELL_S = 0.7
 """How long the end of a run waits for the daemon to take the outcomes of its commands."""
 READABLE = 1
 """`zmq.POLLIN` as a plain number: pyzmq's flag makes an enumeration member for each `&`."""
+REACH_S = 2.0
+"""How long the end of a run tries to reach a daemon that lives, if the run was too short to do so before."""
 LAST_S = 0.2
 """How much longer it waits for room for notes, rows and the goodbye."""
 DESCRIPTORS = 32
@@ -83,6 +85,7 @@ class DaemonLink:
         self._rows_at = 0.0
         self._next_pulse = self._next_rows = self._next_start = 0.0
         self._starts = 0
+        self._started = False  # this link has started a daemon
         self._hello_again_s = HELLO_AGAIN_S
         self._warned = False
         self._outcomes: deque[messages.Outcome] = deque()  # in order, until ZeroMQ takes them
@@ -101,7 +104,10 @@ class DaemonLink:
             self._wake_out.send(b"!")
 
     def close(self, reason: Ending, detail: str, *, at_exit: bool = False) -> None:
-        """Send the rest and a Bye. Return after a second at most; the thread is a daemon thread."""
+        """Send the rest and a Bye. Return after a second at most; the thread is a daemon thread.
+
+        A run that has not reached its daemon yet has `REACH_S` more for that.
+        """
         self._bye = messages.Bye(reason=reason, detail=detail, at_exit=at_exit)
         self.leave()
 
@@ -110,6 +116,8 @@ class DaemonLink:
         self._closing = True
         self.wake()
         self._thread.join(CLOSE_S)
+        if not self._greeted:
+            self._thread.join(REACH_S)
 
     # in the thread ------------------------------------------------------------------------------------------
 
@@ -165,6 +173,8 @@ class DaemonLink:
                 if errors >= ERRORS_IN_A_ROW:
                     raise
         if self._state.alive:
+            if not self._greeted:
+                self._reach(sock, where, zmq)
             self._farewell(sock, zmq)
 
     def _off(self, reason: str) -> None:
@@ -456,11 +466,24 @@ class DaemonLink:
         self._starts += 1
         try:
             processes.start_daemon(where)
+            self._started = True
         except processes.StartError as error:
             if not self._warned:
                 self._warned = True
                 log.warning("hoptui: %s. Training goes on without it.", error)
         self._next_pulse = time.monotonic() + 0.1
+
+    def _reach(self, sock: Any, where: Addresses, zmq: Any) -> None:
+        """Say hello for a run that ends before it was connected, as long as there is a daemon to reach."""
+        until = time.monotonic() + REACH_S
+        self._ensure_daemon(where, time.monotonic())
+        while not self._hello(sock, zmq) and not self._retired:
+            if not self._started and not processes.daemon_lives(where):
+                return
+            if time.monotonic() > until:
+                log.warning("hoptui: the run ended before it reached the daemon: it is not shown")
+                return
+            sock.poll(20, zmq.POLLOUT)
 
     def _farewell(self, sock: Any, zmq: Any) -> None:
         while self._collect():

@@ -382,19 +382,23 @@ class Run(ReadOnlyProperties):
         """
         return declare_optimizer(self._core.state.declarations, optimizer, scheduler, prefix)
 
-    def decline_knob(self, name: str, reason: str) -> None:
-        """Say why a knob that users may expect is not offered. A command for it is refused with the reason.
+    def decline(self, name: str, reason: str) -> None:
+        """Say why a command, or a knob that users may expect, is not offered. It is refused with the reason.
+
+        Use it in an integration whose loop cannot carry the command out. `run.stop` is not affected. A knob
+        that is declared as well is offered.
 
         Args:
-            name: The name that users would try.
-            reason: Why the value cannot change while the run goes on, and what to do instead.
+            name: `pause`, `stop`, `checkpoint` or `profile`, or the name of a knob that users would try.
+            reason: Why, and what to do instead, in one sentence. Empty: it is offered again.
 
         Example:
             ```python
-            run.decline_knob("batch_size", "the data loader reads it once: restart with another value")
+            run.decline("batch_size", "the data loader reads it once: restart with another value")
+            run.decline("stop", "this loop ends with its data: press Ctrl-C where it runs")
             ```
         """
-        self._core.state.declarations.decline_knob(name, reason)
+        self._core.state.declarations.decline(name, reason)
 
     @_harmless(_nothing)
     def metric(self, name: str, *, unit: str = "", headline: bool = False) -> None:
@@ -723,22 +727,6 @@ class Run(ReadOnlyProperties):
         except (AddressError, OSError):
             return Path()
         return state / "traces"
-
-    def refuse(self, command: Literal["pause", "stop", "checkpoint", "profile"], reason: str) -> None:
-        """Refuse a command of users from now on, with a reason that they read.
-
-        Use it in an integration whose loop cannot carry the command out. `run.stop` is not affected.
-
-        Args:
-            command: The command.
-            reason: Why, and what to do instead, in one sentence. Empty: the command is carried out again.
-
-        Example:
-            ```python
-            run.refuse("stop", "this loop ends with its data: press Ctrl-C where it runs")
-            ```
-        """
-        self._core.state.declarations.refuse_command(command, reason)
 
     # stop and restart ---------------------------------------------------------------------------------------
 

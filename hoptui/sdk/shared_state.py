@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 from hoptui.domain import traces
-from hoptui.domain.facts import LONGEST_ERROR, Fact, clean_text, exception_text, fact
+from hoptui.domain.facts import Fact, clean_text, exception_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
 from hoptui.protocol.messages import OFF, Command, Flops, Note
 from hoptui.sdk.command_inbox import DECLINED, CommandInbox
@@ -59,8 +59,9 @@ class Declarations:
 
     `revision` rises with each change, and the link thread then sends all of them again. `on_revert` is called
     after the training script has reverted a knob: the knob, the value before, the reason. `on_hold` is called
-    once a value holds that was to take effect later. `refused_commands`: the reasons of the commands that the
-    script refuses. `replaceable`: the knobs that are declared again when the script changes its optimizer.
+    once a value holds that was to take effect later. `declined`: the commands and knobs that the
+    script does not offer, with the reasons. `replaceable`: the knobs that are declared again when the script
+    changes its optimizer.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,6 @@ class Declarations:
         self.checkpoint_handler: Callable[[], object] | None = None
         self.profile_handler: Callable[..., object] | None = None
         self._profile_options: tuple[str, ...] = ()
-        self.refused_commands: dict[str, str] = {}
         self.replaceable: set[str] = set()
         self.revision = 0
         self.refused: list[Fact] = []
@@ -144,10 +144,13 @@ class Declarations:
             )
         return handles
 
-    def decline_knob(self, name: str, reason: str) -> None:
-        """Keep why a knob of this name is not offered."""
-        if len(self.declined) < MOST_DECLINED:
-            self.declined[clean_name(name)] = clean_text(reason, 300)
+    def decline(self, name: str, reason: str) -> None:
+        """Decline a command, or a knob of this name, from now on. An empty reason ends that."""
+        name = clean_name(name)
+        if not reason:
+            self.declined.pop(name, None)
+        elif name in self.declined or len(self.declined) < MOST_DECLINED:
+            self.declined[name] = clean_text(reason, LONGEST_REFUSED)
         self.revision += 1
 
     def declare_metric(self, name: str, unit: str, headline: bool) -> None:
@@ -179,14 +182,6 @@ class Declarations:
         """Set the function that starts a trace. Its keyword parameters are the options that it offers."""
         self.profile_handler = start
         self._profile_options = tuple(filter(_parameters(start).__contains__, traces.OPTIONS))
-        self.revision += 1
-
-    def refuse_command(self, verb: str, reason: str) -> None:
-        """Refuse a command from now on. An empty reason ends that."""
-        if reason:
-            self.refused_commands[verb] = clean_text(reason, LONGEST_ERROR)
-        else:
-            self.refused_commands.pop(verb, None)
         self.revision += 1
 
     def verbs(self) -> tuple[str, ...]:
@@ -289,7 +284,6 @@ class SharedState:
         self.inbox = CommandInbox(
             self.declarations.knobs,
             self.declarations.verbs,
-            self.declarations.refused_commands,
             self.declarations.declined,
         )
         self.phases = PhaseTimes()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hoptui.protocol import messages
-from tests.conftest import RawViewer, TestNode, until
+from tests.conftest import RawViewer, until
 
 LOOP = """
 import hashlib, os, sys, time
@@ -17,10 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 def weights(model):
     return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
 
-def main():
+def main(steps, pause, workers):
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    steps, pause = int(sys.argv[1]), float(sys.argv[2])
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
     data = TensorDataset(torch.randn(100, 8), torch.randn(100, 1))
     several = "RANK" in os.environ or "SLURM_PROCID" in os.environ
@@ -36,7 +35,7 @@ def main():
     else:
         rank, sampler = 0, None
     loader = DataLoader(data, batch_size=16, shuffle=sampler is None, sampler=sampler,
-                        num_workers=int(os.environ.get("WORKERS", "0")))
+                        num_workers=workers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 100))
     done, rates = 0, []
@@ -61,21 +60,26 @@ def main():
     changes = [i for i in range(1, len(rates)) if rates[i] != rates[i - 1]]
     print(f"rank {rank}:", weights(model), torch.rand(1).item(), loss.item(), changes, flush=True)
 
+def two_tasks(steps):
+    tasks = []
+    for rank in "01":
+        tasks.append(os.fork())
+        if not tasks[-1]:
+            os.environ.update(SLURM_PROCID=rank, SLURM_LOCALID=rank, SLURM_NTASKS="2")
+            main(steps, 0.0, 1)
+            sys.exit()
+    assert [os.waitpid(task, 0)[1] for task in tasks] == [0, 0]
+
 if __name__ == "__main__":
-    main()
+    if "each" in sys.argv:
+        two_tasks(30)
+        main(100, 0.0, 0)
+        main(30, 0.0, 2)
+    if "long" in sys.argv:
+        main(100000, 0.01, 0)
 """
-"""Arguments: the steps, and the seconds to sleep after each. It ends early once `<script>.end` exists."""
-
-
-SRUN = """
-import os, subprocess, sys
-tasks = int(sys.argv[1].removeprefix("-n"))
-own = [{**os.environ, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i), "SLURM_NTASKS": str(tasks)}
-       for i in range(tasks)]
-children = [subprocess.Popen(sys.argv[2:], env=each) for each in own]
-sys.exit(max(child.wait() for child in children))
-"""
-"""Starts a command several times, with the variables that the srun of Slurm sets: `srun.py -n2 COMMAND`."""
+"""Argument `each`: two ranks as those of srun, then without and with DataLoader workers. `long`: until
+`<script>.end` exists."""
 
 
 def script(folder: Path, text: str = LOOP, name: str = "train.py") -> Path:
@@ -96,13 +100,15 @@ def finished(child: subprocess.Popen[str], seconds: float = 120.0) -> tuple[int,
     return child.returncode, out, err
 
 
-def live_run(node: TestNode, viewer: RawViewer, name: str, knob: str = "lr") -> messages.RunState:
-    """The run of this name, once it has passed a boundary and has a knob."""
+def live_run(viewer: RawViewer, name: str, pid: int = 0) -> messages.RunState:
+    """The run of this name (and process), once it has passed some boundaries and has the knob `lr`."""
     found = until(
-        lambda: next((r for r in viewer.state().runs if r.name == name and r.knobs), None),
-        seconds=120,
+        lambda: next(
+            (r for r in viewer.state().runs if r.name == name and r.knobs and pid in (0, r.pid)), None
+        ),
+        seconds=60,
         what=name,
     )
-    assert knob in {each.spec.name for each in found.knobs}
+    assert "lr" in {each.spec.name for each in found.knobs}
     until(lambda: viewer.vital(found.run).step > 2, what="some iterations")
     return found

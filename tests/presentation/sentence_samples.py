@@ -112,12 +112,14 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"knob": "width", "known": []},
         {"run": "ppo", "knob": "width", "known": ["grad_accum", "lr"]},
     ],
-    "declined": {"knob": "batch_size", "reason": "the data loader reads it once"},
+    "declined": [
+        {"knob": "batch_size", "reason": "the data loader reads it once"},
+        {"verb": "stop", "reason": "the loop ends with its data"},
+    ],
     "unsupported": [
         {"verb": "checkpoint"},
         {"verb": "profile", "option": "stacks"},
         {"world": 8},
-        {"verb": "stop", "reason": "the loop ends with its data"},
     ],
     "no_such_run": [{"run": "abc"}, {"name": "ppo", "exit_reason": "finished"}],
     "stale_epoch": [{}, {"name": "ppo"}],

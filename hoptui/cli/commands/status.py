@@ -95,6 +95,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "metrics_left_out": seen.store.left_out(f"run/{run.run}"),
         "details": presented.json_of(seen.session.describe(run.run)),
         "refused": [{**msgspec.to_builtins(one), "text": sentences.sentence(one)} for one in run.refused],
+        "declined": run.declined,
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,
         "left_s": _left_s(seen, run, vital) if vital else None,
@@ -201,6 +202,10 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
         say("not accepted from the script")
         for one in run.refused:
             say(f"  {sentences.sentence(one)}")
+    if run.declined:
+        say()
+        say("not offered by the script")
+        table([(name, numbers.clean(reason)) for name, reason in run.declined.items()], indent="  ")
     if (details := seen.session.describe(run.run)) is not None:
         _print_details(details)
     _print_past(seen, run)

@@ -28,11 +28,16 @@ def _bad_value(fields: Fields, _: Write) -> str:
 def _unsupported(fields: Fields, _: Write) -> str:
     if "world" in fields:
         return f"this run has {fields['world']} ranks that cannot agree, and one alone carries out no command"
-    if "reason" in fields:
-        return f"{fields['reason']}"
     if "option" in fields:
         return f"this run cannot trace with --{fields['option']}: its handler has no such parameter"
     return f"this run has no {fields['verb']} handler (run.on_{fields['verb']})"
+
+
+def _declined(fields: Fields, _: Write) -> str:
+    """Of a command, or of a `set` of a knob that the script does not offer."""
+    if "verb" in fields:
+        return f"this run offers no {fields['verb']}: {fields['reason']}"
+    return f"{fields['knob']} cannot change in this run: {fields['reason']}"
 
 
 def _no_such_run(fields: Fields, _: Write) -> str:
@@ -65,7 +70,7 @@ SENTENCES: Mapping[str, Entry] = {
     "bad_type": _bad_value,
     "out_of_range": _bad_value,
     "unknown_knob": lambda fields, _: missing(fields.get("run", "this run"), fields["knob"], fields["known"]),
-    "declined": "{knob} cannot change in this run: {reason}",
+    "declined": _declined,
     "unsupported": _unsupported,
     "no_such_run": _no_such_run,
     "stale_epoch": _stale_epoch,

@@ -1,6 +1,8 @@
-"""Knobs that a run does not offer: a command for one is refused with the reason."""
+"""Knobs and commands that a run does not offer are refused with the reason."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
@@ -13,7 +15,8 @@ WHY = "the loader reads it once"
 DECLINES = f"""
 import time, hoptui
 run = hoptui.connect("toy")
-run.decline_knob("batch_size", {WHY!r})
+run.decline("batch_size", {WHY!r})
+run.decline("stop", {WHY!r})
 for _ in run.iterations():
     time.sleep(0.01)
 """
@@ -21,7 +24,7 @@ for _ in run.iterations():
 
 @pytest.mark.usefixtures("off")
 def test_a_declined_knob_is_refused_with_the_reason(run: Run) -> None:
-    run.decline_knob("batch_size", WHY)
+    run.decline("batch_size", WHY)
     (refused,) = send(run, knob="batch_size", value=8)
     assert (refused.stage, refused.code) == ("rejected", "declined")
     assert refused.fields == {"knob": "batch_size", "reason": WHY}
@@ -31,7 +34,7 @@ def test_a_declined_knob_is_refused_with_the_reason(run: Run) -> None:
 
 @pytest.mark.usefixtures("off")
 def test_a_knob_that_is_declared_as_well_is_offered(run: Run) -> None:
-    run.decline_knob("batch_size", WHY)
+    run.decline("batch_size", WHY)
     knob = run.knob("batch_size", 4, min=1, max=8)
     send(run, knob="batch_size", value=8)
     run.boundary(0)
@@ -39,10 +42,26 @@ def test_a_knob_that_is_declared_as_well_is_offered(run: Run) -> None:
     assert [outcome.stage for outcome in run_state(run).inbox.collect_outcomes()] == ["applied"]
 
 
+@pytest.mark.usefixtures("off")
+def test_a_declined_command_is_refused_until_it_is_offered_again(run: Run) -> None:
+    run.decline("pause", WHY)
+    (refused,) = send(run, "pause")
+    assert (refused.stage, refused.code) == ("rejected", "declined")
+    assert refused.fields == {"verb": "pause", "reason": WHY}
+    run.decline("pause", "")
+    assert send(run, "pause")[0].stage == "accepted"
+
+
 def test_viewers_and_the_command_line_know_the_reason(node: TestNode) -> None:
     node.start(DECLINES)
     viewer = node.viewer()
-    assert viewer.run().declined == {"batch_size": WHY}
+    assert viewer.run().declined == {"batch_size": WHY, "stop": WHY}
+    assert json.loads(node.hoptui("status", "toy", "--json").stdout)["declined"] == viewer.run().declined
+    shown = node.hoptui("status", "toy").stdout.splitlines()
+    assert [line.split()[0] for line in shown if line.endswith(WHY)] == ["batch_size", "stop"]
     done = node.hoptui("set", "toy", "batch_size=8")
     assert done.returncode == 1
     assert WHY in done.stderr
+    done = node.hoptui("stop", "toy", "--yes")
+    assert done.returncode == 1
+    assert WHY in done.stdout + done.stderr
