@@ -1,11 +1,16 @@
 """What an adapter costs: the time within its hooks, and the same training with and without it.
 
 `python -m benchmarks.adapter_cost transformers`, `lightning` or `sb3`, where the framework is installed. The
-daemon runs. `hook_us` are microseconds of thread time in each hook of hoptui per iteration, counted in a
-training, without the code of the framework that a hook calls. The same is `adapter_us` for all hooks, and
-`base_us` for an empty hook, which is the cost of counting. For the ratios, each pair trains twice in random
-order: `cpu_ratio` is that of the CPU seconds of the process, its threads included, and `wall_ratio` that of
-wall time. 1.0 means no cost. CPU time also holds where other work shares the cores.
+daemon runs.
+
+With `--pairs 0`, `hook_us` are microseconds of thread time in each hook of hoptui, counted in a training without
+the code of the framework that a hook calls: the median of its calls, times the calls per iteration. `adapter_us`
+is the sum. `least_us` has the tenth percentile instead of the median, which other work on the machine disturbs
+less. `base_us` is an empty hook, the cost of counting.
+
+Else each pair trains twice in random order. `cpu_ratio` is the ratio of the CPU seconds of the process, its
+threads included, and `wall_ratio` that of wall time. 1.0 means no cost. CPU time also holds where other work
+shares the cores.
 """
 
 from __future__ import annotations
@@ -40,13 +45,12 @@ class Account:
     """Thread seconds in code of hoptui, by hook, without the code of others that the hook calls."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.calls: dict[str, int] = {}
-        self._open: list[str] = []  # hooks in progress, "" for code of others
+        self.seconds: dict[str, list[float]] = {}  # of each call
+        self._open: list[list[Any]] = []  # the hooks in progress, "" for code of others, with their seconds
         self._since = 0.0
 
     def clear(self) -> None:
-        self.seconds, self.calls = {}, {}
+        self.seconds = {}
 
     def inside(self, hook: Callable[..., Any], name: str = "") -> Callable[..., Any]:
         """Count what a hook takes."""
@@ -66,14 +70,14 @@ class Account:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             self._turn()
-            self._open.append(name)
-            self.calls[name] = self.calls.get(name, 0) + 1
+            self._open.append([name, 0.0])
             try:
                 self._since = time.thread_time()
                 return function(*args, **kwargs)
             finally:
                 self._turn()
-                self._open.pop()
+                _, seconds = self._open.pop()
+                self.seconds.setdefault(name, []).append(seconds)
 
         return call
 
@@ -81,8 +85,7 @@ class Account:
         """Add the time since the last turn to the hook in progress."""
         now = time.thread_time()
         if self._open:
-            name = self._open[-1]
-            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+            self._open[-1][1] += now - self._since
         self._since = now
 
 
@@ -205,22 +208,24 @@ def hook_costs(train: Train, account: Account, steps: int) -> dict[str, Any]:
     train(True)
     account.clear()
     train(True)
-    found = {
-        name: round(seconds / steps * 1e6, 2)
-        for name, seconds in account.seconds.items()
-        if name and name not in ONCE and not name.startswith("setup")
+    calls = {
+        name: each
+        for name, each in account.seconds.items()
+        if name and name not in ONCE and len(each) >= steps // 2
     }
-    found = {name: value for name, value in found.items() if value >= 0.1}
-    calls = {name: account.calls[name] / steps for name in found}
     base = Account()
     empty = base.inside(lambda: None, "empty")
     for _ in range(10_000):
         empty()
+    shares = {name: len(each) / steps * 1e6 for name, each in calls.items()}
+    found = {name: round(statistics.median(each) * shares[name], 2) for name, each in calls.items()}
+    least = sum(sorted(each)[len(each) // 10] * shares[name] for name, each in calls.items())
     return {
         "adapter_us": round(sum(found.values()), 1),
+        "least_us": round(least, 1),
         "hook_us": found,
-        "calls": {name: round(number, 2) for name, number in calls.items()},
-        "base_us": round(base.seconds["empty"] / 10_000 * 1e6, 2),
+        "calls": {name: round(len(each) / steps, 2) for name, each in calls.items()},
+        "base_us": round(statistics.median(base.seconds["empty"]) * 1e6, 2),
     }
 
 
