@@ -301,7 +301,7 @@ def status(node: TestNode, mode: str, folder: Path, **environment: str) -> dict[
 
 def test_a_second_fit_is_the_next_restart_of_the_run(node: TestNode, tmp_path: Path) -> None:
     found = status(node, "twice", tmp_path)
-    assert found["restart"] == 2
+    assert found["epoch"] == 2
     assert (found["iteration"], found["total"]) == (10, 10)
     assert found["exit"]["reason"] == "finished"
 
