@@ -3,10 +3,10 @@
 `python -m benchmarks.adapter_cost transformers`, `lightning` or `sb3`, where the framework is installed. The
 daemon runs.
 
-With `--pairs 0`, `hook_us` are microseconds of thread time in each hook of hoptui, counted in a training without
-the code of the framework that a hook calls: the median of its calls, times the calls per iteration. `adapter_us`
-is the sum. `least_us` has the tenth percentile instead of the median, which other work on the machine disturbs
-less. `base_us` is an empty hook, the cost of counting.
+With `--pairs 0`, `hook_us` are microseconds of thread time in each hook of hoptui, counted in a training
+without the code of the framework that a hook calls: the median of its calls, times the calls per iteration.
+`adapter_us` is the sum. `least_us` has the tenth percentile instead of the median, which other work on the
+machine disturbs less. `base_us` is an empty hook, the cost of counting.
 
 Else each pair trains twice in random order. `cpu_ratio` is the ratio of the CPU seconds of the process, its
 threads included, and `wall_ratio` that of wall time. 1.0 means no cost. CPU time also holds where other work
