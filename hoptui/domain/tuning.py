@@ -64,14 +64,25 @@ YOUNG_S = 3600.0
 when a gain matters most."""
 
 
+INTERVALS = frozenset(
+    f"{prefix}_{suffix}"
+    for prefix in ("log", "logging", "save", "saving", "eval", "evaluation", "checkpoint")
+    for suffix in ("steps", "interval", "every", "freq", "frequency")
+) | {"log_every_n_steps", "val_check_interval", "check_val_every_n_epoch"}
+"""Names of knobs that say how often a run does something besides training. It costs time alone."""
+
+
 def may_turn(spec: KnobSpec, limits: Limits) -> bool:
     """Return whether a tuner within `limits` may change a knob.
 
     It never changes a knob of cost `restart`. It changes one of effect `learning` if its name is allowed. "*"
-    allows all of them except those of cost `free`: these are read inside the step and do not affect speed.
+    allows all of them except those of cost `free`: these are read inside the step and do not affect speed. It
+    changes an interval only if its name is allowed: a run without checkpoints is faster, and nobody wants it.
     """
     if spec.cost == "restart" or unknown(spec.cost):
         return False
+    if spec.name in INTERVALS:
+        return spec.name in limits.learning
     if spec.effect == "speed" or spec.name in limits.learning:
         return True
     return "*" in limits.learning and spec.cost != "free"

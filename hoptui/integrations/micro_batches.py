@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 
@@ -28,11 +28,16 @@ def row_count(inputs: object) -> int | None:
     """Return the number of rows of a batch, None if its inputs show none."""
     if not isinstance(inputs, Mapping):
         return None
-    tensors = {name: value for name, value in inputs.items() if _is_rows(value)}
     for name in ("labels", "input_ids"):
-        if name in tensors:
-            return int(tensors[name].shape[0])
-    return next((int(tensor.shape[0]) for tensor in tensors.values()), None)
+        if _is_rows(value := inputs.get(name)):
+            return int(value.size(0))
+    return next((int(value.size(0)) for value in inputs.values() if _is_rows(value)), None)
+
+
+def token_count(inputs: object) -> int:
+    """Return the number of elements of `input_ids`, 0 if there are none."""
+    tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+    return tokens.numel() if isinstance(tokens, torch.Tensor) else 0
 
 
 def cut(inputs: Mapping[str, Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
@@ -126,7 +131,7 @@ def find_rule(
     raise ValueError("the losses of the parts of a batch do not add up to its loss")
 
 
-def _is_rows(value: object) -> bool:
+def _is_rows(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.dim() > 0
 
 

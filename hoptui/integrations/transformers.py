@@ -10,9 +10,9 @@ import functools
 import inspect
 import json
 import logging
-import math
+import shutil
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,23 +22,11 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import get_last_checkpoint
 
 import hoptui
-from hoptui.integrations.micro_batches import (
-    Rule,
-    even_sizes,
-    find_rule,
-    row_count,
-    weighted_parts,
-)
+from hoptui.integrations.micro_batch_split import MicroBatchSplit
+from hoptui.integrations.micro_batches import row_count, token_count
 from hoptui.integrations.torch_trace import TorchTrace
-from hoptui.integrations.trainer_internals import (
-    DecayGroups,
-    obstacle,
-    repeatable,
-    replicas,
-    scaled_loss,
-    shifts_labels,
-    without_sync,
-)
+from hoptui.integrations.trainer_internals import replicas
+from hoptui.integrations.trainer_settings import offer_settings
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")
@@ -47,13 +35,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 SUPPORTED = Supported("transformers", "4.46", "5.23")
 RESUME_FILE = "hoptui.json"
 """In a checkpoint: what makes the process that loads it the next restart of the same run."""
-MEMORY_MARGIN = 0.95
-"""A larger micro-batch is refused if its estimated memory is more than this part of the GPU's."""
-
-ACCUMULATION_REASON = (
-    "Trainer reads it at several places, so the ranks would train different weights, and a smaller value "
-    "would cut the epoch; set micro_batch_split instead"
-)
+OWNER = "_hoptui_callback"
+"""The attribute of a trainer that trains: its callback."""
+ASKED: Any = 1
+"""`control.should_save` if hoptui alone has asked for a checkpoint: true, and not `True`."""
 
 
 def _guarded(method: F) -> F:
@@ -64,8 +49,7 @@ def _guarded(method: F) -> F:
         try:
             return method(self, *args, **kwargs)
         except Exception as error:
-            log.warning("hoptui is off in this training: %s: %s", type(error).__name__, error)
-            self._run = None
+            self._give_up(error)
         return None
 
     return call  # type: ignore[return-value]
@@ -103,15 +87,14 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self._trainer: Any = None
         self._resume: dict[str, Any] | None = None
         self._wrapped: list[str] = []
-        self._parts = 1
-        self._largest = 0  # rows of the largest micro-batch so far
-        self._rule: Rule | None = None
-        self._whole = ""  # why batches are not cut although they should be
-        self._seen: tuple[Mapping[str, Any], Any] | None = None
-        self._reached = False  # whether the last iteration called Trainer.training_step
-        self._counts = {"samples": 0, "tokens": 0}
+        self._split: MicroBatchSplit | None = None
+        self._replicas = 1
+        self._samples = self._tokens = 0
         self._save_wanted = False
-        self._passed = -1
+        self._save_error: Exception | None = None  # of the save that hoptui alone asked for
+        self._computing: AbstractContextManager[None] | None = None  # the phases of each step
+        self._stepping: AbstractContextManager[None] | None = None
+        self._entered = False
         self._profiler: TorchTrace | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,29 +123,35 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             run.gpus([_uuid(args.device)])
         trainer = self._trainer
         if trainer is not None:
-            self._wrap("get_batch_samples", "data", self._count)
+            self._replicas = replicas(trainer)
+            self._wrap("get_batch_samples", "data", after=self._count)
             self._wrap("evaluate", "eval")
-            self._wrap("_save_checkpoint", "save")
-        self._offer(run, args, state, kwargs.get("optimizer"), kwargs.get("lr_scheduler"))
+            self._wrap("_save_checkpoint", "save", instead=self._save)
+        optimizer, scheduler = kwargs.get("optimizer"), kwargs.get("lr_scheduler")
+        offer_settings(run, trainer, args, state, optimizer, scheduler)
+        if self._split is not None:
+            self._split.offer(run)
+        else:
+            run.decline("micro_batch_split", "the trainer is unknown")
+        self._computing, self._stepping = run.phase("forward_backward"), run.phase("optimizer")
         run.on_checkpoint(self._ask_for_checkpoint)
         self._profiler = TorchTrace(run)
         run.on_profile(self._profiler.start)
-        self._passed = state.global_step
         run.boundary(state.global_step)
 
-    @_guarded
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self._run is not None:
-            self._run.enter("optimizer")
+        if self._stepping is not None:
+            self._stepping.__enter__()
+            self._entered = True
 
-    @_guarded
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self._run is not None:
-            self._run.leave("optimizer")
+        if self._stepping is not None and self._entered:
+            self._entered = False
+            self._stepping.__exit__(None, None, None)
 
     @_guarded
     def on_step_end(
@@ -171,17 +160,19 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         run = self._run
         if run is None:
             return
-        run.log({name: count for name, count in self._counts.items() if count})
-        self._counts = dict.fromkeys(self._counts, 0)
+        if self._samples:
+            counts = {"samples": self._samples, "tokens": self._tokens}
+            run.log(counts if self._tokens else {"samples": self._samples})
+            self._samples = self._tokens = 0
         if self._profiler is not None:
             self._profiler.step()
-        if state.global_step < state.max_steps:  # after the last step there is no iteration to begin
-            self._passed = state.global_step
-            if not run.boundary(state.global_step):
-                control.should_training_stop = True
-        self._seen, self._reached = None, False
-        if self._save_wanted:
-            control.should_save = True
+        step = state.global_step
+        if step < state.max_steps and not run.boundary(step):
+            control.should_training_stop = True  # after the last step there is no iteration to begin
+        if self._split is not None:
+            self._split.end_step()
+        if self._save_wanted and not control.should_save:
+            control.should_save = ASKED
 
     @_guarded
     def on_log(
@@ -203,7 +194,11 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         if self._run is None:
             return
-        path = _checkpoint_path(self._trainer, args, state)
+        if self._save_error is not None:
+            self._save_wanted, error, self._save_error = False, self._save_error, None
+            self._run.checkpointed(error=error)
+            return
+        path = _checkpoint_path(args, state)
         if state.is_world_process_zero and path.is_dir():
             (path / RESUME_FILE).write_text(json.dumps(self._run.state_dict()))
         if self._save_wanted:
@@ -223,7 +218,8 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
     def begin(self, trainer: Any, resume_from_checkpoint: object) -> None:
         """`trainer.train()` begins. Trainer passes no reference to itself to callbacks."""
         self._clear()
-        self._trainer = trainer
+        self._trainer, self._split = trainer, MicroBatchSplit(trainer)
+        setattr(trainer, OWNER, self)
         path = resume_from_checkpoint
         if path is True:
             path = get_last_checkpoint(trainer.args.output_dir)
@@ -231,14 +227,15 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             file = Path(path) / RESUME_FILE
             self._resume = json.loads(file.read_text()) if file.is_file() else None
         if self._merge:
-            self._merge_accumulation(trainer)
+            self._split.merge_accumulation()
 
     def end(self, error: BaseException | None) -> None:
         """`trainer.train()` ends, perhaps with an exception."""
         trainer, run = self._trainer, self._run
-        for name in self._wrapped:
+        for name in (*self._wrapped, OWNER):
             trainer.__dict__.pop(name, None)
-        self._wrapped, self._trainer, self._seen, self._run = [], None, None, None
+        self._wrapped, self._trainer, self._split, self._run = [], None, None, None
+        self._computing = self._stepping = None
         if self._profiler is not None:
             self._profiler.finish()
         if run is not None and error is not None:
@@ -248,193 +245,87 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self, trainer: Any, step: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Train on one batch, in parts if it was asked for."""
-        run, self._reached = self._run, True
-        if run is None:
+        split, phase = self._split, self._computing
+        if split is None or phase is None:
             return step(trainer, model, inputs, *args, **kwargs)
-        items = args[0] if args else kwargs.get("num_items_in_batch")
-        self._seen = inputs, items
-        with run.phase("forward_backward"):
-            parts = self._cut(inputs) if self._parts > 1 else None
-            if parts is None:
-                self._largest = max(self._largest, row_count(inputs) or 0)
-                return step(trainer, model, inputs, *args, **kwargs)
-            self._largest = max(self._largest, *(row_count(part) or 0 for part, _ in parts))
-            compute_loss = trainer.compute_loss
-            total = None
-            try:
-                for index, (part, share) in enumerate(parts):
-                    trainer.compute_loss = scaled_loss(compute_loss, share)
-                    last = index == len(parts) - 1
-                    with nullcontext() if last else without_sync(trainer, model):
-                        loss = step(trainer, model, part, *args, **kwargs)
-                    total = loss if total is None else total + loss
-            finally:
-                del trainer.compute_loss
-            return total
+        with phase:
+            return split.training_step(step, model, inputs, *args, **kwargs)
 
     # inside -------------------------------------------------------------------------------------------------
 
-    def _wrap(self, method: str, phase: str, after: Callable[[Any], None] | None = None) -> None:
-        """Time a method of this trainer as a phase."""
+    def _wrap(
+        self,
+        method: str,
+        phase: str,
+        *,
+        instead: Callable[..., Any] | None = None,
+        after: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Time a method of this trainer as a phase.
+
+        Args:
+            method: Its name.
+            phase: The name of the phase.
+            instead: Called with the method and its arguments.
+            after: Called with what the method returned.
+        """
         original, run = getattr(self._trainer, method, None), self._run
         if original is None or run is None:
             return
+        called = original if instead is None else functools.partial(instead, original)
+        timer = run.phase(phase)
 
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            with run.phase(phase):
-                found = original(*args, **kwargs)
-            if after is not None:
-                after(found)
+            with timer:
+                found = called(*args, **kwargs)
+            if after is not None and self._run is not None:
+                try:
+                    after(found)
+                except Exception as error:
+                    self._give_up(error)
             return found
 
         setattr(self._trainer, method, timed)
         self._wrapped.append(method)
 
-    @_guarded
+    def _save(self, save: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Save a checkpoint. One that hoptui alone asked for may fail without an end of the training.
+
+        With several ranks the error is raised: the others may wait for this rank in the same save.
+        """
+        trainer = self._trainer
+        control, path = trainer.control, _checkpoint_path(trainer.args, trainer.state)
+        existed = path.exists()
+        alone, self._save_error = control.should_save is ASKED, None
+        if alone:
+            control.should_save = True  # it is written into the checkpoint
+        try:
+            return save(*args, **kwargs)
+        except Exception as error:
+            if not alone or trainer.args.world_size > 1:
+                raise
+            self._save_error = error
+            if not existed:  # a later process would take it for the last checkpoint
+                shutil.rmtree(path, ignore_errors=True)
+            return None
+
     def _count(self, found: Any) -> None:
         """Count the batches of the next optimizer step, for all ranks."""
-        ranks = replicas(self._trainer)
+        samples = tokens = 0
         for inputs in found[0]:
-            self._counts["samples"] += (row_count(inputs) or 0) * ranks
-            tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
-            if isinstance(tokens, torch.Tensor):
-                self._counts["tokens"] += tokens.numel() * ranks
+            samples += row_count(inputs) or 0
+            tokens += token_count(inputs)
+        self._samples += samples * self._replicas
+        self._tokens += tokens * self._replicas
+
+    def _give_up(self, error: Exception) -> None:
+        log.warning("hoptui is off in this training: %s: %s", type(error).__name__, error)
+        self._run = self._stepping = self._computing = None
 
     def _ask_for_checkpoint(self) -> object:
         self._save_wanted = True
         return hoptui.LATER
-
-    def _offer(
-        self, run: hoptui.Run, args: TrainingArguments, state: TrainerState, optimizer: Any, scheduler: Any
-    ) -> None:
-        """Declare the knobs that are safe, and the reasons of those that are not."""
-        deepspeed = bool(getattr(self._trainer, "is_deepspeed_enabled", False))
-        if optimizer is not None:
-            run.optimizer(DecayGroups(getattr(optimizer, "optimizer", optimizer)), scheduler)
-        if deepspeed:
-            run.decline("max_grad_norm", "DeepSpeed's engine clips with the value of its configuration")
-        else:
-            run.bind(args, max_grad_norm=hoptui.Knob(0.0, 1e6, description="0 does not clip"))
-        best = getattr(args, "load_best_model_at_end", False)
-        for name, strategy in (
-            ("logging_steps", args.logging_strategy),
-            ("save_steps", args.save_strategy),
-            ("eval_steps", getattr(args, "eval_strategy", "no")),
-        ):
-            if str(getattr(strategy, "value", strategy)) != "steps":
-                run.decline(name, f"{name.removesuffix('_steps')}_strategy is not steps")
-            elif best and name != "logging_steps":
-                run.decline(name, "load_best_model_at_end needs the values that training began with")
-            else:
-                bounds: dict[str, Any] = {
-                    name: hoptui.Knob(1, 10**6, scale="log", effect="speed", unit="steps")
-                }
-                run.bind(state, **bounds)
-        self._offer_split(run, args)
-        run.decline("gradient_accumulation_steps", ACCUMULATION_REASON)
-        for name in ("per_device_train_batch_size", "max_steps", "dataloader_num_workers"):
-            run.decline(name, "Trainer reads it once, before the first step")
-
-    def _offer_split(self, run: hoptui.Run, args: TrainingArguments) -> None:
-        rows = int(getattr(self._trainer, "_train_batch_size", None) or args.train_batch_size)
-        reason = obstacle(self._trainer)
-        if not reason and rows < 2:
-            reason = "a micro-batch has one row"
-        if reason:
-            run.decline("micro_batch_split", reason)
-            return
-        run.knob(
-            "micro_batch_split",
-            self._parts,
-            choices=[parts for parts in range(1, rows + 1) if rows % parts == 0],
-            effect="speed",
-            cost="shape",
-            keeps="per_device_train_batch_size",
-            description=f"parts of a batch of {rows} rows that are computed one after another",
-            apply=self._set_split,
-            read=lambda: self._parts,
-        )
-
-    def _set_split(self, parts: int) -> None:
-        if parts == self._parts:
-            return
-        if self._seen is None or not self._reached:
-            raise ValueError(self._unreached())
-        if self._whole:
-            raise ValueError(self._whole)
-        inputs, items = self._seen
-        if parts > 1 and self._rule is None:
-            self._rule = self._find_rule(inputs, items)
-        self._check_memory(parts, row_count(inputs) or 0)
-        self._parts = parts
-
-    def _unreached(self) -> str:
-        if type(self._trainer).training_step is not Trainer.training_step and self._passed > 0:
-            return f"{type(self._trainer).__name__}.training_step does not call Trainer.training_step"
-        return "no batch has been seen yet: set it again after the first iteration"
-
-    def _cut(self, inputs: Any) -> list[tuple[dict[str, Any], float]] | None:
-        """Return the parts of a batch with their shares, None if it has to stay whole."""
-        if self._whole:
-            return None
-        try:
-            if self._rule is None:  # the batches were merged before the first step
-                assert self._seen is not None
-                self._rule = self._find_rule(*self._seen)
-            return weighted_parts(inputs, self._parts, self._rule)
-        except Exception as error:
-            self._whole = f"batches are not cut: {error}"
-            if self._run is not None:
-                self._run.event(self._whole, level="warning")
-            return None
-
-    def _find_rule(self, inputs: Any, items: Any) -> Rule:
-        """Find how Trainer normalises the loss, and show that cutting a batch does not change it."""
-        trainer, rows = self._trainer, row_count(inputs) or 0
-        prepared = trainer._prepare_inputs(inputs)
-        rules: list[Rule] = ["sum"] if items is not None else []
-        rules += ["shifted labels", "labels"] if shifts_labels(trainer) else ["labels"]
-        args = trainer.args
-        exact = args.device.type == "cpu" and not (args.bf16 or args.fp16)
-        with repeatable(trainer):
-            return find_rule(
-                lambda part: float(trainer.compute_loss(trainer.model, dict(part), num_items_in_batch=items)),
-                prepared,
-                max(2, math.ceil(rows / self._parts)),
-                [*rules, "rows"],
-                1e-4 if exact else 5e-3,
-            )
-
-    def _check_memory(self, parts: int, rows: int) -> None:
-        """Refuse a micro-batch that would not fit, from the memory that the largest so far took."""
-        device, largest = self._trainer.args.device, even_sizes(rows, parts)[0]
-        if device.type != "cuda" or largest <= self._largest or not self._largest:
-            return
-        kept, peak = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
-        total = torch.cuda.get_device_properties(device).total_memory
-        needed = kept + (peak - kept) * largest / self._largest
-        if needed > MEMORY_MARGIN * total:
-            gib = 1 << 30
-            raise ValueError(
-                f"a micro-batch of {largest} rows would need about {needed / gib:.1f} GiB, and the GPU has "
-                f"{total / gib:.1f} GiB"
-            )
-
-    def _merge_accumulation(self, trainer: Any) -> None:
-        args = trainer.args
-        steps = args.gradient_accumulation_steps
-        if steps <= 1 or self._rows_are_decided(trainer) or obstacle(trainer):
-            return
-        args.per_device_train_batch_size *= steps
-        args.gradient_accumulation_steps = 1
-        trainer._train_batch_size = args.train_batch_size
-        self._parts = steps
-
-    @staticmethod
-    def _rows_are_decided(trainer: Any) -> bool:
-        """Whether something else has decided the batches already, such as an override of the data loader."""
-        return type(trainer).get_train_dataloader is not Trainer.get_train_dataloader
 
 
 def install(name: str | None = None) -> None:
@@ -490,7 +381,7 @@ def _wrap_trainer() -> None:
 
     @functools.wraps(training_step)
     def step_with_callback(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        callback = _callback_of(self)
+        callback = self.__dict__.get(OWNER)
         if callback is None:
             return training_step(self, model, inputs, *args, **kwargs)
         return callback.training_step(self, training_step, model, inputs, *args, **kwargs)
@@ -511,7 +402,7 @@ def _details(args: TrainingArguments) -> dict[str, Any]:
     return {"config": args.to_sanitized_dict()} if recorded else {}
 
 
-def _checkpoint_path(trainer: Any, args: TrainingArguments, state: TrainerState) -> Path:
+def _checkpoint_path(args: TrainingArguments, state: TrainerState) -> Path:
     folder = Path(str(args.output_dir)).absolute()
     return folder / f"{transformers.trainer_utils.PREFIX_CHECKPOINT_DIR}-{state.global_step}"
 

@@ -144,10 +144,17 @@ class CommandExecution:
         elif self._state.rank == 0:  # the loops of several ranks must not see a value at different iterations
             self._follow(LiveKnob.look)
 
-    def checkpointed(self, path: object) -> None:
-        """A checkpoint is written that its handler promised for later."""
+    def checkpointed(self, path: object, error: Exception | None = None) -> None:
+        """A checkpoint is written that its handler promised for later, or could not be."""
         waiting = self.waiting.pop(CHECKPOINT, None)
         if waiting is None:
+            return
+        if error is not None:
+            done = Outcome(
+                id=waiting.command.id, stage="applied", step=self._state.step, t=time.monotonic_ns()
+            )
+            self._report(_failed(done, _raised(error)))
+            self._state.wake_link()
             return
         fields = {"path": clean_text(path, LONGEST_ERROR)} if path else {}
         self.applied += 1

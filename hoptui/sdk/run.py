@@ -475,14 +475,15 @@ class Run(ReadOnlyProperties):
         self._core.state.declarations.declare_checkpoint_handler(save)
 
     @_harmless(_nothing)
-    def checkpointed(self, path: object = "") -> None:
-        """A checkpoint is written that the handler of `on_checkpoint` answered with `hoptui.LATER`.
+    def checkpointed(self, path: object = "", *, error: Exception | None = None) -> None:
+        """The checkpoint is written, or has failed, of which a handler returned `hoptui.LATER`.
 
         It ends the command that asked for it. Without such a command it does nothing, so call it after each
         checkpoint. With several ranks, the call on rank 0 counts. Never raises.
 
         Args:
             path: Where it was written. Viewers show it.
+            error: Why there is none. The command fails with it as its reason.
 
         Example:
             ```python
@@ -490,7 +491,7 @@ class Run(ReadOnlyProperties):
             run.checkpointed("checkpoints/step_100.pt")
             ```
         """
-        self._core.execution.checkpointed(path)
+        self._core.execution.checkpointed(path, error)
 
     @_harmless(_nothing)
     def on_profile(self, start: Callable[..., object]) -> None:
@@ -587,7 +588,7 @@ class Run(ReadOnlyProperties):
             name: The name of the phase, without `/`.
 
         Returns:
-            A context manager.
+            A context manager. It can be entered again once it was left.
 
         Example:
             ```python

@@ -49,11 +49,12 @@ import sys
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from hoptui.integrations import transformers
 from tests.integrations.transformers_rank import sequences, small_model
-class Broken(transformers.HoptuiCallback):
-    def _offer(self, *args):
-        raise RuntimeError("an error of hoptui")
+def broken(*args):
+    raise RuntimeError("an error of hoptui")
+transformers.offer_settings = broken
+callback = transformers.HoptuiCallback()
 args = TrainingArguments(sys.argv[1], max_steps=3, report_to=[], save_strategy="no", use_cpu=True)
-trainer = Trainer(model=small_model(), args=args, train_dataset=sequences(24), callbacks=[Broken()])
+trainer = Trainer(model=small_model(), args=args, train_dataset=sequences(24), callbacks=[callback])
 assert trainer.train().global_step == 3
 """
 

@@ -20,6 +20,8 @@ import pytorch_lightning
 import torch
 
 from hoptui.integrations import lightning as adapter
+from hoptui.integrations.lightning_internals import sample_count, strategy_name
+from hoptui.integrations.lightning_knobs import PROVEN
 from tests.conftest import TestNode, until
 from tests.integrations.lightning_fits import EPOCHS, SAMPLES
 from tests.integrations.proof import Proof
@@ -392,9 +394,9 @@ def test_only_strategies_with_proofs_offer_what_is_learned() -> None:
 
     mine = type("Mine", (strategies.DDPStrategy,), {"__module__": "train"})
     for kind in (strategies.SingleDeviceStrategy, strategies.DDPStrategy, mine):
-        assert adapter._strategy(kind) in adapter.PROVEN
+        assert strategy_name(kind) in PROVEN
     for kind in (strategies.DeepSpeedStrategy, strategies.FSDPStrategy, strategies.XLAStrategy):
-        assert adapter._strategy(kind) not in adapter.PROVEN
+        assert strategy_name(kind) not in PROVEN
 
 
 @pytest.mark.parametrize(
@@ -411,4 +413,4 @@ def test_only_strategies_with_proofs_offer_what_is_learned() -> None:
     ],
 )
 def test_the_samples_of_a_batch_are_its_leading_dimension(batch: Any, samples: int | None) -> None:
-    assert adapter._samples(batch) == samples
+    assert sample_count(batch) == samples

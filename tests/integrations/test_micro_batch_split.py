@@ -34,7 +34,8 @@ class Split(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step in self._parts:
-            self._hoptui._set_split(self._parts[state.global_step])
+            assert self._hoptui._split is not None
+            self._hoptui._split.set_parts(self._parts[state.global_step])
 
 
 class Regression(torch.nn.Module):

@@ -147,6 +147,15 @@ def test_a_bound_setting_shows_its_value_when_it_holds(run: Run) -> None:
     assert handle.value == 64
 
 
+def test_a_checkpoint_that_fails_later(run: Run) -> None:
+    run.on_checkpoint(lambda: hoptui.LATER)
+    send(run, "checkpoint", id="a")
+    run.boundary(2)
+    outcomes(run)
+    run.checkpointed(error=OSError("a full disk"))
+    assert stages(run) == [("a", "failed", "raised")]
+
+
 @pytest.mark.parametrize("path", ["", "step_3.pt"])
 def test_a_checkpoint_that_is_written_later(run: Run, path: str) -> None:
     run.on_checkpoint(lambda: hoptui.LATER)

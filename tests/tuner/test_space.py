@@ -28,6 +28,13 @@ def names(verdict: Any = "unknown", confidence: float = 0.9, *advice: Advice) ->
     return [lever.name for lever in ranked(levers(RUN, Limits(), ()), diagnosis)]
 
 
+@pytest.mark.parametrize("name", ["logging_steps", "save_steps", "eval_interval", "log_every_n_steps"])
+def test_an_interval_is_turned_only_by_name(name: str) -> None:
+    knobs = [knob(name, 500), knob("num_workers", 4, cost="rebuild")]
+    assert [lever.name for lever in levers(knobs, Limits(learning=("*",)), ())] == ["num_workers"]
+    assert name in [lever.name for lever in levers(knobs, Limits(learning=(name,)), ())]
+
+
 def test_the_ladder_has_steps_of_about_root_two() -> None:
     spec = KnobSpec(name="n", kind="int", default=1)
     assert list(islice(notches(spec), 14)) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]

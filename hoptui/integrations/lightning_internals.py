@@ -1,0 +1,94 @@
+"""What the adapter of Lightning has to know of its `Trainer` and of its batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+PACKAGES = ("lightning", "pytorch_lightning")
+
+
+def strategy_name(kind: type) -> str:
+    """Return the name of a strategy, or of the one that a script made its own of.
+
+    DeepSpeed's inherits from that of DDP, so the nearest class of Lightning counts.
+    """
+    own = (each.__name__ for each in kind.__mro__ if each.__module__.partition(".")[0] in PACKAGES)
+    return next(own, "")
+
+
+def batches_begun(trainer: Any) -> int:
+    """Return the number of batches that this epoch has begun."""
+    return int(trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+
+
+def stored_metrics(trainer: Any) -> dict[str, Any]:
+    """Return the metrics that Lightning has computed. Its property computes more, with collectives."""
+    stored: dict[str, Any] = getattr(trainer._logger_connector, "_callback_metrics", {})
+    return stored
+
+
+def train_loaders(trainer: Any) -> Any:
+    """Return the loader that the script gave, or its list or dict of loaders."""
+    loaders = trainer.train_dataloader
+    return getattr(loaders, "iterables", loaders)  # of a CombinedLoader
+
+
+def planned_steps(trainer: Any) -> int | None:
+    """Return the planned number of optimizer steps, None if there is none or Lightning cannot know it."""
+    try:
+        total = trainer.estimated_stepping_batches
+    except Exception:  # accumulation that differs from epoch to epoch
+        total = trainer.max_steps
+    return int(total) if 0 < total < math.inf else None
+
+
+def planned_from_here(trainer: Any) -> int | None:
+    """Return the planned number of steps after a change of the accumulation in the middle."""
+    batches, each, epochs = trainer.num_training_batches, trainer.accumulate_grad_batches, trainer.max_epochs
+    most = int(trainer.max_steps)
+    if batches == math.inf or epochs is None or epochs < 0:
+        return most if most > 0 else None
+    in_epoch = math.ceil(batches / each)
+    left = 0 if trainer.is_last_batch else in_epoch - batches_begun(trainer) // each
+    total = int(trainer.global_step + left + max(0, epochs - trainer.current_epoch - 1) * in_epoch)
+    return min(total, most) if most > 0 else total
+
+
+def resizable_loader(trainer: Any) -> Any:
+    """Return the DataLoader whose number of workers may change between two epochs, None if there is none.
+
+    Its workers start anew with each epoch, and the main process decides which samples a batch has. A loader
+    without workers is left alone: a dataset may not survive the way into a process.
+    """
+    from torch.utils.data import DataLoader, IterableDataset
+
+    loader = trainer.train_dataloader
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        return None
+    if loader.num_workers < 1 or loader.persistent_workers or trainer.reload_dataloaders_every_n_epochs:
+        return None
+    return loader
+
+
+def sample_count(batch: Any) -> int | None:
+    """Return the leading dimension of the first thing in a batch that has one."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    if isinstance(batch, Mapping):
+        return next(_sizes(batch.values()), None)
+    if isinstance(batch, (list, tuple)):
+        found = next(_sizes(batch), None)
+        return len(batch) if found is None and batch and isinstance(batch[0], str) else found
+    for name in ("num_graphs", "batch_size"):
+        if isinstance(size := getattr(batch, name, None), int):
+            return size
+    if hasattr(batch, "__dict__"):
+        return next(_sizes(vars(batch).values()), None)
+    return None
+
+
+def _sizes(parts: Any) -> Iterator[int]:
+    return (size for size in map(sample_count, parts) if size is not None)

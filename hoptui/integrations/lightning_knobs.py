@@ -1,0 +1,167 @@
+"""The knobs of Lightning's `Trainer` that are safe to change while it trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import hoptui
+from hoptui.integrations.lightning_internals import (
+    batches_begun,
+    planned_from_here,
+    resizable_loader,
+    strategy_name,
+)
+
+SHARDED = "ModelParallelStrategy"
+PROVEN = ("SingleDeviceStrategy", "DDPStrategy", SHARDED)
+"""The strategies whose knobs are tested. Others offer the logging interval alone."""
+
+
+class LightningKnobs:
+    """The knobs of one `fit`. Some take effect at a later batch or epoch.
+
+    Args:
+        run: The run.
+        trainer: The `Trainer` that fits.
+        automatic: Whether Lightning optimizes, not the module.
+        plan: Called with the planned number of steps when it has changed.
+    """
+
+    def __init__(
+        self, run: hoptui.Run, trainer: Any, automatic: bool, plan: Callable[[int | None], None]
+    ) -> None:
+        self._run, self._trainer, self._automatic, self._plan = run, trainer, automatic, plan
+        self.rate_names: dict[int, str] = {}
+        """The knob of the learning rate, by the id of the optimizer."""
+        self._first_epoch = int(trainer.current_epoch)
+        self._accumulate_knob: Any = None
+        self._accumulate_next: int | None = None
+        self._workers = 0
+        self._workers_knob: Any = None
+        self._workers_next: int | None = None
+        run.knob(
+            "log_every_n_steps",
+            int(trainer.log_every_n_steps),
+            min=1,
+            max=1_000_000,
+            effect="speed",
+            apply=lambda steps: setattr(trainer, "log_every_n_steps", steps),
+            read=lambda: int(trainer.log_every_n_steps),
+            description="steps between two rows of the loggers; only costs time, so no tuner turns it",
+        )
+        strategy = strategy_name(type(trainer.strategy))
+        proven = strategy in PROVEN
+        self._declare_accumulation(proven)
+        if not proven:
+            return
+        many = len(trainer.optimizers) > 1
+        for number, optimizer in enumerate(trainer.optimizers):
+            configs = trainer.lr_scheduler_configs
+            found = [c.scheduler for c in configs if getattr(c.scheduler, "optimizer", None) is optimizer]
+            prefix = f"optimizer{number}_" if many else ""
+            run.optimizer(optimizer, found or None, prefix=prefix)
+            self.rate_names[id(optimizer)] = f"{prefix}lr"
+        if strategy != SHARDED:
+            self._declare_clipping()
+        self._declare_workers()
+
+    def begin_epoch(self) -> None:
+        """The first batch of an epoch begins: the workers that read it were made before."""
+        if self._workers_next is not None and self._trainer.current_epoch > self._first_epoch:
+            self._workers, self._workers_next = self._workers_next, None
+            self._workers_knob.holds()
+
+    def end_step(self) -> None:
+        """A step is over, and its boundary: a number of batches may hold from here."""
+        if self._accumulate_next is not None and self._aligned(self._accumulate_next):
+            self._accumulate(self._accumulate_next)
+            self._accumulate_knob.holds()
+
+    def _declare_accumulation(self, proven: bool) -> None:
+        run, trainer = self._run, self._trainer
+        if not self._automatic:
+            return  # Lightning has no accumulation then
+        scheduled = any(type(each).__name__ == "GradientAccumulationScheduler" for each in trainer.callbacks)
+
+        def apply(batches: int) -> object:
+            if trainer.strategy.handles_gradient_accumulation or not proven:
+                raise ValueError(
+                    f"{type(trainer.strategy).__name__} is not known to accept it while it trains: "
+                    "set it in the script and start again"
+                )
+            if scheduled:
+                raise ValueError("the GradientAccumulationScheduler of the script sets it in each epoch")
+            if not self._aligned(batches):
+                self._accumulate_next = batches
+                return hoptui.LATER
+            self._accumulate(batches)
+            return None
+
+        self._accumulate_knob = run.knob(
+            "accumulate_grad_batches",
+            int(trainer.accumulate_grad_batches),
+            min=1,
+            max=4096,
+            apply=apply,
+            read=lambda: int(trainer.accumulate_grad_batches),
+            unit="batches",
+            description="batches of one optimizer step; takes effect at a multiple of it in the epoch",
+        )
+
+    def _aligned(self, batches: int) -> bool:
+        """Return whether Lightning would begin a new step here with this number of batches too."""
+        trainer = self._trainer
+        ready = batches_begun(trainer)
+        return ready % batches == 0 or trainer.is_last_batch or ready == trainer.num_training_batches
+
+    def _accumulate(self, batches: int) -> None:
+        self._accumulate_next = None
+        self._trainer.accumulate_grad_batches = batches
+        self._plan(planned_from_here(self._trainer))
+
+    def _declare_clipping(self) -> None:
+        run, trainer = self._run, self._trainer
+        if not self._automatic:
+            return  # Lightning does not clip then
+        by_value = str(getattr(trainer.gradient_clip_algorithm, "value", "")) == "value"
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if scaler is not None and any(
+            getattr(o, "_step_supports_amp_scaling", False) for o in trainer.optimizers
+        ):
+            return  # Lightning raises at the next step: a fused optimizer unscales the gradients itself
+
+        run.knob(
+            "gradient_clip_val",
+            float(trainer.gradient_clip_val or 0.0),
+            min=0.0,
+            max=1e9,
+            apply=lambda value: setattr(trainer, "gradient_clip_val", value or None),
+            read=lambda: float(trainer.gradient_clip_val or 0.0),
+            description=f"the limit of gradients by {'value' if by_value else 'norm'}; 0: none",
+        )
+
+    def _declare_workers(self) -> None:
+        """Offer the number of data workers where a new one changes no sample and no order of samples."""
+        loader = resizable_loader(self._trainer)
+        if loader is None:
+            return
+        self._workers = int(loader.num_workers)
+
+        def apply(workers: int) -> object:
+            loader.num_workers = workers
+            self._workers_next = workers if workers != self._workers else None
+            return None if self._workers_next is None else hoptui.LATER
+
+        self._workers_knob = self._run.knob(
+            "num_workers",
+            self._workers,
+            min=1,
+            max=max(self._workers, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1),
+            effect="speed",
+            cost="rebuild",
+            apply=apply,
+            read=lambda: self._workers,
+            description="data workers of each rank; takes effect at the next epoch",
+        )

@@ -1,0 +1,59 @@
+"""The settings of `transformers.Trainer` that are safe to change while it trains, and why others are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerState, TrainingArguments
+
+import hoptui
+from hoptui.integrations.trainer_internals import DecayGroups
+
+ACCUMULATION_REASON = (
+    "Trainer reads it at several places, so the ranks would train different weights, and a smaller value "
+    "would cut the epoch; set micro_batch_split instead"
+)
+INTERVALS = {
+    "logging_steps": "steps between two rows in Trainer's loggers; only costs time, so no tuner turns it",
+    "save_steps": "steps between two checkpoints; only costs time, so no tuner turns it",
+    "eval_steps": "steps between two evaluations; only costs time, so no tuner turns it",
+}
+"""What happens every so many steps besides training, with the description of its knob."""
+
+
+def offer_settings(
+    run: hoptui.Run,
+    trainer: Any,
+    args: TrainingArguments,
+    state: TrainerState,
+    optimizer: Any,
+    scheduler: Any,
+) -> None:
+    """Declare the knobs that are safe, and the reasons of those that are not."""
+    deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False))
+    if optimizer is not None:
+        run.optimizer(DecayGroups(getattr(optimizer, "optimizer", optimizer)), scheduler)
+    if deepspeed:
+        run.decline("max_grad_norm", "DeepSpeed's engine clips with the value of its configuration")
+    else:
+        run.bind(args, max_grad_norm=hoptui.Knob(0.0, 1e6, description="0 does not clip"))
+    best = getattr(args, "load_best_model_at_end", False)
+    for name, strategy in (
+        ("logging_steps", args.logging_strategy),
+        ("save_steps", args.save_strategy),
+        ("eval_steps", getattr(args, "eval_strategy", "no")),
+    ):
+        if str(getattr(strategy, "value", strategy)) != "steps":
+            run.decline(name, f"{name.removesuffix('_steps')}_strategy is not steps")
+        elif best and name != "logging_steps":
+            run.decline(name, "load_best_model_at_end needs the values that training began with")
+        else:
+            bounds: dict[str, Any] = {
+                name: hoptui.Knob(
+                    1, 10**6, scale="log", effect="speed", unit="steps", description=INTERVALS[name]
+                )
+            }
+            run.bind(state, **bounds)
+    run.decline("gradient_accumulation_steps", ACCUMULATION_REASON)
+    for name in ("per_device_train_batch_size", "max_steps", "dataloader_num_workers"):
+        run.decline(name, "Trainer reads it once, before the first step")
