@@ -98,9 +98,6 @@ JOBS = 20_000
 """Of rows, events and commands. There may be as many more that open, close and read recordings."""
 MANY = 1000
 """This many jobs wake the thread early."""
-PROMPT_S = 1.0
-"""The first rows of a run are written at once for so long. After the death of a daemon they are the rows that
-it may not have written, and the next one may die soon as well."""
 REFUSED_SHOWN_S = 60.0
 """How long refused jobs are reported, counted from the last one."""
 
@@ -130,7 +127,6 @@ class Archive:
         self._found: list[RecordedRun] = []
         self._done = 0
         self._urgent: dict[str, None] = {}  # in the thread: runs in order
-        self._rows_since: dict[str, float] = {}  # in the loop: when the first rows of a run came
         self._restored = threading.Event()
         self._refused, self._refused_at = 0, -REFUSED_SHOWN_S
         self._missing: Counter[str] = Counter()  # what was refused, by run; not yet known to the thread
@@ -165,10 +161,6 @@ class Archive:
         wanted = tuple(runs)
         if wanted:
             self._add(lambda: self._history.append(wanted, parts), wanted, sum(map(len, parts)))
-            now = time.monotonic()
-            for run in wanted:
-                if now - self._rows_since.setdefault(run, now) < PROMPT_S:
-                    self.keep(run)
 
     def run(self, known: KnownRun, node: NodeState) -> None:
         """Store the state of a run. Opens its recording if it is the first."""
@@ -209,7 +201,6 @@ class Archive:
 
     def finish(self, run: str) -> None:
         """The run has exited: close its recording once all is written."""
-        self._rows_since.pop(run, None)
         self._put(lambda: self._history.finish(run), now=True, most=2 * JOBS)
 
     def flushed(self, source: str) -> int:

@@ -37,8 +37,8 @@ for _ in run.iterations():
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Archive] = []
 
-    def make(directory: Path = tmp_path, flush_s: float = 0.01) -> Archive:
-        timings = Timings(flush_s=flush_s, first_tidy_s=3600.0)
+    def make(directory: Path = tmp_path) -> Archive:
+        timings = Timings(flush_s=0.01, first_tidy_s=3600.0)
         archive = Archive(
             Addresses(directory, directory), RetentionLimits(), lambda *_: None, timings=timings
         )
@@ -136,13 +136,6 @@ def test_what_is_read_in_time_is_restored_the_runs_that_may_live_first(
     assert [found.state.run for found in archive.restore(0.0)] == ["live"]
     free.set()
     assert [found.state.run for found in archive.restore(20.0)] == ["old", "new", "live"]
-
-
-def test_the_first_rows_of_a_run_do_not_wait_for_a_flush(start: Start, tmp_path: Path) -> None:
-    archive = start(flush_s=3600.0)
-    archive.run(KNOWN, NODE)
-    archive.rows(["r"], [rows(1, 3)])
-    until(lambda: archive.flushed(SOURCE) == rows(1, 3).last_t, what="the rows on disk")
 
 
 def test_a_left_aside_file_that_is_removed_is_no_problem(tmp_path: Path) -> None:
