@@ -29,7 +29,7 @@ SIGNATURES = {
     "Run": "name, *, total=None, resume=None, ranks='auto', config=None, tags=(), notes=''",
     "Run.bind": "obj, /, *, apply=None, **bounds",
     "Run.boundary": "step=None",
-    "Run.checkpointed": "path=''",
+    "Run.checkpointed": "path='', *, error=None",
     "Run.close": "reason=None, detail=''",
     "Run.enter": "name",
     "Run.decline": "name, reason",
