@@ -7,12 +7,13 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-integrations soak fuzz chaos wheels test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
+.PHONY: help setup demo test test-integrations test-ray soak fuzz chaos wheels test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
 
 help:
 	@echo "make demo         a real PPO run on this machine and the dashboard on it"
 	@echo "make test         the test suite"
-	@echo "make test-integrations the adapters, with the oldest and the newest versions of the frameworks"
+	@echo "make test-integrations  the adapters, with the oldest and the newest versions of the frameworks"
+	@echo "make test-ray     the tests that start Ray, one after another"
 	@echo "make soak HOURS=n the simulation of runs, daemon and viewers for n hours, in parallel"
 	@echo "make fuzz MINUTES=n hostile messages, recordings, settings, command lines and ssh output for n minutes"
 	@echo "make chaos        real processes under random faults: MINUTES=20, SEED=n for the same faults again"
@@ -51,8 +52,12 @@ test-integrations: $(ENDS:%=.venv-%/.installed)
 	@for end in $(ENDS); do \
 	  echo "with the $$end versions of the frameworks"; \
 	  .venv-$$end/bin/python -c 'import accelerate, lightning, ray, stable_baselines3, transformers' && \
-	  .venv-$$end/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/integrations || exit 1; \
+	  .venv-$$end/bin/python -m pytest -n $(WORKERS) --dist worksteal -m 'not ray' tests/integrations || exit 1; \
 	done
+
+# Ray starts about ten processes, and gives up on a busy machine.
+test-ray: $(ENDS:%=.venv-%/.installed)
+	@for end in $(ENDS); do .venv-$$end/bin/python -m pytest -m ray tests/integrations || exit 1; done
 
 .venv-%/.installed: tests/integrations/%.txt pyproject.toml constraints.txt
 	@test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*

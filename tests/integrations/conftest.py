@@ -14,6 +14,13 @@ if any(importlib.util.find_spec(name) is None for name in FRAMEWORKS):
     collect_ignore_glob = ["test_*.py"]  # `make test-integrations` checks that none is missing there
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts Ray: `make test-ray` runs it, alone."""
+    for item in items:
+        if "ray" in item.nodeid.replace("array", ""):
+            item.add_marker("ray")
+
+
 PASSED = pytest.StashKey[bool]()
 
 
