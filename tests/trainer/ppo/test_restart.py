@@ -137,9 +137,11 @@ def test_a_size_that_another_policy_has_not_is_refused_in_one_sentence(
 
     steered = Steered(monkeypatch, {0: turn})
     trained(small_job(iterations=2))
-    [outcome] = [o for o in steered.finished() if "hidden" in o.id]
+    outcomes = steered.finished()
+    [outcome] = [o for o in outcomes if "hidden" in o.id]
     assert (outcome.stage, outcome.code, outcome.effective) == ("failed", "setter_failed", 64)
-    assert steered.run.restart_wanted == {"policy": "tiny"}
+    [waited] = [o for o in outcomes if "policy" in o.id]
+    assert (waited.stage, waited.code) == ("voided", "run_ended"), "it waited for a restart until the end"
 
 
 def test_users_read_where_a_resumed_run_goes_on(tmp_path: Path, golden: Golden) -> None:
