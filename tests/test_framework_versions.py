@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.integrations.versions import Supported
+from hoptui.integrations.versions import Supported, older
 
 RANGE = Supported("numpy", "4.46", "5.23")
 
@@ -28,3 +28,8 @@ def test_the_installed_version_is_taken(caplog: pytest.LogCaptureFixture) -> Non
     assert not caplog.records
     Supported("numpy", "998", "999").warn()
     assert len(caplog.records) == 1
+
+
+def test_an_installed_version_is_compared_by_its_numbers() -> None:
+    assert older("numpy", "998.0")
+    assert not older("numpy", "1.9")

@@ -10,6 +10,12 @@ import torch
 from transformers import Trainer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from hoptui.integrations.versions import older
+
+
+KNOWS_FSDP2 = "1.6"
+"""The first version of accelerate with FSDP2."""
+
 
 def obstacle(trainer: Any) -> str:
     """Return why the batches of this trainer cannot be cut, "" if they may be."""
@@ -24,6 +30,8 @@ def obstacle(trainer: Any) -> str:
         return "DataParallel cuts the batch itself"
     if args.device.type == "xla" or getattr(trainer, "is_fsdp_xla_enabled", False):
         return "XLA compiles each step as a whole"
+    if hasattr(trainer.model, "set_requires_gradient_sync") and older("accelerate", KNOWS_FSDP2):
+        return f"accelerate knows FSDP2 from {KNOWS_FSDP2} on; with an older one the weights would differ"
     if any(_size(trainer, name) > 1 for name in ("get_cp_size", "get_sp_size")):
         return "the sequences are spread over ranks"
     if any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in trainer.model.modules()):

@@ -49,6 +49,15 @@ class Supported:
             log.warning("hoptui: %s", problem)
 
 
+def older(package: str, version: str) -> bool:
+    """Return whether the installed version of a package is older than this one.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: the package is not installed.
+    """
+    return _release(importlib.metadata.version(package)) < _release(version)
+
+
 def _release(version: str) -> tuple[int, ...]:
     """Return the numbers of a version: (5, 23, 0) for `5.23.0rc1`."""
     found = re.match(r"\d+(?:\.\d+)*", version)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from hoptui.integrations.trainer_internals import KNOWS_FSDP2
+from hoptui.integrations.versions import older
 from hoptui.protocol.messages import CommandRecord
 from tests.conftest import new_node
 from tests.integrations.proof import Proof
@@ -129,6 +131,10 @@ def test_a_split_goes_together_with_accumulation(trained: tuple[Found, Outcomes]
     ],
 )
 def test_a_split_of_a_sharded_model(trained: tuple[Found, Outcomes], proof: Proof, kind: str) -> None:
+    if kind == "fsdp2" and older("accelerate", KNOWS_FSDP2):
+        records = trained[1]["fsdp2 split"]["micro_batch_split"]
+        assert [(record.stage, record.code) for record in records] == [("rejected", "declined")] * 2
+        pytest.skip("the split is declined with this version of accelerate")
     assert applied(trained, f"{kind} split", "micro_batch_split") == [4, 3]
     prove(trained, proof, f"{kind} split", 40)
     found = trained[0]
