@@ -12,7 +12,6 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from hoptui.integrations.versions import older
 
-
 KNOWS_FSDP2 = "1.6"
 """The first version of accelerate with FSDP2."""
 
