@@ -14,10 +14,13 @@ if any(importlib.util.find_spec(name) is None for name in FRAMEWORKS):
     collect_ignore_glob = ["test_*.py"]  # `make test-integrations` checks that none is missing there
 
 
+STARTS_RAY = ("test_ray.py::", "[ray_train.py]", "[docs/frameworks/ray.md]")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts Ray: `make test-ray` runs it, alone."""
     for item in items:
-        if "ray" in item.nodeid.replace("array", ""):
+        if any(name in item.nodeid for name in STARTS_RAY):
             item.add_marker("ray")
 
 
