@@ -29,6 +29,8 @@ pytest_plugins = ["tests.golden"]
 
 T = TypeVar("T")
 DEADLINE_S = 15.0
+SET_BY_OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
+"""Variables that pytest and torch set in this process."""
 
 SCRIPT = """
 import sys, time, hoptui
@@ -255,6 +257,17 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_finish() -> None:
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """A test leaves the environment as it found it: one that switches hoptui off does so for itself alone."""
+    def found() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name not in SET_BY_OTHERS}
+
+    before = found()
+    yield
+    assert found() == before
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from random import Random
 from typing import Any, TypeVar
+from unittest import mock
 
 import msgspec
 import zmq
@@ -283,8 +284,8 @@ class World:
 
     def _at_run(self, frame: bytes) -> None:
         if self.link is None:
-            os.environ["HOPTUI"] = "off"
-            run = Run("fuzz")
+            with mock.patch.dict(os.environ, {"HOPTUI": "off"}):
+                run = Run("fuzz")
             run.knob("grad_accum", 4, min=1, max=64)
             run.knob("lr", 3e-4, min=1e-6, max=0.1)
             run.on_checkpoint(lambda: None)

@@ -376,7 +376,7 @@ class System:
         from hoptui.daemon import descriptors, sampler_supervisor, server
         from hoptui.daemon.handlers import runs
         from hoptui.node import processes
-        from hoptui.sdk import daemon_link, ranks, run_core
+        from hoptui.sdk import daemon_link, details, ranks, run_core
 
         instead = self.substitutes()
         changed: list[tuple[Any, str, Any]] = []
@@ -396,7 +396,9 @@ class System:
         else:
             replace(sampler_supervisor, "SamplerProcess", sampler)
         replace(server, "Ancestry", lambda: Ancestry(Path("/nowhere")))
-        replace(daemon_link, "sys", Substitute(sys, {"argv": ["train.py"], "modules": {}}))
+        script = {"argv": ["train.py"], "orig_argv": ["python", "train.py"], "modules": {}}
+        for module in (daemon_link, details):  # what this process has imported must not show
+            replace(module, "sys", Substitute(sys, script))
         replace(descriptors, "free", lambda: FREE_DESCRIPTORS)
         replace(runs, "process_started", self.process_started)
         replace(processes, "start_daemon", start_daemon)
