@@ -42,7 +42,7 @@ def main() -> int:
             if result.violations:
                 failed += 1
                 _report(result)
-            if not done % 1000:
+            if not done % 100:
                 _summary(done, failed, virtual_s, time.monotonic() - began)
     _summary(done, failed, virtual_s, time.monotonic() - began)
     return int(bool(failed))
