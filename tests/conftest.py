@@ -262,6 +262,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _same_environment() -> Iterator[None]:
     """A test leaves the environment as it found it: one that switches hoptui off does so for itself alone."""
+
     def found() -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if name not in SET_BY_OTHERS}
 

@@ -87,3 +87,31 @@ def test_a_trainer_is_steered_and_stopped(steered: dict[str, Any], tmp_path: Pat
     assert metrics["tokens"] == 200, "of all ranks"
     assert metrics["loss"] == 2.0
     assert steered["status"]["total"] == 10**6
+
+
+FAULT = """
+import sys
+from pathlib import Path
+from tests import titan
+titan.stand_in()
+import hoptui
+from hoptui.integrations import torchtitan
+torchtitan.install()
+
+def broken(*arguments, **options):
+    raise RuntimeError("broken")
+
+setattr(hoptui.Run, sys.argv[2], broken)
+trainer = titan.Trainer(Path(sys.argv[1]), steps=30)
+trainer.train()
+print(trainer.step, trainer.metrics_processor.logged)
+"""
+
+
+@pytest.mark.parametrize("call", ["bind", "boundary", "log"])
+def test_an_error_of_the_adapter_ends_no_training(node: TestNode, tmp_path: Path, call: str) -> None:
+    child = node.start(FAULT, str(tmp_path), call, HOPTUI="off")
+    out, errors = child.communicate(timeout=60)
+    assert (child.returncode, out.strip()) == (0, "30 [1, 10, 20, 30]"), errors
+    assert errors.count("hoptui is off in this run") == 1, errors
+    assert "RuntimeError: broken" in errors

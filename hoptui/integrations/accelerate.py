@@ -20,7 +20,8 @@ from accelerate import Accelerator, data_loader, tracking
 from accelerate.optimizer import AcceleratedOptimizer
 
 import hoptui
-from hoptui.integrations.micro_batches import row_count
+from hoptui.integrations.batch_size import sample_count
+from hoptui.integrations.harmless import harmless
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")
@@ -81,6 +82,7 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Do nothing: the run records the configuration when it begins."""
 
+    @harmless
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Log metrics of the iteration that they are from.
 
@@ -93,6 +95,7 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
             late = self._declared and not self._begun and self._steps > 0
             self._run.log(values, step=self._steps - 1 if late else None)
 
+    @harmless
     def finish(self) -> None:
         """End the run."""
         run, self._run = self._run, None
@@ -103,6 +106,7 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
 
     # of the wrapped methods of accelerate -------------------------------------------------------------------
 
+    @harmless
     def begin(self, accelerator: Any, project: str, config: Mapping[str, Any] | None) -> None:
         """The trackers of an accelerator begin."""
         self._accelerator = accelerator
@@ -119,18 +123,21 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         self._declare()
         run.boundary(0)
 
+    @harmless
     def fetched(self, loader: object, batch: Any) -> None:
         """A prepared data loader has given a batch."""
         self._batch = id(loader), batch
         self._begun = self._begun or id(loader) == self._loader
 
-    def before_batch(self, loader: object) -> bool:
-        """A prepared data loader is asked for a batch, or is at its end. Return False to end it."""
+    @harmless
+    def ends(self, loader: object) -> bool | None:
+        """A prepared data loader is asked for a batch, or is at its end. Return True to end it."""
         if id(loader) != self._loader:
-            return True
+            return False
         self._pass()
-        return self._run is None or not self._run.stopping
+        return self._run is not None and self._run.stopping
 
+    @harmless
     def before_backward(self) -> None:
         """A backward pass begins: what was fetched last is trained on."""
         self._pass()  # in a loop without a prepared data loader
@@ -139,11 +146,12 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
             return
         (self._loader, batch), self._batch = self._batch, None
         processes = self._accelerator.num_processes
-        self._counts["samples"] += (_rows(batch) or 0) * processes
+        self._counts["samples"] += (sample_count(batch) or 0) * processes
         tokens = batch.get("input_ids") if isinstance(batch, Mapping) else None
         if isinstance(tokens, torch.Tensor):
             self._counts["tokens"] += tokens.numel() * processes
 
+    @harmless
     def stepped(self, optimizer: Any) -> None:
         """A prepared optimizer has made a step, or skipped one to accumulate gradients."""
         accelerator = self._accelerator
@@ -152,6 +160,10 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         if optimizer is accelerator._optimizers[0]:
             self._stepped = True
             self._accumulates = self._accumulates or accelerator.step > 0
+
+    def give_up(self) -> None:
+        """End the run after an error of this class."""
+        self.finish()
 
     # inside -------------------------------------------------------------------------------------------------
 
@@ -243,16 +255,6 @@ _active: list[HoptuiTracker] = []
 """The tracker whose run goes on, if there is one."""
 
 
-def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Let no error of the adapter reach the training loop. The tracker then does nothing any more."""
-    try:
-        return function(*arguments)
-    except Exception as error:
-        log.warning("hoptui is off in this training: %s: %s", type(error).__name__, error)
-        _active.clear()
-        return True
-
-
 def _wrap_accelerate() -> None:
     """Follow the accelerator, its optimizers and its data loaders."""
     if hasattr(Accelerator.init_trackers, "_hoptui"):
@@ -263,9 +265,9 @@ def _wrap_accelerate() -> None:
     @functools.wraps(init_trackers)
     def init_with_tracker(self: Any, project_name: str, config: Any = None, *args: Any, **kwargs: Any) -> Any:
         found = init_trackers(self, project_name, config, *args, **kwargs)
-        tracker = _guarded(_tracker_of, self, project_name, kwargs.get("init_kwargs"))
-        if isinstance(tracker, HoptuiTracker) and tracker.tracker is None:
-            _guarded(tracker.begin, self, project_name, config)
+        tracker = _tracker_of(self, project_name, kwargs.get("init_kwargs"))
+        if tracker is not None and tracker.tracker is None:
+            tracker.begin(self, project_name, config)
         return found
 
     @functools.wraps(prepare)
@@ -274,20 +276,20 @@ def _wrap_accelerate() -> None:
         if _installed and not _active and self._optimizers and not _of_trainer():
             name = _installed[0] or Path(sys.argv[0] or "accelerate").stem
             if not any(isinstance(each, HoptuiTracker) for each in self.log_with):
-                _guarded(HoptuiTracker(name).begin, self, name, None)
+                HoptuiTracker(name).begin(self, name, None)
         return found
 
     @functools.wraps(backward)
     def backward_with_tracker(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _active and _active[0]._accelerator is self:
-            _guarded(_active[0].before_backward)
+            _active[0].before_backward()
         return backward(self, *args, **kwargs)
 
     @functools.wraps(step)
     def step_with_tracker(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = step(self, *args, **kwargs)
         if _active:
-            _guarded(_active[0].stepped, self)
+            _active[0].stepped(self)
         return found
 
     init_with_tracker._hoptui = True  # type: ignore[attr-defined]
@@ -308,7 +310,12 @@ def _tracker_of(accelerator: Any, project: str, init_kwargs: Any) -> HoptuiTrack
     else:
         if HoptuiTracker.name not in map(str, accelerator.log_with):
             return None
-        tracker = HoptuiTracker(project, **(init_kwargs or {}).get(HoptuiTracker.name, {}))
+        options = (init_kwargs or {}).get(HoptuiTracker.name, {})
+        try:
+            tracker = HoptuiTracker(project, **options)
+        except TypeError as error:
+            log.warning("hoptui is off in this run: init_kwargs: %s", error)
+            return None
     if tracker not in accelerator.trackers:
         accelerator.trackers.append(tracker)
     return tracker
@@ -325,26 +332,17 @@ def _followed(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
             return
         while True:
             tracker = _active[0] if _active else None
-            if tracker is not None and not _guarded(tracker.before_batch, self):
+            if tracker is not None and tracker.ends(self):
                 return
             try:
                 batch = next(iterator)
             except StopIteration:
                 return
             if tracker is not None:
-                _guarded(tracker.fetched, self, batch)
+                tracker.fetched(self, batch)
             yield batch
 
     return batches
-
-
-def _rows(batch: Any) -> int | None:
-    """Return the rows of a batch: a mapping, a tuple of tensors or a tensor."""
-    if isinstance(batch, torch.Tensor):
-        return int(batch.shape[0]) if batch.dim() else None
-    if isinstance(batch, list | tuple):
-        return next((rows for each in batch if (rows := _rows(each)) is not None), None)
-    return row_count(batch)
 
 
 def _optimizers(scheduler: Any) -> list[Any]:

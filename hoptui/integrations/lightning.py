@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import hoptui
+from hoptui.integrations.batch_size import sample_count
+from hoptui.integrations.harmless import harmless
 from hoptui.integrations.lightning_class import framework_class
-from hoptui.integrations.lightning_internals import planned_steps, sample_count, stored_metrics, train_loaders
+from hoptui.integrations.lightning_internals import planned_steps, stored_metrics, train_loaders
 from hoptui.integrations.lightning_knobs import LightningKnobs
 from hoptui.integrations.versions import Supported
 
@@ -33,23 +35,6 @@ ATTACH = "HOPTUI_LIGHTNING"
 """The environment variable that makes every `Trainer` a run: `1`, or the name of the run."""
 SETTLED = 0.02
 """The planned total is sent again if it differs by this share: it is an estimate with manual optimization."""
-
-
-def _harmless(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep errors of a hook away from the training: hoptui is then off in this run."""
-
-    @functools.wraps(hook)
-    def call(self: Adapter, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return hook(self, *args, **kwargs)
-        except Exception as error:
-            log.warning(
-                "hoptui is off in this run: %s raised %s: %s", hook.__name__, type(error).__name__, error
-            )
-            self._give_up()
-            return None
-
-    return call
 
 
 class Adapter:
@@ -103,7 +88,7 @@ class Adapter:
 
     # the life of a fit --------------------------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Connect, and declare the knobs. All ranks do."""
         if _first(trainer) is not self:
@@ -128,7 +113,7 @@ class Adapter:
             trainer.should_stop = True
         self._enter("data")
 
-    @_harmless
+    @harmless
     def on_train_end(self, trainer: Any, module: Any) -> None:
         """Close the run."""
         if self._run is None:
@@ -139,7 +124,7 @@ class Adapter:
         else:
             self._close(trainer)
 
-    @_harmless
+    @harmless
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         """Report the exception as the end of the run."""
         if self._run is None:
@@ -152,7 +137,7 @@ class Adapter:
         else:
             self._close(trainer, "exception", f"{kind}: {exception}")
 
-    @_harmless
+    @harmless
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         """Close a run that Lightning left in another way."""
         if self._run is not None:
@@ -160,7 +145,7 @@ class Adapter:
 
     # iterations ---------------------------------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         """End the phase `data`."""
         if self._run is None:
@@ -169,7 +154,7 @@ class Adapter:
             self._knobs.begin_epoch()
         self._enter("forward" if self._automatic else "training_step")
 
-    @_harmless
+    @harmless
     def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
         """Begin the phase `backward`."""
         if self._run is None:
@@ -179,13 +164,13 @@ class Adapter:
         else:
             self._run.enter("backward")
 
-    @_harmless
+    @harmless
     def on_after_backward(self, trainer: Any, module: Any) -> None:
         """End the phase `backward` of a manual optimization: the step goes on with code of the user."""
         if self._run is not None and not self._automatic:
             self._run.leave("backward")
 
-    @_harmless
+    @harmless
     def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
         """Begin the phase `optimizer`, and read the learning rate that the step uses."""
         if self._run is None:
@@ -194,7 +179,7 @@ class Adapter:
         if self._automatic:
             self._enter("optimizer")
 
-    @_harmless
+    @harmless
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Pass the boundary, if the batch ended with a step."""
         run = self._run
@@ -218,14 +203,14 @@ class Adapter:
                 self._knobs.end_step()
         self._enter("data")
 
-    @_harmless
+    @harmless
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Remember the metrics that stood before those of the epoch."""
         if self._run is not None:
             self._leave()
             self._stood = dict(stored_metrics(trainer))
 
-    @_harmless
+    @harmless
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         """Log what the last epoch gave."""
         if self._run is None:
@@ -235,14 +220,14 @@ class Adapter:
 
     # validation ---------------------------------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         """Begin the phase `validation`, within a fit."""
         if self._run is not None and not trainer.sanity_checking:
             self._stood_validation = dict(stored_metrics(trainer))
             self._enter("validation")
 
-    @_harmless
+    @harmless
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """Log the metrics of the validation into the row of the last iteration."""
         if self._run is None or trainer.sanity_checking:
@@ -387,11 +372,11 @@ class Adapter:
             self._resume = run.state_dict()  # another fit is the next restart of the run
             run.close(reason, detail)
 
-    def _give_up(self) -> None:
-        try:
-            self._close(None)
-        except Exception as error:
-            log.debug("closing after an error raised %s", error)
+    def give_up(self) -> None:
+        """End the run after an error of this class."""
+        if (run := self._run) is not None:
+            run.close()
+        self._close(None)
 
 
 class HoptuiCallback(Adapter):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 PACKAGES = ("lightning", "pytorch_lightning")
@@ -70,25 +69,3 @@ def resizable_loader(trainer: Any) -> Any:
     if loader.num_workers < 1 or loader.persistent_workers or trainer.reload_dataloaders_every_n_epochs:
         return None
     return loader
-
-
-def sample_count(batch: Any) -> int | None:
-    """Return the leading dimension of the first thing in a batch that has one."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    if isinstance(batch, Mapping):
-        return next(_sizes(batch.values()), None)
-    if isinstance(batch, (list, tuple)):
-        found = next(_sizes(batch), None)
-        return len(batch) if found is None and batch and isinstance(batch[0], str) else found
-    for name in ("num_graphs", "batch_size"):
-        if isinstance(size := getattr(batch, name, None), int):
-            return size
-    if hasattr(batch, "__dict__"):
-        return next(_sizes(vars(batch).values()), None)
-    return None
-
-
-def _sizes(parts: Any) -> Iterator[int]:
-    return (size for size in map(sample_count, parts) if size is not None)

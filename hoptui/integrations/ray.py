@@ -32,6 +32,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
 import hoptui
+from hoptui.integrations.batch_size import sample_count
+from hoptui.integrations.harmless import harmless
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")
@@ -182,11 +184,13 @@ class RayWorker:
         self._world = world
         self._samples = 0
         self._steps = 0
+        self._over = False
         self._optimizer: torch.optim.Optimizer | None = None
         self._schedulers: dict[int, Any] = {}
         restored = ray.train.get_checkpoint()
         self._last_checkpoint: str = restored.path if restored is not None else ""
 
+    @harmless
     def enter(self, stack: ExitStack) -> None:
         """Hear of everything until the stack is left."""
         stack.callback(register_optimizer_step_post_hook(self._stepped).remove)
@@ -196,7 +200,15 @@ class RayWorker:
         _replace(stack, ray.data.DataIterator, "iter_torch_batches", self._batches(_BATCHES))
         self.run.on_checkpoint(self._want_checkpoint)
 
+    def give_up(self) -> None:
+        """End the run after an error of this class."""
+        self._over = True
+        self.run.close()
+
+    @harmless
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._over:
+            return
         if self._optimizer is None:
             self._optimizer = optimizer
             self.run.metric("samples_per_s", unit="samples/s", headline=True)
@@ -218,16 +230,21 @@ class RayWorker:
         @functools.wraps(original)
         def report(metrics: dict[str, Any], checkpoint: Any = None, *rest: Any, **options: Any) -> Any:
             found = original(metrics, checkpoint, *rest, **options)
-            self.run.log({key: value for key, value in metrics.items() if isinstance(value, int | float)})
-            # A worker may report metrics alone while another one reports the checkpoint of all.
-            newest = ray.train.get_checkpoint()
-            path = newest.path if newest is not None else ""
-            if path != self._last_checkpoint:
-                self._last_checkpoint, self.checkpoint_wanted = path, False
-                self.run.checkpointed(path)
+            self._tell(metrics)
             return found
 
         return report
+
+    @harmless
+    def _tell(self, metrics: dict[str, Any]) -> None:
+        """The worker has reported metrics, perhaps with a checkpoint."""
+        self.run.log({key: value for key, value in metrics.items() if isinstance(value, int | float)})
+        # A worker may report metrics alone while another one reports the checkpoint of all.
+        newest = ray.train.get_checkpoint()
+        path = newest.path if newest is not None else ""
+        if path != self._last_checkpoint:
+            self._last_checkpoint, self.checkpoint_wanted = path, False
+            self.run.checkpointed(path)
 
     def _drawn(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def draw(iterator: Any) -> Any:
@@ -252,9 +269,10 @@ class RayWorker:
 
         return schedule
 
+    @harmless
     def _count(self, batch: Any) -> None:
         if torch.is_grad_enabled():
-            self._samples += _rows(batch)
+            self._samples += sample_count(batch) or 0
 
 
 class _Counted:
@@ -270,18 +288,6 @@ class _Counted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
-
-
-def _rows(batch: Any) -> int:
-    """The number of samples of a batch: the first length of the first tensor in it, 0 if there is none."""
-    if isinstance(batch, torch.Tensor):
-        return int(batch.shape[0]) if batch.ndim else 0
-    parts: Iterable[Any] = ()
-    if isinstance(batch, dict):
-        parts = batch.values()
-    elif isinstance(batch, list | tuple):
-        parts = batch
-    return next((rows for part in parts if (rows := _rows(part))), 0)
 
 
 def _replace(stack: ExitStack, place: Any, name: str, value: object) -> None:

@@ -22,6 +22,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 import hoptui
+from hoptui.integrations.harmless import harmless
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")
@@ -29,26 +30,6 @@ log = logging.getLogger("hoptui")
 SUPPORTED = Supported("stable-baselines3", "2.3", "2.9")
 RESIZABLE = (buffers.RolloutBuffer, buffers.DictRolloutBuffer)
 """The rollout buffers whose size may change. Another class may keep more arrays than these two."""
-
-
-def _harmless(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep errors of a hook away from the training: hoptui is then off in this run."""
-
-    @functools.wraps(hook)
-    def call(self: HoptuiCallback, *args: Any) -> None:
-        if self.run is None and hook.__name__ != "_on_training_start":
-            return
-        try:
-            hook(self, *args)
-        except Exception as error:
-            log.warning(
-                "hoptui is off in this run: %s raised %s: %s", hook.__name__, type(error).__name__, error
-            )
-            self._go, run, self.run = True, self.run, None
-            if run is not None:
-                run.close()
-
-    return call
 
 
 class HoptuiCallback(BaseCallback):  # type: ignore[misc]
@@ -85,7 +66,7 @@ class HoptuiCallback(BaseCallback):  # type: ignore[misc]
 
     # the life of a learn ------------------------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def _on_training_start(self) -> None:
         SUPPORTED.warn()
         model = self.model
@@ -103,7 +84,7 @@ class HoptuiCallback(BaseCallback):  # type: ignore[misc]
         run.on_checkpoint(self._save)
         self._declare(run)
 
-    @_harmless
+    @harmless
     def _on_training_end(self) -> None:
         run = self.run
         if run is None:
@@ -114,7 +95,7 @@ class HoptuiCallback(BaseCallback):  # type: ignore[misc]
 
     # iterations ---------------------------------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def _on_rollout_start(self) -> None:
         run = self.run
         if run is None:
@@ -134,7 +115,7 @@ class HoptuiCallback(BaseCallback):  # type: ignore[misc]
             self._go = run.boundary(self._iteration)
         self._enter(run, "rollout")
 
-    @_harmless
+    @harmless
     def _on_rollout_end(self) -> None:
         if self.run is not None:
             self._enter(self.run, "update")
@@ -142,6 +123,12 @@ class HoptuiCallback(BaseCallback):  # type: ignore[misc]
     def _on_step(self) -> bool:
         """Return whether to go on. Stable-Baselines3 asks after each step of the environments alone."""
         return self._go
+
+    def give_up(self) -> None:
+        """End the run after an error of this class, and let training go on."""
+        self._go, run, self.run = True, self.run, None
+        if run is not None:
+            run.close()
 
     def _enter(self, run: hoptui.Run, name: str) -> None:
         if self._phase:

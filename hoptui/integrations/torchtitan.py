@@ -22,6 +22,7 @@ from typing import Any
 from torchtitan.trainer import Trainer
 
 import hoptui
+from hoptui.integrations.harmless import harmless
 from hoptui.integrations.versions import Supported
 
 SUPPORTED = Supported("torchtitan", "0.3", "0.3")
@@ -49,6 +50,7 @@ def install(name: str | None = None) -> None:
     def observed(self: Any) -> Any:
         run = TitanRun(self, name)
         setattr(self, _RUN, run)
+        run.begin()
         try:
             found = train(self)
         except BaseException as error:
@@ -61,7 +63,7 @@ def install(name: str | None = None) -> None:
     def should_continue_training(self: Any) -> bool:
         run: TitanRun | None = getattr(self, _RUN, None)
         # All ranks ask at the same step, and get the same answer from TorchTitan.
-        return bool(go_on(self)) and (run is None or run.boundary())
+        return bool(go_on(self)) and (run is None or run.boundary() is not False)
 
     setattr(observed, _MARK, True)
     Trainer.train = observed
@@ -77,10 +79,18 @@ class TitanRun:
     """
 
     def __init__(self, trainer: Any, name: str | None) -> None:
-        self._trainer = trainer
+        self._trainer, self._name = trainer, name
+        self._run: hoptui.Run | None = None
+        self._tokens = 0
+        self._log: Any = None
+
+    @harmless
+    def begin(self) -> None:
+        """Training begins."""
+        trainer = self._trainer
         self._tokens = trainer.ntokens_seen
         config, metrics = trainer.config, trainer.metrics_processor
-        self.run = run = hoptui.connect(name or _model_name(config), total=config.training.steps)
+        self._run = run = hoptui.connect(self._name or _model_name(config), total=config.training.steps)
         # Under pipeline parallelism a rank has several optimizers, and only some ranks know the loss.
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         run.optimizer(SimpleNamespace(param_groups=groups), list(trainer.lr_schedulers))
@@ -93,31 +103,49 @@ class TitanRun:
         if metrics.num_flops_per_token > 0 and not metrics.has_quantization:
             run.flops(metrics.num_flops_per_token, metric="tokens_per_s")
         self._log = metrics.log
-        metrics.log = self._logged
+        metrics.log = self._log_both
 
-    def boundary(self) -> bool:
+    @harmless
+    def boundary(self) -> bool | None:
         """Pass the boundary before the next step. Return False if training stops here."""
+        if self._run is None:
+            return None
         parallel, trainer = self._trainer.parallel_dims, self._trainer
         seen, self._tokens = trainer.ntokens_seen - self._tokens, trainer.ntokens_seen
         if seen > 0:
             # Ranks of tensor and pipeline parallelism see the same tokens.
-            self.run.log(tokens=seen * parallel.dp_replicate * parallel.dp_shard * parallel.cp)
-        return self.run.boundary(trainer.step)
+            self._run.log(tokens=seen * parallel.dp_replicate * parallel.dp_shard * parallel.cp)
+        return self._run.boundary(trainer.step)
 
     def close(self, error: BaseException | None = None) -> None:
         """End the run, with the error that ended training."""
-        self._trainer.metrics_processor.log = self._log
+        run, self._run = self._run, None
+        if self._log is not None:
+            self._trainer.metrics_processor.log = self._log
+        if run is None:
+            return
         if error is None:
-            self.run.close()
+            run.close()
         else:
-            self.run.close("exception", f"{type(error).__name__}: {error}")
+            run.close("exception", f"{type(error).__name__}: {error}")
 
-    def _logged(self, step: int, *losses: Any, **options: Any) -> None:
+    def give_up(self) -> None:
+        """End the run after an error of this class."""
+        self.close()
+
+    def _log_both(self, step: int, *losses: Any, **options: Any) -> None:
         self._log(step, *losses, **options)
+        self._logged(*losses, **options)
+
+    @harmless
+    def _logged(self, *losses: Any, **options: Any) -> None:
+        run = self._run
+        if run is None:
+            return
         average, largest, norm = (*losses, *(options.get(name) for name in _LOSSES[len(losses) :]))[:3]
         if not self._trainer.parallel_dims.pp_enabled:  # else rank 0 may not know the loss
-            self.run.log(loss=average, max_loss=largest)
-        self.run.log({"grad_norm": norm} | (options.get("extra_metrics") or {}))
+            run.log(loss=average, max_loss=largest)
+        run.log({"grad_norm": norm} | (options.get("extra_metrics") or {}))
 
     def _save(self) -> str:
         checkpointer, step = self._trainer.checkpointer, self._trainer.step

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import transformers
@@ -22,6 +22,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import get_last_checkpoint
 
 import hoptui
+from hoptui.integrations.harmless import harmless
 from hoptui.integrations.micro_batch_split import MicroBatchSplit
 from hoptui.integrations.micro_batches import row_count, token_count
 from hoptui.integrations.torch_trace import TorchTrace
@@ -30,7 +31,6 @@ from hoptui.integrations.trainer_settings import offer_settings
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")
-F = TypeVar("F", bound=Callable[..., Any])
 
 SUPPORTED = Supported("transformers", "4.46", "5.23")
 RESUME_FILE = "hoptui.json"
@@ -39,20 +39,6 @@ OWNER = "_hoptui_callback"
 """The attribute of a trainer that trains: its callback."""
 ASKED: Any = 1
 """`control.should_save` if hoptui alone has asked for a checkpoint: true, and not `True`."""
-
-
-def _guarded(method: F) -> F:
-    """Let no error of the adapter reach the training loop. The callback then does nothing any more."""
-
-    @functools.wraps(method)
-    def call(self: HoptuiCallback, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:
-            self._give_up(error)
-        return None
-
-    return call  # type: ignore[return-value]
 
 
 class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
@@ -107,7 +93,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
 
     # of Trainer ---------------------------------------------------------------------------------------------
 
-    @_guarded
+    @harmless
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -153,7 +139,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             self._entered = False
             self._stepping.__exit__(None, None, None)
 
-    @_guarded
+    @harmless
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -174,7 +160,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         if self._save_wanted and not control.should_save:
             control.should_save = ASKED
 
-    @_guarded
+    @harmless
     def on_log(
         self,
         args: TrainingArguments,
@@ -188,7 +174,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         values = {name: value for name, value in logs.items() if isinstance(value, int | float)}
         self._run.log(values, step=max(0, state.global_step - 1))
 
-    @_guarded
+    @harmless
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -205,7 +191,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             self._save_wanted = False
             self._run.checkpointed(str(path))
 
-    @_guarded
+    @harmless
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -214,7 +200,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
 
     # of the wrapped methods of Trainer ----------------------------------------------------------------------
 
-    @_guarded
+    @harmless
     def begin(self, trainer: Any, resume_from_checkpoint: object) -> None:
         """`trainer.train()` begins. Trainer passes no reference to itself to callbacks."""
         self._clear()
@@ -280,10 +266,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             with timer:
                 found = called(*args, **kwargs)
             if after is not None and self._run is not None:
-                try:
-                    after(found)
-                except Exception as error:
-                    self._give_up(error)
+                after(found)
             return found
 
         setattr(self._trainer, method, timed)
@@ -310,6 +293,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
                 shutil.rmtree(path, ignore_errors=True)
             return None
 
+    @harmless
     def _count(self, found: Any) -> None:
         """Count the batches of the next optimizer step, for all ranks."""
         samples = tokens = 0
@@ -319,9 +303,12 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self._samples += samples * self._replicas
         self._tokens += tokens * self._replicas
 
-    def _give_up(self, error: Exception) -> None:
-        log.warning("hoptui is off in this training: %s: %s", type(error).__name__, error)
-        self._run = self._stepping = self._computing = None
+    def give_up(self) -> None:
+        """End the run after an error of this class."""
+        run, self._run = self._run, None
+        self._stepping = self._computing = None
+        if run is not None:
+            run.close()
 
     def _ask_for_checkpoint(self) -> object:
         self._save_wanted = True

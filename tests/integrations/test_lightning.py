@@ -20,7 +20,8 @@ import pytorch_lightning
 import torch
 
 from hoptui.integrations import lightning as adapter
-from hoptui.integrations.lightning_internals import sample_count, strategy_name
+from hoptui.integrations.batch_size import sample_count
+from hoptui.integrations.lightning_internals import strategy_name
 from hoptui.integrations.lightning_knobs import PROVEN
 from tests.conftest import TestNode, until
 from tests.integrations.lightning_fits import EPOCHS, SAMPLES
