@@ -16,6 +16,7 @@ from hoptui.domain.devices import GpuProcess
 from hoptui.protocol.messages import NodeState
 from hoptui.tui import run_control as module
 from hoptui.tui.run_control import NotYoursError, ProcessHandle
+from tests.conftest import until
 
 ME = psutil.Process()
 
@@ -29,6 +30,7 @@ def counted_by_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as started:
+        until(psutil.Process(started.pid).cmdline, what="its command line, a moment after it has begun")
         yield started
         started.kill()
 
