@@ -12,7 +12,7 @@ log = logging.getLogger("hoptui")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Adapter(Protocol):
+class GivesUp(Protocol):
     """What `harmless` needs of the class whose methods it decorates."""
 
     def give_up(self) -> object:
@@ -35,7 +35,7 @@ def harmless(method: F) -> F:
     """
 
     @functools.wraps(method)
-    def call(self: Adapter, *args: Any, **kwargs: Any) -> Any:
+    def call(self: GivesUp, *args: Any, **kwargs: Any) -> Any:
         try:
             return method(self, *args, **kwargs)
         except Exception as error:

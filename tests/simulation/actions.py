@@ -358,6 +358,7 @@ SERVICES: dict[str, Callable[[Node, float], None]] = {
     "target": _target,
     "untune": _tune("stop"),
     "release": _tune("release"),
+    "kill in trial": services.kill_in_trial,
     "kill sampler": services.kill_sampler,
     "stop sampler": services.stop_sampler,
     "late samplers": services.late_samplers,

@@ -525,7 +525,7 @@ def _not_undone() -> list[Patch]:
     return [(module, "unfinished", lambda state: None) for module in (tuning, tuners)]
 
 
-@defect("a trial begins before it is on disk", "tune", "work", "kill daemon at")
+@defect("a trial begins before it is on disk", "tune", "work", "kill in trial")
 def _trial_in_memory() -> list[Patch]:
     return [(archive.Archive, "keep", _nothing)]
 

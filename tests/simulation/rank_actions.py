@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.simulation.node import Node, Trainer
 
-HURRY = 20.0
+HURRY = 50.0
 """How much faster iterations are in a burst."""
 
 

@@ -73,6 +73,18 @@ def target(node: Node, trainer: Trainer, number: float) -> None:
     node.kernel.spawn("hoptui target", command, node.environ())
 
 
+def kill_in_trial(node: Node, number: float) -> None:
+    """The daemon dies a moment after the script has got the next value that the tuner tries."""
+
+    def kill() -> None:
+        daemon = node.daemon
+        if daemon is not None and not node.settling:
+            node.disturb(60.0)
+            daemon.dies_at = daemon.operations + 1 + int(8 * number)
+
+    node.services.at_next_trial = kill
+
+
 def kill_sampler(node: Node, number: float) -> None:
     living = [sampler for sampler in node.samplers if sampler.process.alive]
     if living:

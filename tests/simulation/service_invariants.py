@@ -19,6 +19,8 @@ ON_DISK_S = 5.0
 """What a daemon knows for this long is on a disk that works."""
 JUDGED_BACK_S = 60.0
 """A judgement has readings that are not older than its training time and this together."""
+AGE_S = 45.0
+"""How long ago the last judgement may be, when all faults are over."""
 MOVED = 0.02
 LONGEST_BACKOFF_DEATHS = 3
 """A sampler that died more often without a reading between may still wait for its next start."""
@@ -154,7 +156,8 @@ def targets_kept(node: Node) -> Iterator[str]:
 
 
 def targets_true(node: Node) -> Iterator[str]:
-    """The mean of a target is one of the readings of its time, and met or missed is what the mean says."""
+    """The mean of a target is one of the readings of its time, and no older than it may be."""
+    now = node.kernel.now_ns
     for trainer in node.trainers:
         shown = _shown(node, trainer)
         for state in shown.targets if shown is not None else ():
@@ -162,12 +165,15 @@ def targets_true(node: Node) -> Iterator[str]:
                 if state.standing != "unknown":
                     yield f"a target is {state.standing} without a mean"
                 continue
-            since = state.t - int((state.seconds + JUDGED_BACK_S) * 1e9)
+            back = int((state.seconds + JUDGED_BACK_S) * 1e9)
             known = node.services.readings.get(f"gpu/{state.gpu}", {}).items()
-            values = [values[state.target.reading] for t, values in known if since < t <= state.t + 5e9]
             much = MOVED * state.target.value  # a mean that has moved by less is not told
-            if not values or not min(values) - much <= state.mean <= max(values) + much:
-                yield f"the mean {state.mean} is none of the readings"
+            for begin, end in ((state.t - back, state.t + 5e9), (now - back - AGE_S * 1e9, now)):
+                values = [values[state.target.reading] for t, values in known if begin < t <= end]
+                if end == now and not trainer.process.alive:
+                    continue
+                if not values or not min(values) - much <= state.mean <= max(values) + much:
+                    yield f"the mean {state.mean} is none of the readings from {begin} to {end}"
 
 
 # readings ---------------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import FromSampler, Sample
 from hoptui.domain.targets import Target
+from hoptui.domain.tuning import TUNER
 from hoptui.sdk.run import Run
 
 BATCH, WIDTH = "batch", "width"
@@ -69,6 +70,8 @@ class ServicesTruth:
     """By source and stamp."""
     handed_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """When a daemon read them."""
+    at_next_trial: Callable[[], object] | None = None
+    """Called once, when the script has the next value that the tuner tries."""
 
     def read(self, part: Columns) -> None:
         """Note a reading of a sampler."""
@@ -112,6 +115,9 @@ class TunedKnobs:
         if not turned or turned[-1].value != self.batch:
             by = self._run._core.state.declarations.knobs[BATCH].by
             turned.append(Turned(self._now(), self.batch, by))
+            if by == TUNER and (call := self._truth.at_next_trial) is not None:
+                self._truth.at_next_trial = None
+                call()
 
     def _set_batch(self, value: int) -> None:
         self.batch = value
