@@ -35,6 +35,8 @@ T = TypeVar("T", bound=messages.ToViewer)
 NO_EVENTS = 1 << 62
 """Greater than any event's number."""
 ASK_AGAIN_S = 1.0
+ASK_FOR_RECORDS_S = 0.1
+"""Time between two requests to an older daemon, which sends no record by itself."""
 STOPPED_S = 0.5
 """A deadline missed by more than this means that the process was suspended."""
 
@@ -265,7 +267,8 @@ class Session:
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         shown: CommandRecord | None = None
-        ask_at = time.monotonic() + ASK_AGAIN_S
+        again_s = ASK_AGAIN_S if self.hello.records else ASK_FOR_RECORDS_S
+        ask_at = time.monotonic() + again_s
         asked = self._newest
         while True:
             found = self._records.get(command_id)
@@ -280,7 +283,7 @@ class Session:
             if until is not None and now >= until:
                 return found or record_of(self._commands[command_id])
             if now >= ask_at:
-                ask_at = now + ASK_AGAIN_S
+                ask_at = now + again_s
                 command = self._commands[command_id]
                 self._send(command)
                 # An older daemon sends no record by itself.

@@ -392,10 +392,13 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="daemon.shutdown")
 
 
 class ViewerWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.welcome"):
+    """The answer to a ViewerHello. `records`: the daemon sends a viewer the records of its commands by itself."""
+
     protocol: int
     pid: int
     version: str
     host: str
+    records: bool = False
 
 
 class LeaseState(msgspec.Struct, frozen=True, kw_only=True, tag="lease.state"):

@@ -167,7 +167,11 @@ class FakeDaemon:
             return scripted
         if isinstance(message, ViewerHello):
             self._known.add(identity)
-            return [ViewerWelcome(protocol=self.protocol, pid=self.pid, version="0.1.0", host="gpu07")]
+            return [
+                ViewerWelcome(
+                    protocol=self.protocol, pid=self.pid, version="0.1.0", host="gpu07", records=True
+                )
+            ]
         if identity not in self._known:
             number = 0 if isinstance(message, Command) else message.id
             return [Error(code="hello_first", text="say hello first", id=number)]

@@ -373,7 +373,7 @@ EXAMPLES: list[messages.Message] = [
     messages.Describe(id=10, run="r1"),
     messages.ViewerBye(id=7),
     messages.Shutdown(id=7),
-    messages.ViewerWelcome(protocol=1, pid=99, version="0.1.0", host="node-7"),
+    messages.ViewerWelcome(protocol=1, pid=99, version="0.1.0", host="node-7", records=True),
     messages.Delta(
         id=5,
         now=20,

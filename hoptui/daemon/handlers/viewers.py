@@ -191,7 +191,11 @@ class ViewerDesk:
         self._by_name[hello.viewer] = identity
         self._count()
         welcome = messages.ViewerWelcome(
-            protocol=messages.PROTOCOL, pid=os.getpid(), version=VERSION, host=self._node.host
+            protocol=messages.PROTOCOL,
+            pid=os.getpid(),
+            version=VERSION,
+            host=self._node.host,
+            records=True,
         )
         self._send(identity, welcome)
 
