@@ -7,11 +7,12 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-integrations test-ray soak fuzz chaos wheels test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
+.PHONY: help setup demo test test-slow test-integrations test-ray soak fuzz chaos wheels test-gpu bench-gpu bench-tuner check docs bench screenshots release clean
 
 help:
 	@echo "make demo         a real PPO run on this machine and the dashboard on it"
-	@echo "make test         the test suite"
+	@echo "make test         the test suite, in less than eight minutes on two cores"
+	@echo "make test-slow    whether the trainers learn and compile, and a hundred simulated hours"
 	@echo "make test-integrations  the adapters, with the oldest and the newest versions of the frameworks"
 	@echo "make test-ray     the tests that start Ray, one after another"
 	@echo "make soak HOURS=n the simulation of runs, daemon and viewers for n hours, in parallel"
@@ -43,8 +44,14 @@ $(STAMP): pyproject.toml trainer/pyproject.toml constraints.txt
 demo: setup
 	@$(BIN)/hoptui demo
 
+# Tests start hundreds of processes. None should compile a module again, also where Python may not write.
 test: setup
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	@$(BIN)/python -m compileall -q hoptui trainer tests benchmarks
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
+
+# Whether the trainers learn, what compilers and several ranks make of them, and many hours of simulation.
+test-slow: setup
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 # One environment for each end of the supported versions, .venv-oldest and .venv-newest. Old frameworks warn of what
 # came after them, so their warnings are no errors here.

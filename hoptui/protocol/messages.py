@@ -392,7 +392,7 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="daemon.shutdown")
 
 
 class ViewerWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.welcome"):
-    """The answer to a ViewerHello. `records`: the daemon sends a viewer the records of its commands by itself."""
+    """The answer to a ViewerHello. `records`: viewers get the records of their commands without asking."""
 
     protocol: int
     pid: int

@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.tuner_folder import HOSTS, SWAYS_S, Core, Host, against, rate, steady
 
+pytestmark = pytest.mark.slow
+
 QUIET = Host(noise=0.0)
 
 

@@ -10,6 +10,8 @@ import pytest
 from benchmarks.tuner_simulated import HOUR, LOADS, STEADY, Load, SimulatedRun
 from benchmarks.tuner_simulation import drive, oracle, scenario
 
+pytestmark = pytest.mark.slow
+
 SEED = 1000
 
 

@@ -335,10 +335,13 @@ def _with_viewer(do: Callable[[Node, Trainer, Viewer, float], None]) -> Callable
     return action
 
 
-def _target(node: Node, number: float) -> None:
-    trainer = _living(node, number)
-    if trainer is not None and node.serves:
-        services.target(node, trainer, number)
+def _target(ask: Callable[[Node, Trainer, float], None]) -> Callable[[Node, float], None]:
+    def action(node: Node, number: float) -> None:
+        trainer = _living(node, number)
+        if trainer is not None and node.serves:
+            ask(node, trainer, number)
+
+    return action
 
 
 def _tune(op: TuneOp) -> Callable[[Node, float], None]:
@@ -355,9 +358,10 @@ SERVICES: dict[str, Callable[[Node, float], None]] = {
     "work": _work,
     "set batch": _with_viewer(services.set_batch),
     "set width": _with_viewer(services.set_width),
-    "target": _target,
+    "target": _target(services.target),
     "untune": _tune("stop"),
     "release": _tune("release"),
+    "target and kill": _target(services.target_and_kill),
     "kill in trial": services.kill_in_trial,
     "kill sampler": services.kill_sampler,
     "stop sampler": services.stop_sampler,

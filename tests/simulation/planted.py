@@ -583,7 +583,7 @@ def _stale_judgement() -> list[Patch]:
     return [(targets, "judge", once)]
 
 
-@defect("targets are not there for the next daemon", "target", "kill daemon")
+@defect("targets are not there for the next daemon", "target and kill")
 def _forgotten_targets() -> list[Patch]:
     return [(targets.TargetDesk, "_publish", lambda self, run: self._node.touch())]
 

@@ -73,6 +73,19 @@ def target(node: Node, trainer: Trainer, number: float) -> None:
     node.kernel.spawn("hoptui target", command, node.environ())
 
 
+def target_and_kill(node: Node, trainer: Trainer, number: float) -> None:
+    """The daemon dies a moment after it has granted a target."""
+    target(node, trainer, number)
+
+    def kill() -> None:
+        daemon = node.daemon
+        if daemon is not None and not node.settling:
+            daemon.kill()
+
+    node.disturb(30.0)
+    node.kernel.after(1.2 + number, kill)
+
+
 def kill_in_trial(node: Node, number: float) -> None:
     """The daemon dies a moment after the script has got the next value that the tuner tries."""
 

@@ -17,6 +17,8 @@ from tests.simulation.tuned import BATCH, FIRST_BATCH, WIDTH, Chosen
 
 ON_DISK_S = 5.0
 """What a daemon knows for this long is on a disk that works."""
+TARGET_ON_DISK_S = 1.0
+"""A granted target is written at once."""
 JUDGED_BACK_S = 60.0
 """A judgement has readings that are not older than its training time and this together."""
 AGE_S = 45.0
@@ -69,10 +71,10 @@ def _applied(node: Node, trainer: Trainer, knob: str) -> list[Chosen]:
     return [chosen for chosen in mine if records[chosen.id].stage == "applied"]
 
 
-def _certain(node: Node, since_s: float) -> bool:
-    """Return whether a daemon that was killed since had all on disk."""
+def _certain(node: Node, since_s: float, within_s: float = ON_DISK_S) -> bool:
+    """Return whether a daemon that was killed since had all on disk: whether it lived `within_s` longer."""
     return not node.truth.disk_failed() and not any(
-        since_s - ON_DISK_S <= died <= since_s + ON_DISK_S for died in node.truth.daemon_died_s
+        since_s - within_s <= died <= since_s + within_s for died in node.truth.daemon_died_s
     )
 
 
@@ -151,7 +153,7 @@ def targets_kept(node: Node) -> Iterator[str]:
             last = mine[-1] if mine else None
             if last is None or last.granted_s is None or last.target in there:
                 continue
-            if _certain(node, last.granted_s):
+            if _certain(node, last.granted_s, TARGET_ON_DISK_S):
                 yield f"the target of {side} {last.target.value} was granted, and is gone"
 
 

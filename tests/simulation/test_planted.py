@@ -12,6 +12,7 @@ QUICK = (
     "only rank 0 carries commands out",
     "rows are not sent again after a welcome",
     "the wanted value is told instead of the one read back",
+    "the value is shown before it is read back",
 )
 """They are found within a few seeds."""
 

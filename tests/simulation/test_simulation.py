@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.simulation.actions import NIGHT, night_s
 from tests.simulation.scenario import plan_of
 
-SEEDS, AT_ONCE = range(1, 25), 3
-"""Fixed, so that a change of the code is the only reason for a failure. `make soak` draws fresh seeds."""
+SEEDS = (*(seed for seed in range(1, 25) if seed not in (7, 15, 16)), 42, 71, 74)
+"""Those of `make test`: about a minute. Left out are three whose nights last for 39 hours."""
+MORE_SEEDS = range(101, 146)
+"""Those of `make test-slow`: more than a hundred hours."""
+AT_ONCE = 3
+"""Seeds are fixed, so that only a change of the code makes them fail. `make soak` draws fresh ones."""
 
 
 def simulate(*options: str) -> str:
@@ -38,14 +44,23 @@ def test_a_seed_does_the_same_each_time() -> None:
     assert all("events" in line for line in first)
 
 
-@pytest.mark.parametrize("first", SEEDS[::AT_ONCE])
-def test_seeds_hold(first: int) -> None:
-    assert f"{AT_ONCE} seeds, 0 failed" in simulate("--first", str(first), "--count", str(AT_ONCE))
+def groups(seeds: Sequence[int], *marks: pytest.MarkDecorator) -> list[Any]:
+    return [pytest.param(seeds[at : at + AT_ONCE], marks=marks) for at in range(0, len(seeds), AT_ONCE)]
 
 
-def test_the_seeds_have_nights_and_services() -> None:
+@pytest.mark.parametrize(
+    "seeds",
+    [*groups(SEEDS), *groups(MORE_SEEDS, pytest.mark.slow)],
+    ids=lambda seeds: f"{seeds[0]} to {seeds[-1]}",
+)
+def test_seeds_hold(seeds: Sequence[int]) -> None:
+    assert f"{len(seeds)} seeds, 0 failed" in simulate("--seeds", *map(str, seeds))
+
+
+@pytest.mark.parametrize(("seeds", "hours", "serving"), [(SEEDS, 17, 2), (MORE_SEEDS, 100, 5)])
+def test_the_seeds_have_nights_and_services(seeds: Sequence[int], hours: float, serving: int) -> None:
     """The nights are most of the time. A plan lasts a little longer than its nights."""
-    plans = [plan_of(seed) for seed in SEEDS]
+    plans = [plan_of(seed) for seed in seeds]
     nights = [step for plan in plans for step in plan.steps if step.what == NIGHT]
-    assert sum(night_s(step.number) for step in nights) > 38 * 3600
-    assert sum(plan.serves for plan in plans) == 2
+    assert sum(night_s(step.number) for step in nights) > hours * 3600
+    assert sum(plan.serves for plan in plans) == serving

@@ -17,6 +17,8 @@ from tests.trainer.steered import Job, Told, trained
 from tests.trainer.tensors import tensors
 from tests.trainer.test_supervised_ranks import on_two, options
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "d_model": 16,
     "layers": 2,

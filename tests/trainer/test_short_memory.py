@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 LIMITED = """
 import os, resource, sys
 import psutil, torch

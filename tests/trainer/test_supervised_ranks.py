@@ -16,6 +16,8 @@ from tests.trainer.steered import Job, Told, trained
 from tests.trainer.tensors import tensors
 from tests.trainer.warm import ranks
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 200.0
 SMALL = {
     "lm": {"d_model": 16, "layers": 1, "heads": 2, "seq_len": 16, "batch_tokens": 144, "micro_batch": 4},

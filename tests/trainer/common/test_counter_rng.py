@@ -170,6 +170,7 @@ def test_every_permutation_is_as_likely() -> None:
     assert abs(chi_square(torch.tensor([rank[tuple(order)] for order in orders.tolist()]), 24)) < 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # raised while inductor is imported
 def test_compiled_numbers_are_the_same_bits() -> None:
     def drawn(index: Tensor, counter: Tensor) -> Tensor:

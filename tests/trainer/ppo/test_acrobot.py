@@ -17,6 +17,8 @@ from hoptui_trainer.ppo.gae import gae
 from hoptui_trainer.ppo.job import PPOOptions
 from hoptui_trainer.ppo.train import train
 
+pytestmark = pytest.mark.slow
+
 ITERATIONS = 10
 """Ten of ten seeds have −80 to −89 by then; with advantages reversed in time sixteen of sixteen −146 or less,
 most of them −500."""

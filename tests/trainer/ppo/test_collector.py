@@ -155,6 +155,7 @@ def without_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str]
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env", "policy"), [("Pendulum-v1", "mlp"), ("CartPole-NoVel", "tiny")])
 def test_compiled_training_is_eager_training_and_knows_every_number_of_environments(
     env: str, policy: str, without_inductor: Callable[[str], None]

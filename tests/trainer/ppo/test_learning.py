@@ -14,6 +14,8 @@ from hoptui_trainer.ppo.job import PPOOptions
 from hoptui_trainer.ppo.report import PPOResult
 from hoptui_trainer.ppo.train import train
 
+pytestmark = pytest.mark.slow
+
 SOLVED = {"CartPole-v1": 475.0, "CartPole-NoVel": 475.0, "Pendulum-v1": -200.0}
 BUDGET = {"CartPole-v1": 80, "CartPole-NoVel": 45, "Pendulum-v1": 32}
 """Iterations: two to three times what the recipes need (15 to 35, 15 to 30, 12 to 16)."""

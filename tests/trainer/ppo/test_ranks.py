@@ -16,6 +16,8 @@ from hoptui_trainer.ppo.train import train as train_here
 from tests.trainer.tensors import tensors
 from tests.trainer.warm import ranks
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 110.0
 SCRIPT = """
 import json, os, sys, time
