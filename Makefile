@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Test files that run at once; many of them wait for processes.
-WORKERS ?= 2
+WORKERS ?= 3
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help

@@ -11,7 +11,7 @@ A row of a run passes these parts in order:
 | fetch | the viewer, between two requests | `FETCH_S` |
 | draw | the dashboard | `NUMBERS_S`, `CHARTS_S` or `LISTS_S` |
 
-The greatest age of a run's number is their sum: 0.1 + 0.6 + 0.2 + 0.1 + 0.25 = 1.25 s. GPU readings wake the
+The greatest age of a run's number is their sum: 0.2 + 0.6 + 0.1 + 0.1 + 0.25 = 1.25 s. GPU readings wake the
 daemon and are not gathered. They wait at most `FETCH_S + NUMBERS_S` = 0.35 s after sampling. Host readings
 wake it too, and are gathered for up to `LONGEST_GATHER_S`. A command and its outcome skip `receive`, `gather`
 and `fetch`: the daemon forwards them at once.
@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ROWS_EVERY_S = 0.1
-"""A run sends at most ten messages of rows per second, however fast its loop is."""
+ROWS_EVERY_S = 0.2
+"""A run sends at most five messages of rows per second, however fast its loop is."""
 
 HEARD_S = 0.6
 """While a viewer is connected, the daemon reads runs at least this often: twice per second, with the GPUs."""
 
-GATHER_S = {"gpu": 0.0, "run": 0.2}
+GATHER_S = {"gpu": 0.0, "run": 0.1}
 LONGEST_GATHER_S = 0.6
 """How long rows of a kind wait for others, so that a viewer gets one answer. Other kinds wait the longest."""
 

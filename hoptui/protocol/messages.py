@@ -146,7 +146,7 @@ class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True, tag="run.rows"):
-    """New rows. A run sends at most ten messages per second, however fast its loop is."""
+    """New rows. A run sends at most five messages per second, however fast its loop is."""
 
     parts: tuple[Columns, ...]
 

@@ -35,7 +35,7 @@ from hoptui.sdk.shared_state import Ending, SharedState, new_run_id
 
 log = logging.getLogger("hoptui")
 
-ROWS_KEEP_COMING_S = 0.25
+ROWS_KEEP_COMING_S = 0.5
 """After a row, the thread polls for the next one for this long instead of waiting to be woken. A loop that is
 slower than two polls wakes the thread for each row: fewer turns compete with it for the interpreter."""
 PULSE_EVERY_S = 1.0

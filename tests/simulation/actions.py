@@ -402,12 +402,17 @@ def _signal(node: Node, number: float) -> None:
         _again_later(node, trainer, 2.0 + 5 * number)
 
 
+def _hurry(node: Node, trainer: Trainer, number: float) -> None:
+    """A burst of short iterations. Somebody sets a knob as it ends."""
+    ranks.hurry(node, trainer, number, lambda: None if node.settling else _set(node, number))
+
+
 RANKS: dict[str, Callable[[Node, float], None]] = {
     "stop": _ask("stop"),
     "checkpoint": _ask("checkpoint"),
     "profile": _ask("profile"),
     "signal": _signal,
-    "hurry": _with_run(ranks.hurry),
+    "hurry": _with_run(_hurry),
     "stop rank": _with_run(ranks.suspend),
     "leave rank": _with_run(ranks.leave),
     "slow store": _with_run(ranks.slow_store),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.simulation.node import Node, Trainer
 
 HURRY = 50.0
@@ -28,8 +30,11 @@ def signal(node: Node, trainer: Trainer, number: float) -> None:
         node.kernel.start(rank.process, "signal", lambda: run.stop("SIGTERM"))
 
 
-def hurry(node: Node, trainer: Trainer, number: float) -> None:
-    """Some iterations are much shorter than the others. It is no fault: commands are as quick as ever."""
+def hurry(node: Node, trainer: Trainer, number: float, before_end: Callable[[], object]) -> None:
+    """Some iterations are much shorter than the others. It is no fault: commands are as quick as ever.
+
+    `before_end` is called in the last moments of it.
+    """
     for rank in (trainer, *trainer.others):
         rank.iteration_s = rank.was.iteration_s / HURRY
 
@@ -37,6 +42,7 @@ def hurry(node: Node, trainer: Trainer, number: float) -> None:
         for rank in (trainer, *trainer.others):
             rank.iteration_s = rank.was.iteration_s
 
+    node.kernel.after(1.9 * number, before_end)
     node.kernel.after(0.1 + 2.0 * number, over)
 
 

@@ -8,9 +8,7 @@ from tests.simulation.planted import DEFECTS, find, planted
 
 QUICK = (
     "no deduplication of command ids",
-    "both commands of a knob claim the boundary",
     "only rank 0 carries commands out",
-    "rows are not sent again after a welcome",
     "the wanted value is told instead of the one read back",
     "the value is shown before it is read back",
 )

@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.actions import NIGHT, night_s
 from tests.simulation.scenario import plan_of
 
-SEEDS = (*(seed for seed in range(1, 25) if seed not in (7, 15, 16)), 42, 71, 74)
+SEEDS = (*(seed for seed in range(1, 25) if seed not in (7, 15, 16)), 42, 71)
 """Those of `make test`: about a minute. Left out are three whose nights last for 39 hours."""
 MORE_SEEDS = range(101, 146)
 """Those of `make test-slow`: more than a hundred hours."""
@@ -38,8 +38,8 @@ def simulate(*options: str) -> str:
 
 
 def test_a_seed_does_the_same_each_time() -> None:
-    first = simulate("--verbose", "--seeds", "1", "6").splitlines()[1:-1]
-    again = simulate("--seeds", "6", "1", "--verbose").splitlines()[1:-1]
+    first = simulate("--verbose", "--seeds", "8", "12").splitlines()[1:-1]
+    again = simulate("--seeds", "12", "8", "--verbose").splitlines()[1:-1]
     assert first == again[::-1]
     assert all("events" in line for line in first)
 
@@ -57,7 +57,7 @@ def test_seeds_hold(seeds: Sequence[int]) -> None:
     assert f"{len(seeds)} seeds, 0 failed" in simulate("--seeds", *map(str, seeds))
 
 
-@pytest.mark.parametrize(("seeds", "hours", "serving"), [(SEEDS, 17, 2), (MORE_SEEDS, 100, 5)])
+@pytest.mark.parametrize(("seeds", "hours", "serving"), [(SEEDS, 13, 2), (MORE_SEEDS, 100, 5)])
 def test_the_seeds_have_nights_and_services(seeds: Sequence[int], hours: float, serving: int) -> None:
     """The nights are most of the time. A plan lasts a little longer than its nights."""
     plans = [plan_of(seed) for seed in seeds]

@@ -34,4 +34,4 @@ def test_a_fast_run_does_not_wake_the_link_for_each_row() -> None:
         node.kernel.run(10.0)
         found = wake_ups(node)
     assert found["run run/main"] > 90
-    assert 9 < found["run run/hoptui-link"] <= 12
+    assert 4.5 < found["run run/hoptui-link"] <= 7

@@ -70,6 +70,7 @@ def command_line(draw: st.DrawFn, workload: str) -> list[str]:
     return [*small, *(word for each in drawn for word in each)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_any_command_line_resolves_or_is_refused_in_a_sentence(
     workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -272,6 +272,7 @@ def examined(workload: str, variants: Mapping[str, Given]) -> Found:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_option_has_an_effect_or_is_refused(workload: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = examined(workload, VARIANTS[workload])

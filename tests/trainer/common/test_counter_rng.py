@@ -202,6 +202,7 @@ def test_a_computed_permutation_is_random_and_its_parts_are_those_of_the_whole()
     assert abs(chi_square(cells, 256)) < 4.5
 
 
+@pytest.mark.slow
 def test_of_five_numbers_each_order_comes() -> None:
     orders = {tuple(permuted(KEY, 5, epoch, torch.arange(5)).tolist()) for epoch in range(3_000)}
     assert len(orders) == 120

@@ -23,6 +23,8 @@ from tests.golden import Golden
 from tests.run_state import run_state
 from tests.trainer.warm import Warm, ranks
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 60.0  # by far less than the limits of collectives: what ends sooner was ended by the heartbeat
 BEGIN = """
 import os, sys, time, torch

@@ -151,6 +151,7 @@ def test_attention_is_chosen_again_when_its_shape_or_number_format_changes(
     assert state.notes == ["attention: for 16", "attention: for 16", "attention: for 32"]
 
 
+@pytest.mark.slow
 def test_a_size_that_was_computed_is_not_compiled_again(
     make_state: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

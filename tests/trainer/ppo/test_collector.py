@@ -182,6 +182,7 @@ def test_compiled_training_is_eager_training_and_knows_every_number_of_environme
     torch.testing.assert_close(weights(compiled), weights(eager), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_in_the_steady_state_may_compile_smaller_pieces(
     monkeypatch: pytest.MonkeyPatch, without_inductor: Callable[[str], None]
 ) -> None:

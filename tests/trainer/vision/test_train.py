@@ -285,6 +285,7 @@ def test_what_was_left_open_is_left_open_in_checkpoints(
     assert (chosen["micro_batch"], chosen["precision"], chosen["compile"]) == (32, "auto", "off")
 
 
+@pytest.mark.slow
 def test_each_size_of_a_piece_is_compiled_once(
     tmp_path: Path, steered_vision: SteeredVision, monkeypatch: pytest.MonkeyPatch
 ) -> None:

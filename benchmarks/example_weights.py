@@ -1,0 +1,107 @@
+"""Whether `hoptui run` changes what the examples learn: the weights at the end, to the bit.
+
+`python -m benchmarks.example_weights [NAME ...]`. Each script in `examples/` runs twice: with `HOPTUI=off`,
+and by `hoptui run` beside a daemon. The weights of all optimizers are hashed on each rank when the script has
+ended. Examples whose framework is not installed are left out. Ray Train is left out too: its workers are
+processes of Ray, and the script never sees their optimizers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Bench, bench, report, tell
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+RANKS = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone")
+SCRIPTS = {
+    "accelerate_loop": ("accelerate", ()),
+    "cleanrl_ppo": ("gymnasium", ()),
+    "ddp": ("torch", RANKS),
+    "fsdp2": ("torch", RANKS),
+    "lightning_trainer": ("lightning", ()),
+    "nanogpt": ("torch", ()),
+    "plain_loop": ("torch", ()),
+    "sb3_ppo": ("stable_baselines3", ()),
+    "transformers_trainer": ("transformers", ()),
+}
+"""What each needs, and how it is started."""
+LIMIT_S = 300.0
+HASHED = """
+import hashlib, json, os, runpy, sys
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+steps, optimizers = {}, {}
+def stepped(optimizer, *_):
+    optimizers[id(optimizer)] = optimizer
+    steps[id(optimizer)] = steps.get(id(optimizer), 0) + 1
+register_optimizer_step_post_hook(stepped)
+report, script = sys.argv[1:3]
+sys.argv = sys.argv[2:]
+runpy.run_path(script, run_name="__main__")
+digest = hashlib.sha256()
+for optimizer in optimizers.values():
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            weight = weight.to_local() if hasattr(weight, "to_local") else weight
+            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+with open(f"{report}.{os.environ.get('RANK', 0)}", "w") as file:
+    json.dump({"steps": sum(steps.values()), "weights": digest.hexdigest()}, file)
+"""
+
+
+def weights(node: Bench, name: str, folder: Path, *, with_hoptui: bool) -> list[dict[str, Any]]:
+    """Return the number of steps and the hash of the weights, of each rank."""
+    folder.mkdir()
+    wrapper = folder / "hashed.py"
+    wrapper.write_text(HASHED)
+    _, launcher = SCRIPTS[name]
+    command = [sys.executable, *launcher, str(wrapper), str(folder / "found"), str(EXAMPLES / f"{name}.py")]
+    if with_hoptui:
+        command = [sys.executable, "-m", "hoptui", "run", "--", *command]
+    more = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)} | (
+        {} if with_hoptui else {"HOPTUI": "off"}
+    )
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=node.environment | more,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("found.*"))]
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="examples (default: all whose framework is installed)")
+    given = parser.parse_args([] if words is None else words)
+    figures: dict[str, Any] = {}
+    with bench() as node, tempfile.TemporaryDirectory() as place, node.session():
+        for name in given.names or SCRIPTS:
+            if subprocess.run(
+                [sys.executable, "-c", f"import {SCRIPTS[name][0]}"], capture_output=True, check=False
+            ).returncode:
+                figures[name] = f"{SCRIPTS[name][0]} is not installed"
+                continue
+            plain = weights(node, name, Path(place) / f"{name}-plain", with_hoptui=False)
+            shown = weights(node, name, Path(place) / f"{name}-shown", with_hoptui=True)
+            figures[name] = {"ranks": len(plain), "steps": plain[0]["steps"], "equal": plain == shown}
+            tell(name, figures[name])
+    report("example_weights", figures)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
