@@ -15,13 +15,12 @@ Example:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hoptui.protocol import VERSION
 
 __version__ = VERSION
 __all__ = ["LATER", "Knob", "Run", "__version__", "connect"]
 
+TYPE_CHECKING = False  # to import it from typing takes longer than the rest of `hoptui run`
 if TYPE_CHECKING:
     from hoptui.sdk.knobs import LATER, Knob
     from hoptui.sdk.run import Run, connect
