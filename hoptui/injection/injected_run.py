@@ -47,7 +47,6 @@ class InjectedRun:
         self._connected = 0  # runs that were ever connected in this process, this one included
         self._core: Any = None  # the class RunCore
         self._iteration = IterationOptimizer()
-        self._handles: list[Any] = []
         self._declared: tuple[Any, int, Any, Any] = (None, 0, None, None)
         self._off = False
 
@@ -56,16 +55,16 @@ class InjectedRun:
         from torch.optim import lr_scheduler, optimizer
         from torch.utils.data import dataloader
 
-        self._handles = [
-            optimizer.register_optimizer_step_pre_hook(self.stepping),
-            optimizer.register_optimizer_step_post_hook(self.stepped),
-        ]
+        optimizer.register_optimizer_step_pre_hook(self.stepping)
+        optimizer.register_optimizer_step_post_hook(self.stepped)
         self.schedulers.watch(lr_scheduler)
         self.batches.watch(dataloader)
         os.register_at_fork(after_in_child=self._in_child)
 
     def stepping(self, optimizer: Any, args: object, kwargs: object) -> None:
         """An optimizer begins a step (torch calls this)."""
+        if self._off:
+            return
         try:
             self._iteration.begins(optimizer)
         except Exception as error:  # an error of hoptui must not reach the script
@@ -90,13 +89,14 @@ class InjectedRun:
             self.end(f"{type(error).__name__}: {error}")
 
     def end(self, problem: str = "") -> None:
-        """Do nothing from now on. With a problem, say so once."""
+        """Do nothing from now on. With a problem, say so once.
+
+        The hooks stay: torch fails in the step of the script if one of them is removed while it calls them.
+        """
         if self._off:
             return
         self._off = True
         self.batches.phase = None
-        for handle in self._handles:
-            handle.remove()
         if problem and first_rank():
             log.warning("hoptui: hoptui run is off in this process: %s", problem)
         if self.run is not None:

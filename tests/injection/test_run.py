@@ -181,6 +181,9 @@ def multiprocesses():
     return child.exitcode
 
 torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])  # imports what each child would import
+from torch.optim import optimizer
+for register in (optimizer.register_optimizer_step_pre_hook, optimizer.register_optimizer_step_post_hook):
+    register(lambda *_: None)  # behind those of hoptui: torch fails if a hook goes while it calls them
 for scenario in (lacks_msgspec, two_loops, connects_later, connects_first, breaks, breaks_in_a_loader, kinds,
                  forks, threads, multiprocesses):
     if scenario is two_loops:
