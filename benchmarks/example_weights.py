@@ -2,8 +2,9 @@
 
 `python -m benchmarks.example_weights [NAME ...]`. Each script in `examples/` runs twice: with `HOPTUI=off`,
 and by `hoptui run` beside a daemon. The weights of all optimizers are hashed on each rank when the script has
-ended. Examples whose framework is not installed are left out. Ray Train is left out too: its workers are
-processes of Ray, and the script never sees their optimizers.
+ended. Random numbers are seeded before it begins: not every example does so. Examples whose framework is not
+installed are left out. Ray Train is left out too: its workers are processes of Ray, and the script never sees
+their optimizers.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ SCRIPTS = {
 """What each needs, and how it is started."""
 LIMIT_S = 300.0
 HASHED = """
-import hashlib, json, os, runpy, sys
-import torch
+import hashlib, json, os, random, runpy, sys
+import numpy, torch
+random.seed(0), numpy.random.seed(0), torch.manual_seed(0)
 from torch.optim.optimizer import register_optimizer_step_post_hook
 steps, optimizers = {}, {}
 def stepped(optimizer, *_):
