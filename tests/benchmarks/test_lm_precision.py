@@ -91,6 +91,7 @@ with join("cpu") as ranks:
 """
 
 
+@pytest.mark.slow
 def test_sums_during_the_backward_pass_are_those_after_it() -> None:
     with ranks("-c", SUMS) as children:
         said = [child.communicate(timeout=60) for child in children]

@@ -169,6 +169,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bench, "close", ended)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_all_of_them_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

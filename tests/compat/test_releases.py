@@ -13,6 +13,8 @@ from tests.compat.conftest import MixedNode, Release
 from tests.conftest import until
 from tests.tui.test_terminal import MOUSE_OFF, Screen
 
+pytestmark = pytest.mark.slow
+
 MIXES = [
     ("previous", "newest", "newest"),
     ("newest", "previous", "newest"),

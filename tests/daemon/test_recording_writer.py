@@ -248,6 +248,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.guarantee("lost-counted")
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS)

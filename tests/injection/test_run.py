@@ -20,6 +20,7 @@ QUIET = {"OMP_NUM_THREADS": "1", "TORCHELASTIC_ERROR_FILE": ""}
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone")
 
 
+@pytest.mark.slow
 def test_a_script_is_shown_and_steered_and_its_results_stay_bit_identical(
     node: TestNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ from tests.simulation.planted import DEFECTS, find, planted
 QUICK = (
     "no deduplication of command ids",
     "only rank 0 carries commands out",
-    "the wanted value is told instead of the one read back",
     "the value is shown before it is read back",
 )
 """They are found within a few seeds."""

@@ -16,6 +16,8 @@ from hoptui_trainer.check import command, compute, transfer
 from hoptui_trainer.check.outcome import Outcome, failed, rated
 from tests.golden import Golden
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 NAMES = [
     "torch",

@@ -284,6 +284,7 @@ def test_every_option_has_an_effect_or_is_refused(workload: str, capsys: pytest.
     assert {option.name for option in options(workload)} - found.accepted == set(needed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workload", "variant", "names"),
     [

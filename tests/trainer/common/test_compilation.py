@@ -15,6 +15,7 @@ def test_off_is_the_function_itself() -> None:
     assert compiled(_double, "off") is _double
 
 
+@pytest.mark.slow
 def test_a_new_shape_in_the_steady_state_raises_instead_of_compiling() -> None:
     torch.compiler.reset()
     fast = compiled(_double, "default")

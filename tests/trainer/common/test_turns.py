@@ -19,6 +19,8 @@ from hoptui_trainer.common.ranks import ALONE, RankGroup
 from tests.conftest import until
 from tests.trainer.warm import ranks
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 HERE, THERE = ("here",), ("there",)

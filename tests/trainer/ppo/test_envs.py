@@ -16,6 +16,8 @@ from hoptui_trainer.ppo.envs.physics import Discrete
 from hoptui_trainer.ppo.envs.registry import PHYSICS
 from hoptui_trainer.ppo.envs.vector import Step, VectorEnv
 
+pytestmark = pytest.mark.slow
+
 STATES = 3000
 
 

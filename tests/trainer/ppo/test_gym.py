@@ -32,6 +32,8 @@ from tests.run_state import run_state
 from tests.trainer.small import Steered, small_job, trained
 from tests.trainer.warm import server
 
+pytestmark = pytest.mark.slow
+
 
 class Counting(gymnasium.Env):  # type: ignore[misc]
     """Shows the number of its episode and the steps in it; ends at `ends`, is cut off at `cut`, keeps its
