@@ -49,12 +49,15 @@ class InjectedRun:
         self._iteration = IterationOptimizer()
         self._declared: tuple[Any, int, Any, Any] = (None, 0, None, None)
         self._off = False
+        self._compiling: Callable[[], bool] = bool
 
     def watch(self, torch: Any) -> None:
         """Register the hooks. `torch` is the module, which has just been imported."""
         from torch.optim import lr_scheduler, optimizer
         from torch.utils.data import dataloader
 
+        # The compiler follows `optimizer.step` into the hooks. It knows this function, and leaves them out.
+        self._compiling = getattr(getattr(torch, "compiler", None), "is_compiling", self._compiling)
         optimizer.register_optimizer_step_pre_hook(self.stepping)
         optimizer.register_optimizer_step_post_hook(self.stepped)
         self.schedulers.watch(lr_scheduler)
@@ -63,7 +66,7 @@ class InjectedRun:
 
     def stepping(self, optimizer: Any, args: object, kwargs: object) -> None:
         """An optimizer begins a step (torch calls this)."""
-        if self._off:
+        if self._compiling() or self._off:
             return
         try:
             self._iteration.begins(optimizer)
@@ -72,7 +75,7 @@ class InjectedRun:
 
     def stepped(self, optimizer: Any, args: object, kwargs: object) -> None:
         """An optimizer has taken a step (torch calls this)."""
-        if self._off:
+        if self._compiling() or self._off:
             return
         try:
             if self._thread and threading.get_ident() != self._thread:

@@ -207,7 +207,7 @@ class RayWorker:
 
     @harmless
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._over:
+        if torch.compiler.is_compiling() or self._over:  # the compiler follows a step into its hooks
             return
         if self._optimizer is None:
             self._optimizer = optimizer

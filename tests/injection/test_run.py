@@ -174,6 +174,17 @@ def threads():
     from hoptui.injection import injected_run
     return injected_run._injected._steps
 
+def compiles_the_step():
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=torch.tensor(0.5), foreach=True)
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(3):
+        weight.sum().backward()
+        step()
+        optimizer.zero_grad()
+    from hoptui.injection import injected_run
+    return weight.tolist(), injected_run._injected._steps
+
 def multiprocesses():
     import multiprocessing
     child = multiprocessing.get_context("fork").Process(target=steps, args=(3,))
@@ -186,7 +197,7 @@ from torch.optim import optimizer
 for register in (optimizer.register_optimizer_step_pre_hook, optimizer.register_optimizer_step_post_hook):
     register(lambda *_: None)  # behind those of hoptui: torch fails if a hook goes while it calls them
 for scenario in (lacks_msgspec, two_loops, connects_later, connects_first, breaks, breaks_in_a_loader, kinds,
-                 forks, threads, multiprocesses):
+                 forks, threads, multiprocesses, compiles_the_step):
     if scenario is two_loops:
         import hoptui.sdk.daemon_link, hoptui.sdk.run
     sys.stdout.flush()
@@ -237,6 +248,7 @@ def test_what_scripts_do(node: TestNode, tmp_path: Path, monkeypatch: pytest.Mon
     assert found["forks"] == ["3", quiet]
     assert found["threads"] == ["3", quiet]
     assert found["multiprocesses"] == ["0", quiet]
+    assert found["compiles_the_step"][0] == "([-0.5, -0.5], 0)", "it trains as before, and is not seen"
     viewer = node.viewer()
     runs = viewer.state().runs
     assert Counter(run.name for run in runs) == {"many": 8, "own": 2}, "also the shortest ones"
