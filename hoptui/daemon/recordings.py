@@ -151,14 +151,14 @@ class History:
         """Yield the contents of the recordings of the last day, and of runs whose process lives.
 
         First come those that nobody has closed, as their run may live; then the newest. The clock may be
-        wrong: a live run is never too old.
+        wrong: a live run is never too old, and ages count from the trusted time (see `retention_clock`).
 
         Raises:
             AddressError: the state directory is not private to this user, or cannot be created.
             OSError: it cannot be read.
         """
         secure(self._where.state)
-        now = time.time()
+        now = self._clock.now(time.time(), self._closed())
         written: list[tuple[bool, float, Path]] = []
         for path in self._where.state.glob(f"*{library.SUFFIX}"):
             try:

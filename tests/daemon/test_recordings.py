@@ -110,7 +110,19 @@ def test_a_new_daemon_is_told_what_the_last_one_knew(history: History, tmp_path:
     assert (found.energy_j, found.counters) == (1234.5, {"a": 999.0})
     assert found.newest is not None
     assert found.newest.last() == {"loss": 0.5}
-    assert [file.name for file in tmp_path.iterdir()] == ["r.hoptui"]  # a look leaves nothing beside it
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == ["clock.json", "r.hoptui"], "a look leaves nothing of SQLite"
+
+
+def test_a_run_of_today_is_known_where_the_clock_jumps_ahead(
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history.append(("r",), [rows(1, 5)])
+    history.close("r")
+    assert len(list(make(tmp_path).restore())) == 1
+    later = time.time() + 5 * 86400
+    monkeypatch.setattr("hoptui.daemon.recordings.time.time", lambda: later)
+    assert len(list(make(tmp_path).restore())) == 1
 
 
 def test_a_damaged_recording_is_left_aside(tmp_path: Path) -> None:
