@@ -20,6 +20,7 @@ SECOND = 10**9
 RUN = "abcd2345"
 
 
+@pytest.mark.slow
 def test_a_few_seconds_of_chaos() -> None:
     found = acts.processes(4.0, 1, {"cut": "not needed", "frozen link": "not needed"})
     assert found.violations == [], found.log

@@ -6,12 +6,16 @@ import os
 import signal
 from typing import Any
 
+import pytest
+
 from hoptui.domain.tuning import Tune, Tuned, TunerState
 from hoptui.presentation import sentences
 from hoptui.protocol.messages import RunState
 from tests.cli.conftest import Hoptui
 from tests.conftest import RawViewer, TestNode, until
 from tests.golden import Golden
+
+pytestmark = pytest.mark.slow
 
 TUNED = """
 import sys, time

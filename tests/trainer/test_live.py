@@ -60,6 +60,7 @@ def test_knobs_a_checkpoint_and_a_pause_over_the_wire(node: TestNode, tmp_path: 
     assert (ended.exit_reason, ended.exit_detail) == ("stopped", "by SIGTERM")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", ["ppo", "lm", "vision"])
 def test_a_run_is_seen_while_it_is_set_up_and_what_fails_there_is_told(
     node: TestNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workload: str

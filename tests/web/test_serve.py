@@ -198,6 +198,7 @@ async def opened(address: str) -> AsyncIterator[ClientWebSocketResponse]:
             yield tab
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -9)])
 def test_no_dashboard_outlives_the_server(
     node: TestNode, serve: Callable[..., Served], number: signal.Signals, code: int

@@ -121,6 +121,7 @@ def test_a_step_is_captured_once_for_all_evaluations_and_gives_the_same_numbers(
     assert steps < 3 * 500  # it does not go on when all episodes have ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["Acrobot-v1", "gymnasium:CartPole-v1"])
 def test_all_evaluations_begin_in_the_same_states(env: str) -> None:
     task = find_task(env)

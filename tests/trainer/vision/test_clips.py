@@ -168,6 +168,7 @@ def test_workers_read_clips_in_their_order(clip_folder: Path, frames: int) -> No
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_clips_are_learned_and_judged(
     clip_folder: Path, steered_vision: SteeredVision, golden: Golden
 ) -> None:

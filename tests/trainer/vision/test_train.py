@@ -33,6 +33,7 @@ BUDGET = 240
 """Iterations: two to three times what the gate needs."""
 
 
+@pytest.mark.slow
 def test_digits_are_learned(steered_vision: SteeredVision) -> None:
     result = steered_vision.train(
         iterations=BUDGET, evaluate_every=40, until_accuracy=GATE, knobs={"batch_size": 128, "micro_batch": 0}
