@@ -75,6 +75,7 @@ class DaemonLink:
         self._wake_out.setblocking(False)
         self._wake_in.setblocking(False)
         self._closing = False
+        self._leaving_at = 0.0
         self._bye: messages.Bye | None = None
         self._greeted = self._welcomed = self._renamed = self._polls_out = False
         self._retired = False
@@ -113,6 +114,7 @@ class DaemonLink:
 
     def leave(self) -> None:
         """Send the rest without a Bye, because the run goes on under this pid."""
+        self._leaving_at = time.monotonic()
         self._closing = True
         self.wake()
         self._thread.join(CLOSE_S)
@@ -154,7 +156,9 @@ class DaemonLink:
                 with contextlib.suppress(Exception):  # what ended the link may end this too
                     self._send(sock, zmq, structs.replace(self._pulse(time.monotonic()), off=self._state.off))
         finally:
-            context.destroy(linger=200)
+            # What is left is sent meanwhile. On a busy machine that takes a while, and `close` waits as long.
+            left_s = self._leaving_at + CLOSE_S - time.monotonic()
+            context.destroy(linger=max(200, int(1000 * left_s)))
 
     def _exchange(self, sock: Any, where: Addresses, zmq: Any) -> None:
         """Exchange messages until the run ends, or hoptui is off in it."""
