@@ -104,10 +104,11 @@ def settle(node: ChaosNode) -> tuple[dict[int, CommandRecord], list[str]]:
 
 def finish(node: ChaosNode) -> None:
     """End the runs in order, then the daemon. Afterwards the recordings are closed."""
-    for actor in node.actors:
+    others = [actor for actor in node.actors if actor.kind != "daemon"]  # it hears their last rows
+    for actor in others:
         if actor.alive:
             actor.child.terminate()
-    for actor in node.actors:
+    for actor in others:
         actor.child.wait(60)
     runs = {actor.run for actor in checks.speakers(node)}
     until(lambda: _ended(node, runs), 30, "the end of the runs")
