@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 help:
 	@echo "make demo         a real PPO run on this machine and the dashboard on it"
 	@echo "make test         the test suite, in less than eight minutes on two cores"
-	@echo "make test-slow    whether the trainers learn and compile, and a hundred simulated hours"
+	@echo "make test-slow    the tests that take long, such as a hundred simulated hours"
 	@echo "make test-integrations  the adapters, with the oldest and the newest versions of the frameworks"
 	@echo "make test-ray     the tests that start Ray, one after another"
 	@echo "make soak HOURS=n the simulation of runs, daemon and viewers for n hours, in parallel"
@@ -49,7 +49,7 @@ test: setup
 	@$(BIN)/python -m compileall -q hoptui trainer tests benchmarks
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
 
-# Whether the trainers learn, what compilers and several ranks make of them, and many hours of simulation.
+# Trainers that learn or compile, several ranks, old releases, and many hours of simulation.
 test-slow: setup
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 

@@ -21,7 +21,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 
 import hoptui
 from hoptui.integrations.batch_size import sample_count
-from hoptui.integrations.harmless import harmless
+from hoptui.integrations.error_guard import harmless
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")

@@ -18,7 +18,7 @@ from typing import Any
 
 import hoptui
 from hoptui.integrations.batch_size import sample_count
-from hoptui.integrations.harmless import harmless
+from hoptui.integrations.error_guard import harmless
 from hoptui.integrations.lightning_class import framework_class
 from hoptui.integrations.lightning_internals import planned_steps, stored_metrics, train_loaders
 from hoptui.integrations.lightning_knobs import LightningKnobs

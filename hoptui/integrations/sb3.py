@@ -22,7 +22,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 import hoptui
-from hoptui.integrations.harmless import harmless
+from hoptui.integrations.error_guard import harmless
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")

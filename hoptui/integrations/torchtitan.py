@@ -22,7 +22,7 @@ from typing import Any
 from torchtitan.trainer import Trainer
 
 import hoptui
-from hoptui.integrations.harmless import harmless
+from hoptui.integrations.error_guard import harmless
 from hoptui.integrations.versions import Supported
 
 SUPPORTED = Supported("torchtitan", "0.3", "0.3")

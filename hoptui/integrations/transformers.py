@@ -22,7 +22,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import get_last_checkpoint
 
 import hoptui
-from hoptui.integrations.harmless import harmless
+from hoptui.integrations.error_guard import harmless
 from hoptui.integrations.micro_batch_split import MicroBatchSplit
 from hoptui.integrations.micro_batches import row_count, token_count
 from hoptui.integrations.torch_trace import TorchTrace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.integrations.harmless import harmless
+from hoptui.integrations.error_guard import harmless
 
 
 class Adapter:
