@@ -38,6 +38,8 @@ STUCK = ("rollback.refused", "rollback.not_declared")
 class Rollback:
     """Sets `targets`, unless a user has chosen one of these knobs since `trial` began.
 
+    A choice is overtaken when a later process, resumed from an older checkpoint, has another value.
+
     Call `look` at each look at the run. Send the changes that it returns, and pass their commands to `sent`.
     `waits` is what it waits for. At the end it is `done`. `left` are then the changes that were refused,
     and `missing` those of knobs that the run has not declared. These knobs stay as they are, and are frozen.
@@ -88,12 +90,15 @@ class Rollback:
         if self.missing and observation.t - self._began < DECLARED_S * 1e9:
             self.waits = fact("rollback.once_declared", knobs=_knobs(self.missing))
             return ()
-        if choices := self._choices(observation.records):
-            if any(record.released is None for record in choices):
+        choices = self._choices(observation.records)
+        overtaken = [record for record in choices if _overtaken(record, observation.epoch, values)]
+        if len(choices) > len(overtaken):
+            if any(record.released is None for record in choices if record not in overtaken):
                 overrides.choose(self.targets)  # one knob may follow another
             changes: tuple[Change, ...] = ()
         else:
-            changes = self._changes(values, values, observation.records, overrides.chosen)
+            held = set(overrides.chosen) - _moved(overtaken)
+            changes = self._changes(values, values, observation.records, held)
         if not changes or self.tries >= TRIES:
             self.done, self.left = True, changes
             if not self.report:
@@ -193,6 +198,11 @@ class Rollback:
 
     def _since(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:
         return [record for record in records if record.verb == "set" and record.t >= self.trial.t]
+
+
+def _overtaken(choice: CommandRecord, epoch: int, values: Mapping[str, KnobValue]) -> bool:
+    """Whether a user's choice went to an earlier process, and this one has another value."""
+    return choice.epoch != epoch and values.get(choice.knob) not in (choice.wanted, choice.effective)
 
 
 def _moved(records: Iterable[CommandRecord]) -> set[str]:

@@ -97,6 +97,12 @@ def chosen_values_hold(node: Node) -> Iterator[str]:
             if event.code == "trial.ended" and event.run == trainer.id and event.fields["result"] == "kept"
             for change in event.fields["changes"]
         }
+        refused = trainer.job is not None and trainer.job.failed  # ranks without a store refuse all commands
+        if refused and any(
+            event.code == "rollback.impossible" and event.run == trainer.id
+            for event in node.auditor.client.store.events  # type: ignore[union-attr]
+        ):
+            continue  # it is told that a value on trial stays
         if trainer.knobs.batch not in {FIRST_BATCH, *persons, *kept}:
             yield f"{trainer.name} is left with batch {trainer.knobs.batch}, and {kept} were kept"
 

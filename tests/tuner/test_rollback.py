@@ -128,6 +128,19 @@ def test_what_a_user_chose_before_the_trial_does_not_stop_its_rollback() -> None
     assert len(Rollback.undo(TRIAL).look(observation(1, records=[user]), KnobOverrides())) == 2
 
 
+def test_a_choice_is_overtaken_by_a_process_that_goes_back_to_the_trial() -> None:
+    # A user sets a value, and the process ends. The next one resumes from a checkpoint of the trial.
+    followed = (Change(knob="grad_accum", before=32, value=128),)
+    user = command("micro_batch", "person", wanted=4, effective=4, followed=followed)
+    overrides = KnobOverrides()
+    overrides.choose(["micro_batch", "grad_accum"])
+    back = Rollback.undo(TRIAL).look(observation(1, knobs(16, 32), [user], epoch=2), overrides)
+    assert wanted(back) == {"micro_batch": 8, "grad_accum": 64}
+    kept = Rollback.undo(TRIAL)
+    assert kept.look(observation(1, knobs(4, 128), [user], epoch=2), overrides) == ()
+    assert kept.done
+
+
 def test_values_of_which_none_is_of_the_trial_are_left() -> None:
     rollback = Rollback.undo(TRIAL)
     assert rollback.look(observation(1, knobs(48, 11)), KnobOverrides()) == ()
