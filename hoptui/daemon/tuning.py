@@ -252,11 +252,7 @@ class TunerController:
         if rollback is None or not self._advance(rollback, observation):
             return rollback is None
         self._rollback = self._goes_on = None
-        for changes, why in (
-            (rollback.left, fact("rollback.refused", tries=TRIES)),
-            (rollback.missing, fact("rollback.not_declared")),
-        ):
-            self._warn((change, why) for change in changes)
+        self._warn_of_rest(rollback)
         return True
 
     def look(self, observation: Observation) -> None:
@@ -373,6 +369,7 @@ class TunerController:
                 missing=[change.knob for change in rollback.missing],
             )
             self.event(goes_on, "warning" if rollback.left or rollback.missing else "info")
+            self._warn_of_rest(rollback)
         return rollback.done
 
     def _roll_back_at_once(self, rollback: Rollback, cause: Fact, viewer: str = NAME) -> None:
@@ -382,6 +379,11 @@ class TunerController:
         changes = rollback.at_once(knobs, records, self.tuner.overrides.chosen)
         why = (*rollback.why, cause)
         self._warn(self._submit(changes, why, _ids(changes), viewer))
+
+    def _warn_of_rest(self, rollback: Rollback) -> None:
+        """Warn of the values that a rollback could not set."""
+        self._warn((change, fact("rollback.refused", tries=TRIES)) for change in rollback.left)
+        self._warn((change, fact("rollback.not_declared")) for change in rollback.missing)
 
     def _warn(self, refused: Iterable[tuple[Change, Fact]]) -> None:
         """Warn of values that cannot be set."""

@@ -90,14 +90,17 @@ class Rollback:
         if self.missing and observation.t - self._began < DECLARED_S * 1e9:
             self.waits = fact("rollback.once_declared", knobs=_knobs(self.missing))
             return ()
-        choices = self._choices(observation.records)
-        overtaken = [record for record in choices if _overtaken(record, observation.epoch, values)]
-        if len(choices) > len(overtaken):
-            if any(record.released is None for record in choices if record not in overtaken):
+        users = self._of_users(observation.records)
+        choices = [r for r in users if r.stage in ASKED and not _overtaken(r, observation.epoch, values)]
+        if any(record.stage not in FINAL for record in choices):
+            self.waits = fact("rollback.once_answered")
+            return ()
+        if choices:
+            if any(record.released is None for record in choices):
                 overrides.choose(self.targets)  # one knob may follow another
             changes: tuple[Change, ...] = ()
-        else:
-            held = set(overrides.chosen) - _moved(overtaken)
+        else:  # what was refused or overtaken holds no knob
+            held = overrides.chosen - _moved(users)
             changes = self._changes(values, values, observation.records, held)
         if not changes or self.tries >= TRIES:
             self.done, self.left = True, changes
@@ -126,7 +129,7 @@ class Rollback:
 
     def chosen(self, records: Sequence[CommandRecord]) -> bool:
         """Whether a user has chosen one of its knobs, also by a command that the run has not answered."""
-        return bool(self._choices(records, sent=True))
+        return any(record.stage in ("sent", *ASKED) for record in self._of_users(records))
 
     def outcome(self, observation: Observation, chosen: Collection[str]) -> Trial | None:
         """How it ended, as a trial to report. None if there is nothing to report."""
@@ -186,11 +189,10 @@ class Rollback:
             found |= {(r.knob, value) for value in (r.wanted, r.effective) if value is not None}
         return found
 
-    def _choices(self, records: Sequence[CommandRecord], *, sent: bool = False) -> list[CommandRecord]:
-        """The users' commands since the trial began that moved a knob of it."""
-        stages = ("sent", *ASKED) if sent else ASKED
+    def _of_users(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:
+        """The users' commands since the trial began that concern a knob of it."""
         knobs = self.targets.keys() | _moved(r for r in self._own(records) if r.stage == "applied")
-        users = (r for r in self._since(records) if r.origin.kind == "person" and r.stage in stages)
+        users = (record for record in self._since(records) if record.origin.kind == "person")
         return [record for record in users if knobs & _moved([record])]
 
     def _own(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:

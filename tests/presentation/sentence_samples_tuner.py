@@ -133,6 +133,7 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "rollback.waits": {"why": [_nested("rollback.trial")], "until": _nested("rollback.once_possible")},
     "rollback.once_declared": {"knobs": ["grad_accum", "micro_batch"]},
     "rollback.once_possible": {},
+    "rollback.once_answered": {},
     "rollback.refused": {"tries": 5},
     "rollback.not_declared": {},
     "rollback.not_declared_yet": {"knobs": ["micro_batch"]},

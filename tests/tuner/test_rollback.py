@@ -141,6 +141,20 @@ def test_a_choice_is_overtaken_by_a_process_that_goes_back_to_the_trial() -> Non
     assert kept.done
 
 
+@pytest.mark.parametrize(
+    ("stage", "values"), [("applied", {}), ("failed", {"micro_batch": 8, "grad_accum": 64})]
+)
+def test_a_choice_that_the_run_has_not_answered_is_waited_for(stage: Any, values: dict[str, Any]) -> None:
+    user = command("micro_batch", "person", stage="scheduled", wanted=4)
+    rollback, overrides = Rollback.undo(TRIAL), KnobOverrides()
+    overrides.choose(["micro_batch"])
+    assert rollback.look(observation(1, records=[user]), overrides) == ()
+    assert (rollback.done, rollback.waits) == (False, fact("rollback.once_answered"))
+    answered = structs.replace(user, stage=stage)
+    assert wanted(rollback.look(observation(2, records=[answered]), overrides)) == values
+    assert rollback.done == (not values)
+
+
 def test_values_of_which_none_is_of_the_trial_are_left() -> None:
     rollback = Rollback.undo(TRIAL)
     assert rollback.look(observation(1, knobs(48, 11)), KnobOverrides()) == ()

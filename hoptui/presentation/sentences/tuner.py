@@ -189,6 +189,7 @@ SENTENCES: Mapping[str, Entry] = {
     "rollback.waits": "{why:facts}, {until:fact}",
     "rollback.once_declared": "as soon as the run has declared {knobs:names}",
     "rollback.once_possible": "as soon as it can be set",
+    "rollback.once_answered": "as soon as the run has answered what a user set",
     "rollback.refused": "refused {tries} times: it is left as it is, and alone",
     "rollback.not_declared": "not declared again: it is left as it is, and alone",
     "rollback.not_declared_yet": "{knobs:names}: not declared yet, and may have the value that was tried",
