@@ -368,8 +368,8 @@ class TunerController:
                 values={c.knob: now[c.knob] for c in rollback.trial.changes if c.knob in now},
                 missing=[change.knob for change in rollback.missing],
             )
-            self.event(goes_on, "warning" if rollback.left or rollback.missing else "info")
             self._warn_of_rest(rollback)
+            self.event(goes_on, "warning" if rollback.left or rollback.missing else "info")
         return rollback.done
 
     def _roll_back_at_once(self, rollback: Rollback, cause: Fact, viewer: str = NAME) -> None:

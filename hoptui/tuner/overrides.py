@@ -41,6 +41,10 @@ class KnobOverrides:
         """These knobs have the values that a user wants."""
         self._chosen.update(knobs)
 
+    def withdraw(self, knob: str) -> None:
+        """The user's command for this knob came to nothing."""
+        self._chosen.discard(knob)
+
     def freeze(self, knobs: Iterable[str]) -> None:
         """The tuner leaves these knobs alone."""
         self._frozen.update(knobs)

@@ -366,11 +366,29 @@ BOTH = structs.replace(RUNNING, changes=(UP, Change(knob="grad_accum", before=64
 def test_of_a_trial_of_which_a_person_has_set_one_knob_nothing_is_set_back(stage: str) -> None:
     there, _ = killed(BOTH)
     there.hello(knobs=(structs.replace(MICRO, value=64), ACCUM))
-    there.person("micro_batch", 16, stage=stage)
+    given = there.person("micro_batch", 16, stage=stage)
     for _ in range(3):
         there.look()
     assert there.commands == [], "the run would have micro_batch follow"
+    if stage != "applied":  # it may still be refused
+        assert not there.script.scenes
+        there.outcome(given, "applied")
+        there.look()
+    assert there.commands == []
     assert there.script.scenes
+
+
+def test_a_trial_is_undone_after_all_once_what_a_person_has_set_is_refused() -> None:
+    there, _ = killed(BOTH)
+    there.hello(knobs=(structs.replace(MICRO, value=64), ACCUM))
+    given = there.person("micro_batch", 16, stage="scheduled")
+    there.look()
+    there.outcome(given, "rejected", code="busy", reason="no")
+    there.look()
+    assert {command.knob: command.value for command in there.commands} == {
+        "micro_batch": 32,
+        "grad_accum": 64,
+    }
 
 
 def test_nor_where_a_knob_of_it_has_followed_what_a_person_has_set() -> None:

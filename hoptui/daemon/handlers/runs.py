@@ -137,8 +137,6 @@ class RunDesk:
         The command log bounds how many wait.
         """
         self._unsent.setdefault(run.id, {}).setdefault(command.id, command)
-        if not run.met:  # the daemon before may have passed it on
-            self._node.book.give(command.id)
         self._forward_waiting(run)
 
     def found(self, run_id: str, repository: Repository) -> None:

@@ -167,6 +167,8 @@ class Book:
         )
         if asks(found):
             self._hold(run, found.knob)
+        elif asks(known) and found.stage in FINAL:
+            self._let_go(run, found.knob)
         return found
 
     def measured(self, record: CommandRecord, measured: Measured) -> CommandRecord:
@@ -369,6 +371,12 @@ class Book:
         last = self._last_wish(run, knob)
         if last is not None and last.released is None:
             self.overrides(run).choose([knob])
+
+    def _let_go(self, run: str, knob: str) -> None:
+        """A user's command for a knob was refused after all: the one before counts, if there is one."""
+        last = self._last_wish(run, knob)
+        if last is None or last.released is not None:
+            self.overrides(run).withdraw(knob)
 
     def _last_wish(self, run: str, knob: str) -> CommandRecord | None:
         return next((r for r in reversed(self.of(run)) if r.knob == knob and asks(r)), None)

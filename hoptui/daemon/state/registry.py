@@ -136,11 +136,6 @@ class TrackedRun:
         return bool(self.state.exit_reason)
 
     @property
-    def met(self) -> bool:
-        """Whether its process has said hello to this daemon."""
-        return self._pulse is not None
-
-    @property
     def logs_only(self) -> bool:
         """Whether its loop logs rows and passes no boundaries: it has no iterations and takes no commands."""
         return not self._began and self._logged.count >= ENOUGH
