@@ -189,10 +189,37 @@ def _crash(node: Node, number: float) -> None:
 
 
 def _last_change(node: Node, number: float) -> None:
-    """The daemon dies within moments of commands, and their run ends before another daemon is there."""
+    """The daemon dies within moments of commands, and their run ends before another daemon has met it."""
+    trainer = _living(node, number)
+    if trainer is not None and int(number * 1000) % 2:
+        _die_after_change(node, trainer, number)
+    else:
+        _kill_daemon_at(node, number)
+        _finish(node, number)
     _set(node, number, 3)
-    _kill_daemon_at(node, number)
-    _finish(node, number)
+
+
+def _die_after_change(node: Node, trainer: Trainer, number: float) -> None:
+    """As the run applies a change that is not on disk yet, the daemon is killed and the run hangs. The run is
+    killed later.
+    """
+    seconds, disk = 1.0 + 8 * number, node.system.disk
+    disk.slow_s = 0.1 + 2 * number
+    node.fail_disk(5.0)
+    node.kernel.after(5.0, lambda: setattr(disk, "slow_s", 0.0))
+
+    def die() -> None:
+        daemon, disk.slow_s = node.daemon, 0.0
+        if daemon is None or node.settling:
+            return
+        node.disturb(seconds + 30.0)
+        trainer.was.suspended_s += seconds + 1
+        daemon.kill()
+        trainer.process.stop()
+        node.kernel.after(seconds, trainer.process.kill)
+        _again_later(node, trainer, seconds + 1.0)
+
+    trainer.at_next_change = die
 
 
 def _logout(node: Node, number: float) -> None:

@@ -50,6 +50,8 @@ class Trainer:
         self.node, self.name, self.iteration_s, self.member = node, name, iteration_s, member
         self.run: Run | None = None
         self.knobs: TunedKnobs | None = None
+        self.at_next_change: Callable[[], object] | None = None
+        """Called once, when a value has been set that stays."""
         self.others: list[Trainer] = []
         """The other ranks of this run, if it is rank 0."""
         self.ends = False
@@ -185,6 +187,9 @@ class Trainer:
         self.was.value = in_effect(value)
         if raises:  # half done, so hoptui must undo it
             raise Refused("the script refuses it")
+        if (call := self.at_next_change) is not None:
+            self.at_next_change = None
+            call()
 
     def _call(self, verb: str) -> str:
         """Write a checkpoint, or start a trace."""

@@ -305,9 +305,16 @@ def _guessed_fate() -> list[Patch]:
     return [(command_log.Book, "void", sure)]
 
 
-@defect("a new daemon does not know the predecessor may have passed a command on")
-def _unmet() -> list[Patch]:
-    return [(registry.TrackedRun, "met", property(lambda self: True))]
+@defect("a new daemon does not know the predecessor may have passed a command on", "last change")
+def _not_passed_on() -> list[Patch]:
+    submit = command_log.Book.submit
+
+    def fresh(self: Any, command: Any, *rest: Any) -> Any:
+        answer = submit(self, command, *rest)
+        self._given.discard(command.id)
+        return answer
+
+    return [(command_log.Book, "submit", fresh)]
 
 
 @defect("open commands stay open when a run ends")
