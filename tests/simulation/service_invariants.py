@@ -97,14 +97,16 @@ def chosen_values_hold(node: Node) -> Iterator[str]:
             if event.code == "trial.ended" and event.run == trainer.id and event.fields["result"] == "kept"
             for change in event.fields["changes"]
         }
-        refused = trainer.job is not None and trainer.job.failed  # ranks without a store refuse all commands
-        if refused and any(
-            event.code == "rollback.impossible" and event.run == trainer.id
-            for event in node.auditor.client.store.events  # type: ignore[union-attr]
-        ):
-            continue  # it is told that a value on trial stays
+        if trainer.job is not None and trainer.job.failed and _tuner_refused(node, trainer.id):
+            continue  # ranks without a store refuse all commands, also what would undo a trial
         if trainer.knobs.batch not in {FIRST_BATCH, *persons, *kept}:
             yield f"{trainer.name} is left with batch {trainer.knobs.batch}, and {kept} were kept"
+
+
+def _tuner_refused(node: Node, run: str) -> bool:
+    """Return whether the last command of the tuner to a run is told as rejected."""
+    own = [r for r in _records(node).values() if (r.run, r.knob, r.origin.kind) == (run, BATCH, "tuner")]
+    return bool(own) and max(own, key=lambda record: record.t).stage == "rejected"
 
 
 def person_beats_the_tuner(node: Node) -> Iterator[str]:

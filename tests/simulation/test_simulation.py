@@ -1,4 +1,4 @@
-"""Fixed seeds of the simulation. A failure names its seed, and the command that replays it."""
+"""Fixed and fresh seeds of the simulation. A failure names its seed, and the command that replays it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ import pytest
 from tests.simulation.actions import NIGHT, night_s
 from tests.simulation.scenario import plan_of
 
-SEEDS = (*(seed for seed in range(1, 25) if seed not in (7, 15, 16, 21)), 42, 71, 78)
-"""Those of `make test`: about a minute. Left out are four that take a minute together."""
-MORE_SEEDS = range(101, 146)
+SEEDS = (1, 2, 3, 4, 6, 8, 9, 10, 13, 19, 37, 78)
+"""Those of `make test`. With 19 and 37 a run dies behind a change that is not on disk."""
+MORE_SEEDS = (5, 11, 12, 14, 17, 18, 20, 22, 23, 24, 42, 71, *range(101, 146))
 """Those of `make test-slow`: more than a hundred hours."""
 AT_ONCE = 3
-"""Seeds are fixed, so that only a change of the code makes them fail. `make soak` draws fresh ones."""
+FRESH_S, TURNS = 10, 3
+"""For so many seconds, in so many processes, `make test` draws fresh seeds."""
+
+
+LIMIT_S = 150.0
+"""A seed with several nights takes a minute on a busy core."""
 
 
 def simulate(*options: str) -> str:
@@ -30,7 +35,7 @@ def simulate(*options: str) -> str:
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -57,10 +62,17 @@ def test_seeds_hold(seeds: Sequence[int]) -> None:
     assert f"{len(seeds)} seeds, 0 failed" in simulate("--seeds", *map(str, seeds))
 
 
-@pytest.mark.parametrize(("seeds", "hours", "serving"), [(SEEDS, 13, 2), (MORE_SEEDS, 100, 5)])
+@pytest.mark.timeout(LIMIT_S + 10)
+@pytest.mark.parametrize("turn", range(TURNS))
+def test_fresh_seeds_hold(turn: int) -> None:
+    """A failure is a finding: its seed does the same again. Add it to the seeds once it holds."""
+    assert " 0 failed" in simulate("--seconds", str(FRESH_S))
+
+
+@pytest.mark.parametrize(("seeds", "hours", "serving"), [(SEEDS, 0, 1), (MORE_SEEDS, 120, 6)])
 def test_the_seeds_have_nights_and_services(seeds: Sequence[int], hours: float, serving: int) -> None:
     """The nights are most of the time. A plan lasts a little longer than its nights."""
     plans = [plan_of(seed) for seed in seeds]
     nights = [step for plan in plans for step in plan.steps if step.what == NIGHT]
-    assert sum(night_s(step.number) for step in nights) > hours * 3600
+    assert sum(night_s(step.number) for step in nights) >= hours * 3600
     assert sum(plan.serves for plan in plans) == serving
