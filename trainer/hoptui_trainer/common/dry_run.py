@@ -250,6 +250,8 @@ class DryRun:
         computed if the earlier trials predict that they do not."""
         if predicted_peak(trials, size) > limit:
             return False
+        if self._device.type == "cuda":
+            release(self._device)  # else the peak counts what torch keeps of earlier work
         set_peak_aside(self._device)
         with self._shapes.plainly():
             fits = self._fits(size)
@@ -257,7 +259,7 @@ class DryRun:
         if self._pieces.meets:  # all ranks try the same sizes
             peak = max(self._ranks.gather(peak))
         if self._device.type == "cuda":
-            release(self._device)  # else the next peak counts what torch keeps of this one
+            release(self._device)
         if not fits or peak > limit:
             return False
         trials.append(SizeTrial(size, peak, 0.0))
