@@ -10,7 +10,7 @@ machine disturbs less. `base_us` is an empty hook, the cost of counting.
 
 Else each pair trains twice in random order. `cpu_ratio` is the ratio of the CPU seconds of the process, its
 threads included, and `wall_ratio` that of wall time. 1.0 means no cost. CPU time also holds where other work
-shares the cores.
+shares the cores. `--gpu` trains on a GPU: GPT-2 of 124 M in bf16 with transformers, the others as they are.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Account:
         self._since = now
 
 
-def transformers(steps: int, width: int, account: Account | None) -> Train:
-    """Train a tiny GPT-2; one step at width 128 takes about 30 ms on one core."""
+def transformers(steps: int, width: int, account: Account | None, gpu: bool) -> Train:
+    """Train a tiny GPT-2; one step at width 128 takes about 30 ms on one core. On a GPU: the one of 124 M."""
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
     if account is not None:
@@ -112,7 +112,9 @@ def transformers(steps: int, width: int, account: Account | None) -> Train:
     config = GPT2Config(
         vocab_size=256, n_positions=128, n_embd=width, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
     )
-    blocks = torch.randint(0, 256, (512, 128))
+    if gpu:
+        config = GPT2Config()
+    blocks = torch.randint(0, 256, (512, config.n_positions))
     folder = tempfile.mkdtemp(prefix="trainer-", dir=os.environ["HOPTUI_STATE_DIR"])
 
     def train(with_hoptui: bool) -> Seconds:
@@ -124,7 +126,8 @@ def transformers(steps: int, width: int, account: Account | None) -> Train:
             report_to=[],
             save_strategy="no",
             disable_tqdm=True,
-            use_cpu=True,
+            use_cpu=not gpu,
+            bf16=gpu,
         )
         trainer = Trainer(
             model=GPT2LMHeadModel(config),
@@ -137,7 +140,7 @@ def transformers(steps: int, width: int, account: Account | None) -> Train:
     return train
 
 
-def lightning(steps: int, width: int, account: Account | None) -> Train:
+def lightning(steps: int, width: int, account: Account | None, gpu: bool) -> Train:
     """Train a perceptron with `lightning.pytorch`; one step at width 512 takes about 10 ms on one core."""
     import lightning as L  # noqa: N812
     from torch.utils.data import DataLoader, TensorDataset
@@ -166,7 +169,8 @@ def lightning(steps: int, width: int, account: Account | None) -> Train:
     def train(with_hoptui: bool) -> Seconds:
         trainer = L.Trainer(
             max_epochs=1,
-            accelerator="cpu",
+            accelerator="gpu" if gpu else "cpu",
+            devices=1,
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -179,7 +183,7 @@ def lightning(steps: int, width: int, account: Account | None) -> Train:
     return train
 
 
-def sb3(steps: int, width: int, account: Account | None) -> Train:
+def sb3(steps: int, width: int, account: Account | None, gpu: bool) -> Train:
     """Train PPO on CartPole; an iteration is a rollout of 1,024 steps and its update."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
@@ -190,9 +194,8 @@ def sb3(steps: int, width: int, account: Account | None) -> Train:
         account.hooks_of(HoptuiCallback, "_on_")
 
     def train(with_hoptui: bool) -> Seconds:
-        model = PPO(
-            "MlpPolicy", make_vec_env("CartPole-v1", n_envs=4, seed=0), n_steps=256, seed=0, device="cpu"
-        )
+        envs = make_vec_env("CartPole-v1", n_envs=4, seed=0)
+        model = PPO("MlpPolicy", envs, n_steps=256, seed=0, device="cuda" if gpu else "cpu")
         callback = HoptuiCallback("cost") if with_hoptui else None
         return timed(lambda: model.learn(1024 * steps, callback=callback))
 
@@ -244,7 +247,7 @@ def ratios(train: Train, pairs: int) -> dict[str, Any]:
     return {**medians, "cpu_ratios": [round(pair[False][0] / pair[True][0], 4) for pair in found]}
 
 
-TRAININGS: dict[str, tuple[Callable[[int, int, Account | None], Train], int, int]] = {
+TRAININGS: dict[str, tuple[Callable[[int, int, Account | None, bool], Train], int, int]] = {
     "transformers": (transformers, 100, 128),
     "lightning": (lightning, 300, 512),
     "sb3": (sb3, 3, 0),
@@ -258,6 +261,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=10, help="0: count the time within the hooks")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--width", type=int)
+    parser.add_argument("--gpu", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -268,7 +272,7 @@ def main() -> None:
         os.environ["HOPTUI_IDLE_S"] = "5"
         Path(folder, "state").mkdir(mode=0o700)
         account = None if options.pairs else Account()
-        train = make(options.steps, options.width, account)
+        train = make(options.steps, options.width, account, options.gpu)
         if account is not None:
             found = hook_costs(train, account, options.steps)
         else:
