@@ -15,7 +15,7 @@ from hoptui.integrations.lightning_internals import (
 )
 
 SHARDED = "ModelParallelStrategy"
-PROVEN = ("SingleDeviceStrategy", "DDPStrategy", SHARDED)
+PROVEN: tuple[str, ...] = ("SingleDeviceStrategy", "DDPStrategy", SHARDED)
 """The strategies whose knobs are tested. Others offer the logging interval alone."""
 
 

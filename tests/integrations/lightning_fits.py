@@ -6,13 +6,14 @@ Each fit has its own run. `fits` returns what happened in each, by name.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L  # noqa: N812
 import torch
 from lightning.pytorch import strategies
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from hoptui.integrations.lightning import HoptuiCallback
@@ -88,10 +89,19 @@ class Commands(L.Callback):  # type: ignore[misc]
             for each in self.due.pop(int(trainer.global_step), ()):
                 command(run, **each)
             self.outcomes += outcomes(run)
-        parameters: list[Any] = [p.detach() for p in module.parameters()]
-        whole = [p.full_tensor() if module.sharded else p for p in parameters]
-        self.weights.append(torch.cat([p.reshape(-1) for p in whole]).tolist())
+        self.weights.append(weights(trainer, module))
         self.accumulated.append(trainer.accumulate_grad_batches)
+
+
+def weights(trainer: Any, module: Line) -> list[float]:
+    """All parameters of the whole module, which ranks may share."""
+    model = trainer.strategy.model
+    if isinstance(model, FullyShardedDataParallel):
+        with FullyShardedDataParallel.summon_full_params(model):
+            return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).tolist()
+    parameters: list[Any] = [p.detach() for p in module.parameters()]
+    whole = [p.full_tensor() if module.sharded else p for p in parameters]
+    return torch.cat([p.reshape(-1) for p in whole]).tolist()
 
 
 def fit(
@@ -144,7 +154,7 @@ def fit(
         "limit_val_batches": 0,
     }
     trainer = L.Trainer(callbacks=[of_hoptui, watch, commands], **(options | trainer_options))
-    module = Line(manual, sharded=not isinstance(trainer.strategy, strategies.DDPStrategy))
+    module = Line(manual, sharded=type(trainer.strategy).__name__ == "ModelParallelStrategy")
     data = DataLoader(Numbers(), batch_size=BATCH, shuffle=True, num_workers=workers)
     torch.manual_seed(2)
     trainer.fit(module, data, DataLoader(Numbers(), batch_size=8) if trainer.limit_val_batches else None)
@@ -207,8 +217,53 @@ def fits(folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def main() -> None:
-    """Print what each fit gave, for `two_ranks.both`."""
+def gpu_fits(folder: Path) -> dict[str, dict[str, Any]]:
+    """The same on two GPUs, and under the strategies that need them."""
+    from hoptui.integrations import lightning_knobs
+
+    lightning_knobs.PROVEN += ("FSDPStrategy",)
+    meet_always()
+    found = {}
+    for kind in ("ddp", "fsdp"):
+        for name, due in (
+            ("unchanged", {}),
+            ("lr", {5: change("lr", 0.002)}),
+            ("weight_decay", {5: change("weight_decay", 0.5)}),
+            ("beta1", {5: change("beta1", 0.5)}),
+            ("beta2", {5: change("beta2", 0.9)}),
+            ("aligned", {6: change("accumulate_grad_batches", 3)}),
+            ("unaligned", {7: change("accumulate_grad_batches", 4)}),
+            ("num_workers", {3: change("num_workers", 1)}),
+            ("checkpoint", {4: [{"verb": "checkpoint"}]}),
+            ("stop", {4: [{"verb": "stop"}]}),
+        ):
+            workers = 2 if name == "num_workers" else 0
+            found[f"{kind} {name}"] = fit(
+                f"{kind}-{name}", folder, due, workers=workers, accelerator="gpu", strategy=kind
+            )
+    return found
+
+
+def deepspeed_fit(folder: Path) -> dict[str, dict[str, Any]]:
+    """One fit under DeepSpeed, whose engine decides on most."""
+    meet_always()
+    due = {4: change("accumulate_grad_batches", 2), 5: change("lr", 0.5)}
+    strategy = strategies.DeepSpeedStrategy(stage=2)
+    return {"deepspeed": fit("deepspeed", folder, due, accelerator="gpu", strategy=strategy)}
+
+
+def main(run_all: Callable[[Path], dict[str, dict[str, Any]]] = fits) -> None:
+    """Print what each fit gave, for `ranks.both`."""
     from tests.sdk.two_ranks import report
 
-    report(**fits(Path(sys.argv[2])))
+    report(**run_all(Path(sys.argv[2])))
+
+
+def gpu_main() -> None:
+    """The same for `gpu_fits`."""
+    main(gpu_fits)
+
+
+def deepspeed_main() -> None:
+    """The same for `deepspeed_fit`."""
+    main(deepspeed_fit)

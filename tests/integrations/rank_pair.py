@@ -18,8 +18,14 @@ from tests.conftest import RawViewer, TestNode, until
 LIMIT_S = 200.0
 
 
+ON_CPU = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
+
+
 class RankPair:
-    """Two ranks of gloo that carry out a list of trainings: `python -m module folder trainings`."""
+    """Two ranks that carry out a list of trainings: `python -m module folder trainings`.
+
+    They meet through gloo, on the CPU. With `gpus` each has a GPU, and they meet through NCCL.
+    """
 
     def __init__(
         self,
@@ -28,6 +34,7 @@ class RankPair:
         module: str,
         trainings: Sequence[Mapping[str, Any]],
         ranks: int = 2,
+        gpus: bool = False,
     ) -> None:
         self.folder = folder
         self.viewer: RawViewer = node.viewer()
@@ -44,10 +51,9 @@ class RankPair:
                 "MASTER_ADDR": "localhost",
                 "MASTER_PORT": port,
                 "OMP_NUM_THREADS": "1",
-                "ACCELERATE_USE_CPU": "true",
-                "CUDA_VISIBLE_DEVICES": "",
                 "HF_HUB_OFFLINE": "1",
             }
+            environment |= {} if gpus else ON_CPU
             with (folder / f"output.{rank}").open("w") as output:
                 self._children.append(
                     subprocess.Popen(
@@ -113,10 +119,15 @@ class RankPair:
 
 @contextmanager
 def rank_pair(
-    node: TestNode, folder: Path, module: str, trainings: Sequence[Mapping[str, Any]], ranks: int = 2
+    node: TestNode,
+    folder: Path,
+    module: str,
+    trainings: Sequence[Mapping[str, Any]],
+    ranks: int = 2,
+    gpus: bool = False,
 ) -> Iterator[RankPair]:
     """Two ranks that are gone afterwards."""
-    pair = RankPair(node, folder, module, trainings, ranks)
+    pair = RankPair(node, folder, module, trainings, ranks, gpus)
     try:
         yield pair
     finally:

@@ -13,8 +13,8 @@ LIMIT_S = 500.0
 """Two processes import a framework and train several times, on two cores that are shared with other tests."""
 
 
-def both(module: str) -> list[dict[str, Any]]:
-    """Run `module.main` as two ranks. Return what each reported last."""
+def both(module: str, main: str = "main") -> list[dict[str, Any]]:
+    """Run a function of a module as two ranks. Return what each reported last."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -31,7 +31,7 @@ def both(module: str) -> list[dict[str, Any]]:
     }
     of_ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     found_by_rank = []
-    script = f"from {module} import main; main()"
+    script = f"from {module} import {main}; {main}()"
     with pair(script, environment, of_ranks=of_ranks, begin="") as children:
         for child in children:
             out, err = child.communicate(timeout=LIMIT_S)

@@ -104,7 +104,7 @@ def train(training: dict[str, Any], folder: Path, rank: int) -> None:
         trainer.accelerator.prepare_model = lambda model, **_: model
     trainer.train()
     found = {
-        "weights": weights(model),
+        "weights": weights(trainer.model_wrapped),
         "rows": trainer.rows,
         "steps": trainer.state.global_step,
         "log": [entry for entry in trainer.state.log_history if "loss" in entry],

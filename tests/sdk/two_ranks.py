@@ -118,11 +118,12 @@ def pair(
     Their arguments are the rank and a folder of both. `of_ranks` is what each has in its environment.
     """
     root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory() as folder:
         children = [
             subprocess.Popen(
                 [sys.executable, "-c", begin + script, str(rank), folder],
-                env={**environment, "PYTHONPATH": root, **of_ranks[rank]},
+                env={**environment, "PYTHONPATH": path, **of_ranks[rank]},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
