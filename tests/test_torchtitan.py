@@ -1,4 +1,4 @@
-"""The adapter of TorchTitan, against a stand-in of its trainer: TorchTitan itself needs a GPU."""
+"""The adapter of TorchTitan, against a stand-in of its trainer. tests/integrations/ has TorchTitan itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Slow(titan.Trainer):
         time.sleep(0.01)
 
 
-trainer = Slow(folder, steps=10**6, dp_shard=2)
+trainer = Slow(folder, steps=10**6, load_step=7, dp_shard=2)
 trainer.train()
 groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
 import json
@@ -71,7 +71,7 @@ def steered(node: TestNode, tmp_path: Path) -> dict[str, Any]:
 
 def test_a_trainer_is_steered_and_stopped(steered: dict[str, Any], tmp_path: Path) -> None:
     assert steered["bases"] == [0.02, 0.02]
-    assert steered["rates"] == pytest.approx([0.02 / (1 + steered["step"])] * 2)
+    assert steered["rates"] == pytest.approx([0.02 / (1 + steered["step"] - 7)] * 2)
     assert steered["decays"] == [0.5, 0.5]
     assert steered["max_norm"] == 3.0
     assert steered["logged"] == list(range(steered["step"] - 2, steered["step"] + 1))
@@ -87,6 +87,36 @@ def test_a_trainer_is_steered_and_stopped(steered: dict[str, Any], tmp_path: Pat
     assert metrics["tokens"] == 200, "of all ranks"
     assert metrics["loss"] == 2.0
     assert steered["status"]["total"] == 10**6
+
+
+LAST_STEP = """
+import sys
+from pathlib import Path
+from tests import titan
+titan.stand_in()
+import hoptui
+from hoptui.integrations import torchtitan
+torchtitan.install()
+logged, log = [], hoptui.Run.log
+
+def noted(run, *arguments, **values):
+    if "tokens" in values:
+        logged.append(values["tokens"])
+    log(run, *arguments, **values)
+
+hoptui.Run.log = noted
+titan.Trainer(Path(sys.argv[1]), steps=10, load_step=7).train()
+print(logged)
+"""
+
+
+def test_the_tokens_of_each_step_count_and_none_of_before_the_checkpoint(
+    node: TestNode, tmp_path: Path
+) -> None:
+    child = node.start(LAST_STEP, str(tmp_path), HOPTUI="off")
+    out, errors = child.communicate(timeout=60)
+    assert child.returncode == 0, errors
+    assert out.split() == ["[100,", "100,", "100]"]
 
 
 FAULTS = """

@@ -1,6 +1,7 @@
-"""A stand-in for torchtitan 0.3, which needs a GPU: the loop and the attributes that the adapter uses.
+"""A stand-in for torchtitan 0.3, which `make test` does not install: what the adapter uses of its trainer.
 
-The names are those of torchtitan/trainer.py, components/metrics.py and components/checkpointer.
+The names are those of torchtitan/trainer.py, components/metrics.py and components/checkpointer. The adapter
+meets TorchTitan itself in tests/integrations/test_torchtitan.py.
 """
 
 from __future__ import annotations
@@ -50,11 +51,20 @@ class Metrics:
 
 
 class Checkpointer:
-    """CheckpointManager: `save` returns whether the step is one to save."""
+    """CheckpointManager: `save` returns whether the step is one to save, `load` whether one was loaded."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, trainer: Trainer) -> None:
         self.enable, self.interval, self.folder = True, 10**6, folder
         self.saved: list[int] = []
+        self._trainer = trainer
+
+    def load(self, step: int = -1) -> bool:
+        if step < 0:
+            return False
+        self._trainer.step, self._trainer.ntokens_seen = step, 100 * step
+        for optimizer in self._trainer.optimizers:
+            optimizer.load_state_dict(optimizer.state_dict())  # new parameter groups
+        return True
 
     def save(self, curr_step: int, last_step: bool = False) -> bool:
         if curr_step % self.interval and not last_step:
@@ -72,21 +82,25 @@ class Checkpointer:
 class Trainer:
     """Trainer: its `train` is the loop of 0.3 without profiler, validation and tracing."""
 
-    def __init__(self, folder: Path, steps: int = 40, **degrees: int) -> None:
-        training = SimpleNamespace(steps=steps, max_norm=1.0)
-        self.config = SimpleNamespace(training=training, model_spec=SimpleNamespace(name="llama3"))
+    def __init__(self, folder: Path, steps: int = 40, load_step: int = -1, **degrees: int) -> None:
+        self.config = SimpleNamespace(
+            training=SimpleNamespace(steps=steps, max_norm=1.0),
+            checkpoint=SimpleNamespace(load_step=load_step),
+            model_spec=SimpleNamespace(name="llama3"),
+        )
         parts = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
         self.optimizers: list[torch.optim.Optimizer] = [
             torch.optim.AdamW(part.parameters(), lr=0.01) for part in parts
         ]
         self.lr_schedulers = Schedules(self.optimizers)
         self.metrics_processor = Metrics()
-        self.checkpointer = Checkpointer(folder)
+        self.checkpointer = Checkpointer(folder, self)
         degrees = {"dp_replicate": 1, "dp_shard": 1, "cp": 1, "pp_enabled": 0} | degrees
         self.parallel_dims = SimpleNamespace(**degrees)
         self.step = self.ntokens_seen = 0
 
     def train(self) -> None:
+        self.checkpointer.load(step=self.config.checkpoint.load_step)
         while self.should_continue_training():
             self.step += 1
             self.train_step()

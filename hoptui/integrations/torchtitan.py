@@ -81,20 +81,53 @@ class TitanRun:
     def __init__(self, trainer: Any, name: str | None) -> None:
         self._trainer, self._name = trainer, name
         self._run: hoptui.Run | None = None
-        self._tokens = 0
+        self._tokens: int | None = None
         self._log: Any = None
 
     @harmless
     def begin(self) -> None:
-        """Training begins."""
-        trainer = self._trainer
-        self._tokens = trainer.ntokens_seen
-        config, metrics = trainer.config, trainer.metrics_processor
-        self._run = run = hoptui.connect(self._name or _model_name(config), total=config.training.steps)
+        """Training begins. TorchTitan loads a checkpoint next, if there is one."""
+        config = self._trainer.config
+        self._run = hoptui.connect(self._name or _model_name(config), total=config.training.steps)
+
+    @harmless
+    def boundary(self) -> bool | None:
+        """Pass the boundary before the next step. Return False if training stops here."""
+        run, trainer = self._run, self._trainer
+        if run is None:
+            return None
+        if self._tokens is None:
+            self._tokens = trainer.ntokens_seen
+            self._offer(run)
+        self._count_tokens(run, self._tokens)
+        return run.boundary(trainer.step)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run, with the error that ended training."""
+        run, self._run = self._run, None
+        if self._log is not None:
+            self._trainer.metrics_processor.log = self._log
+        if run is None:
+            return
+        if error is None:
+            self._end_last_step(run)
+            run.close()
+        else:
+            run.close("exception", f"{type(error).__name__}: {error}")
+
+    def give_up(self) -> None:
+        """End the run after an error of this class."""
+        self._tokens = None  # counting them could raise again
+        self.close()
+
+    def _offer(self, run: hoptui.Run) -> None:
+        """Offer the knobs and commands. A checkpoint that was loaded before has put new parameter groups into
+        the optimizers."""
+        trainer, metrics = self._trainer, self._trainer.metrics_processor
         # Under pipeline parallelism a rank has several optimizers, and only some ranks know the loss.
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         run.optimizer(SimpleNamespace(param_groups=groups), list(trainer.lr_schedulers))
-        run.bind(config.training, max_norm=(0.0, 1000.0))
+        run.bind(trainer.config.training, max_norm=(0.0, 1000.0))
         run.bind(metrics.config, log_freq=hoptui.Knob(1, 100_000, effect="speed"))
         if trainer.checkpointer.enable:
             run.bind(trainer.checkpointer, interval=hoptui.Knob(1, 10_000_000, effect="speed", unit="steps"))
@@ -106,32 +139,16 @@ class TitanRun:
         metrics.log = self._log_both
 
     @harmless
-    def boundary(self) -> bool | None:
-        """Pass the boundary before the next step. Return False if training stops here."""
-        if self._run is None:
-            return None
+    def _end_last_step(self, run: hoptui.Run) -> None:
+        if self._tokens is not None:  # no boundary follows the last step
+            self._count_tokens(run, self._tokens)
+
+    def _count_tokens(self, run: hoptui.Run, before: int) -> None:
         parallel, trainer = self._trainer.parallel_dims, self._trainer
-        seen, self._tokens = trainer.ntokens_seen - self._tokens, trainer.ntokens_seen
+        seen, self._tokens = trainer.ntokens_seen - before, trainer.ntokens_seen
         if seen > 0:
             # Ranks of tensor and pipeline parallelism see the same tokens.
-            self._run.log(tokens=seen * parallel.dp_replicate * parallel.dp_shard * parallel.cp)
-        return self._run.boundary(trainer.step)
-
-    def close(self, error: BaseException | None = None) -> None:
-        """End the run, with the error that ended training."""
-        run, self._run = self._run, None
-        if self._log is not None:
-            self._trainer.metrics_processor.log = self._log
-        if run is None:
-            return
-        if error is None:
-            run.close()
-        else:
-            run.close("exception", f"{type(error).__name__}: {error}")
-
-    def give_up(self) -> None:
-        """End the run after an error of this class."""
-        self.close()
+            run.log(tokens=seen * parallel.dp_replicate * parallel.dp_shard * parallel.cp)
 
     def _log_both(self, step: int, *losses: Any, **options: Any) -> None:
         self._log(step, *losses, **options)
