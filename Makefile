@@ -60,6 +60,7 @@ test-integrations: $(ENDS:%=.venv-%/.installed)
 	@for end in $(ENDS); do \
 	  echo "with the $$end versions of the frameworks"; \
 	  .venv-$$end/bin/python -c 'import accelerate, lightning, ray, stable_baselines3, transformers' && \
+	  { test $$end = oldest || .venv-$$end/bin/python -c 'import torchtitan'; } && \
 	  .venv-$$end/bin/python -m pytest -W default -n $(WORKERS) --dist worksteal -m 'not ray' tests/integrations || exit 1; \
 	done
 

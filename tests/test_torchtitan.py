@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import TestNode, until
 
+ROOT = Path(__file__).parents[1]
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -148,3 +149,13 @@ def test_an_error_of_the_adapter_ends_no_training(node: TestNode, tmp_path: Path
     assert out.splitlines() == [f"{call} 30 [1, 10, 20, 30]" for call in ("bind", "boundary", "log")]
     assert errors.count("hoptui is off in this run") == 3, errors
     assert errors.count("RuntimeError: broken") == 3
+
+
+def test_the_newest_environment_has_torchtitan() -> None:
+    """Where it is missing, tests/integrations/conftest.py leaves the tests of the real trainer out."""
+    assert "\ntorchtitan==0.3." in (ROOT / "tests/integrations/newest.txt").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert "{ test $$end = oldest || .venv-$$end/bin/python -c 'import torchtitan'; } &&" in makefile
+    conftest = (ROOT / "tests/integrations/conftest.py").read_text()
+    assert 'collect_ignore = ["test_torchtitan.py"]' in conftest
+    assert (ROOT / "tests/integrations/test_torchtitan.py").exists()
