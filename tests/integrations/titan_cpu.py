@@ -1,4 +1,4 @@
-"""TorchTitan 0.3 with the PyTorch and the gloo of this machine, and a small model with its data.
+"""TorchTitan 0.3 on the CPU, with PyTorch 2.13 and gloo, and a small model with its data.
 
 TorchTitan needs a GPU and a nightly build of PyTorch. What it lacks here is put in place below, before its
 trainer is imported, and in the configuration. The trainer, its loop, FSDP2, the optimizers, the schedules and
