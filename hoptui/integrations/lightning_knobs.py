@@ -14,8 +14,9 @@ from hoptui.integrations.lightning_internals import (
     strategy_name,
 )
 
-SHARDED = "ModelParallelStrategy"
-PROVEN: tuple[str, ...] = ("SingleDeviceStrategy", "DDPStrategy", SHARDED)
+SHARDED = ("FSDPStrategy", "ModelParallelStrategy")
+"""Clipping is not tested with these."""
+PROVEN = ("SingleDeviceStrategy", "DDPStrategy", *SHARDED)
 """The strategies whose knobs are tested. Others offer the logging interval alone."""
 
 
@@ -63,7 +64,7 @@ class LightningKnobs:
             prefix = f"optimizer{number}_" if many else ""
             run.optimizer(optimizer, found or None, prefix=prefix)
             self.rate_names[id(optimizer)] = f"{prefix}lr"
-        if strategy != SHARDED:
+        if strategy not in SHARDED:
             self._declare_clipping()
         self._declare_workers()
 

@@ -219,9 +219,6 @@ def fits(folder: Path) -> dict[str, dict[str, Any]]:
 
 def gpu_fits(folder: Path) -> dict[str, dict[str, Any]]:
     """The same on two GPUs, and under the strategies that need them."""
-    from hoptui.integrations import lightning_knobs
-
-    lightning_knobs.PROVEN += ("FSDPStrategy",)
     meet_always()
     found = {}
     for kind in ("ddp", "fsdp"):
@@ -247,7 +244,7 @@ def gpu_fits(folder: Path) -> dict[str, dict[str, Any]]:
 def deepspeed_fit(folder: Path) -> dict[str, dict[str, Any]]:
     """One fit under DeepSpeed, whose engine decides on most."""
     meet_always()
-    due = {4: change("accumulate_grad_batches", 2), 5: change("lr", 0.5)}
+    due = {4: change("accumulate_grad_batches", 2)}
     strategy = strategies.DeepSpeedStrategy(stage=2)
     return {"deepspeed": fit("deepspeed", folder, due, accelerator="gpu", strategy=strategy)}
 

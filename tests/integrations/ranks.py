@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.sdk.two_ranks import pair
@@ -13,8 +15,11 @@ LIMIT_S = 500.0
 """Two processes import a framework and train several times, on two cores that are shared with other tests."""
 
 
-def both(module: str, main: str = "main") -> list[dict[str, Any]]:
-    """Run a function of a module as two ranks. Return what each reported last."""
+def both(module: str, main: str = "main", limit_s: float = LIMIT_S) -> list[dict[str, Any]]:
+    """Run a function of a module as two ranks. Return what each reported last.
+
+    Both are read at once: a rank that cannot write its report keeps the other from ending.
+    """
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -30,11 +35,20 @@ def both(module: str, main: str = "main") -> list[dict[str, Any]]:
         "TORCHELASTIC_RUN_ID": "test",
     }
     of_ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    found_by_rank = []
     script = f"from {module} import {main}; {main}()"
     with pair(script, environment, of_ranks=of_ranks, begin="") as children:
-        for child in children:
-            out, err = child.communicate(timeout=LIMIT_S)
-            assert child.returncode == 0, err[-4000:]
-            found_by_rank.append(json.loads(out.splitlines()[-1]))
-    return found_by_rank
+        with ThreadPoolExecutor(len(children)) as threads:
+            ended = list(threads.map(lambda child: _outputs(child, limit_s), children))
+        for child, (_, errors) in zip(children, ended, strict=True):
+            assert child.returncode == 0, errors[-4000:]
+        return [json.loads(out.splitlines()[-1]) for out, _ in ended]
+
+
+def _outputs(child: subprocess.Popen[str], limit_s: float) -> tuple[str, str]:
+    """Return what a rank writes until it ends. After `limit_s` it is killed."""
+    try:
+        return child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        out, errors = child.communicate()
+        return out, f"it did not end within {limit_s:g} s\n{errors}"

@@ -394,9 +394,9 @@ def test_only_strategies_with_proofs_offer_what_is_learned() -> None:
     from lightning.pytorch import strategies
 
     mine = type("Mine", (strategies.DDPStrategy,), {"__module__": "train"})
-    for kind in (strategies.SingleDeviceStrategy, strategies.DDPStrategy, mine):
+    for kind in (strategies.SingleDeviceStrategy, strategies.DDPStrategy, strategies.FSDPStrategy, mine):
         assert strategy_name(kind) in PROVEN
-    for kind in (strategies.DeepSpeedStrategy, strategies.FSDPStrategy, strategies.XLAStrategy):
+    for kind in (strategies.DeepSpeedStrategy, strategies.XLAStrategy):
         assert strategy_name(kind) not in PROVEN
 
 

@@ -107,8 +107,8 @@ folder, world = Path(sys.argv[2]), int(os.environ.get("WORLD_SIZE", "1"))
 common = {"iterations": 4, "evaluate_every": 0, "device": kind}
 exact = {"precision": "fp32", "compile": "off"}
 ppo = {"num_envs": 32 // world, "rollout_len": 16, "minibatch_size": 128, "epochs": 2, "precision": "fp32"}
-for env, policy in (("CartPole-v1", "mlp"), ("CartPole-NoVel", "tiny")):
-    knobs = {**ppo, "policy": policy, "context": 4, "compile": "default" if kind == "cuda" else "off"}
+for env, policy in (("CartPole-v1", {"policy": "mlp"}), ("CartPole-NoVel", {"policy": "tiny", "context": 4})):
+    knobs = {**ppo, **policy, "compile": "default" if kind == "cuda" else "off"}
     train_ppo(PPOOptions(**common, env=env, checkpoint_dir=folder / env, knobs=knobs), lambda _: None)
 lm = LMOptions(**common, preset="tiny", corpus=folder.parent / "corpus", corpus_mb=0.0, eval_tokens=512,
                checkpoint_dir=folder / "lm")
@@ -127,8 +127,10 @@ JOBS = {"CartPole-v1": "ppo", "CartPole-NoVel": "ppo", "lm": "lm", "vision": "vi
 """Their folders, and the workload of each."""
 
 RESTARTS = """
+from tests.sdk.two_ranks import meet_always
 from tests.trainer.steered import trained
 
+meet_always()
 trained({"command": sys.argv[2:], "after": {"2": {"d_model": 256}}})
 """
 
