@@ -55,7 +55,7 @@ def test_an_example_is_steered_and_ends_well(path: Path, node: TestNode, tmp_pat
     changed = node.hoptui("set", example.run, f"{example.knob}={example.value}", "--yes", "--json")
     assert changed.returncode == 0, (changed.stdout, changed.stderr)
     output, errors = child.communicate(timeout=LIMIT_S)
-    assert child.returncode == 0, (output[-2000:], errors[-4000:])
+    assert child.returncode == 0, f"{output[-2000:]}\n{errors[-4000:]}"
     ended = _status(node, example.run)
     assert ended is not None
     assert ended["exit"]["reason"] == "finished"
