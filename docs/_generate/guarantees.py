@@ -48,6 +48,8 @@ GUARANTEES: dict[str, tuple[Guarantee, ...]] = {
                   "the run goes on when the lease ends"),
         Guarantee("forked-child", "a training process forks",
                   "the child sends nothing and holds no connection"),
+        Guarantee("exit-in-store", "a process exits while its ranks communicate",
+                  "its exit waits for the call of the store, so that the interpreter does not abort"),
         Guarantee("second-process", "another process uses the id of a live run",
                   "it becomes a run of its own"),
     ),

@@ -6,10 +6,14 @@ waits would block the other threads of the process. Nothing here imports torch.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
+import os
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -25,6 +29,8 @@ BEAT_EVERY_S = 2.0
 """How often the thread of a rank writes that it lives."""
 SILENT_S = 60.0
 """A rank that has written nothing for so long is given up. A setter may hold the interpreter for a while."""
+EXIT_S = 10.0
+"""How long the exit of the process waits for a call of a store."""
 
 
 @runtime_checkable
@@ -64,11 +70,18 @@ class SharingError(Exception):
 
 
 class CheckedStore:
-    """A store whose errors are SharingErrors."""
+    """A store whose errors are SharingErrors.
+
+    It is shut when the process exits. A thread that is inside a call of torch's store while the interpreter
+    ends aborts the process: it cannot get the interpreter back, and C++ does not let it end there.
+    """
 
     def __init__(self, store: RankStore) -> None:
         self._store = store
         self.rank, self.world = store.rank, store.world
+        self._shut = False
+        self._inside: set[int] = set()  # threads
+        _checked.add(self)
 
     def set(self, key: str, value: bytes) -> None:
         """See RankStore."""
@@ -82,11 +95,36 @@ class CheckedStore:
         """See RankStore."""
         self._call(lambda: self._store.delete(key))
 
+    def shut(self, limit_s: float) -> None:
+        """Refuse calls from now on. Return once no other thread is inside one, or after `limit_s`."""
+        self._shut = True
+        until = time.monotonic() + limit_s
+        while self._inside - {threading.get_ident()} and time.monotonic() < until:
+            time.sleep(FIRST_WAIT_S)
+
     def _call(self, operation: Callable[[], T]) -> T:
+        thread = threading.get_ident()
+        self._inside.add(thread)  # before it looks whether the store is shut
         try:
+            if self._shut:
+                raise SharingError("this process exits")
             return operation()
+        except SharingError:
+            raise
         except Exception as error:
             raise SharingError(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._inside.discard(thread)
+
+
+_checked: weakref.WeakSet[CheckedStore] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_checked.clear)  # the threads stay in the parent
+
+
+@atexit.register
+def _shut_all() -> None:
+    for store in list(_checked):
+        store.shut(EXIT_S)
 
 
 class TorchStore:

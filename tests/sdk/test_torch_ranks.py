@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from tests.sdk.two_ranks import both
@@ -61,3 +65,39 @@ def test_a_knob_changes_at_the_same_iteration_and_one_signal_stops_both(
     assert second["stages"] == []
     assert first["world"] == second["world"] == 2
     assert first["by"] == second["by"] == "SIGTERM on rank 1"
+
+
+EXIT = """
+import datetime, sys, time
+import torch.distributed as dist
+import hoptui
+from hoptui.sdk.rank_store import TorchStore
+
+class Slow(TorchStore):
+    # Its last call takes longer than the end of the run waits for.
+    def set(self, key, value):
+        if "left/" in key:
+            self._store.wait(["never"], datetime.timedelta(seconds=1.5))
+
+class Late:
+    # The interpreter has ended for threads when this is destroyed.
+    def __del__(self, sleep=time.sleep):
+        sleep(3)
+
+store = dist.TCPStore("127.0.0.1", 0, 1, True, timeout=datetime.timedelta(seconds=30))
+late = Late()
+run = hoptui.connect("exit", ranks=Slow(store, 0, 2))
+for i in run.iterations(3):
+    time.sleep(0.01)
+print("trained", flush=True)
+"""
+
+
+@pytest.mark.guarantee("exit-in-store")
+@pytest.mark.timeout(100)
+def test_a_process_does_not_abort_if_it_exits_while_a_thread_is_inside_a_call_of_the_store() -> None:
+    environ = os.environ | {"HOPTUI": "off"}
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT], env=environ, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert (done.stdout, done.returncode) == ("trained\n", 0), done.stderr
