@@ -48,6 +48,9 @@ RETIRE_S = 0.5
 """How long a daemon that is stopped tries to tell that to runs that do not read."""
 BURST = 64
 """Messages taken from one socket before it is the others' turn."""
+OF_A_RUN = 8
+"""Messages of one run that wait in the daemon, of up to 256 KB of rows. While the daemon has no time, further
+rows wait in the run, which sends them in fewer and larger messages then."""
 
 
 class SystemClock:
@@ -132,7 +135,7 @@ class Server:
             if run is not None:
                 self._lives.watch(run)
         # A message above the limit of the protocol is refused with a reason, up to four times the limit.
-        self._runs = Doorway(self._context, where.runs, 4 * codec.MAX_BYTES)
+        self._runs = Doorway(self._context, where.runs, 4 * codec.MAX_BYTES, OF_A_RUN)
         self._viewers = Doorway(self._context, where.viewers)
         self._malformed = 0
         self._pipes: dict[int, Sampler] = {}

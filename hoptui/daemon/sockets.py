@@ -41,17 +41,21 @@ _peer_of = functools.lru_cache(maxsize=256)(peer_of)
 class Doorway:
     """A ROUTER at a path. The path is never without a socket: a new one is renamed over the old one.
 
-    A message of more than `most_bytes` ends its connection.
+    A message of more than `most_bytes` ends its connection. Of each peer, `most_waiting` messages wait here.
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], path: Path, most_bytes: int = MAX_BYTES
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        path: Path,
+        most_bytes: int = MAX_BYTES,
+        most_waiting: int = 256,
     ) -> None:
         self.path = path
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = 0
         self.socket.router_mandatory = 1  # a peer that is gone or stuck is an error here, not a silent loss
-        self.socket.sndhwm, self.socket.rcvhwm = 64, 256
+        self.socket.sndhwm, self.socket.rcvhwm = 64, most_waiting
         self.socket.backlog = BACKLOG
         self.socket.maxmsgsize = most_bytes
         self.socket.zap_domain = ZAP_DOMAIN

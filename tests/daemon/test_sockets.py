@@ -72,6 +72,26 @@ def test_messages_are_taken_in_order_and_no_more_than_asked_for(door: tuple[Door
     assert not there.send(b"nobody", b"answer")
 
 
+def test_messages_that_the_daemon_has_no_time_for_wait_where_they_come_from(tmp_path: Path) -> None:
+    """With 64 runs of 256 KB a message, those in the daemon filled gigabytes."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    there, gate = Doorway(context, tmp_path / "d.sock", most_waiting=2), Authenticator(context)
+    sent = 0
+    with dealer(there.path) as sock:
+        sock.sndhwm = 1
+        assert gate.socket.poll(10_000)
+        gate.answer()
+        while sock.poll(500, zmq.POLLOUT):
+            assert sent < 20
+            sock.send(bytes(256 << 10))
+            sent += 1
+        taken = 0
+        while taken < sent:
+            until(lambda: there.more, what="a message")
+            taken += len(list(there.take(BURST)))
+    context.destroy(linger=0)
+
+
 def test_a_run_that_nobody_looks_at_is_heard_to_its_last_row(node: TestNode) -> None:
     impatient_daemon(node, welcome_s=0.0)
     with dealer(node.where.runs) as sock:
