@@ -96,6 +96,10 @@ class ResultsFile:
 TIDY_S = 600.0
 JOBS = 20_000
 """Of rows, events and commands. There may be as many more that open, close and read recordings."""
+JOBS_BYTES = 256 << 20
+"""Of the rows that wait. Those of the widest runs fill it before `JOBS`."""
+SUMMARY_SHARE = 0.2
+"""Of the thread's time for summaries of older rows. Rows and commands that wait come first."""
 MANY = 1000
 """This many jobs wake the thread early."""
 REFUSED_SHOWN_S = 60.0
@@ -119,6 +123,7 @@ class Archive:
         self._where = where
         self._results = results
         self._jobs: deque[Callable[[], None]] = deque()
+        self._bytes_put = self._bytes_done = 0  # of rows; one is counted by the loop, one by the thread
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._main, name="archive", daemon=True)
@@ -127,6 +132,7 @@ class Archive:
         self._found: list[RecordedRun] = []
         self._done = 0
         self._urgent: dict[str, None] = {}  # in the thread: runs in order
+        self._unflushed: deque[str] = deque()  # in the thread: the recordings left in this round
         self._restored = threading.Event()
         self._refused, self._refused_at = 0, -REFUSED_SHOWN_S
         self._missing: Counter[str] = Counter()  # what was refused, by run; not yet known to the thread
@@ -159,8 +165,12 @@ class Archive:
     def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None:
         """Store rows in the recordings of these runs."""
         wanted = tuple(runs)
-        if wanted:
-            self._add(lambda: self._history.append(wanted, parts), wanted, sum(map(len, parts)))
+        if not wanted:
+            return
+        size = sum(part.size_bytes for part in parts)
+        full = self._bytes_put - self._bytes_done + size > JOBS_BYTES
+        if self._add(lambda: self._append(wanted, parts, size), wanted, sum(map(len, parts)), full=full):
+            self._bytes_put += size
 
     def run(self, known: KnownRun, node: NodeState) -> None:
         """Store the state of a run. Opens its recording if it is the first."""
@@ -184,7 +194,7 @@ class Archive:
 
     def keep(self, run: str) -> None:
         """Write the data of a run to disk now instead of with the next flush."""
-        self._put(lambda: self._history.keep(run), now=True)
+        self._put(lambda: self._history.flush(run), now=True)
 
     def settle(self, result: TunerResult) -> None:
         """Store the best settings that a tuner found, for later runs of the same kind."""
@@ -234,17 +244,21 @@ class Archive:
         """Return the reason why this run's history is not being kept, "" if it is."""
         return self._history.problem_of(run)
 
-    def _add(self, job: Callable[[], None], runs: Iterable[str], count: int) -> None:
+    def _add(self, job: Callable[[], None], runs: Iterable[str], count: int, *, full: bool = False) -> bool:
         """Put a job that stores `count` rows, events or commands of each of these runs. Count them if it is
-        refused."""
-        if self._missing and len(self._jobs) < JOBS:
+        refused, as it is if `full`. Return whether it was put."""
+        if self._missing and len(self._jobs) < JOBS and not full:
             missing, self._missing = self._missing, Counter()
             self._put(lambda: self._history.lose(missing))
-        if not self._put(job):
-            self._missing.update(dict.fromkeys(runs, count))
+        if self._put(job, full=full):
+            return True
+        self._missing.update(dict.fromkeys(runs, count))
+        return False
 
-    def _put(self, job: Callable[[], None], *, now: bool = False, most: int | None = None) -> bool:
-        if len(self._jobs) >= (most or JOBS) or self._ended:
+    def _put(
+        self, job: Callable[[], None], *, now: bool = False, most: int | None = None, full: bool = False
+    ) -> bool:
+        if len(self._jobs) >= (most or JOBS) or full or self._ended:
             self._refused, self._refused_at = self._refused + 1, time.monotonic()
             return False
         self._jobs.append(job)
@@ -282,18 +296,24 @@ class Archive:
         self._do(self._restore)
         self._do(self._settled.read)
         self._restored.set()
-        flush_at = time.monotonic() + self._timings.flush_s
-        tidy_at = time.monotonic() + self._timings.first_tidy_s
+        now = time.monotonic()
+        flush_at, tidy_at, summarise_at = now + self._timings.flush_s, now + self._timings.first_tidy_s, now
         while not self._closing:
             self._drain()
+            if self._unflushed:  # between two recordings come the jobs that have arrived
+                self._do(lambda: history.flush(self._unflushed.popleft()))
+                continue
             now = time.monotonic()
-            if now >= flush_at:
-                self._do(history.flush)
-                flush_at = now + self._timings.flush_s
             if now >= tidy_at:
                 self._do(lambda: history.tidy(time.time()))
                 tidy_at = now + TIDY_S
-            until = min(flush_at, tidy_at) if history.open else tidy_at
+            if now >= summarise_at:
+                summarise_at = self._summarise(now) or flush_at
+            if now >= flush_at:
+                self._unflushed.extend(history.open)
+                flush_at = now + self._timings.flush_s
+                continue
+            until = min(flush_at, tidy_at, summarise_at) if history.open else tidy_at
             self._wake.wait(max(0.0, until - time.monotonic()))
             self._wake.clear()
         while self._jobs:
@@ -301,12 +321,23 @@ class Archive:
         for run in history.open:
             self._do(lambda run=run: history.close(run))  # type: ignore[misc]
 
+    def _summarise(self, began: float) -> float | None:
+        """Summarise older rows of one recording. Return when that may be done again, None if none is due."""
+        made: list[bool] = []
+        self._do(lambda: made.append(self._history.summarise()))
+        now = time.monotonic()
+        return now + (now - began) * (1 / SUMMARY_SHARE - 1) if any(made) else None
+
     def _drain(self) -> None:
         for _ in range(len(self._jobs)):
             self._do(self._jobs.popleft())
         urgent, self._urgent = self._urgent, {}
         for run in urgent:  # one flush for a burst
-            self._do(lambda run=run: self._history.keep(run))  # type: ignore[misc]
+            self._do(lambda run=run: self._history.flush(run))  # type: ignore[misc]
+
+    def _append(self, runs: tuple[str, ...], parts: Sequence[Columns], size_bytes: int) -> None:
+        self._bytes_done += size_bytes
+        self._history.append(runs, parts)
 
     def _command(self, record: CommandRecord, *, urgent: bool) -> None:
         self._history.command(record, report=urgent)

@@ -100,10 +100,9 @@ class RecordingWriter:
         """Count rows, events or commands that were lost before they came here."""
         self._lost += count
 
-    def flush(self, most_bytes: int, *, summarise: bool = True) -> bool:
+    def flush(self, most_bytes: int) -> bool:
         """Open the file if it is not, write what waits, and keep the file within `most_bytes`.
 
-        `summarise` is that of `Recording.flush`.
         Returns whether all is written. If not, `problem` gives the reason, and the rest waits.
         """
         try:
@@ -112,7 +111,7 @@ class RecordingWriter:
             recording.lose(self._lost + self._waiting.dropped)
             self._lost = self._waiting.dropped = 0
             self._remember(recording)
-            wrote = recording.flush(summarise=summarise)
+            wrote = recording.flush(summarise=False)
             self._look_for(recording)
             if wrote and recording.used_bytes > most_bytes:
                 recording.thin(most_bytes)
@@ -125,6 +124,12 @@ class RecordingWriter:
         self._problem = problem
         self._report()
         return not problem
+
+    def summarise(self) -> bool:
+        """Make one block of the pyramid. Return False if none is due, or the disk does not take it now."""
+        with suppress(RecordingError):  # the next flush gives the reason
+            return self.recording is not None and self.recording.summarise()
+        return False
 
     def _remember(self, recording: Recording) -> None:
         """Pass on the states that have changed. A burst of changes is encoded once."""

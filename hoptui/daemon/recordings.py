@@ -81,8 +81,6 @@ NEWEST_ROWS_S = 10.0
 """The newest rows of a run are those of this time before its last row."""
 NEWEST_S = 600.0
 """The newest row of a run is searched in this time before its end."""
-SUMMARISED = 8
-"""How many recordings summarise rows in one flush. Runs that began together become due together."""
 
 
 @dataclass
@@ -231,25 +229,28 @@ class History:
         for run in self._open.keys() & counts.keys():
             self._open[run].lose(counts[run])
 
-    def flush(self) -> None:
-        """Write waiting data to disk, and keep each recording within its limit.
+    def flush(self, *runs: str) -> None:
+        """Write waiting data of these runs (none: of all) to disk, and keep recordings within their limit."""
+        for writer in self._of(runs or self.open):
+            if self._flush(writer) and writer.ended:
+                self.close(writer.run)
 
-        Some of the recordings also summarise older rows. The next flush continues with others.
+    def summarise(self) -> bool:
+        """Summarise older rows in one recording where that is due. Return False if there is none.
+
+        It takes a tenth of a second. The recordings take turns, as those of runs that began together become
+        due together.
         """
-        found = list(self._open.items())
-        for number, (run, writer) in enumerate(found):
-            in_turn = (number - self._turn) % len(found) < SUMMARISED
-            if self._flush(writer, summarise=in_turn) and writer.ended:
-                self.close(run)
-        self._turn = (self._turn + SUMMARISED) % max(1, len(found))
+        found = list(self._open.values())
+        for number in range(len(found)):
+            turn = (self._turn + number) % len(found)
+            if found[turn].summarise():
+                self._turn = turn + 1
+                return True
+        return False
 
-    def keep(self, run: str) -> None:
-        """Write waiting data of one run to disk."""
-        for writer in self._of((run,)):
-            self._flush(writer)
-
-    def _flush(self, writer: RecordingWriter, *, summarise: bool = False) -> bool:
-        written = writer.flush(self._limits.run_bytes, summarise=summarise)
+    def _flush(self, writer: RecordingWriter) -> bool:
+        written = writer.flush(self._limits.run_bytes)
         if numbers := writer.take_reported():
             self._written(writer.run, numbers)
         if writer.found_t is not None:

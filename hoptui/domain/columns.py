@@ -22,6 +22,7 @@ NAN = math.nan
 LOGGED_NAN_BYTES = (0x7FF8_0000_0000_0001).to_bytes(8, "little")
 LOGGED_NAN: float = struct.unpack("<d", LOGGED_NAN_BYTES)[0]
 """A NaN that a script logged. Other NaNs are unknown."""
+_OBJECT_BYTES = 64
 OF_A_RUN = ("run", "rank", "process", "derived")
 """Kinds of sources that contain a run's id."""
 
@@ -42,6 +43,11 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
     def __len__(self) -> int:
         return len(self.t) // 8
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory the rows take, with the objects that hold the columns."""
+        return (2 + len(self.names)) * len(self.t) + _OBJECT_BYTES * len(self.names)
 
     @property
     def last_t(self) -> int:

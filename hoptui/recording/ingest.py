@@ -219,10 +219,10 @@ class Pending:
     def add(self, columns: Columns) -> None:
         """Add rows that are newer than all earlier rows of their source."""
         self._parts.append(columns)
-        self._bytes += _size(columns)
+        self._bytes += columns.size_bytes
         while self._bytes > self._max_bytes and len(self._parts) > 1:
             oldest = self._parts.popleft()
-            self._bytes -= _size(oldest)
+            self._bytes -= oldest.size_bytes
             self.dropped += len(oldest)
 
     def add_event(self, event: Event) -> None:
@@ -270,7 +270,3 @@ class Pending:
         if len(records) > self._max_records:
             del records[next(iter(records))]
             self.dropped += 1
-
-
-def _size(columns: Columns) -> int:
-    return len(columns.t) * (2 + len(columns.values))

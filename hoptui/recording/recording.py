@@ -150,7 +150,7 @@ class Recording:
     def flush(self, *, summarise: bool = True) -> bool:
         """Write all waiting data to the file, in one transaction. Return whether there was any.
 
-        With `summarise`, a block of the pyramid is made if one is due, which takes a tenth of a second.
+        With `summarise`, a block of the pyramid is made if one is due (see `summarise`).
 
         Raises:
             RecordingError: the disk is full or failing; the data still waits.
@@ -180,6 +180,18 @@ class Recording:
         self._counted = self.missing
         self._pending.clear()
         return True
+
+    def summarise(self) -> bool:
+        """Make one block of the pyramid, which takes a tenth of a second. Return False if none is due.
+
+        Raises:
+            RecordingError: the disk is full or failing; it is made later.
+        """
+        self._check_writable()
+        if not self._tables.grown:
+            return False
+        with errors_named(self.path), transaction(self._db):
+            return self._tables.raise_one()
 
     def _write_one_by_one(self) -> None:
         """Write all waiting data except what no file can hold. That is counted in `refused`."""

@@ -164,11 +164,16 @@ class Tables:
             extent = (times[0], times[-1], len(times), len(times))
             self._insert(source, 0, extent, part.names, encode(part))
 
-    def raise_one(self) -> None:
+    @property
+    def grown(self) -> bool:
+        """Whether there are new blocks, so that a block of the pyramid may be due."""
+        return bool(self._grown)
+
+    def raise_one(self) -> bool:
         """Make one block of the pyramid if one is due: FACTOR blocks of a level have none above them.
 
         A block takes a tenth of a second, and the GPUs of a node become due together. So only one is made per
-        call.
+        call. Returns whether one was made.
         """
         for source in sorted(self._grown):
             levels = "SELECT max(level) FROM blocks WHERE source = ? AND level < ?"
@@ -180,8 +185,9 @@ class Tables:
                         self._raise(source, level, found[:FACTOR])
                     except RecordingError:  # one is damaged: the rows below are read instead
                         break
-                    return
+                    return True
             self._grown.discard(source)
+        return False
 
     def thin(self, most_bytes: int) -> int | None:
         """Delete the oldest rows that the pyramid covers until the file needs at most `most_bytes`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from array import array
 from collections.abc import Iterator
@@ -12,16 +13,15 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.archive import REFUSED_SHOWN_S, Archive
-from hoptui.daemon.recordings import SUMMARISED, History, RetentionLimits, limits, refused
+from hoptui.daemon.recordings import History, RetentionLimits, limits, refused
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.pacing import Timings
 from hoptui.node.addresses import AddressError, Addresses
-from hoptui.protocol.messages import Buckets, CommandRecord, NodeState, Query, RunState
+from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.ingest import this_boot
 from hoptui.recording.library import RUN, KnownRun, decode_node
-from hoptui.recording.tables import Tables
 from tests.conftest import until
 
 S = 1_000_000_000
@@ -146,7 +146,7 @@ def test_a_recording_at_its_limit_loses_its_oldest_rows_and_keeps_their_summarie
     freed: list[int] = []
     thin = Recording.thin
     monkeypatch.setattr(Recording, "thin", lambda self, most: freed.append(thin(self, most)))
-    limit = 400_000
+    limit = 500_000
     history = make(tmp_path, RetentionLimits(run_bytes=limit))
     history.remember(KNOWN, NODE)
     for start in range(1, 120_001, 4000):
@@ -156,6 +156,8 @@ def test_a_recording_at_its_limit_loses_its_oldest_rows_and_keeps_their_summarie
         ]
         history.append(("r",), [pack(SOURCE, part)])
         history.flush()
+        while history.summarise():
+            pass
     history.close("r")
     assert all(freed), "what the file holds counts, not the pages that wait in it to be used again"
     with Recording.open(tmp_path / "r.hoptui") as recording:
@@ -196,24 +198,75 @@ def test_an_archive_removes_nothing_before_live_runs_can_have_returned(tmp_path:
         archive.close(10.0)
 
 
-def test_recordings_take_turns_to_summarise_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 runs that began together would keep the thread for seconds."""
-    asked: list[Path] = []
-    monkeypatch.setattr(Tables, "raise_one", lambda tables: asked.append(tables._path))
+def test_recordings_take_turns_to_summarise_rows(tmp_path: Path) -> None:
     history = make(tmp_path)
-    runs = [f"r{number}" for number in range(20)]
+    runs = [f"r{number}" for number in range(3)]
     for run in runs:
         history.remember(structs.replace(KNOWN, state=structs.replace(STATE, run=run)), NODE)
-    found: list[set[Path]] = []
-    for turn in range(3):
-        history.append(runs, [rows(1 + turn, 1)])
-        asked.clear()
+    for turn in range(64):
+        history.append(runs, [rows(1 + 512 * turn, 512)])
         history.flush()
-        found.append(set(asked))
+
+    def levels() -> list[int]:
+        return [
+            writer.recording._db.execute("SELECT count(*) FROM blocks WHERE level = 1").fetchone()[0]
+            for writer in history._open.values()
+            if writer.recording is not None
+        ]
+
+    found = [levels()]
+    while history.summarise():
+        found.append(levels())
     for run in runs:
         history.close(run)
-    assert [len(paths) for paths in found] == 3 * [SUMMARISED]
-    assert len(set.union(*found)) == len(runs)
+    assert found == [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1], [2, 1, 1], [2, 2, 1], [2, 2, 2]]
+
+
+def test_jobs_come_between_the_recordings_of_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many runs a flush takes seconds, and a command must not wait for all of them."""
+    done: list[str] = []
+    flushing, put = threading.Event(), threading.Event()
+    flush = History.flush
+
+    def slow(history: History, *runs: str) -> None:
+        done.extend(runs)
+        flushing.set()
+        assert put.wait(10.0)
+        flush(history, *runs)
+
+    archive = Archive(
+        Addresses(tmp_path, tmp_path), RetentionLimits(), lambda *_: None, timings=Timings(flush_s=0.05)
+    )
+    archive.start()
+    archive.restore(10.0)
+    for run in ("a", "b"):
+        archive.run(structs.replace(KNOWN, state=structs.replace(STATE, run=run)), NODE)
+    until(lambda: len(archive._history.open) == 2, what="both recordings")
+    monkeypatch.setattr(History, "flush", slow)
+    monkeypatch.setattr(History, "event", lambda *_: done.append("event"))
+    assert flushing.wait(10.0)
+    archive.event(Event(seq=1, t=S, wall=0.0, kind="note", text="now", run="a"), ())
+    put.set()
+    until(lambda: len(done) > 3, what="the next recording")
+    archive.close(10.0)
+    assert done.index("event") == 1
+
+
+def test_rows_that_wait_for_a_slow_disk_are_bounded_by_their_size_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hoptui.daemon.archive.JOBS_BYTES", 100_000)
+    archive = Archive(Addresses(tmp_path, tmp_path), RetentionLimits(), lambda *_: None)  # no thread: hangs
+    wide = pack(SOURCE, [(S * i, -1, {f"m{name}": 0.0 for name in range(40)}) for i in range(1, 101)])
+    for _ in range(10):
+        archive.rows(["r"], [wide])
+    assert len(archive._jobs) == 100_000 // wide.size_bytes
+    assert archive._missing == {"r": 100 * (10 - len(archive._jobs))}
+    assert "the disk did not keep up" in archive.problem
+    while archive._jobs:
+        archive._jobs.popleft()()
+    archive.rows(["r"], [wide])
+    assert len(archive._jobs) == 2  # the count of what was refused, and the rows
 
 
 @pytest.mark.guarantee("change-written")

@@ -204,7 +204,7 @@ def test_a_close_that_cannot_flush_says_so_and_closes(
 
 @pytest.mark.guarantee("full-disk")
 def test_what_waits_is_bounded_and_the_oldest_goes_first(rows: MakeRows) -> None:
-    hundred = 4 * 8 * 100  # bytes of t, step, x and y of 100 rows
+    hundred = rows(100).size_bytes
     pending = Pending(max_bytes=3 * hundred, max_records=2)
     for first in range(1, 1001, 100):
         pending.add(rows(100, first=first))

@@ -39,14 +39,14 @@ class Ring:
             self._parts.append(new)
             self.last_t = new.last_t
             self._rows += len(new)
-            self._bytes += _size(new)
+            self._bytes += new.size_bytes
             self._single = self._single + 1 if len(new) < JOINED else 0
             if self._single == JOINED:
                 self._join()
             while len(self._parts) > 1 and (self._rows > MAX_ROWS or self._bytes > MAX_BYTES):
                 gone = self._parts.popleft()
                 self._rows -= len(gone)
-                self._bytes -= _size(gone)
+                self._bytes -= gone.size_bytes
                 self.dropped += len(gone)
             self._single = min(self._single, len(self._parts))  # wide rows: some of them may be gone
         return new
@@ -55,7 +55,7 @@ class Ring:
         """Make one part of the last ones."""
         parts = [self._parts.pop() for _ in range(self._single)]
         joined = concatenate(self.source, reversed(parts))
-        self._bytes += _size(joined) - sum(map(_size, parts))
+        self._bytes += joined.size_bytes - sum(part.size_bytes for part in parts)
         self._parts.append(joined)
         self._single = 0
 
@@ -160,7 +160,3 @@ def _excerpt(source: str, parts: Sequence[Columns], names: Iterable[str]) -> Col
 
 def _values(part: Columns, place: int | None) -> bytes:
     return (array("d", [NAN]) * len(part)).tobytes() if place is None else part.values[place]
-
-
-def _size(columns: Columns) -> int:
-    return (2 + len(columns.names)) * len(columns.t) + 64 * len(columns.names)
