@@ -92,7 +92,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     `began`: its first iteration has begun. Older runs do not say, and count as begun. They have no `details`
     either. `refused` is what its script declared or called that is not accepted. `declined` are the
     commands and knobs that it does not offer, with the reasons. `past_rows` is how many rows it has sent that
-    it cannot send again, without knowing whether they were stored.
+    it cannot send again, without knowing whether they were stored. `number` counts hellos; one that is
+    repeated because it has no answer yet keeps its number.
 
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
@@ -124,6 +125,7 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     details: RunDetails | None = None
     declined: dict[str, str] = {}
     refused: tuple[Fact, ...] = ()
+    number: int = 0
     past_rows: int = 0
 
 
@@ -235,9 +237,9 @@ class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
 
 
 class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
-    """The answer to RunHello. `epoch` is this process's.
+    """The answer to RunHello. `epoch` is this process's, and `hello` the hello's `number` (or 0).
 
-    `since` is the stamp of the last row the daemon has on disk. The run sends newer ones again. `acks`: the
+    `since` is the stamp of the last row that the daemon has. The run sends newer ones again. `acks`: the
     daemon acknowledges final outcomes. `stored` is the stamp of the newest row that earlier daemons have left
     in the recording, 0 for none. A run with `past_rows` gets a second answer with it, once the recording is
     open, if the first had no `since`.
@@ -250,6 +252,7 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     since: int = 0
     acks: bool = False
     stored: int | None = None
+    hello: int = 0
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, tag="outcome.ack"):

@@ -78,6 +78,7 @@ class DaemonLink:
         self._leaving_at = 0.0
         self._bye: messages.Bye | None = None
         self._greeted = self._welcomed = self._renamed = self._polls_out = False
+        self._hello_number = 1
         self._retired = False
         self._revision = 0
         self._details_revision = 0
@@ -227,7 +228,7 @@ class DaemonLink:
             if self._welcomed:
                 # A pulse says that all outcomes before it have been told.
                 if self._outcomes or not self._send(sock, zmq, self._pulse(now)):
-                    self._welcomed = False
+                    self._unwelcome()
             elif not self._hello(sock, zmq):
                 self._next_pulse = now + self._hello_again_s
                 self._hello_again_s = min(2 * self._hello_again_s, PULSE_EVERY_S)
@@ -292,7 +293,7 @@ class DaemonLink:
             case messages.Retire():
                 self._retired = True
             case messages.Error(code="hello_first"):
-                self._welcomed = False
+                self._unwelcome()
                 self._hello(sock, zmq)
             case messages.Error(code="duplicate_run", text=text) if not self._renamed:
                 # The new id is unique. Later errors of this kind answer the hello with the old id.
@@ -348,9 +349,16 @@ class DaemonLink:
                 began=state.began,
                 details=self._details,
                 refused=declared.refused,
+                number=self._hello_number,
             ),
         )
         return self._greeted
+
+    def _unwelcome(self) -> None:
+        """Say hello again. No row is sent until it is answered, so its answer covers all rows before it."""
+        if self._welcomed:
+            self._welcomed = False
+            self._hello_number += 1
 
     def _declare(self) -> messages.Declare:
         state = self._state
@@ -397,6 +405,13 @@ class DaemonLink:
         if message.stored is not None:
             self._buffer.stored(message.stored)
             return
+        if message.hello and message.hello != self._hello_number:
+            return  # rows may have been sent since that hello, which the answer does not cover
+        if message.hello and self._welcomed:  # the hello was repeated before its first answer
+            if message.pid != self._daemon:
+                self._unwelcome()
+                self._hello(sock, zmq)
+            return
         state.epoch = state.inbox.epoch = message.epoch
         self._welcomed = True
         self._hello_again_s = HELLO_AGAIN_S
@@ -413,6 +428,7 @@ class DaemonLink:
 
     def _rename(self) -> None:
         self._renamed = True
+        self._hello_number += 1
         self._state.id = new_run_id()
         self._buffer.rename(_source(self._state))
 

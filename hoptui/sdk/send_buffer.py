@@ -31,7 +31,7 @@ class _Past(NamedTuple):
         """Return how many are newer than `t`. Where several parts were joined, they are taken as even."""
         if t < self.oldest or self.newest <= t:
             return 0 if self.newest <= t else self.rows
-        return math.ceil(self.rows * (self.newest - t) / (self.newest - self.oldest))
+        return self.rows - 1 - (self.rows - 1) * (t - self.oldest) // (self.newest - self.oldest)
 
 
 class SendBuffer:

@@ -285,6 +285,7 @@ EXAMPLES: list[messages.Message] = [
         details=DETAILS,
         refused=(REFUSED,),
         past_rows=12,
+        number=2,
     ),
     messages.Declare(
         knobs=(ACCUM,),
@@ -330,7 +331,9 @@ EXAMPLES: list[messages.Message] = [
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Bye(reason="exception", detail="ValueError: no", told=True, at_exit=True),
-    messages.RunWelcome(protocol=1, pid=99, version="0.1.0", epoch=3, since=17, acks=True, stored=17),
+    messages.RunWelcome(
+        protocol=1, pid=99, version="0.1.0", epoch=3, since=17, acks=True, stored=17, hello=2
+    ),
     messages.Acknowledgement(stages={"c1": "applied"}),
     messages.Hold(seconds=60.0),
     messages.Retire(),

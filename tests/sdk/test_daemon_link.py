@@ -331,8 +331,11 @@ def test_names_that_cannot_travel_are_spelled_so_that_they_can() -> None:
     assert set(part.names) == {"x" * 100, "lone ?", "fine"}
 
 
-def _welcome(link: DaemonLink, wire: Wire, pid: int) -> None:
-    welcome = messages.RunWelcome(protocol=1, pid=pid, version="1", epoch=link._state.epoch, acks=True)
+def _welcome(link: DaemonLink, wire: Wire, pid: int, hello: int = 0, since: int = 0) -> None:
+    epoch = link._state.epoch
+    welcome = messages.RunWelcome(
+        protocol=1, pid=pid, version="1", epoch=epoch, acks=True, hello=hello, since=since
+    )
     link._receive([codec.encode(welcome)], wire, zmq)
 
 
@@ -358,6 +361,48 @@ def test_outcomes_that_the_socket_refuses_are_sent_later_in_order(link: DaemonLi
     link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
     both = [("a", "accepted"), ("a", "scheduled"), ("b", "accepted"), ("a", "superseded"), ("b", "scheduled")]
     assert _told(wire) == both
+
+
+def _refuse(link: DaemonLink, wire: Wire) -> None:
+    link._receive([codec.encode(messages.Error(code="hello_first", text=""))], wire, zmq)
+
+
+def _hellos(wire: Wire) -> list[int]:
+    return [m.number for m in wire.sent if isinstance(m, messages.RunHello)]
+
+
+def test_an_answer_to_an_earlier_hello_says_nothing_about_the_rows_sent_since(link: DaemonLink) -> None:
+    """A busy daemon answered hellos half a minute late, and rows that it got counted as dropped."""
+    wire = Wire()
+    link._hello(wire, zmq)
+    link._hello(wire, zmq)  # repeated: there was no answer yet
+    _welcome(link, wire, 7, hello=1)
+    assert link._welcomed
+    link._buffer.collect(rows(1, 2), 2, 2 * S)
+    link._buffer.sent(link._buffer.batch())
+    link._buffer.collect(deque(), 2, 90 * S)  # too old to be sent again
+    assert link._buffer.past_rows == 2
+    _welcome(link, wire, 7, hello=1, since=S)  # the answer to the second, which left before the rows
+    assert (link._buffer.dropped, link._buffer.past_rows) == (0, 2)
+    _refuse(link, wire)
+    _welcome(link, wire, 7, hello=1, since=S)
+    assert not link._welcomed
+    _welcome(link, wire, 7, hello=2, since=S)
+    assert link._welcomed
+    assert (link._buffer.dropped, link._buffer.past_rows) == (1, 0)
+    assert _hellos(wire) == [1, 1, 2]
+
+
+def test_a_repeated_hello_that_reached_another_daemon_is_said_again(link: DaemonLink) -> None:
+    wire = Wire()
+    link._hello(wire, zmq)
+    link._hello(wire, zmq)
+    _welcome(link, wire, 7, hello=1)
+    _welcome(link, wire, 8, hello=1)
+    assert not link._welcomed
+    assert _hellos(wire) == [1, 1, 2]
+    _welcome(link, wire, 8, hello=2)
+    assert link._welcomed
 
 
 def test_a_pulse_does_not_overtake_an_outcome(link: DaemonLink, tmp_path: Path) -> None:

@@ -336,6 +336,7 @@ class RunDesk:
             epoch=run.state.epoch,
             since=since,
             acks=True,
+            hello=hello.number,
         )
         self._send(identity, welcome)
         self._welcomes.pop(run.id, None)
@@ -372,6 +373,7 @@ class RunDesk:
                 version=VERSION,
                 epoch=run.state.epoch,
                 since=ring.last_t if ring is not None else 0,
+                hello=hello.number,
             ),
         )
         node.remember(run)
