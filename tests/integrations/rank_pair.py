@@ -21,6 +21,13 @@ LIMIT_S = 200.0
 ON_CPU = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
 
 
+def free_port() -> str:
+    """A port of this machine that nothing listens at."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return str(free.getsockname()[1])
+
+
 class RankPair:
     """Two ranks that carry out a list of trainings: `python -m module folder trainings`.
 
@@ -38,9 +45,7 @@ class RankPair:
     ) -> None:
         self.folder = folder
         self.viewer: RawViewer = node.viewer()
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = str(free.getsockname()[1])
+        port = free_port()
         self._children = []
         for rank in range(ranks):
             environment = node.environment | {

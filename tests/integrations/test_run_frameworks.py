@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import TestNode, until
 from tests.injection.scripts import finished, run_command, script
+from tests.integrations.rank_pair import free_port
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -103,3 +104,33 @@ def test_a_script_of_a_framework_has_one_run_and_the_same_results(
     }
     if importlib.util.find_spec(f"hoptui.integrations.{framework}") is None:
         pytest.skip(f"there is no adapter for {framework}: the steps of the optimizer were followed")
+
+
+LAUNCH = (
+    sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2",
+    "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no",
+)  # fmt: skip
+"""It starts torchrun. With `--cpu` it would start one process; the script asks for the CPU itself."""
+
+
+def test_two_ranks_of_accelerate_launch_are_one_run_and_have_the_same_results(
+    node: TestNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = script(tmp_path, COMMON + SCRIPTS["accelerate"], "accelerate_script.py")
+    quiet = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    command = [*LAUNCH, f"--main_process_port={free_port()}", str(path)]
+    expected = finished(node.spawn(command, **quiet), 250)
+    monkeypatch.setenv("HOPTUI_IDLE_S", "300")
+    node.daemon()
+    found = finished(node.spawn(run_command("--name", "shown", "--", *command), **quiet), 250)
+    assert (expected[0], found[0]) == (0, 0), found[2]
+    weights = [line for line in expected[1].splitlines() if line.startswith("weights")]
+    assert len(weights) == 2
+    assert [line for line in found[1].splitlines() if line.startswith("weights")] == weights
+    viewer = node.viewer()
+    run = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
+    assert [(each.name, each.world) for each in viewer.state().runs] == [("shown", 2)]
+    assert run.exit_reason == "finished"
+    assert "lr" in {each.spec.name for each in run.knobs} or "learning_rate" in {
+        each.spec.name for each in run.knobs
+    }
