@@ -84,16 +84,17 @@ class LightningKnobs:
         run, trainer = self._run, self._trainer
         if not self._automatic:
             return  # Lightning has no accumulation then
-        scheduled = any(type(each).__name__ == "GradientAccumulationScheduler" for each in trainer.callbacks)
+        name = "accumulate_grad_batches"
+        if trainer.strategy.handles_gradient_accumulation or not proven:
+            strategy = type(trainer.strategy).__name__
+            why = "is not known to accept it while it trains: set it in the script and start again"
+            run.decline(name, f"{strategy} {why}")
+            return
+        if any(type(each).__name__ == "GradientAccumulationScheduler" for each in trainer.callbacks):
+            run.decline(name, "the GradientAccumulationScheduler of the script sets it in each epoch")
+            return
 
         def apply(batches: int) -> object:
-            if trainer.strategy.handles_gradient_accumulation or not proven:
-                raise ValueError(
-                    f"{type(trainer.strategy).__name__} is not known to accept it while it trains: "
-                    "set it in the script and start again"
-                )
-            if scheduled:
-                raise ValueError("the GradientAccumulationScheduler of the script sets it in each epoch")
             if not self._aligned(batches):
                 self._accumulate_next = batches
                 return hoptui.LATER
@@ -101,7 +102,7 @@ class LightningKnobs:
             return None
 
         self._accumulate_knob = run.knob(
-            "accumulate_grad_batches",
+            name,
             int(trainer.accumulate_grad_batches),
             min=1,
             max=4096,

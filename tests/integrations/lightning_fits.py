@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L  # noqa: N812
 import torch
 from lightning.pytorch import strategies
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -87,7 +88,7 @@ class Commands(L.Callback):  # type: ignore[misc]
         run = self.of.run
         if run is not None and trainer.global_rank == 0:
             for each in self.due.pop(int(trainer.global_step), ()):
-                command(run, **each)
+                self.outcomes += [told for told in command(run, **each) if told.stage == "rejected"]
             self.outcomes += outcomes(run)
         self.weights.append(weights(trainer, module))
         self.accumulated.append(trainer.accumulate_grad_batches)
@@ -111,6 +112,7 @@ def fit(
     *,
     manual: bool = False,
     workers: int = 0,
+    callbacks: Sequence[Any] = (),
     **trainer_options: Any,
 ) -> dict[str, Any]:
     """Run one fit. Return what happened in it."""
@@ -153,7 +155,7 @@ def fit(
         "num_sanity_val_steps": 0,
         "limit_val_batches": 0,
     }
-    trainer = L.Trainer(callbacks=[of_hoptui, watch, commands], **(options | trainer_options))
+    trainer = L.Trainer(callbacks=[of_hoptui, watch, commands, *callbacks], **(options | trainer_options))
     module = Line(manual, sharded=type(trainer.strategy).__name__ == "ModelParallelStrategy")
     data = DataLoader(Numbers(), batch_size=BATCH, shuffle=True, num_workers=workers)
     torch.manual_seed(2)
@@ -196,6 +198,12 @@ def fits(folder: Path) -> dict[str, dict[str, Any]]:
             folder,
             {2: change("accumulate_grad_batches", 2), 9: change("accumulate_grad_batches", 1)},
             accumulate_grad_batches=4,
+        ),
+        "scheduled": fit(
+            "scheduled",
+            folder,
+            {4: change("accumulate_grad_batches", 4)},
+            callbacks=[GradientAccumulationScheduler({0: 2})],
         ),
         "never aligned": fit("never", folder, {1: change("accumulate_grad_batches", 23)}),
         "num_workers": fit("workers", folder, {3: change("num_workers", 1)}, workers=2),

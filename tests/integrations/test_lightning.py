@@ -215,6 +215,15 @@ def test_a_stop_ends_both_ranks_after_the_same_step(fits: Fits) -> None:
     assert fits[0]["stop"]["endings"] == [[None, ""]]
 
 
+def test_a_number_of_batches_that_a_scheduler_sets_is_declined(fits: Fits) -> None:
+    found = fits[0]["scheduled"]
+    assert "accumulate_grad_batches" not in found["knobs"]
+    ((stage, code, *_, fields),) = found["outcomes"]
+    assert (stage, code) == ("rejected", "declined")
+    assert "GradientAccumulationScheduler" in fields["reason"]
+    assert set(found["accumulated"]) == {2}
+
+
 def test_a_validation_is_a_phase_and_its_metrics_are_in_the_row_of_the_last_step(fits: Fits) -> None:
     found = fits[0]["validation"]
     assert found["weights"] == fits[0]["unchanged"]["weights"]

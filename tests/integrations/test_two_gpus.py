@@ -128,8 +128,8 @@ def test_deepspeed_under_lightning_refuses_what_its_engine_decides() -> None:
     pytest.importorskip("deepspeed")
     fits = both("tests.integrations.lightning_fits", "deepspeed_main", LIMIT_S)
     found = fits[0]["deepspeed"]
-    assert set(found["knobs"]) == {"log_every_n_steps", "accumulate_grad_batches"}
+    assert set(found["knobs"]) == {"log_every_n_steps"}
     ((stage, code, *_, fields),) = found["outcomes"]
-    assert (stage, code) == ("failed", "setter_failed")
-    assert "DeepSpeedStrategy" in fields["error"]
+    assert (stage, code) == ("rejected", "declined")
+    assert "DeepSpeedStrategy" in fields["reason"]
     assert found["weights"][-1] == pytest.approx(fits[1]["deepspeed"]["weights"][-1], abs=0)

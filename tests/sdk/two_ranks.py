@@ -72,17 +72,18 @@ def joint(run: Run) -> bool:
     return not run.stopping
 
 
-def command(run: Run, verb: Any = "set", **fields: Any) -> None:
-    """Give rank 0 a command, as the link thread would."""
+def command(run: Run, verb: Any = "set", **fields: Any) -> list[Outcome]:
+    """Give rank 0 a command, as the link thread would. Return what it is told at once."""
     made: dict[str, Any] = {
         "id": f"c{time.monotonic_ns()}",
         "epoch": run_state(run).epoch,
         "origin": Origin(user="kim"),
     }
-    run_state(run).inbox.receive(
+    told = run_state(run).inbox.receive(
         Command(run=run.id, verb=verb, **(made | fields)), time.monotonic(), run.step + 1
     )
     run_state(run).wake_boundary()
+    return told
 
 
 def outcomes(run: Run) -> list[Outcome]:
