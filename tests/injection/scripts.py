@@ -83,6 +83,21 @@ if __name__ == "__main__":
 `<script>.end` exists."""
 
 
+HEAD = """
+import hashlib, os, sys
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+def weights(model):
+    own = (p.detach().cpu().numpy().tobytes() for p in model.parameters())
+    print("weights", hashlib.sha256(b"".join(own)).hexdigest(), torch.rand(1).item())
+
+data = torch.utils.data.TensorDataset(torch.randn(128, 8), torch.randn(128, 1))
+"""
+"""The head of a script: `data`, and `weights`, which prints those of a model and a random number."""
+
+
 def script(folder: Path, text: str = LOOP, name: str = "train.py") -> Path:
     """Write a script into a folder."""
     path = folder / name

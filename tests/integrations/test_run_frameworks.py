@@ -9,23 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TestNode, until
-from tests.injection.scripts import finished, run_command, script
+from tests.injection.scripts import HEAD, finished, run_command, script
 from tests.integrations.rank_pair import free_port
 
 pytestmark = pytest.mark.timeout(300)
 
-COMMON = """
-import hashlib, os, sys
-import torch
-torch.manual_seed(0)
-torch.set_num_threads(1)
-
-def weights(model):
-    own = (p.detach().cpu().numpy().tobytes() for p in model.parameters())
-    print("weights", hashlib.sha256(b"".join(own)).hexdigest(), torch.rand(1).item())
-
-data = torch.utils.data.TensorDataset(torch.randn(128, 8), torch.randn(128, 1))
-"""
 SCRIPTS = {
     "transformers": """
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -82,7 +70,7 @@ weights(model.policy)
 def test_a_script_of_a_framework_has_one_run_and_the_same_results(
     node: TestNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: str
 ) -> None:
-    path = script(tmp_path, COMMON + SCRIPTS[framework], f"{framework}_script.py")
+    path = script(tmp_path, HEAD + SCRIPTS[framework], f"{framework}_script.py")
     command = [sys.executable, "-W", "ignore", str(path)]
     quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     plain = node.spawn([*command, str(tmp_path / "a")], **quiet)
@@ -116,7 +104,7 @@ LAUNCH = (
 def test_two_ranks_of_accelerate_launch_are_one_run_and_have_the_same_results(
     node: TestNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = script(tmp_path, COMMON + SCRIPTS["accelerate"], "accelerate_script.py")
+    path = script(tmp_path, HEAD + SCRIPTS["accelerate"], "accelerate_script.py")
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     command = [*LAUNCH, f"--main_process_port={free_port()}", str(path)]
     expected = finished(node.spawn(command, **quiet), 250)
