@@ -45,14 +45,17 @@ class SendBuffer:
         self._taken = 0
         self._pushed_out = 0
         self._too_old = 0
-        self._never_arrived = 0
+        self._never_arrived = self.doubted = 0
         self._forgotten: list[_Past] = []
         self._doubtful: list[_Past] = []  # from before a daemon that did not know what was stored
 
     @property
     def dropped(self) -> int:
-        """The number of rows that no daemon will get: replaced by newer ones, too old, or sent in vain."""
-        return self._pushed_out + self._too_old + self._never_arrived
+        """The number of rows that no daemon will get: replaced by newer ones, too old, or sent in vain.
+
+        `doubted` of them may have arrived, which nobody can know any more.
+        """
+        return self._pushed_out + self._too_old + self._never_arrived + self.doubted
 
     @property
     def past_rows(self) -> int:
@@ -110,7 +113,7 @@ class SendBuffer:
         it has told what is stored, nobody can know that any more: the rows before it count as lost.
         """
         if since:
-            self._never_arrived += sum(past.rows for past in self._doubtful)
+            self.doubted += sum(past.rows for past in self._doubtful)
             self._never_arrived += sum(past.after(since) for past in self._forgotten)
             self._doubtful.clear()
         else:

@@ -217,7 +217,7 @@ class Trainer:
         was.ended_s, was.killed = self.node.kernel.seconds, killed
         link: Any = self.run._core.state.link if self.run is not None else None
         if link is not None:
-            was.dropped = link._buffer.dropped
+            was.dropped, was.doubted = link._buffer.dropped, link._buffer.doubted
 
 
 def in_effect(value: Value) -> Value:

@@ -53,6 +53,7 @@ class Incarnation:
     stopped_step: int | None = None
     suspended_s: float = 0.0
     dropped: int = 0  # as it counted them itself
+    doubted: int = 0  # of which it cannot know whether they arrived
     ended_s: float | None = None
     killed: bool = False
     closed: bool = False
