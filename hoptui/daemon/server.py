@@ -245,10 +245,12 @@ class Server:
             if self._node.registry.of(identity) is None and descriptors.free() < descriptors.REFUSE:
                 self._to_run(identity, self._full())
                 return
-            self._lives.bury(message.run)
+            known = self._node.registry.get(message.run)
+            if known is None or known.nonce != message.nonce:
+                self._lives.bury(message.run)
         run = self._run_desk.receive(identity, peer, message)
         if run is not None:
-            self._lives.watch(run)
+            self._lives.watch(run, time.monotonic())
 
     def _from_viewer(self, identity: bytes, peer: Peer | None, body: list[bytes]) -> None:
         try:

@@ -239,7 +239,8 @@ class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
 class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     """The answer to RunHello. `epoch` is this process's, and `hello` the hello's `number` (or 0).
 
-    `since` is the stamp of the last row that the daemon has. The run sends newer ones again. `acks`: the
+    `since` is the stamp of the last row that the daemon has. The run sends newer ones again. Those up to
+    `on_disk` outlive the daemon; older daemons do not say (None), and rows up to `since` count. `acks`: the
     daemon acknowledges final outcomes. `stored` is the stamp of the newest row that earlier daemons have left
     in the recording, 0 for none. A run with `past_rows` gets a second answer with it, once the recording is
     open, if the first had no `since`.
@@ -253,6 +254,7 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     acks: bool = False
     stored: int | None = None
     hello: int = 0
+    on_disk: int | None = None
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, tag="outcome.ack"):

@@ -417,7 +417,7 @@ class DaemonLink:
         self._hello_again_s = HELLO_AGAIN_S
         self._retired = False
         self._starts = 0
-        self._buffer.resend_after(message.since)
+        self._buffer.resend_after(message.since, message.on_disk)
         self._acks = message.acks
         if message.pid != self._daemon:
             self._daemon = message.pid

@@ -33,6 +33,12 @@ class _Past(NamedTuple):
             return 0 if self.newest <= t else self.rows
         return self.rows - 1 - (self.rows - 1) * (t - self.oldest) // (self.newest - self.oldest)
 
+    def split(self, t: int) -> tuple[_Past | None, int]:
+        """Return the part up to `t`, None if there is none, and how many rows are newer."""
+        newer = self.after(t)
+        older = self.rows - newer
+        return (_Past(self.oldest, min(self.newest, t), older) if older else None), newer
+
 
 class SendBuffer:
     """The rows of one source, in order. Only the link thread calls it."""
@@ -106,19 +112,26 @@ class SendBuffer:
         for _ in batch:
             self._unsent.popleft()
 
-    def resend_after(self, since: int) -> None:
+    def resend_after(self, since: int, on_disk: int | None = None) -> None:
         """Send all rows after `since` (monotonic ns) again, because the daemon lacks them.
+
+        Those after `on_disk` are lost if it is killed now. None: they are not, as far as is known.
 
         A daemon that knows no row of this run (0) may not have read its recording yet. If it is killed before
         it has told what is stored, nobody can know that any more: the rows before it count as lost.
         """
+        forgotten, self._forgotten = self._forgotten, []
         if since:
             self.doubted += sum(past.rows for past in self._doubtful)
-            self._never_arrived += sum(past.after(since) for past in self._forgotten)
             self._doubtful.clear()
         else:
-            self._doubtful += self._forgotten
-        self._forgotten.clear()
+            self._doubtful += forgotten
+            forgotten = []
+        for past in forgotten:
+            held, newer = past.split(since)
+            self._never_arrived += newer
+            if held is not None and on_disk is not None and held.newest > on_disk:
+                self._forgotten.append(held)
         self._unsent = deque(new for part in self._recent if len(new := part.after(since)))
 
     def stored(self, newest: int) -> None:

@@ -88,6 +88,28 @@ def test_a_hello_of_the_next_process_ends_the_one_before_at_once(told: Told, see
     assert told.ends == SILENT
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_hello_that_is_read_after_the_end_is_followed_by_the_last_words(told: Told, seen: bool) -> None:
+    """The last rows of a run, and its goodbye, were lost if its hello was read too late."""
+    ready = told.kill()
+    if seen:
+        told.lives.ended(ready, 100.0)
+    told.child.wait(10)
+    told.lives.watch(told.run, 101.0)
+    told.lives.ended({} if seen else ready, 101.0)
+    assert told.ends == []
+    assert told.lives.next_deadline() == 101.0 + LAST_WORDS_S
+    told.lives.ended({}, 101.0 + LAST_WORDS_S)
+    assert [name for name, *_ in told.ends] == ["toy"]
+
+
+def test_the_end_of_a_restored_run_is_told_at_once(told: Told) -> None:
+    told.kill()
+    told.child.wait(10)
+    Lives(zmq.Poller(), told.end, LAST_WORDS_S).watch(told.run)
+    assert told.ends == [("toy", "exited", "its process is gone")]
+
+
 def test_nothing_stays_open(told: Told) -> None:
     [(number, _)] = told.poller.sockets
     told.lives.ended(told.kill(), 100.0)

@@ -332,7 +332,7 @@ EXAMPLES: list[messages.Message] = [
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Bye(reason="exception", detail="ValueError: no", told=True, at_exit=True),
     messages.RunWelcome(
-        protocol=1, pid=99, version="0.1.0", epoch=3, since=17, acks=True, stored=17, hello=2
+        protocol=1, pid=99, version="0.1.0", epoch=3, since=17, acks=True, stored=17, hello=2, on_disk=16
     ),
     messages.Acknowledgement(stages={"c1": "applied"}),
     messages.Hold(seconds=60.0),

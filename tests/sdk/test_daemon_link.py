@@ -305,6 +305,25 @@ def test_a_row_appended_meanwhile_is_not_taken_for_a_lost_one() -> None:
     assert out.dropped == 4
 
 
+def test_rows_that_a_daemon_has_in_memory_alone_count_if_it_is_killed() -> None:
+    out = SendBuffer("run/a")
+    out.collect(rows(*range(1, 11)), 10, 10 * S)
+    out.sent(out.batch())
+    out.collect(deque(), 10, 90 * S)  # too old to be sent again
+    out.resend_after(8 * S, on_disk=3 * S)
+    assert (out.dropped, out.past_rows) == (2, 8)
+    out.resend_after(8 * S, on_disk=8 * S)
+    assert (out.dropped, out.past_rows) == (2, 0)
+
+    out = SendBuffer("run/a")
+    out.collect(rows(*range(1, 11)), 10, 10 * S)
+    out.sent(out.batch())
+    out.collect(deque(), 10, 90 * S)
+    out.resend_after(8 * S, on_disk=3 * S)
+    out.resend_after(3 * S, on_disk=3 * S)  # the next daemon
+    assert (out.dropped, out.past_rows) == (7, 0)
+
+
 def test_messages_and_parts_stay_below_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     out = SendBuffer("run/a")
     out.collect(rows(*range(TAKEN_AT_ONCE + 1), width=60), TAKEN_AT_ONCE + 1, S)

@@ -337,6 +337,7 @@ class RunDesk:
             since=since,
             acks=True,
             hello=hello.number,
+            on_disk=max(node.archive.flushed(source), node.archive.stored(run.id) or 0),
         )
         self._send(identity, welcome)
         self._welcomes.pop(run.id, None)
@@ -364,7 +365,8 @@ class RunDesk:
         run = node.registry.join(identity, hello, peer.pid if peer is not None and peer.pid else hello.pid)
         if run is None:
             return None
-        ring = node.rings.get(f"rank/{run.id}/{hello.rank}")
+        source = f"rank/{run.id}/{hello.rank}"
+        ring = node.rings.get(source)
         self._send(
             identity,
             messages.RunWelcome(
@@ -374,6 +376,7 @@ class RunDesk:
                 epoch=run.state.epoch,
                 since=ring.last_t if ring is not None else 0,
                 hello=hello.number,
+                on_disk=node.archive.flushed(source),
             ),
         )
         node.remember(run)
@@ -479,8 +482,9 @@ class Lives:
         self._gone: dict[str, _Gone] = {}
         self._ranks_gone: list[_Gone] = []
 
-    def watch(self, run: TrackedRun) -> None:
-        """Watch the run's processes. If its own has already ended, report that now."""
+    def watch(self, run: TrackedRun, hello_at: float | None = None) -> None:
+        """Watch the run's processes. If its own has already ended, report that: now, or after its last words
+        if it has said hello, at `hello_at`."""
         pid = run.state.pid
         if any((one.run, one.pid) == (run, pid) for one in self._watched.values() if not one.rank):
             self._watch_ranks(run)
@@ -488,12 +492,18 @@ class Lives:
         for number, watched in list(self._watched.items()):
             if watched.run is run or watched.run.id == run.id:
                 self._unwatch(number)
-        self._gone.pop(run.id, None)
+        gone = self._gone.pop(run.id, None)
         run.watched = False
         try:
             number = os.pidfd_open(pid)
         except ProcessLookupError:
-            self._end(run, "exited", "its process is gone")
+            ending = ProcessEnding("exited", "its process is gone", known=False)
+            if gone is not None and gone.watched.pid == pid:
+                ending = gone.ending
+            if hello_at is None:
+                self._end(run, ending.reason, ending.detail)
+            else:  # what it sent before it ended follows its hello
+                self._gone[run.id] = _Gone(_Watched(run, 0, pid), hello_at + self._last_words_s, ending)
             return
         except OSError as error:
             log.warning("the process %d of %s cannot be watched: %s", pid, run.state.name, error)
@@ -562,7 +572,7 @@ class Lives:
         return min(untils, default=None)
 
     def bury(self, run_id: str) -> None:
-        """Before a hello of a known run: if its last process is gone, report that first."""
+        """Before a hello of another process of a known run: if its last one is gone, report that first."""
         for number, (run, rank, pid) in list(self._watched.items()):
             if not rank and run.id == run_id and process_started(run.state.pid) != run.process_started:
                 ending = ending_of(number, pid)
