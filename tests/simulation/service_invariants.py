@@ -97,16 +97,20 @@ def chosen_values_hold(node: Node) -> Iterator[str]:
             if event.code == "trial.ended" and event.run == trainer.id and event.fields["result"] == "kept"
             for change in event.fields["changes"]
         }
-        if trainer.job is not None and trainer.job.failed and _tuner_refused(node, trainer.id):
-            continue  # ranks without a store refuse all commands, also what would undo a trial
+        if trainer.job is not None and _tuner_refused(node, trainer.id, rejected=trainer.job.failed):
+            continue  # ranks that cannot communicate refuse all commands, also what would undo a trial
         if trainer.knobs.batch not in {FIRST_BATCH, *persons, *kept}:
             yield f"{trainer.name} is left with batch {trainer.knobs.batch}, and {kept} were kept"
 
 
-def _tuner_refused(node: Node, run: str) -> bool:
-    """Return whether the last command of the tuner to a run is told as rejected."""
+def _tuner_refused(node: Node, run: str, rejected: bool) -> bool:
+    """Return whether the last command of the tuner to a run is told as failed because of its ranks.
+
+    `rejected`: the store of the ranks has failed, and what is told as rejected counts too.
+    """
     own = [r for r in _records(node).values() if (r.run, r.knob, r.origin.kind) == (run, BATCH, "tuner")]
-    return bool(own) and max(own, key=lambda record: record.t).stage == "rejected"
+    last = max(own, key=lambda record: record.t, default=None)
+    return last is not None and (last.code.startswith("ranks.") or (rejected and last.stage == "rejected"))
 
 
 def person_beats_the_tuner(node: Node) -> Iterator[str]:
