@@ -386,7 +386,9 @@ def rows_accounted(node: Node) -> Iterator[str]:
             with Recording.open(node.where.recording(run)) as recording:
                 parts, missing = list(recording.rows(f"run/{run}")), recording.missing
         except RecordingError as error:
-            yield f"the recording of {run} cannot be read: {error.reason}"
+            known = node.where.recording(run).exists() or not all(was.killed for was in processes)
+            if known:  # else it was killed before a daemon had heard of it
+                yield f"the recording of {run} cannot be read: {error.reason}"
             continue
         values = [value for part in parts if "loss" in part.names for value in part.column("loss")]
         stamps = [t for part in parts for t in part.times()]
