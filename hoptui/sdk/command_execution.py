@@ -123,7 +123,9 @@ class CommandExecution:
         state = self._state
         self.void_waiting(fact("run_restarted", restart=state.epoch), later=True)
         waiting = tuple(
-            RestartCommand(each.command.id, name, self._declarations.knobs[name].wanted, each.by)
+            RestartCommand(
+                each.command.id, name, self._declarations.knobs[name].wanted, each.by, each.command
+            )
             for name, each in self.waiting.items()
         )
         process.leave_handover(os.environ, Handover(os.getpid(), state.id, began_ns, waiting))

@@ -187,6 +187,8 @@ class CommandInbox:
     def _remember(self, outcome: Outcome) -> Outcome:
         self._seen[outcome.id] = outcome
         self._seen.move_to_end(outcome.id)
+        if outcome.command is not None:  # the process before has received it
+            self._commands[outcome.id] = outcome.command
         if outcome.stage in FINAL:
             self.unacknowledged[outcome.id] = outcome
         while len(self._seen) > REMEMBERED:

@@ -24,9 +24,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from hoptui.domain import enumerations
 from hoptui.domain.facts import clean_text
 from hoptui.domain.knobs import KnobValue
-from hoptui.protocol.messages import Outcome
+from hoptui.protocol.messages import Command, Outcome
 from hoptui.sdk.knobs import LiveKnob
 from hoptui.sdk.secrets import masked_arguments
 
@@ -150,15 +151,21 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 VARIABLE = "_HOPTUI_RESTART"
 """Set by a process for the process that replaces it. No other code sets it."""
+LONGEST_HANDOVER = 64 << 10
+"""Bytes of the variable. Linux replaces no process with a variable of 128 KiB."""
 
 
 class RestartCommand(msgspec.Struct, frozen=True):
-    """A checked command that takes effect after a restart of the run."""
+    """A checked command that takes effect after a restart of the run.
+
+    `given` is the whole command, for a daemon that does not know it. None: it was too long.
+    """
 
     command: str
     knob: str
     value: KnobValue
     by: str
+    given: Command | None = None
 
 
 class Handover(msgspec.Struct, frozen=True):
@@ -172,13 +179,18 @@ class Handover(msgspec.Struct, frozen=True):
 
 def leave_handover(environ: MutableMapping[str, str], handover: Handover) -> None:
     """Store the handover for the next program of this process."""
-    environ[VARIABLE] = msgspec.json.encode(handover).decode()
+    text = msgspec.json.encode(handover)
+    if len(text) > LONGEST_HANDOVER:
+        waiting = tuple(msgspec.structs.replace(each, given=None) for each in handover.waiting)
+        text = msgspec.json.encode(msgspec.structs.replace(handover, waiting=waiting))
+    environ[VARIABLE] = os.fsdecode(text)  # the locale may not be UTF-8
 
 
 def take_handover(environ: MutableMapping[str, str], pid: int, run: str) -> Handover | None:
     """Return the handover for this process and run, and remove it. None if there is none."""
     try:
-        found = msgspec.json.decode(environ.get(VARIABLE, ""), type=Handover)
+        raw = msgspec.json.decode(os.fsencode(environ.get(VARIABLE, "")))
+        found = enumerations.convert(raw, Handover)  # a command may have values of a newer hoptui
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     if (found.pid, found.run) != (pid, run):
@@ -192,12 +204,15 @@ def outcomes_after(
 ) -> list[Outcome]:
     """Return what became of the commands: `applied` if the knob reads back the value, else `failed`.
 
-    `step` is the iteration about to begin, `now` is in monotonic nanoseconds.
+    `step` is the iteration about to begin, `now` is in monotonic nanoseconds. Each outcome has its command,
+    which a new daemon may lack.
     """
     took_s = round((now - handover.began) / 1e9, 6)  # further digits are noise
     outcomes = []
     for waiting in handover.waiting:
-        done = Outcome(id=waiting.command, stage="failed", step=step, t=now, took_s=took_s)
+        done = Outcome(
+            id=waiting.command, stage="failed", step=step, t=now, took_s=took_s, command=waiting.given
+        )
         knob = knobs.get(waiting.knob)
         if knob is None:
             gone = {"knob": waiting.knob}

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 
 import hoptui
 from hoptui.protocol.messages import Command, Origin, Outcome
 from hoptui.sdk import iteration
-from hoptui.sdk.process import VARIABLE, Handover, RestartCommand, leave_handover, take_handover
+from hoptui.sdk.process import (
+    LONGEST_HANDOVER,
+    VARIABLE,
+    Handover,
+    RestartCommand,
+    leave_handover,
+    take_handover,
+)
 from hoptui.sdk.run import Run
 from tests.run_state import run_state
 
@@ -182,6 +192,30 @@ def test_the_next_process_says_applied_once_the_value_is_read_back() -> None:
     assert stages(after) == []
 
 
+@pytest.mark.guarantee("outcomes-again")
+def test_a_daemon_that_lost_the_command_gets_it_with_the_outcome() -> None:
+    """The daemon before was killed before it had written the command."""
+    run = connected(Config())
+    state, epoch = run.state_dict(), run_state(run).epoch
+    left_by(run)
+    run.close()
+    after = connected(Config(width=16), resume=state)
+    after.boundary(1)
+    inbox = run_state(after).inbox
+    first, second = inbox.collect_outcomes()
+    asked = Command(
+        id="a", run=run.id, epoch=epoch, verb="set", origin=Origin(user="kim"), knob="width", value=16
+    )
+    other = msgspec.structs.replace(asked, id="b", knob="layers", value=4)
+    assert (first.command, second.command) == (asked, other)
+    inbox.replace_daemon()
+    assert inbox.unsettled() == [first, second]
+    run_state(after).declarations.knobs["width"].revert(8, "memory ran out")
+    (reverted,) = inbox.collect_outcomes()
+    assert (reverted.id, reverted.stage) == ("a", "reverted")
+    assert {outcome.stage: outcome.command for outcome in inbox.unsettled()}["reverted"] == asked
+
+
 def test_a_knob_that_is_gone_has_failed() -> None:
     run = connected(Config())
     state = run.state_dict()
@@ -201,6 +235,42 @@ def test_what_was_left_for_another_process_or_run_is_left_alone(pid: int, run: s
     assert take_handover(environ, pid, run) is None
     assert take_handover(environ, 7, "mine") == handover
     assert take_handover(environ, 7, "mine") is None
+
+
+def waiting(**fields: Any) -> RestartCommand:
+    given = Command(id="a", run="mine", epoch=1, verb="set", knob="lr", value=0.5, **fields)
+    return RestartCommand("a", "lr", 0.5, "kim", given)
+
+
+def test_commands_that_are_too_long_to_be_left_are_left_out() -> None:
+    environ: dict[str, str] = {}
+    for why, kept in (("faster", True), ("x" * LONGEST_HANDOVER, False)):
+        each = waiting(why=why)
+        leave_handover(environ, Handover(7, "mine", 5, (each,)))
+        expected = each if kept else msgspec.structs.replace(each, given=None)
+        assert take_handover(environ, 7, "mine") == Handover(7, "mine", 5, (expected,))
+
+
+def test_a_command_with_a_value_of_a_newer_hoptui_is_left_too() -> None:
+    environ: dict[str, str] = {}
+    origin = Origin(kind="unknown: robot")  # type: ignore[arg-type]
+    handover = Handover(7, "mine", 5, (waiting(origin=origin),))
+    leave_handover(environ, handover)
+    assert take_handover(environ, 7, "mine") == handover
+
+
+def test_a_command_is_left_in_any_locale() -> None:
+    program = """if True:
+        import os
+        from hoptui.protocol.messages import Command
+        from hoptui.sdk.process import Handover, RestartCommand, leave_handover, take_handover
+        given = Command(id="a", run="mine", epoch=1, verb="set", why="gr\\xf6\\xdfer")
+        handover = Handover(7, "mine", 5, (RestartCommand("a", "lr", 0.5, "kim", given),))
+        leave_handover(os.environ, handover)
+        assert take_handover(os.environ, 7, "mine") == handover
+    """
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **plain}, check=True)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1", '{"pid": "x"}'])
