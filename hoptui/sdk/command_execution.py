@@ -61,13 +61,15 @@ class CommandExecution:
     `applied` counts the commands that were applied, over all restarts. `waiting` holds the commands that a
     new process or the training script carries out, by knob. `handover` is what this process was started to
     carry out, until `finish_restart`. `held`: the training script has ended one that waits, and the ranks
-    have not exchanged that yet.
+    have not exchanged that yet. `taken` are those that rank 0 has taken for this boundary and that have
+    neither ended nor begun to wait, by id.
     """
 
     def __init__(self, state: SharedState, agreement: RankAgreement, applied: int) -> None:
         self.applied = applied
         self.waiting: dict[str, WaitingCommand] = {}
         self.held = False
+        self.taken: dict[str, Command] = {}
         self.handover: Handover | None = None
         self._state = state
         self._agreement = agreement
@@ -87,6 +89,7 @@ class CommandExecution:
         asked = {command.knob for command in commands}
         for command in commands:
             self._carry_out(command, stood, asked)
+            self.taken.pop(command.id, None)
 
     def finish_restart(self) -> None:
         """Report the outcome of the commands of a restart. The knobs are declared by now."""
@@ -117,6 +120,13 @@ class CommandExecution:
             if each.later or not later:
                 del self.waiting[name]
                 self._report(Outcome(id=each.command.id, stage="voided", code=why.code, fields=why.fields))
+
+    def void_taken(self, why: Fact) -> None:
+        """Void the commands that the ranks could not finish. The knobs may have their values or not."""
+        for command in self.taken:
+            self._report(Outcome(id=command, stage="voided", code=why.code, fields=why.fields))
+            self._declarations.revision += 1
+        self.taken.clear()
 
     def hand_over(self, where: str, began_ns: int) -> None:
         """Leave the commands that wait for a new process to the one that replaces this one."""

@@ -251,7 +251,9 @@ class IterationBoundary:
         state.inbox.refusal = {"world": state.world}
         apart = fact("ranks.apart", error=str(error))
         state.inbox.fail_due(apart)
-        self._execution.void_waiting(fact(FATE_UNKNOWN, why=apart), later=True)
+        unknown = fact(FATE_UNKNOWN, why=apart)
+        self._execution.void_waiting(unknown, later=True)
+        self._execution.void_taken(unknown)
         state.paused, state.paused_until = False, 0.0
         state.wake_link()
         if self._stop_request is not None:
@@ -295,7 +297,9 @@ class IterationBoundary:
         if not state.alive:
             return ()
         try:
-            return tuple(state.inbox.take_due(time.monotonic()))
+            due = tuple(state.inbox.take_due(time.monotonic()))
+            self._execution.taken = {command.id: command for command in due}
+            return due
         except Exception as error:  # an error of hoptui must not keep the other ranks waiting
             log.warning("hoptui: commands were lost: %s: %s", type(error).__name__, error)
             return ()

@@ -286,6 +286,32 @@ report(done=[[o.stage, o.code] for o in outcomes(run)], alive=run._core.state.al
     assert first["done"] == [["failed", "ranks.apart"]]
 
 
+@pytest.mark.parametrize(("key", "value"), [("share/2", 4), ("gather/4", 9)], ids=["before", "after"])
+def test_a_command_during_which_the_store_fails_has_an_end(key: str, value: int) -> None:
+    first, _ = both(
+        f"""
+knob = run.knob("n", 4, min=1, max=64)
+write = ranks.set
+def failing(key, value):
+    if key.endswith({key!r}):
+        raise OSError("gone")
+    write(key, value)
+ranks.set = failing
+if rank == 0:
+    command(run, knob="n", value=9)
+state = run._core.state
+before = state.declarations.revision
+while not state.inbox.refusal:
+    run.boundary()
+    time.sleep(0.002)
+report(done=[[o.stage, o.code] for o in outcomes(run)], value=knob.value,
+       declared=state.declarations.revision > before)
+"""
+    )
+    assert first["done"] == [["voided", "fate_unknown"]]
+    assert (first["value"], first["declared"]) == (value, True), "the daemon gets the value"
+
+
 def test_a_store_that_failed_for_a_moment_is_no_reason_to_wait_for_a_rank() -> None:
     first, _ = both(
         """

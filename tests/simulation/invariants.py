@@ -105,11 +105,7 @@ def truthful(node: Node) -> Iterator[str]:
             yield f"{what} is told as effective {record.effective!r}"
         elif record.stage in ("rejected", "superseded", "expired") and calls:
             yield f"{what} is told as {record.stage} ({record.code}), and the setter was called"
-        elif (
-            record.stage == "voided"
-            and calls
-            and not (record.code == FATE_UNKNOWN and _unheard(node, calls[0][0]))
-        ):
+        elif record.stage == "voided" and calls and not _unknown(node, record, calls[0][0]):
             yield f"{what} is told as voided ({record.code}), and the setter was called"
         elif record.stage == "failed" and done and record.code not in ("several", "on_ranks"):
             yield f"{what} is told as failed ({record.code}), and the setter accepted it"
@@ -420,6 +416,14 @@ def _unheard(node: Node, was: Incarnation) -> bool:
     """Return whether a process ended while perhaps no daemon could hear it."""
     end = was.ended_s
     return end is not None and (was.killed or not node.truth.calm(end - 3.0, end + 2.0))
+
+
+def _unknown(node: Node, record: CommandRecord, was: Incarnation) -> bool:
+    """Return whether a command is told as unknown, and nobody can know what its process did.
+
+    The ranks of the run may have lost each other after the call of the setter.
+    """
+    return record.code == FATE_UNKNOWN and (cause(record) == "ranks.apart" or _unheard(node, was))
 
 
 def _history_excused(node: Node, was: Incarnation) -> bool:
