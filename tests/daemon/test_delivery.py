@@ -11,11 +11,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hoptui.client.session import Session
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
+from hoptui.daemon.recordings import RecordedRun
 from hoptui.domain.columns import pack
+from hoptui.domain.facts import fact, nested
 from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import FINAL, Acknowledgement, Command, CommandRecord, Outcome, RunState
 from tests.conftest import TestNode, until
@@ -119,6 +122,37 @@ def test_what_a_killed_daemon_kept_is_voided_once_the_run_has_told_all_and_no_vi
     quiet.runs.receive(b"n1", None, messages.Pulse(step=50))
     quiet.runs.tend()
     assert [(r.stage, r.code) for r in quiet.node.book.of(RUN)] == [("voided", "daemon_ended")]
+
+
+@pytest.mark.guarantee("final-stage")
+@pytest.mark.parametrize("connects", [True, False])
+def test_what_a_process_was_started_for_is_unknown_once_another_one_has_followed(connects: bool) -> None:
+    """Its report was lost with a daemon, and a later daemon finds the command in the recording."""
+    quiet = QuietNode()
+    asked = [
+        CommandRecord(id=f"c{epoch}", run=RUN, epoch=epoch, verb="set", knob="width", wanted=8, seq=epoch)
+        for epoch in (1, 2)
+    ]
+    found = RecordedRun(
+        state=RunState(run=RUN, name="lm", epoch=3, pid=1, started_wall=0.0),
+        nonce="n1",
+        process_started=0,
+        events=[],
+        commands=[structs.replace(record, stage="scheduled", code="restarting") for record in asked],
+        newest=None,
+        energy_j=0.0,
+        counters={},
+    )
+    quiet.runs.restore(found)
+    assert not quiet.run.restarting, "it takes commands: the process of the last restart is there"
+    if connects:
+        quiet.hello()
+    else:
+        quiet.runs.end(quiet.run, "killed", "")
+    first, second = quiet.node.book.of(RUN)
+    assert (first.stage, first.code) == ("voided", "fate_unknown")
+    assert nested(first.fields["why"]) == fact("run_restarted", restart=2)
+    assert second.stage == ("scheduled" if connects else "failed"), "this process can report it"
 
 
 def test_final_outcomes_are_acknowledged_until_the_run_has_the_acknowledgement(quiet: QuietNode) -> None:

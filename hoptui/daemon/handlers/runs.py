@@ -241,6 +241,7 @@ class RunDesk:
             return
         node = self._node
         self._unsent.pop(run.id, None)
+        self._void_unreported(run)
         why = fact("run_ended", reason=reason)
         dead = [f"rank {rank} {how}" for rank, how in sorted(run.dead.items()) if rank in run.members]
         detail = "; ".join(filter(None, (detail, *dead[:1])))
@@ -276,7 +277,8 @@ class RunDesk:
             node.rings.append(found.newest)
         node.registry.restore(run)
         node.book.restore(found.commands)
-        run.restarting = any(restarting(record) for record in found.commands)
+        left = (record.epoch for record in found.commands if restarting(record))
+        run.restarting = run.state.epoch in left  # else the process that it was left for has come
         node.restore_events(found.events)
         if run.exited:
             return None
@@ -323,6 +325,7 @@ class RunDesk:
             self._unsent.pop(run.id, None)
             for record in node.book.void(run.id, why, node.clock.t(), ended=False):
                 self._tell(record)
+        self._void_unreported(run)
         ring = node.rings.get(source)
         since = max(ring.last_t if ring is not None and kind == "same" else 0, node.archive.flushed(source))
         node.remember(run)
@@ -356,6 +359,11 @@ class RunDesk:
                 node.event("reconnected", fact("run.reconnected"), run=run.id, step=hello.step)
         node.touch()
         return run
+
+    def _void_unreported(self, run: TrackedRun) -> None:
+        node = self._node
+        for record in node.book.void_unreported(run.id, run.state.epoch, node.clock.t()):
+            self._tell(record)
 
     def _join(self, identity: bytes, peer: Peer | None, hello: messages.RunHello) -> TrackedRun | None:
         """Connect a rank other than 0. It retries every second until its run is known."""

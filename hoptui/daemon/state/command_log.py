@@ -201,6 +201,18 @@ class Book:
             self.overrides(run).end_process()
         return voided
 
+    def void_unreported(self, run: str, epoch: int, t: int) -> list[CommandRecord]:
+        """Void the commands that a process before that of `epoch` was started for.
+
+        It can no longer report them. What it has reported was lost with an earlier daemon.
+        """
+        voided = []
+        for record in self.of(run):
+            if restarting(record) and record.epoch + 1 < epoch:
+                ended = fact("run_restarted", restart=record.epoch + 1)
+                voided.append(self._end(record, "voided", fact(FATE_UNKNOWN, why=ended), t))
+        return voided
+
     def lose(self, run: str, t: int) -> list[CommandRecord]:
         """Void the commands of an earlier daemon that never reached the run, and that no viewer has repeated.
 
