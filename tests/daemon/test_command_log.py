@@ -173,9 +173,19 @@ def test_a_command_from_a_recording_that_never_reached_its_run_is_voided(desk: D
     assert again.book.asking, "the run may answer at any time"
     again.says("scheduled", "scheduled", step=5)
     again.submit("repeated")
-    (found,) = again.book.lose("r", again.t)
+    (found,) = again.book.lose("r", 2, again.t)
     assert (found.id, found.stage, found.code) == ("lost", "voided", "daemon_ended")
-    assert again.book.lose("r", again.t) == []
+    assert again.book.lose("r", 2, again.t) == []
+
+
+def test_what_an_earlier_process_did_with_a_command_from_a_recording_is_unknown(desk: Desk) -> None:
+    """A daemon between the two did not know the command: it could not read the recording."""
+    desk.submit("a")
+    desk.says("a", "scheduled", step=5)
+    again = Desk()
+    again.book.restore(desk.records)
+    (found,) = again.book.lose("r", 3, again.t)
+    assert (found.stage, found.code) == ("voided", "fate_unknown")
 
 
 def test_what_an_earlier_daemon_may_have_passed_on_is_unknown_where_the_process_is_gone(desk: Desk) -> None:

@@ -206,7 +206,7 @@ def test_a_daemon_sends_the_rollback_of_a_stop_that_was_lost_with_the_one_before
     there = QuietNode(state=trying.run.state)
     there.now = trying.now
     there.node.book.restore(trying.node.book.of(RUN))
-    there.node.book.lose(RUN, there.now)
+    there.node.book.lose(RUN, 1, there.now)
     there.hello(knobs=(structs.replace(MICRO, value=64), LR))
     there.look()
     assert [command.value for command in there.commands] == [32]

@@ -358,7 +358,7 @@ def _tuner_wins() -> list[Patch]:
 
 @defect("what a killed daemon did not pass on stays open", "logout")
 def _never_lost() -> list[Patch]:
-    return [(command_log.Book, "lose", lambda self, run, t: [])]
+    return [(command_log.Book, "lose", lambda self, run, epoch, t: [])]
 
 
 @defect("a command that an earlier daemon may have passed on is rejected", "last change")

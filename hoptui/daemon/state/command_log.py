@@ -213,14 +213,16 @@ class Book:
                 voided.append(self._end(record, "voided", fact(FATE_UNKNOWN, why=ended), t))
         return voided
 
-    def lose(self, run: str, t: int) -> list[CommandRecord]:
+    def lose(self, run: str, epoch: int, t: int) -> list[CommandRecord]:
         """Void the commands of an earlier daemon that never reached the run, and that no viewer has repeated.
 
-        Call it once the run has told all that it knows.
+        Call it once the process of restart `epoch` has told all that it knows. What became of a command for
+        an earlier process is unknown.
         """
         lost = [record for record in self.of(run) if record.id in self._unheard and not restarting(record)]
         why = fact("daemon_ended")
-        return [self._end(record, "voided", why, t) for record in lost]
+        unknown = fact(FATE_UNKNOWN, why=why)
+        return [self._end(record, "voided", why if record.epoch == epoch else unknown, t) for record in lost]
 
     def give(self, command: str) -> None:
         """Record that a command was passed to its run, which may have carried it out from now on."""
