@@ -448,6 +448,18 @@ def test_an_outcome_of_an_unknown_command_is_taken_with_the_command(desk: Desk) 
     assert done is not None
     assert (done.knob, done.wanted, done.effective, done.origin, done.why) == ("n", 8, 8, KIM, "faster")
     assert (done.stage, done.t, done.settled, done.wall) == ("applied", 7, 7, 5.0)
+
+
+@pytest.mark.parametrize(("t", "given", "wall"), [(40 * S, 40 * S, 27.0), (99 * S, 62 * S, 49.0)])
+def test_a_command_that_is_taken_from_its_outcome_was_given_when_it_says(
+    desk: Desk, t: int, given: int, wall: float
+) -> None:
+    """It may have waited for its boundary. A stamp from the future is not believed."""
+    asked = Command(id="a", run="r", epoch=2, verb="set", knob="n", value=8, origin=KIM, t=t)
+    outcome = Outcome(id="a", stage="applied", effective=8, version=1, t=62 * S, command=asked)
+    done = desk.book.outcome("r", outcome, desk.t, 49.0)
+    assert done is not None
+    assert (done.t, done.wall, done.settled) == (given, wall, 62 * S)
     assert desk.book.held("r") == {"n"}
     assert not desk.book.asking
     assert desk.book.outcome("r", outcome, desk.t, 5.0) is None

@@ -407,11 +407,13 @@ def restarting(record: CommandRecord) -> bool:
 
 
 def _taken_over(run: str, outcome: Outcome, t: int, wall: float) -> CommandRecord | None:
-    """Return the record of a command that only the run knows. When it was given is not known exactly."""
+    """Return the record of a command that only the run knows. It was given when it says, else before `t`."""
     command = outcome.command
     if command is None or command.id != outcome.id:
         return None
-    return structs.replace(record_of(command, t=t, wall=wall), run=run, why=command.why[:LONGEST_WHY])
+    given = command.t if 0 < command.t < t else t
+    record = record_of(command, t=given, wall=wall - (t - given) / 1e9)
+    return structs.replace(record, run=run, why=command.why[:LONGEST_WHY])
 
 
 def _bounded(command: Command) -> Command:
