@@ -421,9 +421,11 @@ def _unheard(node: Node, was: Incarnation) -> bool:
 def _unknown(node: Node, record: CommandRecord, was: Incarnation) -> bool:
     """Return whether a command is told as unknown, and nobody can know what its process did.
 
-    The ranks of the run may have lost each other after the call of the setter.
+    The ranks of the run may have lost each other after the call of the setter. A daemon may have heard the
+    outcome and was killed before it was on disk, when the process that could repeat it was gone.
     """
-    return record.code == FATE_UNKNOWN and (cause(record) == "ranks.apart" or _unheard(node, was))
+    lost = _unheard(node, was) or _lost_afterwards(node, was)
+    return record.code == FATE_UNKNOWN and (cause(record) == "ranks.apart" or lost)
 
 
 def _history_excused(node: Node, was: Incarnation) -> bool:
