@@ -211,7 +211,9 @@ def at_most_once(node: Node) -> Iterator[str]:
 
 def in_order(node: Node) -> Iterator[str]:
     """The commands of a person are carried out in the order in which they were given."""
-    by_value = {given.value: given for given in node.truth.given.values() if given.by == "person"}
+    # A trace may have as many iterations as a knob has for its value.
+    asked = [given for given in node.truth.given.values() if (given.by, given.verb) == ("person", "set")]
+    by_value = {given.value: given for given in asked}
     for was in node.truth.processes:
         newest: dict[str, Given] = {}
         for setting in was.settings if was.rank == 0 else ():
