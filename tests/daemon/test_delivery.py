@@ -124,7 +124,6 @@ def test_what_a_killed_daemon_kept_is_voided_once_the_run_has_told_all_and_no_vi
     assert [(r.stage, r.code) for r in quiet.node.book.of(RUN)] == [("voided", "daemon_ended")]
 
 
-@pytest.mark.guarantee("final-stage")
 @pytest.mark.parametrize("connects", [True, False])
 def test_what_a_process_was_started_for_is_unknown_once_another_one_has_followed(connects: bool) -> None:
     """Its report was lost with a daemon, and a later daemon finds the command in the recording."""
