@@ -54,6 +54,8 @@ class SendBuffer:
         self._never_arrived = self.doubted = 0
         self._forgotten: list[_Past] = []
         self._doubtful: list[_Past] = []  # from before a daemon that did not know what was stored
+        self._sent_t = 0  # stamp of the newest row that was ever sent
+        self._unclear_t = 0  # the daemon does not know whether rows up to this stamp are stored
 
     @property
     def dropped(self) -> int:
@@ -110,7 +112,7 @@ class SendBuffer:
     def sent(self, batch: tuple[Columns, ...]) -> None:
         """Remove a batch that was sent."""
         for _ in batch:
-            self._unsent.popleft()
+            self._sent_t = max(self._sent_t, self._unsent.popleft().last_t)
 
     def resend_after(self, since: int, on_disk: int | None = None) -> None:
         """Send all rows after `since` (monotonic ns) again, because the daemon lacks them.
@@ -120,6 +122,7 @@ class SendBuffer:
         A daemon that knows no row of this run (0) may not have read its recording yet. If it is killed before
         it has told what is stored, nobody can know that any more: the rows before it count as lost.
         """
+        self._unclear_t = 0 if since else self._sent_t
         forgotten, self._forgotten = self._forgotten, []
         if since:
             self.doubted += sum(past.rows for past in self._doubtful)
@@ -138,6 +141,8 @@ class SendBuffer:
         """Count what is lost: earlier daemons have stored rows up to `newest` (0: none) alone."""
         self._never_arrived += sum(past.after(newest) for past in self._doubtful)
         self._doubtful.clear()
+        self._unclear_t = 0
+        self._unsent = deque(new for part in self._unsent if len(new := part.after(newest)))
 
     def rename(self, source: str) -> None:
         """Use another source for new rows, and drop the rows that wait."""
@@ -153,7 +158,10 @@ class SendBuffer:
             newest, unsent = oldest.last_t, 0
             while self._unsent and self._unsent[0].last_t <= newest:
                 unsent += len(self._unsent.popleft())
-            self._too_old += unsent
+            if newest > self._unclear_t:
+                self._too_old += unsent
+            elif unsent:  # it was sent before, and may be stored
+                self._doubtful.append(_Past(oldest.times()[0], newest, unsent))
             if len(oldest) > unsent:
                 self._forgotten.append(_Past(oldest.times()[0], newest, len(oldest) - unsent))
         if len(self._forgotten) > FORGOTTEN:

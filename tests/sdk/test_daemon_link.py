@@ -324,6 +324,18 @@ def test_rows_that_a_daemon_has_in_memory_alone_count_if_it_is_killed() -> None:
     assert (out.dropped, out.past_rows) == (7, 0)
 
 
+def test_rows_that_get_too_old_before_they_are_sent_again_may_be_stored() -> None:
+    out = SendBuffer("run/a")
+    out.collect(rows(*range(1, 4)), 3, 4 * S)
+    out.sent(out.batch())
+    out.collect(rows(4), 4, 4 * S)
+    out.resend_after(0)  # a daemon that has not read the recording yet, and a full socket
+    out.collect(deque(), 4, 90 * S)
+    assert (out.dropped, out.past_rows) == (1, 3), "the fourth was never sent"
+    out.stored(2 * S)
+    assert (out.dropped, out.past_rows) == (2, 0)
+
+
 def test_messages_and_parts_stay_below_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     out = SendBuffer("run/a")
     out.collect(rows(*range(TAKEN_AT_ONCE + 1), width=60), TAKEN_AT_ONCE + 1, S)
