@@ -91,7 +91,8 @@ torch.set_num_threads(1)
 
 def weights(model):
     own = (p.detach().cpu().numpy().tobytes() for p in model.parameters())
-    print("weights", hashlib.sha256(b"".join(own)).hexdigest(), torch.rand(1).item())
+    # one write: torchrun switches the buffers of its processes off
+    sys.stdout.write(f"weights {hashlib.sha256(b''.join(own)).hexdigest()} {torch.rand(1).item()}\\n")
 
 data = torch.utils.data.TensorDataset(torch.randn(128, 8), torch.randn(128, 1))
 """
