@@ -263,6 +263,8 @@ def _stop(choose: str) -> Callable[[Node, float], None]:
             return
         if choose != "viewer":
             node.disturb(seconds + 20)
+        if choose == "daemon" and node.truth.disk_failed(node.kernel.seconds):
+            node.fail_disk(seconds)  # what the disk did not take, it can write when it goes on
         process.stop()
         node.kernel.after(seconds, process.resume)
 
