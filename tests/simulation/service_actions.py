@@ -61,10 +61,10 @@ def target(node: Node, trainer: Trainer, number: float) -> None:
     run = trainer.id
 
     def command() -> None:
-        wish = Wish(run, wanted)
-        node.services.wishes.append(wish)
         try:
             with Session() as session:
+                wish = Wish(run, wanted, node.kernel.seconds)
+                node.services.wishes.append(wish)
                 if session.set_targets(run, (wanted,)).granted:
                     wish.granted_s = node.kernel.seconds
         except (Unreachable, RefusedError):

@@ -153,7 +153,10 @@ def widths_true(node: Node) -> Iterator[str]:
 
 
 def targets_kept(node: Node) -> Iterator[str]:
-    """A target that was granted is there, unless another one has replaced it."""
+    """A target that was granted is there, unless another one has replaced it.
+
+    Of those that were asked for at the same time, any may be the last. So may one without an answer.
+    """
     for trainer in node.trainers:
         shown = _shown(node, trainer)
         if not trainer.process.alive or shown is None:
@@ -162,11 +165,13 @@ def targets_kept(node: Node) -> Iterator[str]:
         wishes = [wish for wish in node.services.wishes if wish.run == trainer.id]
         for side in ("least", "most"):
             mine = [wish for wish in wishes if wish.target.side == side]
-            last = mine[-1] if mine else None
-            if last is None or last.granted_s is None or last.target in there:
+            asked_s = max((wish.asked_s for wish in mine if wish.granted_s is not None), default=0.0)
+            last = [wish for wish in mine if wish.granted_s is None or wish.granted_s >= asked_s]
+            if any(wish.target in there for wish in last):
                 continue
-            if _certain(node, last.granted_s, TARGET_ON_DISK_S):
-                yield f"the target of {side} {last.target.value} was granted, and is gone"
+            granted = {wish.target.value: wish.granted_s for wish in last if wish.granted_s is not None}
+            if all(_certain(node, at_s, TARGET_ON_DISK_S) for at_s in granted.values()):
+                yield from (f"the target of {side} {value} was granted, and is gone" for value in granted)
 
 
 def targets_true(node: Node) -> Iterator[str]:

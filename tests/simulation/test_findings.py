@@ -9,11 +9,14 @@ import pytest
 from msgspec import structs
 
 from hoptui.client.conversation import Conversation, Outbox
+from hoptui.domain.targets import Target
 from hoptui.model.store import Store
 from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, ViewerWelcome
 from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
 from tests.simulation.invariants import shown_when_kept
+from tests.simulation.service_invariants import targets_kept
 from tests.simulation.truth import Truth
+from tests.simulation.tuned import ServicesTruth, Wish
 
 SECOND = 1_000_000_000
 SENT = CommandRecord(id="c", run="r", epoch=1, verb="set", stage="sent", seq=100)
@@ -80,3 +83,36 @@ def test_a_command_that_a_viewer_gave_up_may_still_come() -> None:
     store.expire("c", "no daemon answered")
     store.apply_records((SENT,))
     assert store.commands["c"].stage == "sent"
+
+
+EARLY, LATE, UNANSWERED, NEXT = (
+    Wish("r", Target(reading="power_w", value=value), asked_s, granted_s)
+    for value, asked_s, granted_s in ((1.0, 5.0, 9.0), (2.0, 6.0, 7.0), (3.0, 8.0, None), (4.0, 10.0, 11.0))
+)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "there", "found"),
+    [
+        ((EARLY, LATE), (EARLY,), 0),
+        ((EARLY, LATE), (LATE,), 0),
+        ((EARLY, LATE), (), 2),
+        ((LATE, UNANSWERED), (UNANSWERED,), 0),
+        ((LATE, UNANSWERED), (), 1),
+        ((LATE, NEXT), (NEXT,), 0),
+        ((LATE, NEXT), (LATE,), 1),
+        ((UNANSWERED,), (), 0),
+    ],
+)
+def test_any_of_the_targets_asked_for_at_the_same_time_may_stay(
+    wishes: tuple[Wish, ...], there: tuple[Wish, ...], found: int
+) -> None:
+    # The command that was begun first found its daemon last.
+    run = SimpleNamespace(targets=[SimpleNamespace(target=wish.target) for wish in there])
+    node = SimpleNamespace(
+        trainers=[SimpleNamespace(id="r", process=SimpleNamespace(alive=True))],
+        auditor=SimpleNamespace(client=SimpleNamespace(store=SimpleNamespace(run=lambda _: run))),
+        services=ServicesTruth(wishes=list(wishes)),
+        truth=Truth(),
+    )
+    assert len(list(targets_kept(node))) == found  # type: ignore[arg-type]

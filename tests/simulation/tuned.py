@@ -48,10 +48,11 @@ class Request:
 
 @dataclass
 class Wish:
-    """A target that somebody asked for. `granted_s` is None if no answer came."""
+    """A target that somebody asked a daemon for. `granted_s` is None if no answer came."""
 
     run: str
     target: Target
+    asked_s: float
     granted_s: float | None = None
 
 
