@@ -10,8 +10,9 @@ from hoptui.domain.columns import LOGGED_NAN, Columns, pack
 from hoptui.sdk.metric_values import TimedRow, clean_name
 
 RESEND_S = 30.0
-"""Rows younger than this can be sent again to a daemon that lost them."""
+"""Rows that were sent and are younger than this can be sent again to a daemon that lost them."""
 RESEND_ROWS = 4096
+"""The rows that are kept at most. Those that wait to be sent are kept however old they are."""
 MESSAGE_BYTES = 256 << 10
 TAKEN_AT_ONCE = 1024
 FORGOTTEN = 1024
@@ -50,7 +51,7 @@ class SendBuffer:
         self._unsent: deque[Columns] = deque()
         self._taken = 0
         self._pushed_out = 0
-        self._too_old = 0
+        self._never_sent = 0
         self._never_arrived = self.doubted = 0
         self._forgotten: list[_Past] = []
         self._doubtful: list[_Past] = []  # from before a daemon that did not know what was stored
@@ -59,11 +60,11 @@ class SendBuffer:
 
     @property
     def dropped(self) -> int:
-        """The number of rows that no daemon will get: replaced by newer ones, too old, or sent in vain.
+        """The number of rows that no daemon will get: pushed out by newer ones, too large, or sent in vain.
 
         `doubted` of them may have arrived, which nobody can know any more.
         """
-        return self._pushed_out + self._too_old + self._never_arrived + self.doubted
+        return self._pushed_out + self._never_sent + self._never_arrived + self.doubted
 
     @property
     def past_rows(self) -> int:
@@ -78,8 +79,8 @@ class SendBuffer:
     def collect(self, rows: deque[TimedRow], added: int, now_ns: int) -> int:
         """Take rows from `rows`, to which the training thread appends. Return how many.
 
-        `added` is how many rows were ever appended, as read before this call. Rows that are too old at
-        `now_ns` (monotonic) to be sent again are dropped.
+        `added` is how many rows were ever appended, as read before this call. Rows that were sent and are too
+        old at `now_ns` (monotonic) to be sent again are forgotten.
         """
         taken: list[TimedRow] = []
         while rows and len(taken) < TAKEN_AT_ONCE:
@@ -107,7 +108,7 @@ class SendBuffer:
 
     def lose(self, count: int) -> None:
         """Count rows that cannot be sent."""
-        self._too_old += count
+        self._never_sent += count
 
     def sent(self, batch: tuple[Columns, ...]) -> None:
         """Remove a batch that was sent."""
@@ -151,15 +152,20 @@ class SendBuffer:
         self._unsent.clear()
         self._kept = 0
 
+    def _sent_before(self, horizon: int) -> bool:
+        """Return whether the oldest rows are older than `horizon`, and do not wait to be sent."""
+        newest = self._recent[0].last_t
+        return newest < horizon and not (self._unsent and self._unsent[0].last_t <= newest)
+
     def _forget(self, horizon: int) -> None:
-        while self._recent and (self._recent[0].last_t < horizon or self._kept > RESEND_ROWS):
+        while self._recent and (self._kept > RESEND_ROWS or self._sent_before(horizon)):
             oldest = self._recent.popleft()
             self._kept -= len(oldest)
             newest, unsent = oldest.last_t, 0
             while self._unsent and self._unsent[0].last_t <= newest:
                 unsent += len(self._unsent.popleft())
             if newest > self._unclear_t:
-                self._too_old += unsent
+                self._never_sent += unsent
             elif unsent:  # it was sent before, and may be stored
                 self._doubtful.append(_Past(oldest.times()[0], newest, unsent))
             if len(oldest) > unsent:
