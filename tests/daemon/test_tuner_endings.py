@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from hoptui.domain.facts import fact
 from hoptui.protocol.messages import Bye
 from hoptui.sdk.command_inbox import CommandInbox
 from hoptui.sdk.knobs import Knob, LiveKnob, knob_spec
-from tests.daemon.quiet_node import LR, RUN, UP, QuietNode
+from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
 
 STAGES = ("sent", "accepted", "scheduled")
 
@@ -142,6 +143,18 @@ def test_a_tuner_that_is_stopped_before_a_trial_is_undone_undoes_it_and_stays_of
         there.look()
     assert (there.tuner.stand, there.value()) == ("off", 32)
     assert (len(there.scripts), there.script.scenes, there.tuners.at_work) == (1, [], False)
+
+
+def test_a_trial_that_is_known_to_be_in_effect_only_after_a_stop_is_undone(quiet: QuietNode) -> None:
+    there = QuietNode(state=on_its_way(quiet, "sent").run.state)
+    there.now = quiet.now
+    there.look()
+    assert there.tune("stop").state.stand == "off"
+    assert there.commands == [], "the run has not told the next daemon its values"
+    there.hello(knobs=(structs.replace(MICRO, value=64), LR))
+    there.look()
+    assert [command.value for command in there.commands] == [32]
+    assert not there.tuners.at_work
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -126,6 +126,8 @@ class TunerDesk:
                 del self._tunings[run.id]
                 tuning.event(fact("tuner.stopped", by=by))
                 tuning.stop(viewer)
+                if run.identity is None or not run.told:  # nobody knows yet what is in effect
+                    run.left_tuner = run.state.tuner
             case "freeze" if tuning is not None:
                 self._node.book.overrides(run.id).freeze([tune.knob])
                 tuning.event(fact("tuner.frozen", knob=tune.knob, by=by))
