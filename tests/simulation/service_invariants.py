@@ -97,7 +97,8 @@ def chosen_values_hold(node: Node) -> Iterator[str]:
             if event.code == "trial.ended" and event.run == trainer.id and event.fields["result"] == "kept"
             for change in event.fields["changes"]
         }
-        if trainer.job is not None and _tuner_refused(node, trainer.id, rejected=trainer.job.failed):
+        jobs = [was.job for was in node.trainers if was.id == trainer.id and was.job is not None]
+        if jobs and _tuner_refused(node, trainer.id, rejected=any(job.failed for job in jobs)):
             continue  # ranks that cannot communicate refuse all commands, also what would undo a trial
         if trainer.knobs.batch not in {FIRST_BATCH, *persons, *kept}:
             yield f"{trainer.name} is left with batch {trainer.knobs.batch}, and {kept} were kept"
@@ -106,7 +107,8 @@ def chosen_values_hold(node: Node) -> Iterator[str]:
 def _tuner_refused(node: Node, run: str, rejected: bool) -> bool:
     """Return whether the last command of the tuner to a run is told as failed because of its ranks.
 
-    `rejected`: the store of the ranks has failed, and what is told as rejected counts too.
+    `rejected`: the store of the ranks has failed, and what is told as rejected counts too. A later process
+    may resume with the value that stayed.
     """
     own = [r for r in _records(node).values() if (r.run, r.knob, r.origin.kind) == (run, BATCH, "tuner")]
     last = max(own, key=lambda record: record.t, default=None)
