@@ -72,8 +72,9 @@ class TrackedRun:
     `restarting` is whether it has left its process for a next epoch that has not come yet. `told` is whether
     it has sent, since its last hello, all outcomes that this daemon may lack. `met_at` is the time of its
     first hello to this daemon, in seconds. `resends` is whether its first rows after a hello are still to
-    come. `left_tuner` is how a tuner of an earlier process, or of an earlier daemon, ended. It is None
-    once no trial of it can be in effect. `watched` is whether the end of its process will be seen.
+    come. `left_tuner` is how a tuner of an earlier process or daemon ended, or one that was stopped
+    before the run had said what is in effect. It is None once no trial of it can be in effect. `watched` is
+    whether the end of its process will be seen.
     """
 
     def __init__(
