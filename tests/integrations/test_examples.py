@@ -56,8 +56,12 @@ def test_an_example_is_steered_and_ends_well(path: Path, node: TestNode, tmp_pat
     assert changed.returncode == 0, (changed.stdout, changed.stderr)
     output, errors = child.communicate(timeout=LIMIT_S)
     assert child.returncode == 0, f"{output[-2000:]}\n{errors[-4000:]}"
-    ended = _status(node, example.run)
-    assert ended is not None
+
+    def exited() -> dict[str, Any] | None:
+        status = _status(node, example.run)  # the daemon may read the last words a moment later
+        return status if status and status["exit"] else None
+
+    ended = until(exited, seconds=LIMIT_S, what=f"the end of {example.run}")
     assert ended["exit"]["reason"] == "finished"
     assert str(ended["knobs"][example.knob]["value"]) == str(
         type(ended["knobs"][example.knob]["value"])(example.value)
