@@ -39,7 +39,7 @@ class Proof:
         if tolerance:
             found = _difference([weights, reference])
             assert found is not None, "cannot be compared with a tolerance"
-            assert found <= tolerance
+            assert found <= tolerance, f"differs from the unchanged run by {found:g}"
         else:
             assert weights == reference, (
                 f"differs from the unchanged run: {_difference([weights, reference])}"
