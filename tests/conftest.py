@@ -209,6 +209,16 @@ class TestNode:
             stdin=subprocess.DEVNULL,
         )
 
+    def status_at_end(self, run: str, *, seconds: float = DEADLINE_S) -> dict[str, Any]:
+        """The status of a run once the daemon knows why it ended: a moment after its process, or later."""
+
+        def ended() -> dict[str, Any] | None:
+            done = self.hoptui("status", run, "--json")
+            status: dict[str, Any] | None = json.loads(done.stdout) if done.returncode == 0 else None
+            return status if status and status["exit"] else None
+
+        return until(ended, seconds=seconds, what=f"the end of {run}")
+
     def close(self) -> None:
         for viewer in self._viewers:
             viewer.close()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,11 +31,6 @@ def _start(node: TestNode, path: Path, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def _status(node: TestNode, run: str) -> dict[str, Any] | None:
-    done = node.hoptui("status", run, "--json")
-    return json.loads(done.stdout) if done.returncode == 0 else None
-
-
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_is_steered_and_ends_well(path: Path, node: TestNode, tmp_path: Path) -> None:
@@ -56,12 +49,7 @@ def test_an_example_is_steered_and_ends_well(path: Path, node: TestNode, tmp_pat
     assert changed.returncode == 0, (changed.stdout, changed.stderr)
     output, errors = child.communicate(timeout=LIMIT_S)
     assert child.returncode == 0, f"{output[-2000:]}\n{errors[-4000:]}"
-
-    def exited() -> dict[str, Any] | None:
-        status = _status(node, example.run)  # the daemon may read the last words a moment later
-        return status if status and status["exit"] else None
-
-    ended = until(exited, seconds=LIMIT_S, what=f"the end of {example.run}")
+    ended = node.status_at_end(example.run)
     assert ended["exit"]["reason"] == "finished"
     assert str(ended["knobs"][example.knob]["value"]) == str(
         type(ended["knobs"][example.knob]["value"])(example.value)

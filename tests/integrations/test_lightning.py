@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import os
 import pickle
 import subprocess
@@ -304,9 +303,7 @@ def status(node: TestNode, mode: str, folder: Path, **environment: str) -> dict[
         (folder / f"go-{restart}").touch()
     out, err = child.communicate(timeout=120)
     assert (child.returncode == 0) == (mode != "raises"), err[-3000:]
-    done = node.hoptui("status", name, "--json")
-    assert done.returncode == 0, done.stderr + err[-3000:]
-    return {**json.loads(done.stdout), "printed": out, "errors": err}
+    return {**node.status_at_end(name), "printed": out, "errors": err}
 
 
 def test_a_second_fit_is_the_next_restart_of_the_run(node: TestNode, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -476,7 +475,7 @@ def test_a_script_without_the_callback_can_be_a_run(
     until(trains, seconds=90, what="the run")
     (tmp_path / "go").touch()
     child.communicate(timeout=60)
-    found = json.loads(node.hoptui("status", "installed", "--json").stdout)
+    found = node.status_at_end("installed")
     assert found["exit"]["reason"] == reason
     assert found["iteration"] == iteration
 

@@ -247,5 +247,5 @@ def test_a_training_of_a_config_module_is_steered_and_stopped(node: TestNode, tm
     printed, errors = child.communicate(timeout=60)
     assert child.returncode == 0, errors[-4000:]
     assert "Process group destroyed" in printed, "TorchTitan came to its own end"
-    ended = json.loads(node.hoptui("status", "small-llama", "--json").stdout)
+    ended = node.status_at_end("small-llama")
     assert ended["exit"]["reason"] == "stopped"
