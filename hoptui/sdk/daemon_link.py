@@ -28,6 +28,7 @@ from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.protocol import codec, messages
 from hoptui.sdk import message_size, process
+from hoptui.sdk.connections import HeldConnections
 from hoptui.sdk.details import packages
 from hoptui.sdk.metric_values import clean_name
 from hoptui.sdk.send_buffer import SendBuffer
@@ -158,8 +159,10 @@ class DaemonLink:
                     self._send(sock, zmq, structs.replace(self._pulse(time.monotonic()), off=self._state.off))
         finally:
             # What is left is sent meanwhile. On a busy machine that takes a while, and `close` waits as long.
-            left_s = self._leaving_at + CLOSE_S - time.monotonic()
-            context.destroy(linger=max(200, int(1000 * left_s)))
+            until = self._leaving_at + CLOSE_S
+            held = HeldConnections(where.runs)
+            context.destroy(linger=max(200, int(1000 * (until - time.monotonic()))))
+            held.release(until)
 
     def _exchange(self, sock: Any, where: Addresses, zmq: Any) -> None:
         """Exchange messages until the run ends, or hoptui is off in it."""

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import stat
 import weakref
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
@@ -28,6 +26,7 @@ from hoptui.domain import enumerations
 from hoptui.domain.facts import clean_text
 from hoptui.domain.knobs import KnobValue
 from hoptui.protocol.messages import Command, Outcome
+from hoptui.sdk.connections import open_sockets, peer_path
 from hoptui.sdk.knobs import LiveKnob
 from hoptui.sdk.secrets import masked_arguments
 
@@ -113,37 +112,10 @@ def _after_fork_in_child() -> None:
     for run in list(_guarded):
         run.abandon()
     if _directories:
-        for number in _open_sockets():
-            _close_if_ours(number)
-
-
-def _open_sockets() -> list[int]:
-    try:
-        numbers = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 (allocates little)
-    except OSError:
-        return []
-    found = []
-    for number in numbers:
-        with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(os.fstat(number).st_mode):
-                found.append(number)
-    return found
-
-
-def _close_if_ours(number: int) -> None:
-    try:
-        sock = socket.socket(fileno=number)
-    except OSError:
-        return
-    try:
-        peer = sock.getpeername()
-    except OSError:
-        peer = b""
-    sock.detach()
-    name = peer if isinstance(peer, bytes) else os.fsencode(peer) if isinstance(peer, str) else b""
-    if any(name.startswith(directory) for directory in _directories):
-        with contextlib.suppress(OSError):
-            os.close(number)
+        for number in open_sockets():
+            if any(map(peer_path(number).startswith, _directories)):
+                with contextlib.suppress(OSError):
+                    os.close(number)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
