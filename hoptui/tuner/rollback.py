@@ -230,8 +230,12 @@ def cut_off(state: TunerState, cause: Fact) -> TunerState:
 def unfinished(state: TunerState) -> Trial | None:
     """The trial to undo when a tuner in this state is cut off. The last one, if it was kept, is not.
 
-    The report of a rollback that could not be carried out is not a trial.
+    The last one may be of an earlier tuner: a process that resumes from an older checkpoint has its value
+    again. A dry tuner undoes none of these, because it sets nothing. The report of a rollback that could not
+    be carried out is not a trial.
     """
     trials = [trial for trial in state.tried if not (trial.why and trial.why[-1].code in STUCK)]
     last = state.trial if state.trial is not None else trials[-1] if trials else None
-    return None if last is None or last.result == "kept" or last.t < state.started else last
+    if last is None or last.result == "kept":
+        return None
+    return None if state.limits.dry and last.t < state.started else last

@@ -180,6 +180,22 @@ def test_a_trial_that_was_undone_after_the_last_checkpoint_is_undone_again(tryin
     assert [(c.value, c.epoch) for c in there.commands] == [(32, 2)]
 
 
+@pytest.mark.parametrize(("dry", "sent"), [(False, [32]), (True, [])])
+def test_a_trial_of_the_tuner_before_is_undone_where_a_process_resumes_with_it(
+    trying: QuietNode, dry: bool, sent: list[int]
+) -> None:
+    trying.outcome(trying.commands[0])
+    assert trying.tune("stop").granted
+    trying.outcome(trying.commands[1])
+    trying.now += 1
+    assert trying.tune(limits=Limits(dry=dry)).granted
+    trying.runs.receive(b"n1", None, Bye(reason="exception"))
+    trying.commands.clear()
+    trying.hello(nonce="n2", knobs=(structs.replace(MICRO, value=64), LR))
+    trying.look()
+    assert [command.value for command in trying.commands] == sent
+
+
 def test_a_rollback_that_was_refused_is_not_taken_for_a_trial(trying: QuietNode) -> None:
     trying.script.end("reverted")
     trying.script.propose(Change(knob="micro_batch", before=64, value=32))
