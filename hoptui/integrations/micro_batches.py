@@ -6,7 +6,6 @@ compares both sides on a few rows before anything is cut.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeGuard
 
@@ -20,6 +19,8 @@ mean: over the labels without the first of each row, over all labels, or over th
 """
 IGNORED = -100
 """The label that counts in no loss."""
+TINY = 1e-12
+"""The loss below which an error is not divided by the loss."""
 Part = tuple[dict[str, Any], float]
 """The inputs of a part, and its share of the loss. A part with the share 0 only keeps the ranks together."""
 
@@ -98,7 +99,10 @@ def find_rule(
     rules: Sequence[Rule],
     tolerance: float,
 ) -> Rule:
-    """Return the first rule under which the losses of two parts add up to the loss of both together.
+    """Return the rule under which the losses of two parts add up to the loss of both together.
+
+    Parts whose losses are almost the same fit more than one rule. Another cut is then compared. Of the rules
+    that still fit, the closest one counts.
 
     Args:
         loss_of: Returns the loss of some inputs, always the same for the same inputs.
@@ -115,20 +119,51 @@ def find_rule(
         raise ValueError("the batch has fewer than two rows")
     rows = min(rows, found)
     whole = cut(inputs, [rows, found - rows])[0]
+    labels = [rule for rule in ("labels", "shifted labels") if _has_labels(whole, rule)]
+    errors = {rule: 0.0 for rule in rules if rule in ("sum", "rows", *labels)}
+    for alone in (0, rows - 1):
+        for rule, error in _errors(loss_of, whole, alone, list(errors)).items():
+            if error <= tolerance:  # False if it is not a number
+                errors[rule] += error
+            else:
+                del errors[rule]
+        if len(errors) < 2:
+            break
+    if not errors:
+        raise ValueError("the losses of the parts of a batch do not add up to its loss")
+    return min(errors, key=errors.__getitem__)
+
+
+def _errors(
+    loss_of: Callable[[Mapping[str, Any]], float], whole: Mapping[str, Any], alone: int, rules: Sequence[Rule]
+) -> dict[Rule, float]:
+    """Return the relative error of each rule if the first or the last row is cut off."""
+    rows = row_count(whole) or 0
+    whole = dict(whole)
     labels = whole.get("labels")
     if isinstance(labels, torch.Tensor) and labels.dim() > 1 and not labels.is_floating_point():
-        whole["labels"] = labels = labels.clone()
-        labels[0, labels.shape[1] // 2 :] = IGNORED  # so that rows and labels are different shares
+        whole["labels"] = _with_one_label(labels, alone)
     expected = loss_of(whole)
-    parts = cut(whole, [1, rows - 1])
+    parts = cut(whole, [1, rows - 1] if alone == 0 else [rows - 1, 1])
     losses = [loss_of(part) for part in parts]
-    for rule in rules:
-        if rule in ("labels", "shifted labels") and not _has_labels(whole, rule):
-            continue
-        total = sum(loss * share for loss, share in zip(losses, shares(rule, parts), strict=True))
-        if math.isfinite(total) and abs(total - expected) <= tolerance * abs(expected):
-            return rule
-    raise ValueError("the losses of the parts of a batch do not add up to its loss")
+
+    def error(rule: Rule) -> float:
+        pairs = zip(losses, shares(rule, parts), strict=True)
+        total = sum(loss * share for loss, share in pairs if share)
+        return abs(total - expected) / max(abs(expected), TINY)
+
+    return {rule: error(rule) for rule in rules}
+
+
+def _with_one_label(labels: torch.Tensor, row: int) -> torch.Tensor:
+    """Return labels of which a row has only the first that counts, so that each rule has other shares."""
+    counts = labels[row, 1:].ne(IGNORED)
+    first = counts.reshape(len(counts), -1).any(dim=1).nonzero()
+    if not len(first):
+        return labels
+    labels = labels.clone()
+    labels[row, int(first[0]) + 2 :] = IGNORED
+    return labels
 
 
 def _is_rows(value: object) -> TypeGuard[torch.Tensor]:

@@ -50,7 +50,7 @@ def test_an_example_is_steered_and_ends_well(path: Path, node: TestNode, tmp_pat
     output, errors = child.communicate(timeout=LIMIT_S)
     assert child.returncode == 0, f"{output[-2000:]}\n{errors[-4000:]}"
     ended = node.status_at_end(example.run)
-    assert ended["exit"]["reason"] == "finished"
+    assert ended["exit"]["reason"] == "finished", (ended["exit"], output[-1500:], errors[-1500:])
     assert str(ended["knobs"][example.knob]["value"]) == str(
         type(ended["knobs"][example.knob]["value"])(example.value)
     )

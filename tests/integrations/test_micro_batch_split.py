@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import (
 )
 
 import hoptui
-from hoptui.integrations.micro_batches import cut, even_sizes, find_rule, row_count, weighted_parts
+from hoptui.integrations.micro_batches import Rule, cut, even_sizes, find_rule, row_count, weighted_parts
 from hoptui.integrations.trainer_internals import DecayGroups, obstacle
 from hoptui.integrations.transformers import HoptuiCallback
 from tests.integrations.transformers_rank import sequences, small_model
@@ -168,6 +169,36 @@ def test_a_loss_that_is_not_a_mean_is_found() -> None:
     other = Regression()
     rule = find_rule(lambda part: float(other(**part)["loss"]), batch, ROWS, ["labels", "rows"], 1e-4)
     assert rule == "rows"
+
+
+def normalised(rule: Rule, part: Mapping[str, Any]) -> float:
+    """A loss of about 4 for each label, with a spread of a percent, normalised by a rule."""
+    labels, tokens = part["labels"], part["input_ids"]
+    losses = (4 + 0.04 * torch.sin(tokens.double() * 1.7)) * labels.ne(-100)
+    if rule == "sum":
+        return float(losses.sum()) / 500
+    if rule == "rows":
+        return float((losses.sum(dim=1) / labels.ne(-100).sum(dim=1)).mean())
+    counted = slice(1, None) if rule == "shifted labels" else slice(None)
+    return float(losses[:, counted].sum() / labels[:, counted].ne(-100).sum())
+
+
+@pytest.mark.parametrize("prompt", [0, 12])
+@pytest.mark.parametrize("rule", ["sum", "shifted labels", "labels", "rows"])
+def test_the_rule_is_found_where_the_losses_of_all_rows_are_alike(rule: Rule, prompt: int) -> None:
+    """The loss of a prompt is often not counted: a row has few labels then, and the first half has none."""
+    rules: list[Rule] = ["sum", "shifted labels", "labels", "rows"]
+    data = sequences(40 * ROWS)
+    for first in range(0, len(data), ROWS):
+        batch = {
+            name: torch.stack([row[name] for row in data[first : first + ROWS]])
+            for name in ("input_ids", "labels")
+        }
+        batch["labels"] = batch["input_ids"].clone()
+        batch["labels"][:, 1 : prompt + 1] = -100
+        batch["labels"][1::2, -2:] = -100
+        found = find_rule(lambda part: normalised(rule, part), batch, ROWS, rules, 1e-4)
+        assert found == rule, first
 
 
 def test_inputs_are_cut_by_rows() -> None:
