@@ -50,8 +50,8 @@ BURST = 64
 """Messages taken from one socket before it is the others' turn."""
 OF_A_RUN = 32
 """Messages of one run that wait in the daemon, of up to 256 KB of rows. A run sends fewer between two looks
-of an idle daemon. While the daemon has no time, further rows wait in the run, which then sends them in fewer and
-larger messages."""
+of an idle daemon. While the daemon has no time, further rows wait in the run, which then sends them in fewer
+and larger messages."""
 
 
 class SystemClock:
