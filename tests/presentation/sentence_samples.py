@@ -56,6 +56,8 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     ],
     "knob.refused": {"knob": "lr", "problem": "lr: effect='fast': must be 'speed' or 'learning'"},
     "knob.again": {"knob": "lr"},
+    "number.bad": [{"metric": "train_loss", "value": "NaN"}, {"metric": "grad_norm", "value": "-inf"}],
+    "number.good": [{"metric": "train_loss", "since": 12}, {"metric": "grad_norm", "since": -1}],
     "call.refused": {"call": "gpus", "problem": "TypeError: 'int' object is not iterable"},
     "command.reverted": {
         "knob": "batch_size",

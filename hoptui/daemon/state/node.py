@@ -174,12 +174,19 @@ class Node:
                 continue
             if kind == "run":
                 run.rows(new)
+                self.faults.attempt(f"looking at the losses of {run.id}", self._judge, run, new)
                 self.faults.attempt(f"measuring what changes did to {run.id}", self._measure, run)
             self.archive.rows((run.id,), (new,))
         if shared:
             self.archive.rows(tuple(run.id for run in self.registry.live()), tuple(shared))
         if patience < math.inf:
             self._grown(patience)
+
+    def _judge(self, run: TrackedRun, columns: Columns) -> None:
+        for found in run.bad_numbers.add(columns):
+            level: Level = "warning" if found.worse else "info"
+            step = found.step if found.step >= 0 else None
+            self.event("number", found.what, run=run.id, step=step, level=level)
 
     def throughput_of(self, run: TrackedRun) -> str:
         """Return the throughput metric of a run, "" for none."""

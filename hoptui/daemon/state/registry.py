@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import structs
 
+from hoptui.daemon.state.bad_numbers import BadNumbers
 from hoptui.daemon.state.derived_rows import Account, headline
 from hoptui.daemon.state.gpu_ownership import Claim, Resolved
 from hoptui.daemon.state.logged_rows import ENOUGH, LoggedRows
@@ -94,6 +95,7 @@ class TrackedRun:
         self.said = False
         self.account = account or Account()
         self.phases = PhaseAccount()
+        self.bad_numbers = BadNumbers()
         self.nonce = nonce
         self.process_started = process_started  # /proc/<pid>/stat start time: distinguishes a reused pid
         self.identity: bytes | None = None

@@ -14,6 +14,11 @@ def _exited(fields: Fields, _: Write) -> str:
     return f"{reason} {detail}" if detail.startswith("by ") else f"{reason}: {detail}" if detail else reason
 
 
+def _good_number(fields: Fields, _: Write) -> str:
+    since = f" (it was not since iteration {fields['since']})" if fields["since"] >= 0 else ""
+    return f"{fields['metric']} is a number again{since}"
+
+
 def _rank_ended(fields: Fields, write: Write) -> str:
     return f"rank {fields['rank']} (pid {fields['pid']}): {_exited(fields, write)}"
 
@@ -54,6 +59,8 @@ SENTENCES: Mapping[str, Entry] = {
     "knob.refused": "knob {knob} is not live: {problem}",
     "knob.again": "knob {knob} is declared twice: the second declaration counts",
     "call.refused": "run.{call}: {problem}",
+    "number.bad": "{metric} is {value}",
+    "number.good": _good_number,
     "command.reverted": "{knob} is back at {value:value}: {why:fact}",
     "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",
     "pause.expired": "the pause lease ran out: the run goes on",
