@@ -8,6 +8,7 @@ import sys
 ALL = (
     "boundary_cost",
     "log_cost",
+    "stack_cost",
     "injection_cost",
     "memory",
     "accept_latency",

@@ -21,6 +21,7 @@ VARIABLES = (
     ("HOPTUI_RUN_GB", "", "Size of one recording. Beyond it the oldest rows go, and their summaries stay."),
     ("HOPTUI_METRICS", "none", "`HOST:PORT` of the Prometheus endpoint of a daemon that starts by itself."),
     ("HOPTUI_LIGHTNING", "off", "`1` or a name: every Trainer of Lightning gets the callback of hoptui."),
+    ("HOPTUI_STACKS", "on", "`off`: the stack of the training thread is not sampled for `hoptui where`."),
     ("HOPTUI_IDLE_S", "60", "Seconds after which a daemon ends that no run and no viewer uses."),
 )  # fmt: skip
 """Environment variables that `config.toml` cannot set."""

@@ -220,6 +220,15 @@ class Session:
                 raise
             return None
 
+    def stacks(self, run: str, seconds: float) -> tuple[messages.RankStacks, ...]:
+        """Return where the processes of a run were in the last seconds, in order of rank.
+
+        Raises:
+            RefusedError: the daemon is older and has no samples.
+        """
+        request = messages.FetchStacks(id=self._next(), run=run, seconds=seconds)
+        return self._ask(request, request.id, messages.RunStacks, self._timeout_s).ranks
+
     def renew_pause(self, run: str) -> messages.LeaseState:
         """Extend the pause of a run. The answer says whether it was granted."""
         self._must_steer()
@@ -335,7 +344,9 @@ class Session:
         if self._replaced():
             message = _anew(message)
         self._send(message)
-        again = isinstance(message, messages.Fetch | messages.Query | messages.Describe)
+        again = isinstance(
+            message, messages.Fetch | messages.Query | messages.Describe | messages.FetchStacks
+        )
 
         def repeat() -> bool:
             """Ask a daemon that has replaced the one that was asked. True if there is one."""

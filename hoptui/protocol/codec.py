@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
-from hoptui.domain import columns, devices, enumerations
+from hoptui.domain import columns, devices, enumerations, stacks
 from hoptui.domain.targets import SetTargets
 from hoptui.domain.tuning import Tune
 from hoptui.protocol import messages
@@ -121,6 +121,11 @@ def _check(message: object) -> None:
         for name in _DURATIONS[kind]:
             if not 0 <= getattr(message, name) <= LONGEST_S:  # false for NaN
                 raise ValueError(f"{name} is no duration")
+    elif isinstance(message, messages.Stacks):
+        stacks.check(message.samples)
+    elif isinstance(message, messages.RunStacks):
+        for each in message.ranks:
+            stacks.check(each.samples)
     elif isinstance(message, messages.Buckets):
         figures = (message.low, message.high, message.mean)
         raw = (message.t, message.step, *message.low, *message.high, *message.mean)
@@ -133,7 +138,14 @@ def _check(message: object) -> None:
 _COLUMNS: dict[type, str] = {messages.Rows: "parts", devices.Sample: "parts", messages.Delta: "columns"}
 _DURATIONS: dict[type, tuple[str, ...]] = {
     kind: tuple(n for n in kind.__struct_fields__ if n.endswith("_s") or n == "seconds")
-    for kind in (messages.Command, messages.Fetch, messages.Lease, messages.Hold, messages.Pulse)
+    for kind in (
+        messages.Command,
+        messages.Fetch,
+        messages.FetchStacks,
+        messages.Lease,
+        messages.Hold,
+        messages.Pulse,
+    )
 }
 
 from_run: Decoder[messages.FromRun] = Decoder(messages.FromRun, ranges=True)

@@ -18,6 +18,7 @@ from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
+from hoptui.domain.stacks import StackSamples
 from hoptui.domain.targets import SetTargets, TargetsSet, TargetState
 from hoptui.domain.tuning import Change, Measured, Tune, Tuned, TunerState
 
@@ -43,6 +44,8 @@ STARTING = "state.starting"
 """The code of a `busy` run whose first iteration has not begun: it may still declare knobs."""
 OFF = "state.off"
 """The code of a run whose link has ended by an error: it trains on without hoptui."""
+STACKS_ENDED = "stacks.ended"
+"""The code of an error that ended the stack samples of a run."""
 NOT_AS_ASKED = "not_as_asked"
 """The code of an applied command whose knob reads back a different value."""
 LATER_CODE = "later"
@@ -220,6 +223,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):
     level: Literal["info", "warning"] = "info"
 
 
+class Stacks(msgspec.Struct, frozen=True, kw_only=True, tag="run.stacks"):
+    """Where the training thread of a process was in the last seconds. Only daemons that ask for it get it."""
+
+    samples: StackSamples
+
+
 class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
     """The run ends by itself.
 
@@ -243,7 +252,7 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     `on_disk` outlive the daemon; older daemons do not say (None), and rows up to `since` count. `acks`: the
     daemon acknowledges final outcomes. `stored` is the stamp of the newest row that earlier daemons have left
     in the recording, 0 for none. A run with `past_rows` gets a second answer with it, once the recording is
-    open, if the first had no `since`.
+    open, if the first had no `since`. With `stacks`, the daemon wants stack samples.
     """
 
     protocol: int
@@ -255,6 +264,7 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     stored: int | None = None
     hello: int = 0
     on_disk: int | None = None
+    stacks: bool = False
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, tag="outcome.ack"):
@@ -379,6 +389,14 @@ class Describe(msgspec.Struct, frozen=True, kw_only=True, tag="describe"):
 
     id: int
     run: str
+
+
+class FetchStacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks.fetch"):
+    """A request for where the training threads of a run were in the last seconds, at most a minute."""
+
+    id: int
+    run: str
+    seconds: float = 60.0
 
 
 class ViewerBye(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.bye"):
@@ -629,6 +647,21 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, tag="description"):
     details: RunDetails | None = None
 
 
+class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
+    """The stack samples of one process of a run."""
+
+    rank: int
+    samples: StackSamples
+
+
+class RunStacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks"):
+    """The answer to FetchStacks, in order of rank. A process that sends no samples is left out."""
+
+    id: int
+    run: str
+    ranks: tuple[RankStacks, ...] = ()
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     """A request that cannot be answered: a stable `code` and one sentence."""
 
@@ -660,10 +693,31 @@ def record_of(command: Command, *, t: int = 0, wall: float = 0.0) -> CommandReco
     )
 
 
-FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Bye
+FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Stacks | Bye
 ToRun = RunWelcome | Acknowledgement | Command | Hold | Retire | Error
 FromViewer = (
-    ViewerHello | Command | Lease | Tune | SetTargets | Fetch | Query | Describe | ViewerBye | Shutdown
+    ViewerHello
+    | Command
+    | Lease
+    | Tune
+    | SetTargets
+    | Fetch
+    | Query
+    | Describe
+    | FetchStacks
+    | ViewerBye
+    | Shutdown
 )
-ToViewer = ViewerWelcome | Delta | Buckets | Description | Outcome | LeaseState | Tuned | TargetsSet | Error
+ToViewer = (
+    ViewerWelcome
+    | Delta
+    | Buckets
+    | Description
+    | RunStacks
+    | Outcome
+    | LeaseState
+    | Tuned
+    | TargetsSet
+    | Error
+)
 Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler

@@ -20,7 +20,7 @@ MOST_COUNT = 1 << 53
 """Iterations, restarts, numbers of processes. A float64 holds it exactly."""
 MOST_WALL = 1e11
 """Seconds since 1970 that a calendar can show."""
-STAMPS = frozenset({"t", "settled", "start", "end", "last_t", "since", "wall_offset_ns"})
+STAMPS = frozenset({"t", "settled", "start", "end", "last_t", "since", "wall_offset_ns", "began", "ended"})
 COUNTS = frozenset({"epoch", "step", "total", "pid", "started", "rank", "world", "version", "seq", "dropped"})
 
 _ANY = (str, bool, bytes)

@@ -33,6 +33,7 @@ from hoptui.sdk.details import packages
 from hoptui.sdk.metric_values import clean_name
 from hoptui.sdk.send_buffer import SendBuffer
 from hoptui.sdk.shared_state import Ending, SharedState, new_run_id
+from hoptui.sdk.stack_sampler import StackSampler
 
 log = logging.getLogger("hoptui")
 
@@ -57,6 +58,8 @@ REACH_S = 2.0
 """How long the end of a run tries to reach a daemon that lives, if the run was too short to do so before."""
 LAST_S = 0.2
 """How much longer it waits for room for notes, rows and the goodbye."""
+STACKS_EVERY_S = 2.0
+"""How often the stack samples are sent."""
 DESCRIPTORS = 32
 """File descriptors that must be free. A zmq context with one socket takes eight of them."""
 
@@ -96,6 +99,8 @@ class DaemonLink:
         self._acks = False
         self._left_out: Fact | None = None
         self._complaints: set[str] = set()
+        self._stacks: StackSampler | None = None
+        self._next_stacks = 0.0
         self.idle = False
 
     def start(self) -> None:
@@ -133,6 +138,7 @@ class DaemonLink:
         except Exception as error:
             self._off(f"{type(error).__name__}: {error}")
         finally:
+            self._sample(wanted=False)
             self._wake_in.close()
             self._wake_out.close()
 
@@ -245,6 +251,10 @@ class DaemonLink:
             self._send_details(lambda message: self._send(sock, zmq, message))
         while state.notes and self._send(sock, zmq, state.notes[0]):
             state.notes.popleft()
+        if now >= self._next_stacks and self._stacks is not None:
+            self._next_stacks = now + STACKS_EVERY_S
+            if (samples := self._stacks.take()) is not None:
+                self._send(sock, zmq, messages.Stacks(samples=samples))
         self._send_rows(sock, zmq)
 
     def _send(self, sock: Any, zmq: Any, message: messages.FromRun) -> bool:
@@ -422,12 +432,22 @@ class DaemonLink:
         self._starts = 0
         self._buffer.resend_after(message.since, message.on_disk)
         self._acks = message.acks
+        self._sample(wanted=message.stacks)
         if message.pid != self._daemon:
             self._daemon = message.pid
             state.inbox.replace_daemon()
         self._outcomes = deque(state.inbox.unsettled())
         self._send_outcomes(sock, zmq)
         self._next_pulse = 0.0  # it says that all has been told
+
+    def _sample(self, *, wanted: bool) -> None:
+        """Sample the stack of the training thread if the daemon wants that."""
+        if wanted and self._stacks is None and self._state.thread:
+            self._stacks = StackSampler(lambda: self._state.thread, self._state.lose_stacks)
+            self._stacks.start()
+        elif not wanted and self._stacks is not None:
+            self._stacks.stop()
+            self._stacks = None
 
     def _rename(self) -> None:
         self._renamed = True

@@ -39,6 +39,11 @@ LONGEST_LIST = 1 << 16
 MOST_RANKS = 1 << 31
 
 
+def stacks_off(environ: Mapping[str, str]) -> bool:
+    """Return whether `HOPTUI_STACKS` keeps the stacks of this process from being sampled."""
+    return environ.get("HOPTUI_STACKS", "").lower() in OFF
+
+
 def switched_off(environ: Mapping[str, str]) -> bool:
     """Return whether `HOPTUI` switches hoptui off in this process."""
     return environ.get("HOPTUI", "").lower() in OFF

@@ -58,6 +58,7 @@ def connect(
     config: object = None,
     tags: Sequence[str] = (),
     notes: str = "",
+    stacks: bool = True,
 ) -> Run:
     """Make this process a run that `hoptui` shows on this node.
 
@@ -83,6 +84,9 @@ def connect(
             attributes.
         tags: Words to find the run by: `hoptui ls --tag WORD`. At most 20, of 64 characters each.
         notes: What the run is for. At most 2000 characters are kept.
+        stacks: Whether to sample the stack of the training thread ten times a second, so that viewers show
+            which line the time goes to. It takes at most 0.1 % of the time of the process. Source text is
+            never sent. `HOPTUI_STACKS=off` in the environment switches it off as well.
 
     Returns:
         The run of this process.
@@ -95,7 +99,16 @@ def connect(
         run.close()
         ```
     """
-    return Run(name, total=total, resume=resume, ranks=ranks, config=config, tags=tags, notes=notes)
+    return Run(
+        name,
+        total=total,
+        resume=resume,
+        ranks=ranks,
+        config=config,
+        tags=tags,
+        notes=notes,
+        stacks=stacks,
+    )
 
 
 class Run(ReadOnlyProperties):
@@ -119,6 +132,7 @@ class Run(ReadOnlyProperties):
         config: See `connect`.
         tags: See `connect`.
         notes: See `connect`.
+        stacks: See `connect`.
 
     Example:
         ```python
@@ -144,8 +158,9 @@ class Run(ReadOnlyProperties):
         config: object = None,
         tags: Sequence[str] = (),
         notes: str = "",
+        stacks: bool = True,
     ) -> None:
-        self._core = RunCore(name, total, resume, ranks, config, tags, notes)
+        self._core = RunCore(name, total, resume, ranks, config, tags, notes, stacks)
 
     # description --------------------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ class RunCore:
         config: object = None,
         tags: object = (),
         notes: object = "",
+        stacks: bool = True,
     ) -> None:
         RunCore.made += 1
         former = _close_former(str(name)[:100])
@@ -63,6 +64,8 @@ class RunCore:
         self.execution = CommandExecution(state, self._agreement, whole(known.get("commands")) or 0)
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
+        self._stacks = bool(stacks) and not process.stacks_off(os.environ)
+        self._sample_this_thread()
         self._own = RunIdentity(
             run=str(known.get("run") or new_run_id()),
             epoch=(whole(known.get("epoch")) or 0) + 1,
@@ -112,6 +115,7 @@ class RunCore:
         try:
             if now >= execution.next_follow and state.alive:
                 execution.follow(now)
+                self._sample_this_thread()
             if self._joins_later and torch_has_ranks():
                 self._joins_later = False
                 self._join(store_of_torch())
@@ -209,6 +213,9 @@ class RunCore:
         self._identify(known)
         if known.on and self._own.on and not self._closed:
             self.state.link = _start_link(self)
+
+    def _sample_this_thread(self) -> None:
+        self.state.thread = threading.get_ident() if self._stacks else 0
 
     def _identify(self, identity: RunIdentity) -> None:
         state = self.state

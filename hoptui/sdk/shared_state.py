@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from hoptui.domain import traces
 from hoptui.domain.facts import Fact, clean_text, exception_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
-from hoptui.protocol.messages import OFF, Command, Flops, Note
+from hoptui.protocol.messages import OFF, STACKS_ENDED, Command, Flops, Note
 from hoptui.sdk.command_inbox import DECLINED, CommandInbox
 from hoptui.sdk.details import DetailsBook
 from hoptui.sdk.knobs import (
@@ -257,6 +257,7 @@ class SharedState:
     """The state of one run.
 
     Attributes:
+        thread: The identifier of the thread that passes the boundaries, 0 if its stack is not to be sampled.
         rank: Index of this process among the `world` processes of the run.
         step: The iteration in progress.
         began: Whether the first iteration has begun.
@@ -278,6 +279,7 @@ class SharedState:
         self.nonce = ""
         self.total = total
         self.started = time.monotonic_ns()
+        self.thread = 0
         self.rank, self.world = 0, 1
         self.declarations = Declarations()
         self.details = details or DetailsBook(None, (), "")
@@ -315,6 +317,12 @@ class SharedState:
             t=time.monotonic_ns(), step=self.step, code=fact.code, fields=fact.fields, level="warning"
         )
         self._queue(note)
+
+    def lose_stacks(self, error: Exception) -> None:
+        """Report that the stack of this run is not sampled any more. Safe in any thread."""
+        found = fact(STACKS_ENDED, problem=_problem(error))
+        self.declarations.report(found)
+        self.warn(found)
 
     def _queue(self, note: Note) -> None:
         if self.alive and self.rank == 0:

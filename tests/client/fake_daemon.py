@@ -31,11 +31,14 @@ from hoptui.protocol.messages import (
     Error,
     Event,
     Fetch,
+    FetchStacks,
     FromViewer,
     Lease,
     LeaseState,
     Outcome,
     Query,
+    RankStacks,
+    RunStacks,
     RunState,
     Shutdown,
     ToViewer,
@@ -81,6 +84,7 @@ class FakeDaemon:
             Outcome(id="", stage="applied", step=1205, version=1),
         )
         self.details: dict[str, RunDetails] = {}
+        self.stacks: dict[str, tuple[RankStacks, ...]] = {}
         self.protocol = PROTOCOL
         self.pid = 77
         self.answer: Answer = lambda message: None
@@ -185,6 +189,8 @@ class FakeDaemon:
                 return [self._past(message)]
             case Describe():
                 return [Description(id=message.id, run=message.run, details=self.details.get(message.run))]
+            case FetchStacks():
+                return [RunStacks(id=message.id, run=message.run, ranks=self.stacks.get(message.run, ()))]
             case Command():
                 return [self._pushed(message, stage) for stage in self.stages]
             case Lease():

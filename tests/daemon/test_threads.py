@@ -37,7 +37,7 @@ import sys, tempfile, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 import hoptui
-from hoptui.sdk import daemon_link, rank_schedule
+from hoptui.sdk import daemon_link, rank_schedule, stack_sampler
 from tests.sdk.two_ranks import FolderStore
 run = hoptui.connect("toy", ranks={ranks})
 def broken(*_):
@@ -55,6 +55,7 @@ KILLS: dict[str, tuple[str, str]] = {
     "hoptui/daemon/metrics_server.py Thread": (METRICS, "metrics"),
     "hoptui/sdk/daemon_link.py Thread": ("", "runs"),
     "hoptui/sdk/rank_schedule.py Thread": ("", "runs"),
+    "hoptui/sdk/stack_sampler.py Thread": ("", "runs"),
 }
 """What plants an error into a thread of the daemon, and the check of `hoptui doctor` that reports it."""
 ALONE = ("daemon_link.DaemonLink._send_due", "None")
@@ -63,6 +64,7 @@ BROKEN = {
         "rank_schedule.RankSchedule._note_pace",
         "FolderStore(Path(tempfile.mkdtemp()), 0)",
     ),
+    "hoptui/sdk/stack_sampler.py Thread": ("stack_sampler.StackSampler.sample", "None"),
 }
 """Where the error of a run's thread is planted, and its ranks."""
 OF_ONE_REQUEST = {"hoptui/daemon/metrics_server.py ThreadingMixIn", "hoptui/daemon/metrics_server.py Timer"}

@@ -58,6 +58,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "knob.again": {"knob": "lr"},
     "number.bad": [{"metric": "train_loss", "value": "NaN"}, {"metric": "grad_norm", "value": "-inf"}],
     "number.good": [{"metric": "train_loss", "since": 12}, {"metric": "grad_norm", "since": -1}],
+    "stacks.ended": {"problem": "RuntimeError: no frames"},
     "call.refused": {"call": "gpus", "problem": "TypeError: 'int' object is not iterable"},
     "command.reverted": {
         "knob": "batch_size",

@@ -16,6 +16,8 @@ from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
+from hoptui.domain.stacks import StackFrame
+from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.domain.targets import SetTargets, Target, TargetsSet, TargetState
 from hoptui.domain.tuning import Change, Limits, Measured, Trial, Tune, Tuned, TunerState
 from hoptui.protocol import codec, messages
@@ -254,6 +256,13 @@ VITAL = messages.Vital(
     last_t=18,
     phases=(PhaseReadings(phase="update", samples=24, readings={"sm_active": 71.2}),),
 )
+SAMPLES = pack_stacks(
+    {(StackFrame("train.py", "main", 3), StackFrame("data.py", "augment", 37, 37, 4, 20, "rand")): 5},
+    10,
+    20,
+    left_out=2,
+    cost=0.001,
+)
 DOUBLES = (array("d", [0.5, math.nan]).tobytes(),)
 
 EXAMPLES: list[messages.Message] = [
@@ -330,9 +339,19 @@ EXAMPLES: list[messages.Message] = [
         off=Fact("state.off", {"error": "OSError"}),
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
+    messages.Stacks(samples=SAMPLES),
     messages.Bye(reason="exception", detail="ValueError: no", told=True, at_exit=True),
     messages.RunWelcome(
-        protocol=1, pid=99, version="0.1.0", epoch=3, since=17, acks=True, stored=17, hello=2, on_disk=16
+        protocol=1,
+        pid=99,
+        version="0.1.0",
+        epoch=3,
+        since=17,
+        acks=True,
+        stored=17,
+        hello=2,
+        on_disk=16,
+        stacks=True,
     ),
     messages.Acknowledgement(stages={"c1": "applied"}),
     messages.Hold(seconds=60.0),
@@ -374,6 +393,8 @@ EXAMPLES: list[messages.Message] = [
     ),
     messages.Query(id=6, source="host", run="r1", names=("cpu_percent",), t0=3, t1=9, points=64),
     messages.Describe(id=10, run="r1"),
+    messages.FetchStacks(id=11, run="r1", seconds=10.0),
+    messages.RunStacks(id=11, run="r1", ranks=(messages.RankStacks(rank=3, samples=SAMPLES),)),
     messages.ViewerBye(id=7),
     messages.Shutdown(id=7),
     messages.ViewerWelcome(protocol=1, pid=99, version="0.1.0", host="node-7", records=True),

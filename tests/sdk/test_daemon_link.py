@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from random import Random
 import pytest
 
 from hoptui.domain.columns import is_known
+from hoptui.domain.stacks import unpack
 from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec, messages
 from hoptui.sdk.daemon_link import DaemonLink
@@ -365,10 +367,12 @@ def test_names_that_cannot_travel_are_spelled_so_that_they_can() -> None:
     assert set(part.names) == {"x" * 100, "lone ?", "fine"}
 
 
-def _welcome(link: DaemonLink, wire: Wire, pid: int, hello: int = 0, since: int = 0) -> None:
+def _welcome(
+    link: DaemonLink, wire: Wire, pid: int, hello: int = 0, since: int = 0, stacks: bool = False
+) -> None:
     epoch = link._state.epoch
     welcome = messages.RunWelcome(
-        protocol=1, pid=pid, version="1", epoch=epoch, acks=True, hello=hello, since=since
+        protocol=1, pid=pid, version="1", epoch=epoch, acks=True, hello=hello, since=since, stacks=stacks
     )
     link._receive([codec.encode(welcome)], wire, zmq)
 
@@ -437,6 +441,26 @@ def test_a_repeated_hello_that_reached_another_daemon_is_said_again(link: Daemon
     assert _hellos(wire) == [1, 1, 2]
     _welcome(link, wire, 8, hello=2)
     assert link._welcomed
+
+
+@pytest.mark.parametrize(("wanted", "thread", "sent"), [(True, True, 1), (False, True, 0), (True, False, 0)])
+def test_stack_samples_are_sent_to_a_daemon_that_wants_them(
+    link: DaemonLink, tmp_path: Path, wanted: bool, thread: bool, sent: int
+) -> None:
+    wire = Wire()
+    link._state.thread = threading.get_ident() if thread else 0
+    link._hello(wire, zmq)
+    _welcome(link, wire, pid=1, stacks=wanted)
+    if link._stacks is not None:
+        link._stacks.sample()
+    link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
+    found = [each.samples for each in wire.sent if isinstance(each, messages.Stacks)]
+    assert len(found) == sent
+    for samples in found:
+        functions = {frame.function for stack in unpack(samples) for frame in stack}
+        assert "test_stack_samples_are_sent_to_a_daemon_that_wants_them" in functions
+    _welcome(link, wire, pid=2, hello=0, stacks=False)
+    assert link._stacks is None
 
 
 def test_a_pulse_does_not_overtake_an_outcome(link: DaemonLink, tmp_path: Path) -> None:

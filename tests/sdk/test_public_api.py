@@ -22,11 +22,11 @@ from tests.run_state import run_state
 pytestmark = pytest.mark.usefixtures("off")
 
 SIGNATURES = {
-    "connect": "name, *, total=None, resume=None, ranks='auto', config=None, tags=(), notes=''",
+    "connect": "name, *, total=None, resume=None, ranks='auto', config=None, tags=(), notes='', stacks=True",
     "Knob": "min=None, max=None, choices=(), scale='linear', effect='learning', cost='free', keeps='', "
     "unit='', description=''",
     "Knob.check": "name, value",
-    "Run": "name, *, total=None, resume=None, ranks='auto', config=None, tags=(), notes=''",
+    "Run": "name, *, total=None, resume=None, ranks='auto', config=None, tags=(), notes='', stacks=True",
     "Run.bind": "obj, /, *, apply=None, **bounds",
     "Run.boundary": "step=None",
     "Run.checkpointed": "path='', *, error=None",

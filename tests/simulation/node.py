@@ -91,7 +91,7 @@ class Trainer:
     def _program(self) -> bool:
         """Train until the end. True if another program shall take over this process."""
         kernel, was = self.node.kernel, self.was
-        self.run = run = Run(self.name, resume=self.checkpoint or None, ranks=self.member)
+        self.run = run = Run(self.name, resume=self.checkpoint or None, ranks=self.member, stacks=False)
         self._name(run)
         self._note_pauses(run)
         run.on_checkpoint(lambda: self._call("checkpoint"))

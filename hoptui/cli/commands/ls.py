@@ -58,7 +58,7 @@ def _warn_of_problems(seen: NodeSnapshot) -> None:
     if seen.node.metrics_problem is not None:
         warn(f"hoptui: {sentences.sentence(seen.node.metrics_problem)}")
     for run in filter(seen.lives, seen.node.runs):
-        if why := seen.off(run):
+        if why := seen.broken(run):
             warn(f"hoptui: {numbers.clean(run.name, 40)}: {why}")
 
 

@@ -23,7 +23,7 @@ from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
 from hoptui.presentation import diagnosis, numbers, sentences
-from hoptui.protocol.messages import OFF, Delta, NodeState, RunState
+from hoptui.protocol.messages import OFF, STACKS_ENDED, Delta, NodeState, RunState
 from hoptui.settings import Config
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
@@ -132,6 +132,11 @@ class NodeSnapshot:
         vital = self.store.vital(run.run)
         why = vital.because if vital is not None else None
         return sentences.sentence(why) if why is not None and why.code == OFF else ""
+
+    def broken(self, run: RunState) -> str:
+        """What of hoptui has ended in a run by an error of its own; "" for nothing."""
+        ended = [each for each in run.refused if each.code == STACKS_ENDED]
+        return self.off(run) or "; ".join(map(sentences.sentence, ended))
 
     def age_s(self, source: str) -> float | None:
         """Seconds since the newest row of a source, None while there is none."""

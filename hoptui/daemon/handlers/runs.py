@@ -26,6 +26,7 @@ from hoptui.daemon.state.registry import DuplicateRunError, Leaving, Member, Tra
 from hoptui.domain.details import Repository
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.pacing import DEFAULT
+from hoptui.domain.stacks import StackSamples
 from hoptui.node.processes import Peer, process_started
 from hoptui.protocol import VERSION, messages
 from hoptui.protocol.authors import author
@@ -124,6 +125,8 @@ class RunDesk:
                     level=message.level,
                     t=message.t if message.t <= self._node.clock.t() + FUTURE_NS else 0,
                 )
+            case messages.Stacks(samples=samples):
+                self._stacks(run, 0, samples)
             case messages.Bye(at_exit=True) if run.watched:
                 until = self._now() + LEAVES_S
                 run.leaving = Leaving(message.reason, message.detail, message.told, until)
@@ -340,6 +343,7 @@ class RunDesk:
             since=since,
             acks=True,
             hello=hello.number,
+            stacks=True,
             on_disk=max(node.archive.flushed(source), node.archive.stored(run.id) or 0),
         )
         self._send(identity, welcome)
@@ -384,6 +388,7 @@ class RunDesk:
                 epoch=run.state.epoch,
                 since=ring.last_t if ring is not None else 0,
                 hello=hello.number,
+                stacks=True,
                 on_disk=node.archive.flushed(source),
             ),
         )
@@ -411,6 +416,8 @@ class RunDesk:
                 claim = replace(member.claim, declared=gpus)
                 run.members[member.rank] = replace(member, claim=claim)
                 node.touch()
+            case messages.Stacks(samples=samples):
+                self._stacks(run, member.rank, samples)
             case messages.Pulse(off=None):
                 run.members[member.rank] = replace(member, pulse_at=self._now())
             case messages.Pulse(off=Fact() as why):
@@ -419,6 +426,10 @@ class RunDesk:
             case messages.Bye():
                 run.leave(member.rank)
                 node.touch()
+
+    def _stacks(self, run: TrackedRun, rank: int, samples: StackSamples) -> None:
+        if samples.ended <= self._node.clock.t() + FUTURE_NS:
+            run.stacks.add(rank, samples)
 
     def _outcome(self, run: TrackedRun, outcome: messages.Outcome) -> None:
         node = self._node

@@ -14,6 +14,7 @@ from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.stack_windows import KEPT_S, MOST_RANKS
 from hoptui.domain.columns import Columns
 from hoptui.domain.pacing import MOST_HZ
 from hoptui.domain.targets import SetTargets
@@ -117,6 +118,8 @@ class ViewerDesk:
                 run = self._node.registry.get(name)
                 details = run.details if run is not None else None
                 self.reply(identity, messages.Description(id=number, run=name, details=details))
+            case messages.FetchStacks(id=number, run=name, seconds=seconds):
+                self.reply(identity, self._stacks(number, name, seconds))
             case messages.Command():
                 self._command(viewer, message)
             case messages.Lease():
@@ -209,6 +212,13 @@ class ViewerDesk:
         if self._node.viewers != len(self._viewers):
             self._node.viewers = len(self._viewers)
             self._node.touch()
+
+    def _stacks(self, number: int, name: str, seconds: float) -> messages.RunStacks:
+        run = self._node.registry.get(name)
+        since = self._node.clock.t() - int(min(seconds, KEPT_S) * 1e9)
+        found = run.stacks.since(since) if run is not None else {}
+        ranks = tuple(messages.RankStacks(rank=rank, samples=samples) for rank, samples in found.items())
+        return messages.RunStacks(id=number, run=name, ranks=ranks[:MOST_RANKS])
 
     def _command(self, viewer: Viewer, command: messages.Command) -> None:
         node = self._node

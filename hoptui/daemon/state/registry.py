@@ -16,6 +16,7 @@ from hoptui.daemon.state.derived_rows import Account, headline
 from hoptui.daemon.state.gpu_ownership import Claim, Resolved
 from hoptui.daemon.state.logged_rows import ENOUGH, LoggedRows
 from hoptui.daemon.state.newest_values import NewestValues
+from hoptui.daemon.state.stack_windows import StackWindows
 from hoptui.diagnosis.phase_readings import PhaseAccount
 from hoptui.domain.columns import Columns
 from hoptui.domain.details import Repository, RunDetails
@@ -95,6 +96,7 @@ class TrackedRun:
         self.said = False
         self.account = account or Account()
         self.phases = PhaseAccount()
+        self.stacks = StackWindows()
         self.bad_numbers = BadNumbers()
         self.nonce = nonce
         self.process_started = process_started  # /proc/<pid>/stat start time: distinguishes a reused pid

@@ -61,6 +61,7 @@ SENTENCES: Mapping[str, Entry] = {
     "call.refused": "run.{call}: {problem}",
     "number.bad": "{metric} is {value}",
     "number.good": _good_number,
+    "stacks.ended": "there are no more stack samples: {problem}",
     "command.reverted": "{knob} is back at {value:value}: {why:fact}",
     "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",
     "pause.expired": "the pause lease ran out: the run goes on",

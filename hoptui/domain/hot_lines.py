@@ -1,0 +1,57 @@
+"""The lines that the time of a training thread goes to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from hoptui.domain.stack_kinds import CodeLine, Kind, kind_of, place_of
+from hoptui.domain.stacks import Stack, StackSamples, unpack
+
+
+class HotLine(NamedTuple):
+    """A line of the script: the share of the samples in which the thread was there, and what it did.
+
+    `inside` is what the line calls, directly or not: the innermost function, also one written in C, that is
+    found most often. `callers` are the lines that led there, the outermost first, as found most often.
+    """
+
+    share: float
+    kind: Kind
+    place: CodeLine
+    inside: str
+    callers: tuple[CodeLine, ...]
+
+
+def sampled(samples: StackSamples) -> int:
+    """Return the number of samples."""
+    return sum(samples.counts) + samples.left_out
+
+
+def hot_lines(samples: StackSamples) -> list[HotLine]:
+    """Return the lines, those with the most samples first. The shares are of all samples."""
+    total = sampled(samples)
+    by_line: dict[tuple[Kind, CodeLine], Counter[Stack]] = {}
+    for stack, count in unpack(samples).items():
+        if stack:
+            by_line.setdefault((kind_of(stack), place_of(stack)), Counter())[stack] += count
+    found = [_line(kind, place, stacks, total) for (kind, place), stacks in by_line.items()]
+    return sorted(found, key=lambda line: -line.share)
+
+
+def _line(kind: Kind, place: CodeLine, stacks: Counter[Stack], total: int) -> HotLine:
+    names: Counter[str] = Counter()
+    for stack, count in stacks.items():
+        names[_inside(stack, place)] += count
+    ((inside, _),) = names.most_common(1)
+    ((usual, _),) = stacks.most_common(1)
+    callers = tuple(CodeLine(frame.file, frame.line, frame.function) for frame in usual)
+    depth = next(at for at, each in enumerate(callers) if each == place)
+    return HotLine(sum(stacks.values()) / total, kind, place, inside, callers[:depth])
+
+
+def _inside(stack: Stack, place: CodeLine) -> str:
+    innermost = stack[-1]
+    if innermost.call:
+        return innermost.call
+    return "" if innermost.function == place.function else innermost.function

@@ -1,0 +1,150 @@
+"""Stack samples: where the training thread of a run was, sampled a few times a second.
+
+Source text is never part of them: a frame is a file, a function and a place in the file. Viewers read the
+source where they may.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+MOST_DEPTH = 128
+"""Frames of a stack that are kept: the innermost ones."""
+MOST_BYTES = 8 << 10
+"""Estimated size of the samples of one message. Stacks that do not fit are left out, rare ones first."""
+
+
+class StackFrame(NamedTuple):
+    """A call in a stack: its file, function, and the place that was being executed.
+
+    `line` is 0 if unknown. `end_line`, `column` and `end_column` enclose the expression; columns are offsets
+    in UTF-8 bytes, and -1 if unknown. `call` is the name of what the expression calls, such as `item`: the
+    stack has no frame of functions that are written in C. Only the innermost frame has it.
+    """
+
+    file: str
+    function: str
+    line: int
+    end_line: int = 0
+    column: int = -1
+    end_column: int = -1
+    call: str = ""
+
+
+Stack = tuple[StackFrame, ...]
+"""The frames of one sample, the outermost first."""
+
+
+class StackSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples of one process over a while, with each name and each frame once.
+
+    `began` and `ended` are monotonic nanoseconds. `names` are files, functions and calls. A frame is the
+    indices of its file, function and call, and line, end line, column and end column. A stack is the indices
+    of its frames, the outermost first, and `counts` says how often it was found. `left_out` samples did not
+    fit. `cost` is the share of the sampling thread in the time.
+    """
+
+    began: int
+    ended: int
+    names: tuple[str, ...] = ()
+    frames: tuple[tuple[int, int, int, int, int, int, int], ...] = ()
+    stacks: tuple[tuple[int, ...], ...] = ()
+    counts: tuple[int, ...] = ()
+    left_out: int = 0
+    cost: float = 0.0
+
+
+def pack(
+    counts: Mapping[Stack, int],
+    began: int,
+    ended: int,
+    *,
+    left_out: int = 0,
+    cost: float = 0.0,
+    most_bytes: int = MOST_BYTES,
+) -> StackSamples:
+    """Pack samples, the most frequent stacks first, as many as about `most_bytes` hold."""
+    names: dict[str, int] = {}
+    frames: dict[StackFrame, int] = {}
+    stacks: list[tuple[int, ...]] = []
+    found: list[int] = []
+    size = 0
+    for stack, count in sorted(counts.items(), key=lambda item: -item[1]):
+        stack = stack[-MOST_DEPTH:]
+        fresh = {frame for frame in stack if frame not in frames}
+        spelled = {name for frame in fresh for name in _named(frame) if name not in names}
+        size += 2 * len(stack) + 14 * len(fresh) + sum(2 + len(name.encode()) for name in spelled)
+        if size > most_bytes:
+            left_out += count
+            continue
+        for frame in stack:
+            frames.setdefault(frame, len(frames))
+            for name in _named(frame):
+                names.setdefault(name, len(names))
+        stacks.append(tuple(frames[frame] for frame in stack))
+        found.append(count)
+    return StackSamples(
+        began=began,
+        ended=ended,
+        names=tuple(names),
+        frames=tuple((*map(names.__getitem__, _named(f)), *f[2:6]) for f in frames),  # type: ignore[misc]
+        stacks=tuple(stacks),
+        counts=tuple(found),
+        left_out=left_out,
+        cost=cost,
+    )
+
+
+def check(samples: StackSamples) -> None:
+    """Check samples that another process has sent.
+
+    Raises:
+        ValueError: an index is out of range, or a count is not positive.
+    """
+    if len(samples.counts) != len(samples.stacks) or any(count < 1 for count in samples.counts):
+        raise ValueError("each stack has a positive count")
+    if any(not 0 <= name < len(samples.names) for frame in samples.frames for name in frame[:3]):
+        raise ValueError("a frame has the index of no name")
+    if any(not 0 <= frame < len(samples.frames) for stack in samples.stacks for frame in stack):
+        raise ValueError("a stack has the index of no frame")
+    if samples.ended < samples.began or samples.left_out < 0:
+        raise ValueError("samples end before they begin")
+
+
+def unpack(samples: StackSamples) -> Counter[Stack]:
+    """Return how often each stack was found."""
+    names = samples.names
+    frames = [
+        StackFrame(names[file], names[function], line, end_line, column, end_column, names[call])
+        for file, function, call, line, end_line, column, end_column in samples.frames
+    ]
+    found: Counter[Stack] = Counter()
+    for stack, count in zip(samples.stacks, samples.counts, strict=True):
+        found[tuple(frames[index] for index in stack)] += count
+    return found
+
+
+def merged(parts: Iterable[StackSamples], most_bytes: int = MOST_BYTES) -> StackSamples:
+    """Return the samples of several whiles as those of one."""
+    parts = list(parts)
+    counts: Counter[Stack] = Counter()
+    for part in parts:
+        counts.update(unpack(part))
+    whole = sum(part.ended - part.began for part in parts)
+    spent = sum(part.cost * (part.ended - part.began) for part in parts)
+    return pack(
+        counts,
+        min((part.began for part in parts), default=0),
+        max((part.ended for part in parts), default=0),
+        left_out=sum(part.left_out for part in parts),
+        cost=spent / whole if whole else 0.0,
+        most_bytes=most_bytes,
+    )
+
+
+def _named(frame: StackFrame) -> tuple[str, str, str]:
+    return frame.file, frame.function, frame.call

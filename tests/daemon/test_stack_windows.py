@@ -1,0 +1,76 @@
+"""Which stack samples the daemon keeps, and whom it tells."""
+
+from __future__ import annotations
+
+from hoptui.daemon.state.stack_windows import KEPT_S, MOST_PARTS, StackWindows
+from hoptui.domain.stacks import StackFrame, StackSamples, pack, unpack
+from hoptui.protocol import messages
+from tests.conftest import TestNode, until
+from tests.daemon.quiet_node import RUN, SECOND, QuietNode
+
+ONE, OTHER = (StackFrame("train.py", "main", 1),), (StackFrame("train.py", "main", 2),)
+
+
+def part(second: int, counts: dict[tuple[StackFrame, ...], int] | None = None) -> StackSamples:
+    """The samples of the two seconds before a second."""
+    return pack(counts or {ONE: 20}, (second - 2) * SECOND, second * SECOND)
+
+
+def test_the_last_minute_of_each_rank_is_kept() -> None:
+    windows = StackWindows()
+    for second in range(2, 202, 2):
+        windows.add(0, part(second))
+    windows.add(3, part(200, {OTHER: 1}))
+    found = windows.since(0)
+    assert list(found) == [0, 3]
+    assert found[0].ended - found[0].began == (KEPT_S + 2) * SECOND
+    assert unpack(windows.since(190 * SECOND)[0]) == {ONE: 100}
+    assert 0 not in windows.since(200 * SECOND)
+
+
+def test_a_process_that_sends_too_much_is_kept_within_bounds() -> None:
+    windows = StackWindows()
+    for _ in range(10 * MOST_PARTS):
+        windows.add(0, part(10))
+    assert sum(windows.since(0)[0].counts) == 20 * MOST_PARTS
+
+
+def test_samples_of_the_future_are_ignored(quiet: QuietNode) -> None:
+    now = quiet.now // SECOND
+    for second in (now, now + 3600):
+        quiet.runs.receive(b"n1", None, messages.Stacks(samples=part(second)))
+    run = quiet.node.registry.get(RUN)
+    assert run is not None
+    assert sum(run.stacks.since(0)[0].counts) == 20
+
+
+SCRIPT = """
+import time, hoptui
+run = hoptui.connect("toy", stacks={stacks})
+def augment():
+    return sum(i * i for i in range(200_000))
+for step in run.iterations():
+    augment()
+"""
+
+
+def test_a_viewer_gets_the_lines_of_a_run(node: TestNode) -> None:
+    node.start(SCRIPT.format(stacks=True))
+    viewer = node.viewer()
+    run = viewer.run()
+
+    (rank,) = until(
+        lambda: viewer.ask(messages.FetchStacks(id=1, run=run.run), messages.RunStacks).ranks,
+        what="stack samples",
+    )
+    functions = {frame.function for stack in unpack(rank.samples) for frame in stack}
+    assert "augment" in functions
+    assert 0 < rank.samples.cost < 0.05
+
+
+def test_a_run_that_does_not_want_it_is_not_sampled(node: TestNode) -> None:
+    node.start(SCRIPT.format(stacks=False))
+    viewer = node.viewer()
+    run = viewer.run()
+    until(lambda: viewer.vital(run.run).step > 3, what="some iterations")
+    assert viewer.ask(messages.FetchStacks(id=1, run=run.run), messages.RunStacks).ranks == ()

@@ -1,0 +1,89 @@
+"""Stack samples: packing, unpacking, and what another process may send."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hoptui.domain.stacks import (
+    MOST_BYTES,
+    MOST_DEPTH,
+    Stack,
+    StackFrame,
+    StackSamples,
+    check,
+    merged,
+    pack,
+    unpack,
+)
+
+names = st.text(max_size=20)
+frames = st.builds(
+    StackFrame, names, names, *[st.integers(min_value=-1, max_value=100_000)] * 4, call=names | st.just("")
+)
+stacks = st.lists(frames, min_size=1, max_size=10).map(tuple)
+
+
+@given(st.dictionaries(stacks, st.integers(min_value=1, max_value=1000), max_size=8))
+def test_what_is_packed_is_unpacked_the_same(counts: dict[tuple[StackFrame, ...], int]) -> None:
+    packed = pack(counts, 1, 2, most_bytes=1 << 20)
+    check(packed)
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(packed), type=StackSamples)
+    assert unpack(sent) == Counter(counts)
+    assert packed.left_out == 0
+
+
+def test_frequent_stacks_are_kept_and_the_others_counted() -> None:
+    counts: dict[Stack, int] = {
+        (StackFrame(f"/somewhere/file_{n}.py", f"function_{n}", n),): n for n in range(1, 1000)
+    }
+    packed = pack(counts, 0, 1, left_out=5)
+    assert len(msgspec.msgpack.encode(packed)) < 1.2 * MOST_BYTES
+    assert packed.counts[0] == 999
+    assert sum(packed.counts) + packed.left_out == sum(counts.values()) + 5
+
+
+def test_a_deep_stack_keeps_its_innermost_frames() -> None:
+    deep = tuple(StackFrame("f.py", "f", line) for line in range(2 * MOST_DEPTH))
+    (stack,) = unpack(pack({deep: 1}, 0, 1))
+    assert stack == deep[-MOST_DEPTH:]
+
+
+def test_several_whiles_are_merged_and_weigh_by_their_length() -> None:
+    one, other = (StackFrame("f.py", "f", 1),), (StackFrame("f.py", "f", 2),)
+    whole = merged(
+        [
+            pack({one: 3}, 10, 20, left_out=1, cost=0.1),
+            pack({one: 1, other: 2}, 20, 50, left_out=2, cost=0.5),
+        ]
+    )
+    assert unpack(whole) == {one: 4, other: 2}
+    assert (whole.began, whole.ended, whole.left_out) == (10, 50, 3)
+    assert whole.cost == pytest.approx(0.4)
+    assert unpack(merged([])) == {}
+
+
+FRAME = (0, 0, 0, 1, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stacks": ((0,),), "counts": ()},
+        {"stacks": ((0,),), "counts": (0,), "names": ("a",), "frames": (FRAME,)},
+        {"stacks": ((1,),), "counts": (1,), "names": ("a",), "frames": (FRAME,)},
+        {"stacks": ((-1,),), "counts": (1,), "names": ("a",), "frames": (FRAME,)},
+        {"frames": (FRAME,)},
+        {"names": ("a",), "frames": ((0, 0, -1, 1, 1, 0, 0),)},
+        {"ended": -1},
+        {"left_out": -1},
+    ],
+)
+def test_samples_that_do_not_fit_together_are_refused(fields: dict[str, object]) -> None:
+    samples = msgspec.structs.replace(StackSamples(began=0, ended=1), **fields)
+    with pytest.raises(ValueError, match=r"has|begin"):
+        check(samples)

@@ -1,0 +1,193 @@
+"""The sampler of stacks: what it sees, in any kind of loop, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hoptui.domain.stacks import Stack, StackFrame, unpack
+from hoptui.sdk import stack_sampler
+from hoptui.sdk.stack_sampler import BUDGET, EVERY_S, MOST_CODE, RAREST_S, StackSampler, calls_of
+from tests.conftest import until
+
+
+def sampler_of(thread: Callable[[], int]) -> StackSampler:
+    def failed(error: Exception) -> None:
+        raise AssertionError from error
+
+    return StackSampler(thread, failed)
+
+
+class Worker:
+    """A thread that does something until it is told to stop, for the sampler to look at."""
+
+    def __init__(self, work: Callable[[Callable[[], bool]], None]) -> None:
+        self._over, self._at_work = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._main, args=(work,), daemon=True)
+
+    def _main(self, work: Callable[[Callable[[], bool]], None]) -> None:
+        self._at_work.set()
+        work(self._over.is_set)
+
+    def __enter__(self) -> int:
+        self._thread.start()
+        assert self._at_work.wait(10)
+        assert self._thread.ident is not None
+        return self._thread.ident
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+
+def busy(over: Callable[[], bool]) -> None:
+    while not over():
+        json.dumps(list(range(2000)))
+
+
+def batches(over: Callable[[], bool]) -> Iterator[int]:
+    while not over():
+        yield sum(range(20_000))
+
+
+def generator(over: Callable[[], bool]) -> None:
+    for _ in batches(over):
+        pass
+
+
+def coroutine(over: Callable[[], bool]) -> None:
+    async def augment() -> None:
+        while not over():
+            sorted(range(200_000), key=lambda x: -x)  # longer than others wait for the interpreter
+            await asyncio.sleep(0)
+
+    asyncio.run(augment())
+
+
+COMPILED = compile("def inner(over):\n    while not over():\n        sum(range(20000))\n", "<made>", "exec")
+
+
+def made(over: Callable[[], bool]) -> None:
+    space: dict[str, Callable[..., None]] = {}
+    exec(COMPILED, space)  # as torch.compile and notebooks do
+    space["inner"](over)
+
+
+def found(work: Callable[[Callable[[], bool]], None], wanted: Callable[[StackFrame], bool]) -> Stack:
+    """Sample some work until a stack has the wanted frame. Return that stack."""
+    with Worker(work) as thread:
+        sampler = sampler_of(lambda: thread)
+
+        def look() -> Stack | None:
+            sampler.sample()
+            samples = sampler.take()
+            return next((s for s in unpack(samples) if any(map(wanted, s))), None) if samples else None
+
+        return until(look, what="a sample")
+
+
+@pytest.mark.parametrize(
+    ("work", "function"),
+    [
+        (busy, "busy"),
+        (generator, "batches"),
+        (coroutine, "coroutine.<locals>.augment"),
+        (made, "inner"),
+    ],
+)
+def test_a_loop_is_seen_whatever_it_is(work: Callable[[Callable[[], bool]], None], function: str) -> None:
+    stack = found(work, lambda frame: frame.function == function)
+    outermost = [frame.function for frame in stack]
+    assert outermost.index("Worker._main") < outermost.index(function)
+
+
+def test_a_function_of_c_is_named_by_the_expression_that_calls_it() -> None:
+    def ranks(over: Callable[[], bool]) -> None:
+        while not over():
+            sorted([*range(200_000)])
+
+    stack = found(ranks, lambda frame: frame.call == "sorted")
+    place = stack[-1]
+    assert place.function.endswith("ranks")
+    assert 0 <= place.column < place.end_column
+    with open(__file__, "rb") as source:  # noqa: PTH123 - its lines as bytes
+        line = source.read().splitlines()[place.line - 1]
+    assert line[place.column : place.end_column] == b"sorted([*range(200_000)])"
+
+
+def method(x: dict[str, list[int]]) -> int:
+    return x["a"].index(len(str(max(x["a"], key=abs)))) + (lambda y: y)(3)
+
+
+def test_what_is_called_is_the_longest_expression_that_begins_with_the_call() -> None:
+    assert sorted(calls_of(method.__code__).values()) == ["index", "len", "max", "str"]
+
+
+def test_nothing_is_looked_for_in_very_long_code() -> None:
+    lines = "\n".join("    f(x)" for _ in range(MOST_CODE))
+    space: dict[str, Callable[..., None]] = {}
+    exec(f"def generated(f, x):\n{lines}", space)
+    assert calls_of(space["generated"].__code__) == {}
+
+
+def test_a_thread_that_does_not_exist_has_no_samples() -> None:
+    sampler = sampler_of(lambda: 0)
+    sampler.sample()
+    assert sampler.take() is None
+
+
+def test_it_samples_ten_times_a_second_and_says_what_that_costs() -> None:
+    with Worker(busy) as thread:
+        sampler = sampler_of(lambda: thread)
+        sampler.start()
+        began = time.monotonic()
+        until(lambda: sum(sampler._counts.values()) >= 10, what="ten samples")
+        passed = time.monotonic() - began
+        samples = sampler.take()
+        sampler.stop()
+    assert passed >= 9 * EVERY_S
+    assert samples is not None
+    assert 0 < samples.cost < 0.05, "a share of the time, on a busy machine"
+
+
+def test_it_samples_more_rarely_where_a_sample_is_expensive() -> None:
+    sampler = sampler_of(lambda: 0)
+    assert sampler.period_s == EVERY_S
+    sampler._each_s = 400e-6
+    assert sampler.period_s == pytest.approx(400e-6 / BUDGET)
+    sampler._each_s = 1.0
+    assert sampler.period_s == RAREST_S
+
+
+def test_many_different_stacks_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_sampler, "MOST_STACKS", 3)
+    sampler = sampler_of(threading.get_ident)
+
+    def deeper(depth: int) -> None:
+        sampler.sample()
+        if depth:
+            deeper(depth - 1)
+
+    deeper(9)
+    samples = sampler.take()
+    assert samples is not None
+    assert (sum(samples.counts), samples.left_out) == (3, 7)
+
+
+def test_an_error_ends_it_and_is_reported() -> None:
+    errors: list[Exception] = []
+
+    def broken() -> int:
+        raise RuntimeError("planted")
+
+    sampler = StackSampler(broken, errors.append)
+    sampler.start()
+    until(lambda: errors, what="the error")
+    assert str(errors[0]) == "planted"
+    assert sampler.take() is None
