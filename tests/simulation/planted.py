@@ -116,6 +116,27 @@ def _no_deduplication() -> list[Patch]:
     return [(inbox, "receive", again)]
 
 
+@defect("the outcome of a restart does not have its command", "set width")
+def _no_handed_over_command() -> list[Patch]:
+    leave = process.leave_handover
+
+    def without(environ: Any, handover: Any) -> None:
+        waiting = tuple(structs.replace(each, given=None) for each in handover.waiting)
+        leave(environ, structs.replace(handover, waiting=waiting))
+
+    return [(process, "leave_handover", without)]
+
+
+@defect("an answer to an earlier hello counts")
+def _any_answer() -> list[Patch]:
+    welcome = daemon_link.DaemonLink._welcome
+
+    def any_number(self: Any, message: Any, *rest: Any) -> Any:
+        return welcome(self, structs.replace(message, hello=0), *rest)
+
+    return [(daemon_link.DaemonLink, "_welcome", any_number)]
+
+
 @defect("a command of an older epoch is accepted")
 def _no_fencing() -> list[Patch]:
     problem, refusal = command_inbox.CommandInbox._problem, command_log.Book._refusal
@@ -427,6 +448,22 @@ def _one_page() -> list[Patch]:
         return tuple(padded), False
 
     return [(pages, "commands", everything)]
+
+
+@defect("a command is given when its outcome comes")
+def _given_with_its_outcome() -> list[Patch]:
+    taken_over = command_log._taken_over
+
+    def late(run: str, outcome: Any, t: int, wall: float) -> Any:
+        command = outcome.command and structs.replace(outcome.command, t=0)
+        return taken_over(run, structs.replace(outcome, command=command), t, wall)
+
+    return [(command_log, "_taken_over", late)]
+
+
+@defect("a restart that a daemon has missed stays under way", "set width")
+def _under_way_for_ever() -> list[Patch]:
+    return [(command_log.Book, "void_unreported", lambda *_: [])]
 
 
 # the disk ---------------------------------------------------------------------------------------------------
