@@ -127,7 +127,7 @@ def test_what_became_of_a_command_that_a_run_had_is_unknown_if_it_did_not_tell(d
 def test_what_a_run_had_and_told_nothing_of_is_voided_if_it_told_all(desk: Desk) -> None:
     desk.submit("a")
     desk.book.give("a")
-    (found,) = desk.book.void("r", ENDED, desk.t, told=True)
+    (found,) = desk.book.void("r", ENDED, desk.t, told=2)
     assert (found.stage, found.code) == ("voided", "run_ended")
 
 

@@ -124,6 +124,18 @@ def test_what_a_killed_daemon_kept_is_voided_once_the_run_has_told_all_and_no_vi
     assert [(r.stage, r.code) for r in quiet.node.book.of(RUN)] == [("voided", "daemon_ended")]
 
 
+def test_a_goodbye_says_nothing_of_the_commands_of_an_earlier_process() -> None:
+    """A daemon between the two could not read the recording: it voided nothing when the earlier one ended."""
+    quiet = QuietNode(state=RunState(run=RUN, name="lm", epoch=2, pid=1, started_wall=0.0))
+    quiet.node.book.restore(
+        CommandRecord(id=f"c{epoch}", run=RUN, epoch=epoch, verb="set", knob="lr", wanted=0.1, seq=epoch)
+        for epoch in (1, 2)
+    )
+    quiet.hello()
+    quiet.runs.receive(b"n1", None, messages.Bye(reason="finished", told=True))
+    assert {r.id: r.code for r in quiet.node.book.of(RUN)} == {"c1": "fate_unknown", "c2": "run_ended"}
+
+
 @pytest.mark.parametrize("connects", [True, False])
 def test_what_a_process_was_started_for_is_unknown_once_another_one_has_followed(connects: bool) -> None:
     """Its report was lost with a daemon, and a later daemon finds the command in the recording."""

@@ -320,8 +320,9 @@ def _no_unanswered() -> list[Patch]:
 def _guessed_fate() -> list[Patch]:
     void = command_log.Book.void
 
-    def sure(self: Any, run: str, why: Any, t: int, *, ended: bool = True, told: bool = False) -> Any:
-        return void(self, run, why, t, ended=ended, told=True)
+    def sure(self: Any, run: str, why: Any, t: int, *, ended: bool = True, told: int | None = None) -> Any:
+        newest = max((record.epoch for record in self.of(run)), default=None)
+        return void(self, run, why, t, ended=ended, told=newest)
 
     return [(command_log.Book, "void", sure)]
 

@@ -238,7 +238,7 @@ class RunDesk:
     def end(self, run: TrackedRun, reason: str, detail: str, *, told: bool = False) -> None:
         """Record the end of a run: reported by the run, or because its process is gone.
 
-        `told`: the run has said what became of every command that it received.
+        `told`: its process has said what became of every command that it received.
         """
         if run.exited:
             return
@@ -250,7 +250,8 @@ class RunDesk:
         detail = "; ".join(filter(None, (detail, *dead[:1])))
         node.registry.disconnect(run)
         run.exit(reason, detail, node.clock.wall())
-        for record in node.book.void(run.id, why, node.clock.t(), told=told):
+        epoch = run.state.epoch if told else None
+        for record in node.book.void(run.id, why, node.clock.t(), told=epoch):
             self._tell(record)
         level: Literal["info", "warning"] = "info" if reason in ("finished", "stopped") else "warning"
         node.event(

@@ -176,20 +176,21 @@ class Book:
         return self._put(structs.replace(self._runs[record.run][record.id], measured=measured))
 
     def void(
-        self, run: str, why: Fact, t: int, *, ended: bool = True, told: bool = False
+        self, run: str, why: Fact, t: int, *, ended: bool = True, told: int | None = None
     ) -> list[CommandRecord]:
         """Void pending commands after the end or a restart of a run.
 
-        What became of a command that was given to the run is unknown, unless the run has `told` all that it
-        knows. A command that the run restarted for may still happen. It
-        has `failed` only if the run ended. A restart keeps the knobs that users chose; the end of the run
-        does not.
+        What became of a command that was given to the run is unknown, unless its process has told all that it
+        knows: that of restart `told`, None if it has not. It knows nothing of a command for an earlier
+        process. A command that the run restarted for may still happen. It has `failed` only if the run ended.
+        A restart keeps the knobs that users chose; the end of the run does not.
         """
         voided = []
         for record in self.of(run):
             if record.stage in FINAL or (restarting(record) and not ended):
                 continue
-            certain = told or (record.id in self._commands and record.id not in self._given)
+            unsent = record.id in self._commands and record.id not in self._given
+            certain = unsent or record.epoch == told
             if restarting(record):
                 voided.append(
                     self._end(record, "failed", fact("lost_in_restart", why=why, **record.fields), t)
