@@ -563,7 +563,10 @@ class DaemonLink:
         self._outcomes.extend(state.inbox.collect_outcomes())
         state.inbox.end(fact("run_ended", reason=self._bye.reason) if self._bye is not None else restart)
         self._outcomes.extend(state.inbox.collect_outcomes())
-        if not self._welcomed:  # perhaps by a daemon that does not know the commands
+        if (
+            not self._welcomed
+        ):  # perhaps by a daemon that knows neither the commands nor what was acknowledged
+            state.inbox.replace_daemon()
             self._outcomes = deque(state.inbox.unsettled())
         while self._outcomes:
             if not self._send_until(sock, zmq, self._outcomes[0], until):

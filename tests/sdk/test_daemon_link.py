@@ -529,6 +529,27 @@ def test_a_run_that_ends_tells_what_becomes_of_each_command_it_has(link: DaemonL
     assert wire.sent[-1] == messages.Bye(reason="exception", told=True)
 
 
+def test_a_run_that_ends_before_a_new_daemon_answers_tells_what_the_one_before_had_acknowledged(
+    link: DaemonLink,
+) -> None:
+    """A daemon acknowledges what a slow disk does not take, and the next one then lacks it."""
+    wire, inbox = Wire(), link._state.inbox
+    link._hello(wire, zmq)
+    _welcome(link, wire, 7)
+    _command(link, wire, "a")
+    inbox.due.clear()
+    inbox.done.append(messages.Outcome(id="a", stage="applied"))
+    link._send_due(wire, zmq, Addresses(Path("/"), Path("/")))
+    inbox.acknowledge({"a": "applied"})
+    link._unwelcome()
+    link._acks = False
+    link._bye = messages.Bye(reason="finished")
+    wire.sent.clear()
+    link._farewell(wire, zmq)
+    assert _told(wire) == [("a", "applied")]
+    assert wire.sent[-1] == messages.Bye(reason="finished", told=True)
+
+
 def test_a_nan_that_a_script_logs_is_told_from_a_value_that_is_left_out() -> None:
     out = SendBuffer("run/a")
     logged = deque([(S, 1, {"loss": 1.0, "lr": 2.0}), (2 * S, 2, {"loss": -math.nan, "lr": math.inf})])
