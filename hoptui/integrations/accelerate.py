@@ -7,6 +7,7 @@ before the next backward pass.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import logging
@@ -98,11 +99,17 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
     @harmless
     def finish(self) -> None:
         """End the run."""
+        self.discard()
         run, self._run = self._run, None
         if run is not None:
             run.close()
         if _active == [self]:
             _active.clear()
+
+    def discard(self) -> None:
+        """Drop the iteration in progress if it has had no batch: what follows the last step is not one."""
+        if self._run is not None and not self._begun:
+            self._run._core.recorder.discard()
 
     # of the wrapped methods of accelerate -------------------------------------------------------------------
 
@@ -121,6 +128,7 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         run.on_checkpoint(self._save)
         _active[:] = [self]
         self._declare()
+        atexit.register(_discard)  # called before hoptui closes the run, which was registered earlier
         run.boundary(0)
 
     @harmless
@@ -253,6 +261,11 @@ _installed: list[str | None] = []
 """The name for accelerators without a tracker, empty if there is none for them."""
 _active: list[HoptuiTracker] = []
 """The tracker whose run goes on, if there is one."""
+
+
+def _discard() -> None:
+    for tracker in _active:
+        tracker.discard()
 
 
 def _wrap_accelerate() -> None:
