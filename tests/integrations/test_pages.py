@@ -17,6 +17,8 @@ from tests.docs.markdown import name
 def test_python_blocks_of_a_page_run_in_order(page: Path, node: TestNode, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     python_pages.source(page, script)
-    child = node.spawn(["env", "-C", str(tmp_path), sys.executable, script.name], HOPTUI="off")
+    # Ray keeps results in the home directory, and another version cannot read them.
+    environment = {"HOPTUI": "off", "HOME": str(tmp_path)}
+    child = node.spawn(["env", "-C", str(tmp_path), sys.executable, script.name], **environment)
     _, errors = child.communicate(timeout=150)
     assert child.returncode == 0, errors[-4000:]
