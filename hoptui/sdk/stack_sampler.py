@@ -21,6 +21,8 @@ EVERY_S, RAREST_S = 0.1, 5.0
 """The time between two samples where the budget allows it, and where a sample is very expensive."""
 BUDGET = 0.001
 """The share of the time that the thread may use."""
+NAMING = 0.0003
+"""The share of the time for naming places that have not been named before. The rest of them waits."""
 SMOOTHING = 0.2
 MOST_STACKS = 512
 """Different stacks between two messages. More are counted as left out."""
@@ -44,6 +46,7 @@ class StackSampler:
         self._thread = thread
         self._failed = failed
         self._counts: Counter[tuple[Place, ...]] = Counter()
+        self._unnamed: Counter[tuple[Place, ...]] = Counter()  # of earlier calls of `take`
         self._left_out = 0
         self._places: dict[tuple[Place, bool], StackFrame] = {}
         self._began = time.monotonic_ns()
@@ -67,19 +70,30 @@ class StackSampler:
         return min(RAREST_S, max(EVERY_S, (self._each_s + self._named_s) / BUDGET))
 
     def take(self) -> StackSamples | None:
-        """Return the samples since the last call, None if there are none. Only one thread may call it."""
+        """Return the samples since the last call, None if there are none. Only one thread may call it.
+
+        Samples whose places have no name yet may come with a later call: naming takes longer than sampling.
+        """
         began = time.thread_time_ns()
         counts, self._counts = self._counts, Counter()
         left_out, self._left_out = self._left_out, 0
         since, self._began = self._began, time.monotonic_ns()
         spent, self._spent_ns = self._spent_ns, 0
-        if not counts:
-            return None
-        stacks: Counter[Stack] = Counter()
         for places, count in list(counts.items()):  # the other thread may just add its last sample to it
+            self._unnamed[places] += count
+        passed = max(1, self._began - since)
+        stacks: Counter[Stack] = Counter()
+        for places, count in self._unnamed.most_common():
+            if stacks and time.thread_time_ns() - began > NAMING * passed:
+                break
             stack = [self._frame(place, innermost=place is places[-1]) for place in places]
             stacks[tuple(stack)] += count
-        passed = max(1, self._began - since)
+            del self._unnamed[places]
+        for places, count in self._unnamed.most_common()[MOST_STACKS:]:
+            left_out += count
+            del self._unnamed[places]
+        if not stacks:
+            return None
         named = time.thread_time_ns() - began
         spent += named
         self._named_s += SMOOTHING * (named / 1e9 / sum(stacks.values()) - self._named_s)

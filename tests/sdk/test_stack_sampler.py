@@ -167,6 +167,7 @@ def test_it_samples_more_rarely_where_a_sample_is_expensive() -> None:
 
 def test_many_different_stacks_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_sampler, "MOST_STACKS", 3)
+    monkeypatch.setattr(stack_sampler, "NAMING", 1e9)
     sampler = sampler_of(threading.get_ident)
 
     def deeper(depth: int) -> None:
@@ -191,3 +192,22 @@ def test_an_error_ends_it_and_is_reported() -> None:
     until(lambda: errors, what="the error")
     assert str(errors[0]) == "planted"
     assert sampler.take() is None
+
+
+def test_naming_takes_a_bounded_time_and_the_rest_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_sampler, "NAMING", 0.0)
+    sampler = sampler_of(threading.get_ident)
+
+    def deeper(depth: int) -> None:
+        sampler.sample()
+        if depth:
+            deeper(depth - 1)
+
+    deeper(4)
+    sampler.sample()
+    sampler.sample()
+    sizes = []
+    while (samples := sampler.take()) is not None:
+        sizes.append(sum(samples.counts))
+    assert len(sizes) >= 5, "one stack at a time"
+    assert sum(sizes) == 7
