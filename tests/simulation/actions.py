@@ -354,10 +354,12 @@ def _nothing(node: Node, number: float) -> None:
     """Only wait."""
 
 
-def _with_viewer(do: Callable[[Node, Trainer, Viewer, float], None]) -> Callable[[Node, float], None]:
+def _with_person(do: Callable[[Node, Trainer, Viewer, float], None]) -> Callable[[Node, float], None]:
+    """Let a person do something. A tuner that is connected as a viewer is no person."""
+
     def action(node: Node, number: float) -> None:
         trainer = _living(node, number)
-        viewers = [v for v in node.viewers if v.process.alive]
+        viewers = [v for v in node.viewers if v.process.alive and v.kind == "person"]
         if trainer is not None and viewers and node.serves:
             do(node, trainer, viewers[_of(viewers, number * 3)], number)
 
@@ -374,7 +376,7 @@ def _target(ask: Callable[[Node, Trainer, float], None]) -> Callable[[Node, floa
 
 
 def _tune(op: TuneOp) -> Callable[[Node, float], None]:
-    return _with_viewer(lambda node, trainer, viewer, _: services.ask_tuner(op, node, trainer, viewer))
+    return _with_person(lambda node, trainer, viewer, _: services.ask_tuner(op, node, trainer, viewer))
 
 
 def _work(node: Node, number: float) -> None:
@@ -385,8 +387,8 @@ def _work(node: Node, number: float) -> None:
 SERVICES: dict[str, Callable[[Node, float], None]] = {
     "tune": _tune("start"),
     "work": _work,
-    "set batch": _with_viewer(services.set_batch),
-    "set width": _with_viewer(services.set_width),
+    "set batch": _with_person(services.set_batch),
+    "set width": _with_person(services.set_width),
     "target": _target(services.target),
     "untune": _tune("stop"),
     "release": _tune("release"),

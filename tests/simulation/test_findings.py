@@ -13,6 +13,7 @@ from hoptui.domain.targets import Target
 from hoptui.model.store import Store
 from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, ViewerWelcome
 from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
+from tests.simulation.actions import ACTIONS
 from tests.simulation.invariants import shown_when_kept
 from tests.simulation.service_invariants import targets_kept
 from tests.simulation.truth import Truth
@@ -116,3 +117,24 @@ def test_any_of_the_targets_asked_for_at_the_same_time_may_stay(
         truth=Truth(),
     )
     assert len(list(targets_kept(node))) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["set batch", "set width", "tune", "untune", "release"])
+def test_a_tuner_among_the_viewers_is_not_taken_for_a_person(what: str) -> None:
+    # It set a knob in a new process, where no person holds it, and that was taken for the daemon's tuner.
+    asked: list[str] = []
+    viewers = [
+        SimpleNamespace(
+            kind=kind, process=SimpleNamespace(alive=True), use=lambda _, kind=kind: asked.append(kind)
+        )
+        for kind in ("tuner", "person")
+    ]
+    trainer = SimpleNamespace(
+        id="r", process=SimpleNamespace(alive=True), was=SimpleNamespace(iteration_s=1.0)
+    )
+    node = SimpleNamespace(
+        trainers=[trainer], viewers=viewers, serves=True, disturb=lambda _: None, next_value=lambda: 1
+    )
+    for number in (0.0, 0.5e-6):  # it chooses the first viewer, and the second
+        ACTIONS[what](node, number)  # type: ignore[arg-type]
+    assert asked == ["person", "person"]
