@@ -128,7 +128,8 @@ GENERAL: tuple[Rule, ...] = (
 
 _SITE = re.compile(r"/(?:site|dist)-packages/")
 _STANDARD = re.compile(r"/lib/python3\.\d+/")
-_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3\.\d+)/|^<frozen |^<string>$")
+_GENERATED = ("<frozen ", "<eval_with_key>")
+"""How the names of files that do not exist begin. Code of `python -c` and of notebooks is the script's."""
 _OWN = re.compile(r"/hoptui/(?:sdk|integrations|injection)/")
 
 
@@ -151,7 +152,7 @@ def package_path(file: str) -> str:
 
 def is_script(frame: StackFrame) -> bool:
     """Whether a frame is code of the user, not of a library."""
-    return not _LIBRARY.search(frame.file) and not _OWN.search(frame.file)
+    return not package_path(frame.file) and not frame.file.startswith(_GENERATED)
 
 
 def kind_of(stack: Stack) -> Kind:

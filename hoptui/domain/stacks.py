@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+KEPT_S = 60.0
+"""How long the samples of a process are kept."""
 MOST_DEPTH = 128
 """Frames of a stack that are kept: the innermost ones."""
 MOST_BYTES = 8 << 10
@@ -77,10 +79,11 @@ def pack(
         stack = stack[-MOST_DEPTH:]
         fresh = {frame for frame in stack if frame not in frames}
         spelled = {name for frame in fresh for name in _named(frame) if name not in names}
-        size += 2 * len(stack) + 14 * len(fresh) + sum(2 + len(name.encode()) for name in spelled)
-        if size > most_bytes:
+        more = 2 * len(stack) + 14 * len(fresh) + sum(2 + len(name.encode()) for name in spelled)
+        if size + more > most_bytes:
             left_out += count
             continue
+        size += more
         for frame in stack:
             frames.setdefault(frame, len(frames))
             for name in _named(frame):

@@ -18,7 +18,7 @@ from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
-from hoptui.domain.stacks import StackSamples
+from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.domain.targets import SetTargets, TargetsSet, TargetState
 from hoptui.domain.tuning import Change, Measured, Tune, Tuned, TunerState
 
@@ -396,7 +396,7 @@ class FetchStacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks.fetch")
 
     id: int
     run: str
-    seconds: float = 60.0
+    seconds: float = KEPT_S
 
 
 class ViewerBye(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.bye"):

@@ -253,8 +253,7 @@ class DaemonLink:
             state.notes.popleft()
         if now >= self._next_stacks and self._stacks is not None:
             self._next_stacks = now + STACKS_EVERY_S
-            if (samples := self._stacks.take()) is not None:
-                self._send(sock, zmq, messages.Stacks(samples=samples))
+            self._send_stacks(self._stacks, sock, zmq)
         self._send_rows(sock, zmq)
 
     def _send(self, sock: Any, zmq: Any, message: messages.FromRun) -> bool:
@@ -439,6 +438,16 @@ class DaemonLink:
         self._outcomes = deque(state.inbox.unsettled())
         self._send_outcomes(sock, zmq)
         self._next_pulse = 0.0  # it says that all has been told
+
+    def _send_stacks(self, sampler: StackSampler, sock: Any, zmq: Any) -> None:
+        try:
+            samples = sampler.take()
+        except Exception as error:  # the link goes on without it
+            self._sample(wanted=False)
+            self._state.lose_stacks(error)
+            return
+        if samples is not None:
+            self._send(sock, zmq, messages.Stacks(samples=samples))
 
     def _sample(self, *, wanted: bool) -> None:
         """Sample the stack of the training thread if the daemon wants that."""

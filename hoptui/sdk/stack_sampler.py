@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 
+from hoptui.domain.facts import clean_text
 from hoptui.domain.stacks import MOST_DEPTH, Stack, StackFrame, StackSamples, pack
 
 EVERY_S, RAREST_S = 0.1, 5.0
@@ -30,6 +31,8 @@ MOST_PLACES = 4096
 """Places in code whose line and columns are remembered."""
 MOST_CODE = 32 << 10
 """Bytes of code whose calls are looked for: that takes milliseconds, once."""
+LONGEST_NAME = 300
+"""Characters of a file, function or call. Generated code may have names of any length."""
 Position = tuple[int, int]
 """A line, and a column."""
 Place = tuple[CodeType, int]
@@ -152,8 +155,8 @@ def frame_at(code: CodeType, offset: int) -> StackFrame:
         itertools.islice(code.co_positions(), max(0, offset) // 2, None), (None, None, None, None)
     )
     return StackFrame(
-        code.co_filename,
-        code.co_qualname,
+        clean_text(code.co_filename, LONGEST_NAME),
+        clean_text(code.co_qualname, LONGEST_NAME),
         line or code.co_firstlineno,
         end_line or 0,
         -1 if column is None else column,
@@ -178,7 +181,7 @@ def calls_of(code: CodeType) -> dict[int, str]:
         begin = (place.lineno, place.col_offset or 0)
         end = (place.end_lineno, place.end_col_offset or 0)
         if each.opname.startswith("LOAD"):
-            loads.setdefault(begin, []).append((end, str(each.argval)))
+            loads.setdefault(begin, []).append((end, clean_text(each.argval, LONGEST_NAME)))
         elif each.opname.startswith("CALL"):
             found[each.offset] = max(
                 (load for load in loads.get(begin, ()) if load[0] < end), default=((0, 0), "")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hoptui.daemon.state.stack_windows import KEPT_S, MOST_PARTS, StackWindows
-from hoptui.domain.stacks import StackFrame, StackSamples, pack, unpack
+from hoptui.daemon.state.stack_windows import MOST_PARTS, StackWindows
+from hoptui.domain.stacks import KEPT_S, StackFrame, StackSamples, pack, unpack
 from hoptui.protocol import messages
 from tests.conftest import TestNode, until
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode

@@ -47,6 +47,12 @@ def test_frequent_stacks_are_kept_and_the_others_counted() -> None:
     assert sum(packed.counts) + packed.left_out == sum(counts.values()) + 5
 
 
+def test_a_stack_that_is_too_large_leaves_room_for_those_after_it() -> None:
+    large, small = (StackFrame("x" * 2 * MOST_BYTES, "f", 1),), (StackFrame("f.py", "f", 1),)
+    packed = pack({large: 5, small: 3}, 0, 1)
+    assert (unpack(packed), packed.left_out) == ({small: 3}, 5)
+
+
 def test_a_deep_stack_keeps_its_innermost_frames() -> None:
     deep = tuple(StackFrame("f.py", "f", line) for line in range(2 * MOST_DEPTH))
     (stack,) = unpack(pack({deep: 1}, 0, 1))

@@ -463,6 +463,23 @@ def test_stack_samples_are_sent_to_a_daemon_that_wants_them(
     assert link._stacks is None
 
 
+def test_an_error_in_the_stack_samples_ends_them_alone(link: DaemonLink, tmp_path: Path) -> None:
+    wire = Wire()
+    link._state.thread = threading.get_ident()
+    link._hello(wire, zmq)
+    _welcome(link, wire, pid=1, stacks=True)
+    assert link._stacks is not None
+    link._stacks.take = broken  # type: ignore[method-assign]
+    link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
+    assert link._stacks is None
+    assert [each.code for each in link._state.declarations.refused] == ["stacks.ended"]
+    assert link._state.alive
+
+
+def broken() -> None:
+    raise RuntimeError("planted")
+
+
 def test_a_pulse_does_not_overtake_an_outcome(link: DaemonLink, tmp_path: Path) -> None:
     wire = Wire()
     _welcome(link, wire, 7)

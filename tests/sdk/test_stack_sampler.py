@@ -8,11 +8,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
-from hoptui.domain.stacks import Stack, StackFrame, unpack
+from hoptui.domain.stacks import Stack, StackFrame, StackSamples, unpack
 from hoptui.sdk import stack_sampler
-from hoptui.sdk.stack_sampler import BUDGET, EVERY_S, MOST_CODE, RAREST_S, StackSampler, calls_of
+from hoptui.sdk.stack_sampler import (
+    BUDGET,
+    EVERY_S,
+    LONGEST_NAME,
+    MOST_CODE,
+    RAREST_S,
+    StackSampler,
+    calls_of,
+)
 from tests.conftest import until
 
 
@@ -211,3 +220,13 @@ def test_naming_takes_a_bounded_time_and_the_rest_comes_later(monkeypatch: pytes
         sizes.append(sum(samples.counts))
     assert len(sizes) >= 5, "one stack at a time"
     assert sum(sizes) == 7
+
+
+def test_names_that_no_message_can_carry_are_spelled_so_that_one_can() -> None:
+    code = compile("sampler.sample()", "/home/\udce9/" + "x" * 10_000, "exec")
+    sampler = sampler_of(threading.get_ident)
+    exec(code, {"sampler": sampler})
+    samples = sampler.take()
+    assert samples is not None
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(samples), type=StackSamples) == samples
+    assert max(map(len, samples.names)) <= LONGEST_NAME

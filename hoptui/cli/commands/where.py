@@ -17,12 +17,11 @@ from hoptui.cli.support.terminal import MISSING, OK, Fail, dump, say, table, tar
 from hoptui.client.session import RefusedError
 from hoptui.domain.hot_lines import HotLine, hot_lines, sampled
 from hoptui.domain.stack_kinds import CodeLine
-from hoptui.domain.stacks import StackSamples
+from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.presentation import numbers, stacks
 from hoptui.protocol.messages import RankStacks, RunState
 
-LONGEST_S = 60.0
-SHOWN, LONGEST_SOURCE = 10, 60
+SHOWN, KEPT_SOURCE = 10, 60
 """Lines in the text, and characters of their source."""
 MOST_SOURCE = 4 << 20
 """Bytes of a file whose lines are shown."""
@@ -36,7 +35,7 @@ def where(
     /,
     *,
     rank: Annotated[int, Parameter(help="The process to show, if the run has several.")] = 0,
-    seconds: Annotated[float, Parameter(help="How much of the past, at most 60 seconds.")] = LONGEST_S,
+    seconds: Annotated[float, Parameter(help="How much of the past, at most 60 seconds.")] = KEPT_S,
     output: Annotated[
         str | None,
         Parameter(
@@ -54,8 +53,8 @@ def where(
     A line is the innermost one of the script. Its source is shown if it can be read here. Exit code 3 if
     there are no samples yet.
     """
-    if not 0 < seconds <= LONGEST_S:
-        raise usage(f"--seconds is above 0 and at most {LONGEST_S:g}")
+    if not 0 < seconds <= KEPT_S:
+        raise usage(f"--seconds is above 0 and at most {KEPT_S:g}")
     if json and output is not None:
         raise usage("--json and --output exclude each other")
     path = target(output, force=force) if output is not None else None
@@ -131,13 +130,11 @@ def _show(run: RunState, rank: int, samples: StackSamples) -> None:
 
 
 def _cells(line: HotLine) -> tuple[str, ...]:
-    source = source_line(line.place)
-    shown = source if len(source) <= LONGEST_SOURCE else source[: LONGEST_SOURCE - 1] + "…"
     return (
         numbers.percentage(100 * line.share),
         stacks.KINDS[line.kind],
         stacks.place(line.place),
-        shown or line.inside,
+        numbers.clean(source_line(line.place), KEPT_SOURCE) or line.inside,
     )
 
 

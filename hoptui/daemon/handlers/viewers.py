@@ -14,9 +14,10 @@ from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
-from hoptui.daemon.state.stack_windows import KEPT_S, MOST_RANKS
+from hoptui.daemon.state.stack_windows import MOST_RANKS
 from hoptui.domain.columns import Columns
 from hoptui.domain.pacing import MOST_HZ
+from hoptui.domain.stacks import KEPT_S
 from hoptui.domain.targets import SetTargets
 from hoptui.domain.tuning import Tune
 from hoptui.node.processes import Peer

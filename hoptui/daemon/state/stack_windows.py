@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from hoptui.domain.stacks import StackSamples, merged
+from hoptui.domain.stacks import KEPT_S, StackSamples, merged
 
-KEPT_S = 60.0
 MOST_PARTS = 64
 """Messages of one process that are kept: twice as many as it sends in that time."""
 REPORT_BYTES = 64 << 10
