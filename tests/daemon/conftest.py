@@ -20,6 +20,14 @@ from tests.impatient import brisk_command
 FAKE = Path(__file__).with_name("fake_gpus.py")
 
 
+def _command(process: psutil.Process) -> list[str]:
+    """The command line of a process, empty if it has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
 class GpuNode:
     """A node with two GPUs, a daemon, and a viewer."""
 
@@ -70,7 +78,7 @@ class GpuNode:
     def samplers(self) -> list[psutil.Process]:
         """The GPU samplers that live."""
         children = psutil.Process(self.node.daemon_pid()).children()
-        return [c for c in children if str(FAKE) in c.cmdline()]
+        return [child for child in children if str(FAKE) in _command(child)]
 
 
 @pytest.fixture
