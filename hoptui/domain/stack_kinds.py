@@ -3,17 +3,22 @@
 A kind is decided in this order:
 
 1. A context: the outermost frame of a library that loads data, simulates an environment, saves, compiles,
-   evaluates or logs. What it calls belongs to it: JSON in a data set is input.
+   evaluates or logs, or of a function of the script that is named after saving or evaluation. What it calls
+   belongs to it: JSON in a data set is input.
 2. The innermost frame that waits for a GPU, copies to one, or communicates between ranks.
 3. The innermost frame that computes.
-4. A general library, such as `json`, that writes or reads.
-5. Otherwise the script's own Python.
+4. The innermost function or file of the script that is named after data, environments or logs.
+5. A general library, such as `json`, that writes or reads, and operators, which are those of tensors: numbers
+   of Python take no time.
+6. Otherwise the script's own Python.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import PurePath
 from typing import Literal, NamedTuple
 
 from hoptui.domain.stacks import Stack, StackFrame
@@ -40,10 +45,14 @@ class Rule(NamedTuple):
     def matches(self, path: str, frame: StackFrame) -> bool:
         """Whether it describes this frame, whose file is `path` below the folder of packages."""
         if not self.path:
-            return frame.call in self.names
+            return (
+                frame.call.rpartition(".")[2] in self.names
+                or frame.call.partition(".")[0] + ".*" in self.names
+            )
         if path != self.path and not path.startswith((self.path + "/", self.path + ".")):
             return False
-        return not self.names or frame.call in self.names or frame.function.rpartition(".")[2] in self.names
+        called = {frame.call.rpartition(".")[2], frame.function.rpartition(".")[2]}
+        return not self.names or not called.isdisjoint(self.names)
 
 
 def _rules(kind: Kind, *paths: str, names: str = "") -> tuple[Rule, ...]:
@@ -117,6 +126,13 @@ COMPUTE: tuple[Rule, ...] = (
         "accelerate/optimizer",
     ),
     *_rules("compute", "stable_baselines3/common/policies", "stable_baselines3/common/torch_layers"),
+    *_rules(
+        "compute", "", names="torch.* F.* matmul mm bmm addmm baddbmm conv2d softmax log_softmax relu gelu"
+    ),
+    *_rules(
+        "compute", "", names="add_ sub_ mul_ div_ zero_ fill_ clamp_ addcmul_ addcdiv_ lerp_ index_select"
+    ),
+    *_rules("compute", "", names="gather scatter_add_ cumsum contiguous square rsqrt sigmoid tanh backward"),
 )
 GENERAL: tuple[Rule, ...] = (
     *_rules("log", "json", "csv"),
@@ -124,7 +140,26 @@ GENERAL: tuple[Rule, ...] = (
     *_rules("save", "pickle", "shutil"),
     *_rules("save", "", names="fsync"),
     *_rules("input", "", names="read readline readinto loads load"),
+    *_rules("wait", "", names="float int bool"),
+    *_rules("compute", "", names="+ - * / // % ** @ += -= *= /= @= < <= > >= == != [] & | ^ << >>"),
 )
+"""What a frame does if nothing else is known."""
+
+SCRIPT_CONTEXTS: Mapping[Kind, str] = {
+    "save": "save checkpoint snapshot",
+    "evaluate": "evaluate evaluation eval validate validation",
+}
+SCRIPT_NAMES: Mapping[Kind, str] = {
+    "input": "data dataset dataloader loader loading batch batches fetch read parse decode prefetch "
+    "augment augmentation collate tokenize tokenizer preprocess preprocessing",
+    "environment": "env envs environment environments simulator simulate simulation physics gym",
+    "log": "log logger logging report plot",
+}
+"""Words in the name of a file, class or function of the script."""
+NOT_NAMES = frozenset(
+    ("train", "step", "forward", "loss", "update", "learn", "optimize", "prob", "probs", "softmax")
+)
+"""Words of functions that are named after something else as well, such as `train_batch`."""
 
 _SITE = re.compile(r"/(?:site|dist)-packages/")
 _STANDARD = re.compile(r"/lib/python3\.\d+/")
@@ -155,6 +190,7 @@ def is_script(frame: StackFrame) -> bool:
     return not package_path(frame.file) and not frame.file.startswith(_GENERATED)
 
 
+@lru_cache(maxsize=4096)
 def kind_of(stack: Stack) -> Kind:
     """Return what a thread with this stack is doing.
 
@@ -162,18 +198,44 @@ def kind_of(stack: Stack) -> Kind:
         stack: The frames, the outermost first. Without any, the thread does the script's own.
     """
     frames = [(package_path(frame.file), frame) for frame in stack]
-    for rules, order in ((CONTEXTS, frames), (INNER, frames[::-1]), (COMPUTE, frames[::-1])):
-        found = _first(rules, order)
+    for path, frame in frames:
+        around = _first(CONTEXTS, [(path, frame)])
+        if around is None and is_script(frame):
+            around = next(_meant([frame.function.rpartition(".")[2]], SCRIPT_CONTEXTS), None)
+        if around is not None:
+            return around
+    for rules in (INNER, COMPUTE):
+        found = _first(rules, frames[::-1])
         if found is not None:
             return found
-    innermost = frames[-1:]
-    return _first(GENERAL, innermost) or "script"
+    mine = (frame for _, frame in reversed(frames) if is_script(frame))
+    named = (kind for frame in mine for kind in _meant(_named(frame), SCRIPT_NAMES))
+    return next(named, None) or _first(GENERAL, frames[-1:]) or "script"
 
 
 def place_of(stack: Stack) -> CodeLine:
     """Return the innermost line of the script; that of a library if there is none of the script."""
     frame = next((frame for frame in reversed(stack) if is_script(frame)), stack[-1])
     return CodeLine(frame.file, frame.line, frame.function)
+
+
+def _named(frame: StackFrame) -> Iterator[str]:
+    """Yield the names of a frame of the script: of its function, its class and its file."""
+    yield from reversed(frame.function.split("."))
+    yield PurePath(frame.file).stem
+
+
+def _meant(names: Iterable[str], known: Mapping[Kind, str]) -> Iterator[Kind]:
+    """Yield the kinds that names have a word of."""
+    for name in names:
+        words = set(_words(name))
+        if words.isdisjoint(NOT_NAMES):
+            yield from (kind for kind, of_kind in known.items() if not words.isdisjoint(of_kind.split()))
+
+
+def _words(name: str) -> list[str]:
+    """Return `["get", "batch"]` for `get_batch` and `GetBatch`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
 
 
 def _first(rules: Iterable[Rule], frames: Iterable[tuple[str, StackFrame]]) -> Kind | None:

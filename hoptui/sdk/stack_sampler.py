@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 
 from hoptui.domain.facts import clean_text
@@ -33,6 +33,12 @@ MOST_CODE = 32 << 10
 """Bytes of code whose calls are looked for: that takes milliseconds, once."""
 LONGEST_NAME = 300
 """Characters of a file, function or call. Generated code may have names of any length."""
+OPERATIONS = {
+    "BINARY_OP": "", "BINARY_SUBSCR": "[]", "STORE_SUBSCR": "[]", "COMPARE_OP": "", "TO_BOOL": "bool",
+    "UNARY_NEGATIVE": "-", "UNARY_NOT": "not", "POP_JUMP_FORWARD_IF_FALSE": "bool",
+    "POP_JUMP_FORWARD_IF_TRUE": "bool", "POP_JUMP_IF_FALSE": "bool", "POP_JUMP_IF_TRUE": "bool",
+}  # fmt: skip
+"""Instructions that run the code of an object without a call, and their names: an operator is its own."""
 Position = tuple[int, int]
 """A line, and a column."""
 Place = tuple[CodeType, int]
@@ -167,23 +173,39 @@ def frame_at(code: CodeType, offset: int) -> StackFrame:
 def calls_of(code: CodeType) -> dict[int, str]:
     """Return what the instructions of some code call, by their offset, if it has a name.
 
-    The callee is the longest expression that begins where the call begins: `x.to` in `x.to(device)`. Nothing
-    is known of generated code that is very long.
+    The callee is the longest expression that begins where the call begins: `x.to` in `x.to(device)`. An
+    operator is called by its symbol, and the truth of a value, as in `if loss`, is `bool`. Nothing is known
+    of generated code that is very long.
     """
     found: dict[int, str] = {}
     if len(code.co_code) > MOST_CODE:
         return found
-    loads: dict[Position, list[tuple[Position, str]]] = {}
+    names: dict[Position, list[tuple[Position, str]]] = {}
     for each in dis.get_instructions(code):
         place = each.positions
+        operator = OPERATIONS.get(each.opname)
+        if operator is not None:
+            found[each.offset] = operator or each.argrepr
         if place is None or place.lineno is None or place.end_lineno is None:
             continue
-        begin = (place.lineno, place.col_offset or 0)
+        parts = names.setdefault((place.lineno, place.col_offset or 0), [])
         end = (place.end_lineno, place.end_col_offset or 0)
         if each.opname.startswith("LOAD"):
-            loads.setdefault(begin, []).append((end, clean_text(each.argval, LONGEST_NAME)))
+            parts.append((end, clean_text(each.argval, LONGEST_NAME)))
         elif each.opname.startswith("CALL"):
-            found[each.offset] = max(
-                (load for load in loads.get(begin, ()) if load[0] < end), default=((0, 0), "")
-            )[1]
+            found[each.offset] = _dotted(part for part in parts if part[0] < end)
+            parts.append((end, ""))
+        elif operator is not None:
+            parts.append((end, ""))
     return {offset: name for offset, name in found.items() if name}
+
+
+def _dotted(names: Iterable[tuple[Position, str]]) -> str:
+    """Return `np.random.rand` for the loads of its parts, `item` for those of `loss().item`.
+
+    A part without a name is the value of a call or an operator.
+    """
+    parts: list[str] = []
+    for _, name in sorted(set(names)):
+        parts = [*parts, name] if name else []
+    return clean_text(".".join(parts), LONGEST_NAME)

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -135,7 +136,16 @@ def method(x: dict[str, list[int]]) -> int:
 
 
 def test_what_is_called_is_the_longest_expression_that_begins_with_the_call() -> None:
-    assert sorted(calls_of(method.__code__).values()) == ["index", "len", "max", "str"]
+    assert sorted(calls_of(method.__code__).values()) == ["+", "[]", "[]", "index", "len", "max", "str"]
+
+
+def operations(a: dict[str, float], b: Callable[[], dict[str, float]], np: Any) -> Any:
+    return (a.get("x", 1) @ np.a.b.rand(3)) if a else b().get("x")
+
+
+def test_operators_truth_and_the_parts_of_a_name_are_known() -> None:
+    found = set(calls_of(operations.__code__).values())
+    assert found == {"a.get", "np.a.b.rand", "@", "bool", "b", "get"}
 
 
 def test_nothing_is_looked_for_in_very_long_code() -> None:
