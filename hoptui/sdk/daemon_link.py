@@ -89,6 +89,7 @@ class DaemonLink:
         self._details: RunDetails | None = None  # as they were sent last
         self._next_details = 0.0
         self._rows_at = 0.0
+        self._taken_at = 0.0  # when the socket took a message last
         self._next_pulse = self._next_rows = self._next_start = 0.0
         self._starts = 0
         self._started = False  # this link has started a daemon
@@ -232,6 +233,8 @@ class DaemonLink:
         if self._welcomed:
             self._outcomes.extend(state.inbox.collect_outcomes())
             self._send_outcomes(sock, zmq)
+            if self._outcomes:  # the pulse waits for them while the socket takes something each second
+                self._next_pulse = max(self._next_pulse, self._taken_at + PULSE_EVERY_S)
         if now >= self._next_pulse:
             self._next_pulse = now + PULSE_EVERY_S
             if self._welcomed:
@@ -270,6 +273,7 @@ class DaemonLink:
             sock.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return False
+        self._taken_at = time.monotonic()
         return True
 
     def _send_outcomes(self, sock: Any, zmq: Any) -> bool:

@@ -63,6 +63,20 @@ class Moody(Wire):
         super().send(frame, flags)
 
 
+class Narrow(Wire):
+    """Takes `room` messages."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def send(self, frame: bytes, flags: int) -> None:
+        if self.room == 0:
+            raise zmq.Again
+        self.room -= 1
+        super().send(frame, flags)
+
+
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DaemonLink]:
     """Of a run whose directory nobody may use: its thread, once it is started, ends."""
@@ -492,6 +506,34 @@ def test_a_pulse_does_not_overtake_an_outcome(link: DaemonLink, tmp_path: Path) 
     link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
     sent = [m for m in wire.sent if isinstance(m, messages.Pulse | messages.Outcome)]
     assert [type(m) for m in sent] == [messages.Outcome, messages.Pulse]
+
+
+def test_a_pulse_waits_for_outcomes_as_long_as_the_socket_takes_some(link: DaemonLink) -> None:
+    """A burst of commands filled the socket as a pulse was due. The rest was told a second later."""
+    wire, where = Narrow(room=2), Addresses(Path("/"), Path("/"))
+    _welcome(link, wire, 7)  # a pulse is due
+    _command(link, wire, "a")
+    _command(link, wire, "b")
+    link._send_due(wire, zmq, where)
+    wire.room = 9
+    link._send_due(wire, zmq, where)
+    assert len(_told(wire)) == 5
+    link._next_pulse = 0.0
+    link._send_due(wire, zmq, where)
+    assert [type(m) for m in wire.sent] == [*[messages.Outcome] * 5, messages.Pulse]
+
+
+def test_a_run_says_hello_again_if_the_socket_takes_no_outcome_for_a_second(link: DaemonLink) -> None:
+    wire, where = Narrow(room=2), Addresses(Path("/"), Path("/"))
+    _welcome(link, wire, 7)
+    _command(link, wire, "a")
+    _command(link, wire, "b")
+    link._taken_at -= 1
+    link._send_due(wire, zmq, where)
+    wire.room = 9
+    link._next_pulse = 0.0
+    link._send_due(wire, zmq, where)
+    assert _hellos(wire) == [2]
 
 
 def test_final_outcomes_are_sent_again_until_they_are_acknowledged_and_all_of_them_to_a_new_daemon(
