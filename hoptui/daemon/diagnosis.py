@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hoptui.daemon.state.command_log import CHANGED, LATEST
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.diagnosis.sampled_time import SampledTime
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
 from hoptui.domain.columns import Columns
@@ -24,6 +25,8 @@ LEAST_NS = 2 * SECOND
 """A shorter window has too few GPU readings for a verdict."""
 MOST_ROWS = 2048
 """Maximum rows of a source in a window. With iterations of less than 10 ms the window is shorter."""
+STACKS_NS = SECOND
+"""A message of stack samples covers two seconds. It counts if more than half of that lies in the window."""
 SETTLED_NS = 10 * SECOND
 """`WARM_UP` iterations are left out after a change or the start (compilation, caches). Of long iterations,
 only those that end within this time."""
@@ -153,6 +156,8 @@ class Diagnosing:
             world=run.state.world,
             cpus=node.hardware.cpus,
             host_cpu=mean_of(self._between("host", spent.start, spent.end), "cpu_percent") / 100,
+            sampled=SampledTime.of(run.stacks.since(spent.start + STACKS_NS).values()),
+            free_gpus=self._free_gpus(),
         )
 
     def _start(self, source: str, case: _Case) -> int | None:
@@ -184,6 +189,11 @@ class Diagnosing:
             if rows is not None and len(rows) > 1:
                 rows = rows.slice(1)  # the first row also covers the time before the window
             yield gpu_window(gpu, rows, apart, shared=gpu.uuid in others)
+
+    def _free_gpus(self) -> int:
+        """Return how many GPUs of the node no process uses; 0 where processes are not known."""
+        used = {process.gpu for process in self._node.processes}
+        return sum(gpu.uuid not in used and gpu.problem is None for gpu in self._node.gpus)
 
     def _between(self, source: str, start: int, end: int) -> Columns | None:
         ring = self._node.rings.get(source)

@@ -24,6 +24,7 @@ from hoptui.diagnosis.knob_roles import (
     switched_off,
     switched_on,
 )
+from hoptui.diagnosis.line_cures import line_cures
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.diagnosis import Advice, Verdict
 from hoptui.domain.facts import fact
@@ -44,6 +45,8 @@ def advise(verdict: Verdict, window: ObservationWindow) -> tuple[Advice, ...]:
     found = [*_of_knobs(verdict, window, seen), *_of_readers(verdict, window, seen)]
     found.sort(key=lambda advice: advice[0].spec.effect != "speed")
     advised = [_advice(*each) for each in found if each[0].spec.cost != "restart"][:MOST]
+    if cures := [Advice(fact=cure) for cure in line_cures(verdict, window, seen)]:
+        return (*advised[: MOST - 1], *cures[:1])
     if not advised and verdict not in NOT_CURED:
         return (Advice(fact=fact("advice.without_a_knob", verdict=verdict)),)
     return tuple(advised)

@@ -77,6 +77,7 @@ class Means:
         self.memory = max((g.memory for g in gpus if g.memory == g.memory), default=math.nan)
         self.upload = over(lambda g: g.upload)
         self.uploading = over(lambda g: g.uploading)
+        self.download = over(lambda g: g.download)
         self.link = over(lambda g: g.link)
 
     @property
@@ -111,6 +112,12 @@ def clock(mhz: float, highest: float) -> tuple[Fact, ...]:
     if not (math.isfinite(mhz) and highest > 0):
         return ()
     return (fact("gpu.clock", mhz=round(mhz, 0), max_mhz=round(highest, 0)),)
+
+
+def transfer(seen: Means) -> tuple[Fact, ...]:
+    """The larger of both directions over PCIe, in bytes a second. Empty if unknown."""
+    known = [rate for rate in (seen.upload, seen.download) if rate == rate]
+    return (fact("gpu.pcie", bytes_per_s=_gigabytes(max(known))),) if known else ()
 
 
 def _gigabytes(bytes_per_s: float) -> float:
@@ -178,25 +185,24 @@ def waiting(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     scale = WAITING if seen.busy == seen.busy else UNSEEN
     data = _lost_to_data(window, seen)
     if sure := scale.confidence(data):
-        facts = (*_phase(window, DATA), *share_fact("gpu.busy", seen.busy), *_host(window))
+        facts = (*phase(window, DATA), *share_fact("gpu.busy", seen.busy), *host(window))
         yield Finding("data-bound", sure, data, facts)
     elif lost := _lost_to_uploads(window, seen):
-        uploads = fact("gpu.pcie", bytes_per_s=_gigabytes(seen.upload))
-        facts = (uploads, *share_fact("gpu.sm_active", seen.sm))
-        yield Finding("data-bound", UPLOADING.confidence(seen.uploading), lost, facts)
+        facts = (*transfer(seen), *share_fact("gpu.sm_active", seen.sm))
+        yield Finding("transfer-bound", UPLOADING.confidence(seen.uploading), lost, facts)
     environments = _lost_to_environments(window, seen)
     if sure := scale.confidence(environments):
         if window.gpus and _launches(seen) is not False:
             sure = min(sure, UNSURE)  # environments on the GPU, launched one kernel at a time, look alike
-        facts = (*_phase(window, ENVIRONMENTS), *share_fact("gpu.busy", seen.busy), *_host(window))
+        facts = (*phase(window, ENVIRONMENTS), *share_fact("gpu.busy", seen.busy), *host(window))
         yield Finding("env-bound", sure, environments, facts)
     exchange = _lost_to_exchange(window, seen)
     if sure := EXCHANGING.confidence(exchange):
-        phase = _phase(window, EXCHANGE)
+        measured = phase(window, EXCHANGE)
         link = (fact("gpu.nvlink", bytes_per_s=_gigabytes(seen.link)),) if seen.link > 1e9 else ()
-        facts = (*phase, *link, *share_fact("gpu.sm_active", seen.sm))
+        facts = (*measured, *link, *share_fact("gpu.sm_active", seen.sm))
         found = Finding("communication-bound", sure, exchange, facts)
-        yield found if phase else found.at_most(LINK_ALONE)
+        yield found if measured else found.at_most(LINK_ALONE)
 
 
 def launching(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
@@ -223,9 +229,9 @@ def noticed(window: ObservationWindow, seen: Means) -> Iterator[tuple[Verdict, t
     main limit."""
     if seen.busy == seen.busy:
         if _lost_to_data(window, seen) >= NOTICED:
-            yield "data-bound", _phase(window, DATA)
+            yield "data-bound", phase(window, DATA)
         if _lost_to_environments(window, seen) >= NOTICED:
-            yield "env-bound", _phase(window, ENVIRONMENTS)
+            yield "env-bound", phase(window, ENVIRONMENTS)
 
 
 def waits_for_the_host(seen: Means) -> bool:
@@ -233,7 +239,7 @@ def waits_for_the_host(seen: Means) -> bool:
     return seen.busy < NOTHING_RUNS or (_launches(seen) is False and seen.idle > WAITING.named)
 
 
-def _claimed(window: ObservationWindow, names: frozenset[str]) -> tuple[float, str]:
+def claimed(window: ObservationWindow, names: frozenset[str]) -> tuple[float, str]:
     """The time in phases of these names, and the largest of them; one inside another counts once."""
     paths = [p for p in window.phases if p.rpartition("/")[2].lower().replace("-", "_") in names]
     outer = [p for p in paths if not any(p.startswith(f"{other}/") for other in paths)]
@@ -244,7 +250,7 @@ def _claimed(window: ObservationWindow, names: frozenset[str]) -> tuple[float, s
 def _lost_to_data(window: ObservationWindow, seen: Means) -> float:
     """The lost part of a phase that the host's clock measured. The GPU works during some of it, so only its
     idle time is lost."""
-    return min(_claimed(window, DATA)[0], seen.idle)
+    return min(claimed(window, DATA)[0], seen.idle)
 
 
 def _lost_to_uploads(window: ObservationWindow, seen: Means) -> float:
@@ -257,7 +263,7 @@ def _lost_to_uploads(window: ObservationWindow, seen: Means) -> float:
 def _lost_to_environments(window: ObservationWindow, seen: Means) -> float:
     """The same for environments on the CPU; those on the GPU keep it as busy as the rest of an iteration
     does."""
-    share, path = _claimed(window, ENVIRONMENTS)
+    share, path = claimed(window, ENVIRONMENTS)
     around = path.rpartition("/")[0]
     if around and _launches(seen) is False:  # the rollout around them is not on the GPU either
         share = max(share, window.phases.get(around, 0.0))
@@ -267,7 +273,7 @@ def _lost_to_environments(window: ObservationWindow, seen: Means) -> float:
 def _lost_to_exchange(window: ObservationWindow, seen: Means) -> float:
     if window.world < 2:
         return 0.0
-    share, path = _claimed(window, EXCHANGE)
+    share, path = claimed(window, EXCHANGE)
     if path:
         return share
     return max(0.0, 1 - seen.sm) if seen.link >= LINK_BYTES_PER_S else 0.0
@@ -276,7 +282,7 @@ def _lost_to_exchange(window: ObservationWindow, seen: Means) -> float:
 def _may_wait_for_ranks(window: ObservationWindow, seen: Means) -> bool:
     """Whether ranks may wait for each other unseen: no phase shows it, and NVLink is unread or some GPUs are
     elsewhere."""
-    if window.world < 2 or _claimed(window, EXCHANGE)[1]:
+    if window.world < 2 or claimed(window, EXCHANGE)[1]:
         return False
     return seen.link != seen.link or window.world > len(window.gpus)
 
@@ -286,12 +292,14 @@ def _launches(seen: Means) -> bool | None:
     return seen.upload >= LAUNCHES_BYTES_PER_S if seen.upload == seen.upload else None
 
 
-def _phase(window: ObservationWindow, names: frozenset[str]) -> tuple[Fact, ...]:
-    claimed, path = _claimed(window, names)
-    return (fact("phase.share", phase=path, share=share(claimed)),) if path else ()
+def phase(window: ObservationWindow, names: frozenset[str]) -> tuple[Fact, ...]:
+    """The largest phase of these names, and the share of them all. Empty if there is none."""
+    spent, path = claimed(window, names)
+    return (fact("phase.share", phase=path, share=share(spent)),) if path else ()
 
 
-def _host(window: ObservationWindow) -> tuple[Fact, ...]:
+def host(window: ObservationWindow) -> tuple[Fact, ...]:
+    """How busy the CPUs are. Empty if unknown."""
     if not window.cpus or window.host_cpu != window.host_cpu:
         return ()
     return (fact("host.cpu", share=share(window.host_cpu), cores=window.cpus),)
@@ -305,6 +313,8 @@ BANDWIDTH = ConfidenceScale(0.55, 0.75)
 """Of the memory bus: a copy reads 0.90, PPO limited by its activations 0.72
 (docs/internals/benchmark_log.md), an eager language model 0.57, compiled ones at most 0.51."""
 CAPPED = 0.5
+NEAR_LIMIT = 0.8
+"""The driver's bits tell of moments. A board that draws less than this of its limit is not held by it."""
 CLOCK_LOST = ConfidenceScale(0.05, 0.15)
 """At the power limit a language model loses 0.045 of the clock with a micro-batch of 8, 0.11 with 16, 0.17
 with 64."""
@@ -317,13 +327,17 @@ HALF_EMPTY = 0.45
 """With less of its memory in use a GPU holds twice the size, whatever part of it is fixed, below the 92 %
 that the tuner keeps to."""
 FULL_SM = 0.9
+QUIET = 0.2
+"""Work that waits for memory leaves all of tensor cores, FP32 units and memory bus below this."""
+LATENCY_SURE = 0.65
+"""Kernels that compute with integers, or with functions such as `exp`, read the same."""
 
 
 def capacity(seen: Means) -> Iterator[Finding]:
     """Findings of arithmetic, memory bandwidth and power."""
     sm = share_fact("gpu.sm_active", seen.sm)
     at_limit = (fact("gpu.at_power_limit"), *clock(seen.clock_mhz, seen.clock_max_mhz))
-    capped = seen.capped >= CAPPED
+    capped = seen.capped >= CAPPED and not seen.power_w < NEAR_LIMIT * seen.power_limit_w
     tensor, fp32 = TENSOR.confidence(seen.tensor), FP32.confidence(seen.fp32)
     if tensor or fp32:
         code, active = ("gpu.tensor_active", seen.tensor) if tensor else ("gpu.fp32_active", seen.fp32)
@@ -335,6 +349,20 @@ def capacity(seen: Means) -> Iterator[Finding]:
         tensors = share_fact("gpu.tensor_active", seen.tensor)
         facts = (*share_fact("gpu.dram_active", seen.dram), *sm, *tensors)
         yield Finding("memory-bandwidth-bound", sure, seen.dram, facts)
+
+
+def latency(seen: Means) -> Iterator[Finding]:
+    """A finding of SMs that always have work and wait for memory: no pipe and no bus is near its limit."""
+    pipes = (seen.tensor, seen.fp32, seen.dram)
+    if seen.sm >= FULL_SM and max(pipes) < QUIET and not any(map(math.isnan, pipes)):
+        readings = (
+            ("gpu.sm_active", seen.sm),
+            ("gpu.dram_active", seen.dram),
+            ("gpu.tensor_active", seen.tensor),
+            ("gpu.fp32_active", seen.fp32),
+        )
+        facts = tuple(known for code, active in readings for known in share_fact(code, active))
+        yield Finding("memory-latency-bound", LATENCY_SURE, 1 - max(pipes), facts)
 
 
 def protection(window: ObservationWindow) -> Iterator[Finding]:

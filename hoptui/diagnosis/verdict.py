@@ -16,6 +16,7 @@ from hoptui.diagnosis.causes import (
     Means,
     capacity,
     healthy,
+    latency,
     launching,
     noticed,
     protection,
@@ -25,6 +26,7 @@ from hoptui.diagnosis.causes import (
     waiting,
     waits_for_the_host,
 )
+from hoptui.diagnosis.thread_causes import computing, thread_causes
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.domain.facts import Fact, fact
@@ -51,16 +53,28 @@ def findings(window: ObservationWindow) -> list[Finding]:
         return [_unknown(fact("time.all_aside", share=share(window.aside)))]
     seen = Means(window.gpus)
     counted = math.isfinite(seen.sm)
-    found = [*protection(window), *waiting(window, seen), *capacity(seen)]
+    found = [*protection(window), *_idle(window, seen), *capacity(seen)]
     if counted:
-        found += launching(window, seen)
         if all(f.confidence < UNSURE for f in found):
             found += unused_memory(window, seen)
-        found = found or [*healthy(seen)]
+        found = found or [*latency(seen)] or [*healthy(seen)]
+    found = found or [*computing(window)]
     if not found:
         return [_unknown(*_missing(window, seen), *_largest_phase(window))]
     least = _believed(window, counted=counted)
     return [f.at_most(least)._replace(facts=(*f.facts, *_beside(f, window, seen))) for f in _ranked(found)]
+
+
+def _idle(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
+    """Findings of what a GPU waits for: by the lines of the training thread, or by phases and counters."""
+    if window.sampled.count:
+        yield from thread_causes(window, seen)
+        if window.world > 1:
+            yield from (f for f in waiting(window, seen) if f.verdict == "communication-bound")
+    else:
+        yield from waiting(window, seen)
+        if math.isfinite(seen.sm):
+            yield from launching(window, seen)
 
 
 class Diagnostician:

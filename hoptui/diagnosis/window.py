@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hoptui.diagnosis.sampled_time import SampledTime
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import Fact
@@ -30,8 +31,8 @@ class GpuWindow:
     `busy` is the share of the time in which any kernel ran, `sm` that in which the SMs had work, `tensor`,
     `fp32` and `dram` the share of what the tensor cores, FP32 units and memory bus could do. `capped`, `hot`
     and `braked` are the shares of readings in which the clocks gave way to the power limit, to heat and to
-    the server's power brake. `link` is what it sent over NVLink, bytes a second, `upload` what came over
-    PCIe. `shared`: processes that are not the run's work on it.
+    the server's power brake. `link` is what it sent over NVLink, bytes a second, `upload` and `download`
+    what came and left over PCIe. `shared`: processes that are not the run's work on it.
     """
 
     index: int
@@ -52,6 +53,7 @@ class GpuWindow:
     memory: float = NAN
     upload: float = NAN
     upload_limit: float = NAN
+    download: float = NAN
     link: float = NAN
     shared: bool = False
     missing: Fact | None = None
@@ -74,7 +76,8 @@ class ObservationWindow:
     `phases` are shares of the iterations' time by path, nested ones as `rollout/env`; `aside` is the share of
     all the time that went into iterations which evaluated, saved or stood paused, and which are in nothing
     else here. `no_gpu` is why `gpus` is empty, None where no GPU is known to be the run's.
-    `host_cpu` is the share of the host's `cpus` at work.
+    `host_cpu` is the share of the host's `cpus` at work. `sampled` are the stack samples of the training
+    threads. `free_gpus` are GPUs of the node that no process uses.
     """
 
     t: int
@@ -88,6 +91,8 @@ class ObservationWindow:
     world: int = 1
     cpus: int = 0
     host_cpu: float = NAN
+    sampled: SampledTime = field(default_factory=SampledTime)
+    free_gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,9 +109,14 @@ class WindowIterations:
 
 
 def iterations(rows: Columns) -> WindowIterations | None:
-    """The use of a run's time, from its rows. None if no row ended an iteration."""
-    if "iteration_s" not in rows.names or not len(rows):
+    """The use of a run's time, from its rows. None if no row ended an iteration.
+
+    In a run that declares no iterations, each row ends one.
+    """
+    if not len(rows):
         return None
+    if "iteration_s" not in rows.names:
+        return _between_rows(rows.times())
     times, seconds = rows.times(), rows.column("iteration_s")
     ended: Sequence[int] = range(len(seconds))
     if not _plain(seconds) or min(seconds) <= 0 or max(seconds) >= LONGEST_S:
@@ -127,6 +137,12 @@ def iterations(rows: Columns) -> WindowIterations | None:
         aside=(whole - trained) / whole,
         apart=tuple((times[i] - int(seconds[i] * SECOND), times[i]) for i in sorted(apart)),
     )
+
+
+def _between_rows(times: Sequence[int]) -> WindowIterations | None:
+    if len(times) < 2:
+        return None
+    return WindowIterations(times[0], times[-1], len(times) - 1, {}, 0.0, ())
 
 
 def gpu_window(
@@ -169,6 +185,7 @@ def gpu_window(
         # without GPM it is 20 ms of every two seconds: too little for the thresholds, which are those of GPM
         upload=mean("pcie_rx_bytes_per_s") if "gpm" not in gpu.missing_because else NAN,
         upload_limit=_pcie_bytes_per_s(gpu),
+        download=mean("pcie_tx_bytes_per_s") if "gpm" not in gpu.missing_because else NAN,
         link=mean("nvlink_tx_bytes_per_s"),
         shared=shared,
         missing=missing,

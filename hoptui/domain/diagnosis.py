@@ -18,7 +18,14 @@ Verdict = Literal[
     "compute-bound",  # it is near the peak of its arithmetic units
     "power-limited",
     "heat-limited",
+    "host-bound",  # it waits for Python of the script
+    "transfer-bound",  # it waits for copies between it and the host
+    "save-bound",  # it waits for a checkpoint to be written
+    "compiling",  # it waits for a compiler
+    "wrong-device",  # it has nothing to do: the CPU computes the model
+    "memory-latency-bound",  # its SMs wait for memory, and neither their pipes nor the bus are full
     "communication-bound",  # it waits for other ranks
+    "straggler",  # the other ranks wait for one
     "memory-unused",  # the work is split smaller than memory requires
     "healthy",  # nothing stands out
     "unknown",  # too little is known; the facts name what is missing

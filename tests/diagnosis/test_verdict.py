@@ -164,7 +164,7 @@ def test_ranks_that_may_wait_for_each_other_leave_doubt(
         ({"data": 1.0}, {"busy": 0.0, "sm": 0.0}, "data-bound"),
         ({"wait": 0.9}, {"busy": 0.0, "sm": 0.0}, "unknown"),
         ({"wait": 0.7, "step": 0.3}, {"busy": 0.3, "sm": 0.28}, "unknown"),
-        ({}, {"busy": 1.0, "sm": 0.01, "upload": 57e9}, "data-bound"),
+        ({}, {"busy": 1.0, "sm": 0.01, "upload": 57e9}, "transfer-bound"),
     ],
 )  # fmt: skip
 def test_what_phases_and_counters_say_together(
@@ -236,7 +236,7 @@ def test_a_hot_gpu_that_waits_for_data_waits_for_data() -> None:
 
 def test_a_link_full_of_uploads_is_not_taken_for_launches() -> None:
     found = diagnose(window(gpus=(synthetic(busy=1.0, sm=0.0, upload=58e9),)))
-    assert (found.verdict, found.confidence) == ("data-bound", 0.95)
+    assert (found.verdict, found.confidence) == ("transfer-bound", 0.95)
     assert found.facts == (fact("gpu.pcie", bytes_per_s=58e9), fact("gpu.sm_active", share=0))
 
 

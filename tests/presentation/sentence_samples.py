@@ -10,7 +10,7 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec
 from hoptui.domain.targets import Target
 from hoptui.presentation.sentences import hardware
-from hoptui.presentation.sentences.diagnosis import VERDICTS
+from hoptui.presentation.sentences.diagnosis import CURES, VERDICTS
 from tests.presentation import sentence_samples_tuner
 
 Fields = dict[str, Any]
@@ -185,6 +185,24 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "time.aside": {"share": 0.31},
     "time.all_aside": {"share": 1.0},
     "gpu.busy": {"share": 0.32},
+    "gpu.idle": {"share": 0.86},
+    "gpu.none_used": [{"count": 1}, {"count": 8}],
+    "advice.cure": [
+        {"cure": "autocast"},
+        *({"cure": cure, "file": "/home/kim/data.py", "line": 37, "function": "augment"} for cure in CURES),
+    ],
+    "cpu.computes": {"share": 0.92},
+    "line.hot": [
+        {
+            "kind": "input",
+            "share": 0.83,
+            "file": "/home/kim/data.py",
+            "line": 37,
+            "function": "augment",
+            "inside": "rotate",
+        },
+        {"kind": "script", "share": 0.5, "file": "train.py", "line": 3, "function": "main", "inside": ""},
+    ],
     "gpu.any_kernel": {"share": 0.32},
     "gpu.sm_active": [{"share": 0.056}, {"share": 0.94}, {"share": 0.0}],
     "gpu.tensor_active": {"share": 0.94},

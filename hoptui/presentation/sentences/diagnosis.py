@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hoptui.domain.enumerations import ByValue
+from hoptui.domain.stack_kinds import CodeLine
 from hoptui.presentation import numbers
 from hoptui.presentation.sentences.template import Entry, Fields, Write, facts
+from hoptui.presentation.stacks import KINDS, place
 
 
 class VerdictText(NamedTuple):
@@ -45,6 +47,34 @@ VERDICTS: Mapping[str, VerdictText] = {
     "heat-limited": VerdictText(
         "heat holds the clocks down",
         "look after the cooling: the clocks stay low until the GPU is cooler",
+    ),
+    "host-bound": VerdictText(
+        "the GPU waits for Python code of the script",
+        "do it less often, in another process, or while the GPU works",
+    ),
+    "transfer-bound": VerdictText(
+        "the GPU waits for copies between it and the host",
+        "pinned memory and non_blocking copies, smaller number formats, data that stay on the GPU",
+    ),
+    "save-bound": VerdictText(
+        "training waits for a checkpoint to be written",
+        "save less often, or in the background (torch.distributed.checkpoint.async_save)",
+    ),
+    "compiling": VerdictText(
+        "training waits for a compiler",
+        "if it goes on: fewer shapes (padding, dynamic=True), and a compiler cache that stays",
+    ),
+    "wrong-device": VerdictText(
+        "the CPU computes the model, and the GPU has nothing to do",
+        "move the model and its input to the GPU: model.to('cuda')",
+    ),
+    "memory-latency-bound": VerdictText(
+        "the SMs wait for memory: scattered reads, little work per read",
+        "more work for each read: larger blocks, sorted indices, fused kernels",
+    ),
+    "straggler": VerdictText(
+        "the other ranks wait for one",
+        "look at what that rank does, and at its GPU",
     ),
     "communication-bound": VerdictText(
         "ranks wait for each other",
@@ -92,6 +122,44 @@ def _of_gpu(fields: Fields) -> str:
     return f"GPU {fields['gpu']} " if "gpu" in fields else ""
 
 
+def _line(fields: Fields, _: Write) -> str:
+    """`loads data 83 % of the time: data.py:37 augment (rotate)`."""
+    inside = f" ({numbers.clean(fields['inside'])})" if fields.get("inside") else ""
+    what = KINDS.get(fields["kind"], fields["kind"])
+    return f"{what} {numbers.percent(fields['share'])} of the time: {_place(fields)}{inside}"
+
+
+CURES: Mapping[str, str] = ByValue(
+    {
+        "load_in_workers": "the DataLoader reads in the training process: num_workers=4 or more",
+        "avoid_sync": "the thread waits for a result there, before it may go on: read results less often",
+        "fewer_kernels": "many small kernels: torch.compile, CUDA graphs, larger batches",
+        "pin_memory": "pin_memory=True in the DataLoader, and .to(device, non_blocking=True)",
+        "save_in_background": "save less often, or with torch.distributed.checkpoint.async_save",
+        "autocast": "it computes in FP32 without tensor cores: torch.autocast with bfloat16, or TF32",
+        "move_to_gpu": "move the model and its input to the GPU: .to('cuda')",
+        "log_less": "log less often",
+    },
+    str,
+)
+"""What usually helps, by what a line does."""
+
+
+def _cure(fields: Fields, _: Write) -> str:
+    """`data.py:37 augment: num_workers=4 or more`."""
+    where = f"{_place(fields)}: " if "file" in fields else ""
+    return f"{where}{CURES[fields['cure']]}"
+
+
+def _place(fields: Fields) -> str:
+    return numbers.clean(place(CodeLine(fields["file"], fields["line"], fields["function"])))
+
+
+def _unused(fields: Fields, _: Write) -> str:
+    count = fields["count"]
+    return "a GPU of the node is free" if count == 1 else f"{count} GPUs of the node are free"
+
+
 SENTENCES: Mapping[str, Entry] = {
     "diagnosis.verdict": _verdict,
     "diagnosis.newer_verdict": "a newer hoptui found {verdict}",
@@ -101,7 +169,12 @@ SENTENCES: Mapping[str, Entry] = {
     "phase.largest": "largest phase: {phase} {share:percent}",
     "time.aside": "{share:percent} of all time goes into evaluation and checkpoints",
     "time.all_aside": "{share:percent} of the time went into evaluation, checkpoints or a pause",
+    # what the training thread does
+    "line.hot": _line,
+    "cpu.computes": "it computes on the CPU {share:percent} of the time",
     # how busy GPUs and host are
+    "gpu.idle": "GPU idle {share:percent}",
+    "gpu.none_used": _unused,
     "gpu.busy": "GPU busy {share:percent}",
     "gpu.any_kernel": "busy {share:percent}",  # the same, beside the SMs
     "gpu.sm_active": "SM active {share:percent}",
@@ -140,5 +213,6 @@ SENTENCES: Mapping[str, Entry] = {
     # advice
     "advice.knob": _advice,
     "advice.change": _change,  # the same, where there is little room
+    "advice.cure": _cure,
     "advice.without_a_knob": lambda fields, _: VERDICTS[fields["verdict"]].without_a_knob,
 }

@@ -37,6 +37,13 @@ WORTH_TRYING: Mapping[str, tuple[Family, ...]] = {
     "compute-bound": ("mode", "other"),
     "power-limited": ("batch", "mode", "other"),
     "heat-limited": (),
+    "host-bound": ("other",),
+    "transfer-bound": ("input", "other"),
+    "save-bound": (),
+    "compiling": (),
+    "wrong-device": (),
+    "straggler": (),
+    "memory-latency-bound": ("mode", "batch", "other"),
     "communication-bound": ("batch", "other"),
     "memory-unused": ("batch", "mode", "other"),
 }

@@ -1,0 +1,222 @@
+"""Verdicts for training loops of known limits, as people write them: right, sure, named line, and how soon.
+
+`python -m benchmarks.labelled_diagnosis --lot test [--cpu] [--lanes N] [--only NAME…]`. Each load runs for
+`WATCHED_S` after its first row. Its verdict is the one told then. Of several GPUs, each lane has its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from benchmarks.labelled.catalogue import LabelledLoad, all_loads, lot_of
+from benchmarks.measure import Bench, bench, report, tell
+from benchmarks.training import TORCHRUN, gpus
+from hoptui.client.session import Session
+from hoptui.domain.diagnosis import Diagnosis
+from hoptui.presentation.diagnosis import SURE, advice_text, evidence
+
+WATCHED_S = 24.0
+START_S = 90.0
+"""The longest time until the first row."""
+BINS = (0.0, 0.5, 0.7, 0.9, 1.01)
+"""Limits of the confidences that are counted together."""
+HOST_SIDE = frozenset(("data-bound", "env-bound", "host-bound", "save-bound", "transfer-bound", "straggler"))
+"""Verdicts whose line is to be named."""
+RIGHT = {"gpu": 0.95, "cpu": 0.9}
+LINES = 0.95
+FIRST_S = 15.0
+
+
+def watch(session: Session, load: LabelledLoad, child: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Follow a run from its first row, and return what was told of it."""
+    name, state = f"labelled-{load.name}", 0
+    began, first_row, told = time.monotonic(), math.nan, None
+    first_right, verdicts = math.nan, Counter[str]()
+    while child.poll() is None and time.monotonic() - began < START_S + WATCHED_S:
+        delta = session.fetch(state=state, cursors={"host": 1 << 62}, wait_s=0.5)
+        state, now = delta.state, time.monotonic()
+        if delta.node is not None:
+            run = next((r for r in reversed(delta.node.runs) if r.name == name and not r.exit_reason), None)
+            if run is not None and run.run in delta.vitals and delta.vitals[run.run].last_t:
+                first_row = first_row if first_row == first_row else now
+            if run is not None and run.diagnosis is not None:
+                told = run.diagnosis
+                verdicts[told.verdict] = max(verdicts[told.verdict], round(100 * told.confidence))
+                if told.verdict in right_of(load) and math.isnan(first_right):
+                    first_right = now
+        if now - first_row > WATCHED_S:
+            break
+    return {"told": told, "verdicts": verdicts, "first_right_s": first_right - first_row}
+
+
+def right_of(load: LabelledLoad) -> tuple[str, ...]:
+    """Return the right verdicts on this machine."""
+    return load.gpu if device() == "cuda" else load.cpu
+
+
+def device() -> str:
+    """Return the device that loads use."""
+    return os.environ.get("HOPTUI_LABELLED_DEVICE", "cuda")
+
+
+def measure(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
+    """Run one load."""
+    launcher = (*TORCHRUN, "--nproc-per-node", str(load.ranks)) if load.ranks > 1 else ()
+    visible = {"CUDA_VISIBLE_DEVICES": str(lane) if device() == "cuda" else ""}
+    errors = tempfile.TemporaryFile("w+", errors="replace")
+    child = subprocess.Popen(
+        [sys.executable, *launcher, "-m", "benchmarks.labelled", load.name, device()],
+        env=node.environment | visible,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+    )
+    try:
+        with node.session() as session:
+            seen = watch(session, load, child)
+    finally:
+        ended = child.poll()
+        _end(child)
+        errors.seek(0)
+        error = errors.read()
+        errors.close()
+    if ended is not None:
+        print(f"{load.name} ended by itself with exit status {ended}:\n{error[-1500:]}", file=sys.stderr)
+    return figures_of(load, seen) | {"ended": ended}
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kill a program and all that it has started."""
+    tree = [child.pid]
+    with suppress(psutil.NoSuchProcess):
+        tree += [each.pid for each in psutil.Process(child.pid).children(recursive=True)]
+    for pid in tree:
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).kill()
+    child.wait(20)
+
+
+def figures_of(load: LabelledLoad, seen: dict[str, Any]) -> dict[str, Any]:
+    """Compare what was told with the label."""
+    told: Diagnosis | None = seen["told"]
+    verdict = told.verdict if told else "none"
+    line = named_line(told)
+    found = {
+        "allowed": right_of(load),
+        "verdict": verdict,
+        "right": verdict in right_of(load),
+        "confidence": told.confidence if told else 0.0,
+        "sure_and_wrong": told is not None and verdict not in right_of(load) and told.confidence >= SURE,
+        "line": line,
+        "line_right": line in load.lines if load.lines and verdict in HOST_SIDE else None,
+        "verdicts": dict(seen["verdicts"]),
+        "first_right_s": round(seen["first_right_s"], 1) if math.isfinite(seen["first_right_s"]) else None,
+        "evidence": evidence(told) if told else [],
+        "advice": [advice_text(advice) for advice in told.advice] if told else [],
+    }
+    shown = ("right", "verdict", "confidence", "line_right", "first_right_s", "evidence", "verdicts")
+    tell(load.name, {what: found[what] for what in shown})
+    return found
+
+
+def named_line(told: Diagnosis | None) -> tuple[str, int] | None:
+    """Return the line that a diagnosis names first."""
+    named = (each.fields for each in told.facts if each.code == "line.hot") if told else ()
+    return next(((fields["file"], fields["line"]) for fields in named), None)
+
+
+def calibration(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Count how often verdicts of similar confidence are right."""
+    rows = []
+    for low, high in itertools.pairwise(BINS):
+        inside = [case for case in cases if low <= case["confidence"] < high and case["verdict"] != "unknown"]
+        rows.append(
+            {"from": low, "to": min(1.0, high), "told": len(inside), "right": sum(c["right"] for c in inside)}
+        )
+    return rows
+
+
+def all_lanes(node: Bench, loads: Sequence[LabelledLoad], lanes: int) -> dict[str, dict[str, Any]]:
+    """Run loads, as many at a time as there are lanes."""
+    waiting: queue.SimpleQueue[LabelledLoad] = queue.SimpleQueue()
+    for load in loads:
+        waiting.put(load)
+    cases: dict[str, dict[str, Any]] = {}
+
+    def work(lane: int) -> None:
+        with suppress(queue.Empty):
+            while True:
+                load = waiting.get_nowait()
+                cases[load.name] = measure(node, load, lane)
+
+    threads = [threading.Thread(target=work, args=(lane,)) for lane in range(lanes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return cases
+
+
+def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure and report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lot", choices=("development", "test", "both"), default="test")
+    parser.add_argument("--cpu", action="store_true", help="without a GPU")
+    parser.add_argument("--lanes", type=int, default=0, help="loads at a time; default: one per GPU")
+    parser.add_argument("--only", nargs="+", default=())
+    given = parser.parse_args(list(arguments))
+    os.environ["HOPTUI_LABELLED_DEVICE"] = kind = "cpu" if given.cpu else "cuda"
+    chosen = [
+        load
+        for name, load in sorted(all_loads().items())
+        if right_of(load) and given.lot in ("both", lot_of(name)) and (not given.only or name in given.only)
+    ]
+    with bench() as node, node.session():
+        cases = all_lanes(node, chosen, given.lanes or (1 if given.cpu else gpus()))
+    named = [case["line_right"] for case in cases.values() if case["line_right"] is not None]
+    right = sum(case["right"] for case in cases.values())
+    sure = [case for case in cases.values() if case["confidence"] >= 0.9]
+    late = [
+        name for name, case in cases.items() if case["right"] and not (case["first_right_s"] or 0) <= FIRST_S
+    ]
+    least = RIGHT["cpu" if given.cpu else "gpu"]
+    figures = {
+        "device": kind,
+        "lot": given.lot,
+        "right": right,
+        "of": len(cases),
+        "sure_and_wrong": [name for name, case in cases.items() if case["sure_and_wrong"]],
+        "lines_right": sum(named),
+        "lines_of": len(named),
+        "late": late,
+        "calibration": calibration(cases.values()),
+        "met": {
+            f"at least {least:.0%} right": right >= least * len(cases),
+            "none wrong with confidence of 0.7 or more": not any(c["sure_and_wrong"] for c in cases.values()),
+            "at least 90 % of verdicts with 0.9 or more right": sum(c["right"] for c in sure)
+            >= 0.9 * len(sure),
+            f"the line right in at least {LINES:.0%}": sum(named) >= LINES * len(named),
+            f"a right verdict within {FIRST_S:.0f} s of the first row": not late,
+        },
+        "loads": cases,
+    }
+    return report(f"labelled_diagnosis_{kind}_{given.lot}", figures)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

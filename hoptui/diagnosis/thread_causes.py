@@ -1,0 +1,191 @@
+"""The causes that lie in the training thread, from samples of its stack.
+
+While the GPU works, it is the limit, and its counters say how. While it idles, what the thread does then is
+the limit. Samples and GPU readings are means over the same window. So a kind of work claims at most the idle
+time, and several kinds share it by their samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hoptui.diagnosis.causes import (
+    DATA,
+    ENVIRONMENTS,
+    LAUNCHING,
+    NOTHING_RUNS,
+    SMALL_KERNELS,
+    UNSEEN,
+    UNSURE,
+    WAITING,
+    ConfidenceScale,
+    Finding,
+    Means,
+    claimed,
+    host,
+    phase,
+    power,
+    share,
+    share_fact,
+    transfer,
+)
+from hoptui.diagnosis.sampled_time import SampledTime
+from hoptui.diagnosis.window import ObservationWindow
+from hoptui.domain.diagnosis import Verdict
+from hoptui.domain.facts import Fact, fact
+from hoptui.domain.stack_kinds import Kind
+
+CLAIMS: Mapping[Verdict, tuple[Kind, ...]] = {
+    "data-bound": ("input",),
+    "env-bound": ("environment",),
+    "save-bound": ("save",),
+    "compiling": ("compile",),
+    "host-bound": ("script", "log"),
+}
+"""What a thread does instead of giving work to the GPU."""
+WORKS: tuple[Kind, ...] = ("compute", "evaluate", "wait", "copy")
+"""What a thread does to give work to a GPU, or to get its results."""
+EXCHANGING = ConfidenceScale(0.2, 0.4)
+COMPUTING = ConfidenceScale(0.5, 0.75)
+TRANSFER_BYTES_PER_S = 0.5e9
+"""With less over PCIe, a thread in a copy waits for the turn of many small ones, or for the GPU."""
+FEW_SAMPLES = 50
+"""Fewer samples leave a share uncertain by 0.07."""
+
+
+class IdleShares:
+    """The idle time of the GPUs by what the training thread does in it, 0 to 1 of the whole time."""
+
+    def __init__(self, window: ObservationWindow, seen: Means) -> None:
+        self.sampled = window.sampled
+        shares = dict(self.sampled.shares)
+        _named_by_phase(shares, "input", claimed(window, DATA)[0])
+        _named_by_phase(shares, "environment", claimed(window, ENVIRONMENTS)[0])
+        claims = {v: sum(shares.get(kind, 0.0) for kind in kinds) for v, kinds in CLAIMS.items()}
+        if _transfers(shares, seen):
+            claims["transfer-bound"] = shares.get("copy", 0.0)
+            if seen.download >= TRANSFER_BYTES_PER_S:
+                claims["transfer-bound"] += shares.get("wait", 0.0)
+        whole = sum(claims.values())
+        scale = min(1.0, seen.idle / whole) if whole else 1.0
+        self.claims: dict[Verdict, float] = {verdict: lost * scale for verdict, lost in claims.items()}
+        self.exchange = shares.get("collective", 0.0) if window.world > 1 else 0.0
+
+
+def _named_by_phase(shares: dict[Kind, float], kind: Kind, phase: float) -> None:
+    """Count Python of the script as what the declared phase around it is about."""
+    more = min(max(0.0, phase - shares.get(kind, 0.0)), shares.get("script", 0.0))
+    if more:
+        shares[kind] = shares.get(kind, 0.0) + more
+        shares["script"] -= more
+
+
+def _transfers(shares: Mapping[Kind, float], seen: Means) -> bool:
+    moved = max(seen.upload, seen.download) if seen.upload == seen.upload else seen.upload
+    return bool(shares.get("copy")) and not moved < TRANSFER_BYTES_PER_S
+
+
+def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
+    """Findings of work of the training thread that keeps the GPU idle.
+
+    Without a GPU, they are what takes most of the time.
+    """
+    idle = IdleShares(window, seen)
+    scale = WAITING if seen.busy == seen.busy else UNSEEN
+    for verdict, lost in idle.claims.items():
+        if verdict == "transfer-bound" and not window.gpus:
+            continue
+        if sure := scale.confidence(lost):
+            kinds = CLAIMS.get(verdict, ("copy", "wait"))
+            facts = (
+                *share_fact("gpu.idle", _idle(seen)),
+                *_line(idle.sampled, *kinds),
+                *_beside(verdict, window, seen),
+            )
+            yield _counted(Finding(verdict, sure, lost, facts), idle.sampled)
+    if sure := EXCHANGING.confidence(idle.exchange):
+        facts = (*_line(idle.sampled, "collective"), *share_fact("gpu.sm_active", seen.sm))
+        yield _counted(Finding("communication-bound", sure, idle.exchange, facts), idle.sampled)
+    yield from _launching(window, seen, idle)
+    yield from _wrong_device(window, seen, idle.sampled)
+
+
+def _launching(window: ObservationWindow, seen: Means, idle: IdleShares) -> Iterator[Finding]:
+    """A finding of kernels that are too small, or launched too slowly."""
+    if not seen.busy >= NOTHING_RUNS:
+        return
+    counted = seen.sm == seen.sm
+    lost = (1 - seen.sm if counted else seen.idle) - sum(idle.claims.values()) - idle.exchange
+    sure = LAUNCHING.confidence(lost)
+    if not sure or idle.sampled.share(*WORKS) < lost / 2:
+        return
+    fill = seen.sm / seen.busy
+    small = share_fact("gpu.kernel_fill", fill) if fill < SMALL_KERNELS else ()
+    active = share_fact("gpu.sm_active", seen.sm)
+    facts = (
+        *active,
+        *share_fact("gpu.any_kernel" if active else "gpu.busy", seen.busy),
+        *small,
+        *power(seen),
+    )
+    facts = (*facts, *_line(idle.sampled, *WORKS)) if seen.idle >= WAITING.named else facts
+    found = _counted(Finding("launch-bound", sure, lost, facts), idle.sampled)
+    yield found if counted else found.at_most(UNSURE)
+
+
+def _wrong_device(window: ObservationWindow, seen: Means, sampled: SampledTime) -> Iterator[Finding]:
+    """A finding of a model that is computed by the CPU while a GPU has nothing to do."""
+    sure = COMPUTING.confidence(sampled.share("compute", "evaluate"))
+    if not sure:
+        return
+    if window.gpus and seen.busy < NOTHING_RUNS:
+        facts = (*share_fact("gpu.idle", _idle(seen)), *_line(sampled, "compute", "evaluate"))
+        yield _counted(Finding("wrong-device", sure, 1.0, facts), sampled)
+    elif not window.gpus and window.free_gpus:
+        facts = (fact("gpu.none_used", count=window.free_gpus), *_line(sampled, "compute", "evaluate"))
+        yield Finding("wrong-device", min(sure, UNSURE), 1.0, facts)
+
+
+def computing(window: ObservationWindow) -> Iterator[Finding]:
+    """A finding of a run without a GPU that computes most of the time: nothing holds it back."""
+    sampled = window.sampled
+    if not window.gpus and (sure := COMPUTING.confidence(sampled.share("compute", "evaluate"))):
+        facts = (
+            fact("cpu.computes", share=share(sampled.share("compute", "evaluate"))),
+            *_line(sampled, "compute"),
+        )
+        yield _counted(Finding("healthy", sure, 0.0, facts), sampled)
+
+
+def _counted(finding: Finding, sampled: SampledTime) -> Finding:
+    return finding if sampled.count >= FEW_SAMPLES else finding.at_most(UNSURE)
+
+
+def _idle(seen: Means) -> float:
+    return 1 - seen.busy
+
+
+def _line(sampled: SampledTime, *kinds: Kind) -> tuple[Fact, ...]:
+    """The line of these kinds with the most samples, as a fact."""
+    line = sampled.line(*kinds)
+    if line is None:
+        return ()
+    return (
+        fact(
+            "line.hot",
+            kind=line.kind,
+            share=share(line.share),
+            file=line.place.file,
+            line=line.place.line,
+            function=line.place.function,
+            inside=line.inside,
+        ),
+    )
+
+
+def _beside(verdict: Verdict, window: ObservationWindow, seen: Means) -> Iterator[Fact]:
+    if verdict == "transfer-bound":
+        yield from transfer(seen)
+    if verdict in ("data-bound", "env-bound"):
+        yield from phase(window, DATA if verdict == "data-bound" else ENVIRONMENTS)
+        yield from host(window)
