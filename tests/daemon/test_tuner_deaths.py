@@ -109,7 +109,7 @@ def test_a_run_that_has_finished_and_starts_again_is_not_tuned(trying: QuietNode
     trying.runs.receive(b"n1", None, Bye(reason="finished"))
     trying.hello(nonce="n2")
     trying.look()
-    assert trying.run.state.tuner is None
+    assert (trying.tuner.stand, trying.tuners.at_work) == ("off", False)
 
 
 AT_END = fact("tuner.run_ended", reason="finished")
@@ -119,13 +119,19 @@ def finished(trying: QuietNode, *, known: bool = True) -> QuietNode:
     """A run that has finished in a trial goes on from a checkpoint with its value, perhaps with another
     daemon."""
     trying.outcome(trying.commands[0])
-    trying.runs.receive(b"n1", None, Bye(reason="finished"))
-    there = trying if known else QuietNode(state=trying.run.state)
-    there.now = trying.now
+    return resumed(trying, known=known)
+
+
+def resumed(before: QuietNode, *, known: bool = True) -> QuietNode:
+    """The next process of a run, from a checkpoint with the value of a trial, perhaps with another daemon."""
+    epoch = before.run.state.epoch
+    before.runs.receive(before.run.nonce.encode(), None, Bye(reason="finished"))
+    there = before if known else QuietNode(state=before.run.state)
+    there.now = before.now
     if not known:
-        there.node.book.restore(trying.node.book.of(RUN))
+        there.node.book.restore(before.node.book.of(RUN))
     there.commands.clear()
-    there.hello(nonce="n2", knobs=(structs.replace(MICRO, value=64), LR))
+    there.hello(nonce=f"n{epoch + 1}", knobs=(structs.replace(MICRO, value=64), LR))
     return there
 
 
@@ -139,7 +145,7 @@ def test_a_run_that_finished_in_a_trial_comes_back_without_it(trying: QuietNode,
     there.outcome(there.commands[0], identity=b"n2")
     there.look()
     assert there.value() == 32
-    assert (there.run.state.tuner, there.tuners.at_work) == (None, False)
+    assert (there.tuner.stand, there.tuners.at_work) == ("off", False)
     there.person("micro_batch", 64, identity=b"n2")
     there.look()
     assert len(there.commands) == 1
@@ -176,6 +182,31 @@ def test_a_trial_that_was_undone_after_the_last_checkpoint_is_undone_again(tryin
     assert trying.tune("stop").granted
     trying.outcome(trying.commands[1])
     there = finished(trying)
+    there.look()
+    assert [(c.value, c.epoch) for c in there.commands] == [(32, 2)]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("tuned", [True, False])
+def test_a_trial_is_undone_in_each_process_that_resumes_with_it(
+    trying: QuietNode, tuned: bool, known: bool
+) -> None:
+    there = finished(trying)
+    if tuned:
+        assert there.tune().granted
+    there.look()
+    there.outcome(there.commands[0], identity=b"n2")
+    there.look()
+    there = resumed(there, known=known)
+    there.look()
+    assert [(c.value, c.epoch) for c in there.commands] == [(32, 3)]
+
+
+def test_a_trial_that_a_killed_daemon_had_still_to_undo_is_undone_by_the_next(trying: QuietNode) -> None:
+    before = finished(trying)
+    there = QuietNode(state=before.run.state)
+    there.now = before.now
+    there.hello(knobs=before.run.state.knobs)
     there.look()
     assert [(c.value, c.epoch) for c in there.commands] == [(32, 2)]
 

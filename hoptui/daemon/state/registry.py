@@ -75,8 +75,8 @@ class TrackedRun:
     it has sent, since its last hello, all outcomes that this daemon may lack. `met_at` is the time of its
     first hello to this daemon, in seconds. `resends` is whether its first rows after a hello are still to
     come. `left_tuner` is how a tuner of an earlier process or daemon ended, or one that was stopped
-    before the run had said what is in effect. It is None once no trial of it can be in effect. `watched` is
-    whether the end of its process will be seen.
+    before the run had said what is in effect. It is None once this process has no trial of it in effect.
+    `watched` is whether the end of its process will be seen.
     """
 
     def __init__(
@@ -444,10 +444,10 @@ class Registry:
             run = TrackedRun(_state(hello, epoch, wall), nonce=hello.nonce, claim=_claim(hello))
             run.describe(hello.details)
             if known is not None:
-                run.state = structs.replace(run.state, targets=known.state.targets)
+                run.state = structs.replace(run.state, targets=known.state.targets, tuner=known.state.tuner)
                 run.account = known.account
                 run.account.restart()
-                run.left_tuner = (known.state.tuner if known.exited else None) or known.left_tuner
+                run.left_tuner = known.state.tuner if known.exited else known.left_tuner
             self._add(run)
         self._connect(identity, run)
         self.changed()

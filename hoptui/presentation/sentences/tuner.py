@@ -103,7 +103,7 @@ SENTENCES: Mapping[str, Entry] = {
     "tuner.not_now": "not now: {why:fact}",
     "tuner.nothing_tried": "nothing is tried: {why:fact}",
     "tuner.knobs_left_alone": "left alone: {knobs:names}",
-    "tuner.run_ended": "the run has ended: {reason}",
+    "tuner.run_ended": "the run's process has ended: {reason}",
     "tuner.broken": "it broke, and turns nothing any more: see the daemon's log",
     # what happens to it
     "tuner.started": lambda fields, _: f"started by {fields['by']}{', dry' if fields['dry'] else ''}",
