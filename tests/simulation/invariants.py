@@ -318,14 +318,19 @@ def _lives(seen: NodeState) -> dict[str, tuple[int, int, str]]:
 
 
 def ranks_agree(node: Node) -> Iterator[str]:
-    """After each boundary all ranks of a run have the same value."""
+    """After each boundary all ranks of a run have the same value.
+
+    A rank cannot know what the others do if the store raises while they exchange commands. So a change of
+    that boundary may reach only some of them. `changes_true` tells whether it is called applied.
+    """
     by_number = {was.number: was for was in node.truth.processes}
     for trainer in node.trainers:
         first = trainer.was
+        interrupted = trainer.job.interrupted if trainer.job is not None else ()
         for other in (by_number[rank.was.number] for rank in trainer.others):
             both = min(first.boundaries, other.boundaries)
-            mine = [step for step in first.trail if step[0] <= both]
-            theirs = [step for step in other.trail if step[0] <= both]
+            mine = [step for step in first.trail if step[0] <= both and step[0] not in interrupted]
+            theirs = [step for step in other.trail if step[0] <= both and step[0] not in interrupted]
             if mine != theirs:
                 different = next(iter(set(mine) ^ set(theirs)))
                 yield f"rank {other.rank} of {trainer.name} differs at boundary {different[0]}"

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from hoptui.protocol.messages import CommandRecord
 from tests.simulation.invariants import Invariant, audited
 from tests.simulation.node import Node, Trainer, call_path
-from tests.simulation.truth import Incarnation
+from tests.simulation.truth import Incarnation, Value
 
 
 def of_settled(node: Node) -> list[str]:
     """Check what holds once all faults are over."""
-    return _all(node, calls_true, stops_true)
+    return _all(node, changes_true, calls_true, stops_true)
 
 
 def always(node: Node) -> list[str]:
@@ -72,6 +72,19 @@ def _of(node: Node, verb: str) -> Iterator[tuple[CommandRecord, list[Incarnation
         if record.verb == verb:
             was = [w for w in node.truth.processes if w.run == record.run and w.rank == 0]
             yield record, [w for w in was if w.epoch in (0, record.epoch)]
+
+
+def changes_true(node: Node) -> Iterator[str]:
+    """A change that is told as applied has been made on every rank, even if the store raised."""
+    told = {r.wanted for r, _ in _of(node, "set") if r.knob == "lr" and r.stage == "applied"}
+    for trainer in node.trainers:
+        for other in (rank.was for rank in trainer.others):
+            for value in told & _set_by(trainer.was) - _set_by(other):
+                yield f"{value} is told as applied, and rank {other.rank} of {trainer.name} has not set it"
+
+
+def _set_by(was: Incarnation) -> set[Value]:
+    return {setting.value for setting in was.settings if not (setting.undo or setting.raised)}
 
 
 def calls_true(node: Node) -> Iterator[str]:

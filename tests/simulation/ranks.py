@@ -20,6 +20,8 @@ class Job:
         self.failing_until_ns = 0
         self.failed = False
         """Whether the store has ever raised for ranks that live."""
+        self.interrupted: set[int] = set()
+        """Boundaries at which it raised while the ranks exchanged commands. They count from 1."""
         self.left: set[int] = set()
         """Ranks that go on without hoptui."""
 
@@ -71,4 +73,6 @@ class Member:
             raise RuntimeError("the store is gone")
         if kernel.now_ns < job.failing_until_ns:
             job.failed = True
+            if kernel.current is kernel.process.tasks[0]:  # it trains, and uses the store in exchanges only
+                job.interrupted.add(job.iterations[self.rank] + 1)
             raise RuntimeError("the store does not answer")

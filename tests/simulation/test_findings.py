@@ -11,12 +11,13 @@ from msgspec import structs
 from hoptui.client.conversation import Conversation, Outbox
 from hoptui.domain.targets import Target
 from hoptui.model.store import Store
-from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, ViewerWelcome
+from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, Stage, ViewerWelcome
 from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
 from tests.simulation.actions import ACTIONS
-from tests.simulation.invariants import shown_when_kept
+from tests.simulation.invariants import ranks_agree, shown_when_kept
+from tests.simulation.rank_invariants import changes_true
 from tests.simulation.service_invariants import targets_kept
-from tests.simulation.truth import Truth
+from tests.simulation.truth import Incarnation, Setting, Truth
 from tests.simulation.tuned import ServicesTruth, Wish
 
 SECOND = 1_000_000_000
@@ -138,3 +139,29 @@ def test_a_tuner_among_the_viewers_is_not_taken_for_a_person(what: str) -> None:
     for number in (0.0, 0.5e-6):  # it chooses the first viewer, and the second
         ACTIONS[what](node, number)  # type: ignore[arg-type]
     assert asked == ["person", "person"]
+
+
+@pytest.mark.parametrize(
+    ("raised_at", "stage", "found"),
+    [({22}, "voided", 0), ({21}, "voided", 1), (set(), "voided", 1), ({22}, "applied", 1)],
+)
+def test_a_change_may_reach_only_some_ranks_if_the_store_raises_during_it(
+    raised_at: set[int], stage: Stage, found: int
+) -> None:
+    # Rank 0 had the agreement of all ranks, and set its knob. The store raised before rank 1 could read it.
+    first = Incarnation(0, 0.0, run="r", epoch=1, boundaries=22, trail=[(1, 0.0), (22, 7.25)])
+    first.settings.append(Setting(7.0, 1.0, epoch=1))
+    other = Incarnation(1, 0.0, run="r", rank=1, boundaries=22, trail=[(1, 0.0)])
+    trainer = SimpleNamespace(
+        name="run",
+        was=first,
+        job=SimpleNamespace(interrupted=raised_at),
+        others=[SimpleNamespace(was=other)],
+    )
+    record = structs.replace(SENT, knob="lr", wanted=7.0, stage=stage)
+    node = SimpleNamespace(
+        trainers=[trainer],
+        truth=Truth(processes=[first, other]),
+        auditor=SimpleNamespace(client=SimpleNamespace(store=SimpleNamespace(commands={"c": record}))),
+    )
+    assert len([*ranks_agree(node), *changes_true(node)]) == found  # type: ignore[arg-type]
