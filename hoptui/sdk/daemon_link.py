@@ -309,7 +309,6 @@ class DaemonLink:
             case messages.Retire():
                 self._retired = True
             case messages.Error(code="hello_first"):
-                self._unwelcome()
                 self._hello(sock, zmq)
             case messages.Error(code="duplicate_run", text=text) if not self._renamed:
                 # The new id is unique. Later errors of this kind answer the hello with the old id.
@@ -328,7 +327,9 @@ class DaemonLink:
             log.warning("hoptui: %s", text)
 
     def _hello(self, sock: Any, zmq: Any) -> bool:
+        """Say hello. It may reach another daemon than the one that has welcomed this run."""
         state = self._state
+        self._unwelcome()
         self._revision = state.declarations.revision
         declared = self._declare()
         self._details_revision = state.details.revision
@@ -425,7 +426,6 @@ class DaemonLink:
             return  # rows may have been sent since that hello, which the answer does not cover
         if message.hello and self._welcomed:  # the hello was repeated before its first answer
             if message.pid != self._daemon:
-                self._unwelcome()
                 self._hello(sock, zmq)
             return
         state.epoch = state.inbox.epoch = message.epoch

@@ -609,6 +609,29 @@ def test_a_run_that_ends_before_a_new_daemon_answers_tells_what_the_one_before_h
     assert wire.sent[-1] == messages.Bye(reason="finished", told=True)
 
 
+def test_a_run_that_says_hello_at_its_end_tells_again_what_an_earlier_daemon_was_told(
+    link: DaemonLink,
+) -> None:
+    """A full socket refused the repetition of a hello. The hello at the end then reached another daemon."""
+    wire = Wire()
+    link._hello(wire, zmq)
+    wire._deaf = 1
+    link._hello(wire, zmq)
+    _welcome(link, wire, 7, hello=1)
+    _command(link, wire, "a")
+    link._state.inbox.take_due(0.0)
+    link._state.inbox.done.append(messages.Outcome(id="a", stage="applied"))
+    link._send_due(wire, zmq, Addresses(Path("/"), Path("/")))
+    link._acks = False
+    link._bye = messages.Bye(reason="finished")
+    wire.sent.clear()
+    link._reach(wire, Addresses(Path("/"), Path("/")), zmq)
+    link._farewell(wire, zmq)
+    assert [type(said) for said in wire.sent] == [messages.RunHello, messages.Outcome, messages.Bye]
+    assert _told(wire) == [("a", "applied")]
+    assert wire.sent[-1] == messages.Bye(reason="finished", told=True)
+
+
 def test_a_nan_that_a_script_logs_is_told_from_a_value_that_is_left_out() -> None:
     out = SendBuffer("run/a")
     logged = deque([(S, 1, {"loss": 1.0, "lr": 2.0}), (2 * S, 2, {"loss": -math.nan, "lr": math.inf})])
