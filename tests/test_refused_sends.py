@@ -31,6 +31,7 @@ IGNORED = {
     "DaemonLink._receive": "the same; a hello is repeated each second",
     "DaemonLink._welcome": "the same",
     "DaemonLink._send_stacks": "the window of the samples has a gap, and its times tell of it",
+    "DaemonLink._tell_all": "it is tried again until all is acknowledged, else the goodbye says so",
     "DaemonLink._farewell": "the end: it has waited as long as a script may wait",
 }
 """Where the result is not looked at, and why nothing is lost by that."""

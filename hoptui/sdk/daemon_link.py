@@ -585,14 +585,20 @@ class DaemonLink:
             if not self._send_until(sock, zmq, self._outcomes[0], until):
                 return False
             self._outcomes.popleft()
+        refused = False
         while self._acks and state.inbox.unacknowledged and time.monotonic() < until:
+            self._send_outcomes(sock, zmq)
             if not sock.poll(20, zmq.POLLIN):
                 continue
             with contextlib.suppress(zmq.Again, codec.WireError):
-                said = codec.to_run(sock.recv_multipart(zmq.NOBLOCK))
-                if isinstance(said, messages.Acknowledgement):
-                    state.inbox.acknowledge(said.stages)
-        return True
+                frames = sock.recv_multipart(zmq.NOBLOCK)
+                said = codec.to_run(frames)
+                if isinstance(said, messages.Command):
+                    continue  # no boundary is left for it
+                refused = refused or isinstance(said, messages.Error)
+                self._receive(frames, sock, zmq)
+        # A daemon that did not know the run gets all of it again after its welcome.
+        return not self._outcomes and (self._welcomed or not refused)
 
 
 def _source(state: SharedState) -> str:

@@ -50,6 +50,42 @@ class Wire:
         return 0
 
 
+class Stranger(Wire):
+    """Leads to a daemon that did not know the run. It reads only what follows a hello.
+
+    The run gets `answers` of its answers. After its welcome it passes a command on.
+    """
+
+    def __init__(self, link: DaemonLink, answers: int = 99) -> None:
+        super().__init__()
+        self.read: list[messages.FromRun] = []
+        self._link = link
+        self._answers = answers
+        self._waiting: deque[messages.ToRun] = deque()
+        self._known = False
+
+    def send(self, frame: bytes, flags: int) -> None:
+        super().send(frame, flags)
+        said = self.sent[-1]
+        if isinstance(said, messages.RunHello):
+            self._known = True
+            self._waiting.append(_answer(self._link, 8, said.number))
+            self._waiting.append(_pause(self._link, "late"))
+        elif not self._known:
+            self._waiting.append(messages.Error(code="hello_first", text="say hello first"))
+        else:
+            self.read.append(said)
+            if isinstance(said, messages.Outcome):
+                self._waiting.append(messages.Acknowledgement(stages={said.id: said.stage}))
+
+    def poll(self, _: int, __: int) -> int:
+        return int(bool(self._waiting) and self._answers > 0)
+
+    def recv_multipart(self, _: int) -> list[bytes]:
+        self._answers -= 1
+        return [codec.encode(self._waiting.popleft())]
+
+
 class Moody(Wire):
     """Takes a message only now and then."""
 
@@ -384,16 +420,24 @@ def test_names_that_cannot_travel_are_spelled_so_that_they_can() -> None:
 def _welcome(
     link: DaemonLink, wire: Wire, pid: int, hello: int = 0, since: int = 0, stacks: bool = False
 ) -> None:
+    link._receive([codec.encode(_answer(link, pid, hello, since, stacks))], wire, zmq)
+
+
+def _answer(
+    link: DaemonLink, pid: int, hello: int, since: int = 0, stacks: bool = False
+) -> messages.RunWelcome:
     epoch = link._state.epoch
-    welcome = messages.RunWelcome(
+    return messages.RunWelcome(
         protocol=1, pid=pid, version="1", epoch=epoch, acks=True, hello=hello, since=since, stacks=stacks
     )
-    link._receive([codec.encode(welcome)], wire, zmq)
+
+
+def _pause(link: DaemonLink, name: str) -> messages.Command:
+    return messages.Command(id=name, run=link._state.id, epoch=link._state.epoch, verb="pause")
 
 
 def _command(link: DaemonLink, wire: Wire, name: str) -> None:
-    command = messages.Command(id=name, run=link._state.id, epoch=link._state.epoch, verb="pause")
-    link._receive([codec.encode(command)], wire, zmq)
+    link._receive([codec.encode(_pause(link, name))], wire, zmq)
 
 
 def _told(wire: Wire) -> list[tuple[str, str]]:
@@ -630,6 +674,29 @@ def test_a_run_that_says_hello_at_its_end_tells_again_what_an_earlier_daemon_was
     assert [type(said) for said in wire.sent] == [messages.RunHello, messages.Outcome, messages.Bye]
     assert _told(wire) == [("a", "applied")]
     assert wire.sent[-1] == messages.Bye(reason="finished", told=True)
+
+
+@pytest.mark.parametrize(("answers", "told"), [(99, True), (1, False)])
+def test_a_run_that_ends_says_hello_to_a_daemon_that_does_not_know_it(
+    link: DaemonLink, answers: int, told: bool
+) -> None:
+    """A daemon had died, and the run had reached the next one without noticing it."""
+    wire = Wire()
+    link._hello(wire, zmq)
+    _welcome(link, wire, 7, hello=1)
+    link._state.rows.append((time.monotonic_ns(), 1, {"loss": 1.0}))
+    link._state.rows_added += 1
+    link._collect()
+    link._send_rows(wire, zmq)
+    _command(link, wire, "a")
+    link._state.inbox.take_due(0.0)
+    link._state.inbox.done.append(messages.Outcome(id="a", stage="applied"))
+    link._bye = messages.Bye(reason="finished")
+    stranger = Stranger(link, answers)
+    link._farewell(stranger, zmq)
+    assert stranger.read[-1] == messages.Bye(reason="finished", told=told)
+    assert _told(stranger) == [("a", "applied")] * (1 + told)
+    assert any(isinstance(said, messages.Rows) for said in stranger.read) == told
 
 
 def test_a_nan_that_a_script_logs_is_told_from_a_value_that_is_left_out() -> None:
