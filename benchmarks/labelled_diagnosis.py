@@ -33,6 +33,8 @@ from hoptui.presentation.diagnosis import SURE, advice_text, evidence
 WATCHED_S = 24.0
 START_S = 90.0
 """The longest time until the first row."""
+THREADS = "2"
+"""Of a load, so that several may run at a time."""
 BINS = (0.0, 0.5, 0.7, 0.9, 1.01)
 """Limits of the confidences that are counted together."""
 HOST_SIDE = frozenset(("data-bound", "env-bound", "host-bound", "save-bound", "transfer-bound", "straggler"))
@@ -77,7 +79,7 @@ def device() -> str:
 def measure(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
     """Run one load."""
     launcher = (*TORCHRUN, "--nproc-per-node", str(load.ranks)) if load.ranks > 1 else ()
-    visible = {"CUDA_VISIBLE_DEVICES": str(lane) if device() == "cuda" else ""}
+    visible = {"CUDA_VISIBLE_DEVICES": str(lane) if device() == "cuda" else "", "OMP_NUM_THREADS": THREADS}
     errors = tempfile.TemporaryFile("w+", errors="replace")
     child = subprocess.Popen(
         [sys.executable, *launcher, "-m", "benchmarks.labelled", load.name, device()],

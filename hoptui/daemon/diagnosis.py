@@ -30,6 +30,7 @@ STACKS_NS = SECOND
 SETTLED_NS = 10 * SECOND
 """`WARM_UP` iterations are left out after a change or the start (compilation, caches). Of long iterations,
 only those that end within this time."""
+NOTHING_PERCENT = 1.0
 AT_WORK_PERCENT = 5.0
 """Another user's process with a smaller share of the SMs' time does not distort the readings."""
 
@@ -157,7 +158,7 @@ class Diagnosing:
             cpus=node.hardware.cpus,
             host_cpu=mean_of(self._between("host", spent.start, spent.end), "cpu_percent") / 100,
             sampled=SampledTime.of(run.stacks.since(spent.start + STACKS_NS).values()),
-            free_gpus=self._free_gpus(),
+            free_gpus=self._free_gpus(spent.start, spent.end),
         )
 
     def _start(self, source: str, case: _Case) -> int | None:
@@ -190,10 +191,14 @@ class Diagnosing:
                 rows = rows.slice(1)  # the first row also covers the time before the window
             yield gpu_window(gpu, rows, apart, shared=gpu.uuid in others)
 
-    def _free_gpus(self) -> int:
-        """Return how many GPUs of the node no process uses; 0 where processes are not known."""
-        used = {process.gpu for process in self._node.processes}
-        return sum(gpu.uuid not in used and gpu.problem is None for gpu in self._node.gpus)
+    def _free_gpus(self, start: int, end: int) -> int:
+        """Return how many GPUs of the node did nothing. A GPU without readings is not counted."""
+        taken = {uuid for run in self._node.registry.live() for uuid in run.state.gpus}
+        taken |= {process.gpu for process in self._node.processes}
+        free = [gpu.uuid for gpu in self._node.gpus if gpu.uuid not in taken]
+        return sum(
+            mean_of(self._between(f"gpu/{uuid}", start, end), "busy") < NOTHING_PERCENT for uuid in free
+        )
 
     def _between(self, source: str, start: int, end: int) -> Columns | None:
         ring = self._node.rings.get(source)

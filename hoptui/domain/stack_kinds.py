@@ -135,10 +135,13 @@ COMPUTE: tuple[Rule, ...] = (
     *_rules("compute", "", names="gather scatter_add_ cumsum contiguous square rsqrt sigmoid tanh backward"),
 )
 GENERAL: tuple[Rule, ...] = (
-    *_rules("log", "json", "csv"),
+    *_rules("save", "", names="fsync pickle.* shutil.*"),
+    *_rules("log", "json", names="dump dumps encode iterencode default"),
+    *_rules(
+        "input", "json", "csv", "queue", "multiprocessing/queues", "multiprocessing/pool", "urllib", "http"
+    ),
     *_rules("log", "", names="dump dumps write print writerow flush"),
     *_rules("save", "pickle", "shutil"),
-    *_rules("save", "", names="fsync"),
     *_rules("input", "", names="read readline readinto loads load"),
     *_rules("wait", "", names="float int bool"),
     *_rules("compute", "", names="+ - * / // % ** @ += -= *= /= @= < <= > >= == != [] & | ^ << >>"),
@@ -151,7 +154,7 @@ SCRIPT_CONTEXTS: Mapping[Kind, str] = {
 }
 SCRIPT_NAMES: Mapping[Kind, str] = {
     "input": "data dataset dataloader loader loading batch batches fetch read parse decode prefetch "
-    "augment augmentation collate tokenize tokenizer preprocess preprocessing",
+    "augment augmentation collate tokenize tokenizer preprocess preprocessing download",
     "environment": "env envs environment environments simulator simulate simulation physics gym",
     "log": "log logger logging report plot",
 }
@@ -210,7 +213,8 @@ def kind_of(stack: Stack) -> Kind:
             return found
     mine = (frame for _, frame in reversed(frames) if is_script(frame))
     named = (kind for frame in mine for kind in _meant(_named(frame), SCRIPT_NAMES))
-    return next(named, None) or _first(GENERAL, frames[-1:]) or "script"
+    libraries = [(path, frame) for path, frame in frames if path]
+    return next(named, None) or _first(GENERAL, frames[-1:]) or _first(GENERAL, libraries[::-1]) or "script"
 
 
 def place_of(stack: Stack) -> CodeLine:

@@ -113,6 +113,17 @@ CASES = [
     ("save", "train.py main 21 > train.py save_weights 5 = w.cpu", "train.py 5 save_weights"),
     ("evaluate", f"train.py main 21 > train.py evaluate 5 > {FORWARD}", "train.py 14 main"),
     ("log", "train.py main 21 > train.py log_metrics 5", "train.py 5 log_metrics"),
+    ("input", "train.py main 21 > ~json/decoder.py JSONDecoder.raw_decode 5", "train.py 21 main"),
+    (
+        "input",
+        "train.py main 21 > ~queue.py Queue.get 5 > ~threading.py Condition.wait 2 = acquire",
+        "train.py 21 main",
+    ),
+    (
+        "environment",
+        "ppo.py main 21 > ppo.py Envs.step 5 > ~multiprocessing/connection.py Connection.recv 2 = read",
+        "ppo.py 5 Envs.step",
+    ),
     ("script", "train.py main 21 > train.py log_prob 5 = np.log", "train.py 5 log_prob"),
     ("script", "train.py main 21 > train.py train_batch 5", "train.py 5 train_batch"),
     ("script", "train.py main 21 > helper.py shuffle 5", "helper.py 5 shuffle"),
