@@ -80,23 +80,23 @@ def measure(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
     """Run one load."""
     launcher = (*TORCHRUN, "--nproc-per-node", str(load.ranks)) if load.ranks > 1 else ()
     visible = {"CUDA_VISIBLE_DEVICES": str(lane) if device() == "cuda" else "", "OMP_NUM_THREADS": THREADS}
-    errors = tempfile.TemporaryFile("w+", errors="replace")
-    child = subprocess.Popen(
-        [sys.executable, *launcher, "-m", "benchmarks.labelled", load.name, device()],
-        env=node.environment | visible,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-    )
-    try:
-        with node.session() as session:
-            seen = watch(session, load, child)
-    finally:
-        ended = child.poll()
-        _end(child)
+    command = [sys.executable, *launcher, "-m", "benchmarks.labelled", load.name, device()]
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        child = subprocess.Popen(
+            command,
+            env=node.environment | visible,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        try:
+            with node.session() as session:
+                seen = watch(session, load, child)
+        finally:
+            ended = child.poll()
+            _end(child)
         errors.seek(0)
         error = errors.read()
-        errors.close()
     if ended is not None:
         print(f"{load.name} ended by itself with exit status {ended}:\n{error[-1500:]}", file=sys.stderr)
     return figures_of(load, seen) | {"ended": ended}
