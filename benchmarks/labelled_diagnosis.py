@@ -33,7 +33,7 @@ from hoptui.presentation.diagnosis import SURE, advice_text, evidence
 WATCHED_S = 24.0
 START_S = 90.0
 """The longest time until the first row."""
-THREADS = "2"
+THREADS = "1"
 """Of a load, so that several may run at a time."""
 BINS = (0.0, 0.5, 0.7, 0.9, 1.01)
 """Limits of the confidences that are counted together."""

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FrameType
+from collections.abc import Callable, Iterable
+from types import CodeType
 
 from hoptui.domain.facts import clean_text
 from hoptui.domain.stacks import MOST_DEPTH, Stack, StackFrame, StackSamples, pack
@@ -41,8 +41,23 @@ OPERATIONS = {
 """Instructions that run the code of an object without a call, and their names: an operator is its own."""
 Position = tuple[int, int]
 """A line, and a column."""
-Place = tuple[CodeType, int]
-"""A code object, and the offset of the instruction in execution."""
+Place = tuple[int, int]
+"""The `id` of a code object, and the offset of the instruction in execution. To hash the code object itself
+takes longer than all else."""
+
+
+class _Interval:
+    """The samples since `began` (monotonic ns), and the code objects in them by `id`, which keeps them alive.
+
+    `spent_ns` is the CPU time that they took. `left_out` of them are not in `counts`.
+    """
+
+    def __init__(self, began: int) -> None:
+        self.began = began
+        self.counts: Counter[tuple[Place, ...]] = Counter()
+        self.codes: dict[int, CodeType] = {}
+        self.left_out = 0
+        self.spent_ns = 0
 
 
 class StackSampler:
@@ -54,14 +69,9 @@ class StackSampler:
     def __init__(self, thread: Callable[[], int], failed: Callable[[Exception], None]) -> None:
         self._thread = thread
         self._failed = failed
-        self._counts: Counter[tuple[Place, ...]] = Counter()
-        self._unnamed: Counter[tuple[Place, ...]] = Counter()  # of earlier calls of `take`
-        self._left_out = 0
-        self._places: dict[tuple[Place, bool], StackFrame] = {}
-        self._began = time.monotonic_ns()
-        self._spent_ns = 0
-        self._each_s = self._named_s = 0.0  # the cost of a sample, and of naming its frames, smoothed
-        self._calls: dict[CodeType, dict[int, str]] = {}
+        self._interval = _Interval(time.monotonic_ns())
+        self._each_s = 0.0  # the cost of a sample, smoothed
+        self._names = _Names()
         self._end = threading.Event()
         self._own = threading.Thread(target=self._main, name="hoptui-stacks", daemon=True)
 
@@ -75,8 +85,8 @@ class StackSampler:
 
     @property
     def period_s(self) -> float:
-        """The time between two samples that keeps the cost within the budget."""
-        return min(RAREST_S, max(EVERY_S, (self._each_s + self._named_s) / BUDGET))
+        """The time between two samples that keeps the cost within the budget, with that of naming."""
+        return min(RAREST_S, max(EVERY_S, self._each_s / (BUDGET - NAMING)))
 
     def take(self) -> StackSamples | None:
         """Return the samples since the last call, None if there are none. Only one thread may call it.
@@ -84,40 +94,34 @@ class StackSampler:
         Samples whose places have no name yet may come with a later call: naming takes longer than sampling.
         """
         began = time.thread_time_ns()
-        counts, self._counts = self._counts, Counter()
-        left_out, self._left_out = self._left_out, 0
-        since, self._began = self._began, time.monotonic_ns()
-        spent, self._spent_ns = self._spent_ns, 0
-        for places, count in list(counts.items()):  # the other thread may just add its last sample to it
-            self._unnamed[places] += count
-        passed = max(1, self._began - since)
-        stacks: Counter[Stack] = Counter()
-        for places, count in self._unnamed.most_common():
-            if stacks and time.thread_time_ns() - began > NAMING * passed:
-                break
-            stack = [self._frame(place, innermost=place is places[-1]) for place in places]
-            stacks[tuple(stack)] += count
-            del self._unnamed[places]
-        for places, count in self._unnamed.most_common()[MOST_STACKS:]:
-            left_out += count
-            del self._unnamed[places]
+        taken, self._interval = self._interval, _Interval(time.monotonic_ns())
+        ended = self._interval.began
+        passed = max(1, ended - taken.began)
+        names = self._names
+        names.add(taken)
+        stacks, left_out = names.stacks(until=began + int(NAMING * passed))
         if not stacks:
             return None
-        named = time.thread_time_ns() - began
-        spent += named
-        self._named_s += SMOOTHING * (named / 1e9 / sum(stacks.values()) - self._named_s)
-        return pack(stacks, since, self._began, left_out=left_out, cost=spent / passed)
+        spent = taken.spent_ns + time.thread_time_ns() - began
+        return pack(stacks, taken.began, ended, left_out=left_out + taken.left_out, cost=spent / passed)
 
     def sample(self) -> None:
         """Take one sample."""
+        interval = self._interval
         frame = sys._current_frames().get(self._thread())
-        places = tuple(_places(frame))[::-1]
+        found: list[Place] = []
+        while frame is not None and len(found) < MOST_DEPTH:
+            code = frame.f_code
+            interval.codes[id(code)] = code
+            found.append((id(code), frame.f_lasti))
+            frame = frame.f_back
+        places = tuple(found[::-1])
         if not places:
             return
-        if places in self._counts or len(self._counts) < MOST_STACKS:
-            self._counts[places] += 1
+        if places in interval.counts or len(interval.counts) < MOST_STACKS:
+            interval.counts[places] += 1
         else:
-            self._left_out += 1
+            interval.left_out += 1
 
     def _main(self) -> None:
         try:
@@ -125,34 +129,64 @@ class StackSampler:
                 began = time.thread_time_ns()
                 self.sample()
                 spent = time.thread_time_ns() - began
-                self._spent_ns += spent
+                self._interval.spent_ns += spent
                 self._each_s += SMOOTHING * (spent / 1e9 - self._each_s)
         except Exception as error:
             self._failed(error)
 
+
+class _Names:
+    """Names the places of samples. Only the thread that takes them uses it."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, CodeType] = {}
+        self._unnamed: Counter[tuple[Place, ...]] = Counter()
+        self._frames: dict[tuple[Place, bool], StackFrame] = {}
+        self._calls: dict[int, dict[int, str]] = {}
+
+    def add(self, interval: _Interval) -> None:
+        """Add samples. The sampling thread may just add its last one."""
+        for places, count in list(interval.counts.items()):
+            self._unnamed[places] += count
+        self._codes.update(interval.codes)
+
+    def stacks(self, until: int) -> tuple[Counter[Stack], int]:
+        """Return samples, those with a frequent stack first, at least one, and how many are left out.
+
+        Args:
+            until: The CPU time of this thread, in ns, at which the rest waits for the next call.
+        """
+        found: Counter[Stack] = Counter()
+        for places, count in self._unnamed.most_common():
+            if found and time.thread_time_ns() > until:
+                break
+            found[tuple(self._frame(place, innermost=place is places[-1]) for place in places)] += count
+            del self._unnamed[places]
+        left_out = self._forget()
+        return found, left_out
+
+    def _forget(self) -> int:
+        """Keep what is in memory bounded. Return how many samples get no name by that."""
+        rare = self._unnamed.most_common()[MOST_STACKS:]
+        if len(self._frames) >= MOST_PLACES or len(self._codes) >= MOST_PLACES:
+            rare = self._unnamed.most_common()
+            self._codes, self._frames, self._calls = {}, {}, {}
+        for places, _ in rare:
+            del self._unnamed[places]
+        return sum(count for _, count in rare)
+
     def _frame(self, place: Place, *, innermost: bool) -> StackFrame:
-        found = self._places.get((place, innermost))
+        found = self._frames.get((place, innermost))
         if found is None:
-            if len(self._places) >= MOST_PLACES:
-                self._places.clear()
-                self._calls.clear()
-            code, offset = place
+            identity, offset = place
+            code = self._codes[identity]
             found = frame_at(code, offset)
             if innermost:
-                if code not in self._calls:
-                    self._calls[code] = calls_of(code)
-                found = found._replace(call=self._calls[code].get(offset, ""))
-            self._places[place, innermost] = found
+                if identity not in self._calls:
+                    self._calls[identity] = calls_of(code)
+                found = found._replace(call=self._calls[identity].get(offset, ""))
+            self._frames[place, innermost] = found
         return found
-
-
-def _places(frame: FrameType | None) -> Iterator[Place]:
-    """Yield the places of a stack, the innermost first."""
-    depth = 0
-    while frame is not None and depth < MOST_DEPTH:
-        yield frame.f_code, frame.f_lasti
-        frame = frame.f_back
-        depth += 1
 
 
 def frame_at(code: CodeType, offset: int) -> StackFrame:

@@ -19,6 +19,7 @@ from hoptui.sdk.stack_sampler import (
     EVERY_S,
     LONGEST_NAME,
     MOST_CODE,
+    NAMING,
     RAREST_S,
     StackSampler,
     calls_of,
@@ -166,7 +167,7 @@ def test_it_samples_ten_times_a_second_and_says_what_that_costs() -> None:
         sampler = sampler_of(lambda: thread)
         sampler.start()
         began = time.monotonic()
-        until(lambda: sum(sampler._counts.values()) >= 10, what="ten samples")
+        until(lambda: sum(sampler._interval.counts.values()) >= 10, what="ten samples")
         passed = time.monotonic() - began
         samples = sampler.take()
         sampler.stop()
@@ -179,7 +180,7 @@ def test_it_samples_more_rarely_where_a_sample_is_expensive() -> None:
     sampler = sampler_of(lambda: 0)
     assert sampler.period_s == EVERY_S
     sampler._each_s = 400e-6
-    assert sampler.period_s == pytest.approx(400e-6 / BUDGET)
+    assert sampler.period_s == pytest.approx(400e-6 / (BUDGET - NAMING))
     sampler._each_s = 1.0
     assert sampler.period_s == RAREST_S
 
