@@ -162,10 +162,10 @@ class Trainer:
         going_on = run.boundary(self.was.steps)
         ended = self.node.kernel.seconds
         was = self.was
+        if self.member is not None and self.member.job.broken:
+            self.process.kill()  # its collectives fail. A stop of this boundary was decided alone
         if not going_on and was.stopped_at is None:
             was.stopped_at, was.stopped_step = was.boundaries + 1, was.steps
-        if self.member is not None and self.member.job.broken:
-            self.process.kill()  # its collectives fail
         was.boundaries += 1
         if self.knobs is not None and self.was.rank == 0:
             self.knobs.note()

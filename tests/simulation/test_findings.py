@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,8 @@ from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fe
 from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
 from tests.simulation.actions import ACTIONS
 from tests.simulation.invariants import ranks_agree, shown_when_kept
+from tests.simulation.kernel import Killed
+from tests.simulation.node import Trainer
 from tests.simulation.rank_invariants import changes_true
 from tests.simulation.service_invariants import targets_kept
 from tests.simulation.truth import Incarnation, Setting, Truth
@@ -165,3 +168,21 @@ def test_a_change_may_reach_only_some_ranks_if_the_store_raises_during_it(
         auditor=SimpleNamespace(client=SimpleNamespace(store=SimpleNamespace(commands={"c": record}))),
     )
     assert len([*ranks_agree(node), *changes_true(node)]) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_stop_of_a_rank_is_noted_unless_another_has_ended(ended: bool) -> None:
+    # Rank 0 passed this boundary, and its loop ended. The store was gone then, so rank 1 stopped alone.
+    def kill() -> None:
+        raise Killed
+
+    trainer = SimpleNamespace(
+        node=SimpleNamespace(kernel=SimpleNamespace(seconds=1.0)),
+        was=Incarnation(1, 0.0, rank=1),
+        member=SimpleNamespace(job=SimpleNamespace(broken=ended)),
+        process=SimpleNamespace(kill=kill),
+        knobs=None,
+    )
+    with pytest.raises(Killed) if ended else nullcontext():
+        Trainer._boundary(trainer, SimpleNamespace(boundary=lambda step: False))  # type: ignore[arg-type]
+    assert trainer.was.stopped_at == (None if ended else 1)
