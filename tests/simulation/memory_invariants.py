@@ -10,7 +10,7 @@ from hoptui.daemon.state.row_buffers import MAX_ROWS
 from hoptui.sdk.command_inbox import REMEMBERED
 from hoptui.sdk.send_buffer import RESEND_ROWS
 from tests.simulation.invariants import Invariant
-from tests.simulation.node import Node
+from tests.simulation.node import Node, Trainer
 
 OPEN_COMMANDS = 2000
 """Of one run, in its daemon: further ones are refused."""
@@ -33,16 +33,26 @@ def runs_bounded(node: Node) -> Iterator[str]:
     for trainer in (one for first in node.trainers for one in (first, *first.others)):
         if trainer.process.alive and trainer.run is not None:
             state = trainer.run._core.state
-            buffer = state.link._buffer  # type: ignore[union-attr]
             yield from _above(
                 trainer.name,
-                rows=(buffer._kept, RESEND_ROWS),
                 outcomes=(len(state.inbox._seen), REMEMBERED),
                 commands=(len(state.inbox._commands), REMEMBERED + 1),
                 unacknowledged=(len(state.inbox.unacknowledged), REMEMBERED),
             )
+            if state.link is None:
+                if not _may_be_unknown(trainer):
+                    yield f"rank {trainer.was.rank} of {trainer.name} has no link"
+                continue
+            buffer = state.link._buffer  # type: ignore[attr-defined]
+            yield from _above(trainer.name, rows=(buffer._kept, RESEND_ROWS))
             if buffer._kept != sum(map(len, buffer._recent)):
                 yield f"{trainer.name} counts {buffer._kept} rows, and has others"
+
+
+def _may_be_unknown(trainer: Trainer) -> bool:
+    """Return whether this rank may never have read which run it belongs to. It has no link then."""
+    job, rank = trainer.job, trainer.was.rank
+    return job is not None and rank > 0 and (job.failed or rank in job.left)
 
 
 def daemon_bounded(node: Node) -> Iterator[str]:

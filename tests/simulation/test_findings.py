@@ -17,6 +17,7 @@ from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
 from tests.simulation.actions import ACTIONS
 from tests.simulation.invariants import ranks_agree, shown_when_kept
 from tests.simulation.kernel import Killed
+from tests.simulation.memory_invariants import runs_bounded
 from tests.simulation.node import Trainer
 from tests.simulation.rank_invariants import changes_true
 from tests.simulation.service_invariants import targets_kept
@@ -186,3 +187,23 @@ def test_a_stop_of_a_rank_is_noted_unless_another_has_ended(ended: bool) -> None
     with pytest.raises(Killed) if ended else nullcontext():
         Trainer._boundary(trainer, SimpleNamespace(boundary=lambda step: False))  # type: ignore[arg-type]
     assert trainer.was.stopped_at == (None if ended else 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "failed", "left", "found"),
+    [(2, True, set(), 0), (2, False, {2}, 0), (2, False, {1}, 1), (2, False, set(), 1), (0, True, set(), 1)],
+)
+def test_only_a_rank_that_may_not_know_its_run_has_no_link(
+    rank: int, failed: bool, left: set[int], found: int
+) -> None:
+    # The store raised before rank 2 could read which run rank 0 had begun.
+    inbox = SimpleNamespace(_seen=(), _commands=(), unacknowledged=())
+    trainer = SimpleNamespace(
+        name="run",
+        was=Incarnation(2, 0.0, rank=rank),
+        job=SimpleNamespace(failed=failed, left=left),
+        others=[],
+        process=SimpleNamespace(alive=True),
+        run=SimpleNamespace(_core=SimpleNamespace(state=SimpleNamespace(link=None, inbox=inbox))),
+    )
+    assert len([*runs_bounded(SimpleNamespace(trainers=[trainer]))]) == found  # type: ignore[arg-type]
