@@ -84,6 +84,11 @@ class Trainer:
     def id(self) -> str:
         return self.was.run
 
+    @property
+    def _epoch(self) -> int:
+        """The restart that the run has at this moment. A welcome may raise it between two boundaries."""
+        return self.run._core.state.epoch if self.run is not None else 0
+
     def _main(self) -> None:
         while self._program():
             self._replace()
@@ -103,7 +108,7 @@ class Trainer:
         )
         self.knobs = knobs
         while self._goes_on(run) and not self.ends:
-            was.epoch = run._core.state.epoch
+            was.epoch = self._epoch
             self._name(run)
             if wanted := run.restart_wanted:
                 if self.member is None:
@@ -181,8 +186,7 @@ class Trainer:
             s.value == value or in_effect(s.value) == value for s in self.was.settings
         )
         raises = not undo and kernel.random.random() < self.refuses
-        epoch = self.run._core.state.epoch if self.run is not None else 0
-        self.was.settings.append(Setting(value, kernel.seconds, epoch, undo, raises))
+        self.was.settings.append(Setting(value, kernel.seconds, self._epoch, undo, raises))
         self.process.operate()
         self.was.value = in_effect(value)
         if raises:  # half done, so hoptui must undo it
@@ -195,7 +199,7 @@ class Trainer:
         """Write a checkpoint, or start a trace."""
         was, kernel = self.was, self.node.kernel
         raises = kernel.random.random() < self.refuses
-        was.calls.append(Call(verb, was.boundaries + 1, kernel.seconds, raises))
+        was.calls.append(Call(verb, was.boundaries + 1, kernel.seconds, self._epoch, raises))
         self.process.operate()
         if raises:
             raise Refused("the script refuses it")

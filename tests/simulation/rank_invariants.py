@@ -88,7 +88,7 @@ def _set_by(was: Incarnation) -> set[Value]:
 
 
 def calls_true(node: Node) -> Iterator[str]:
-    """What is told of checkpoints is what the handlers did."""
+    """What is told of checkpoints and traces is what the handlers did."""
     calls = {
         call_path(was.number, i): call for was in node.truth.processes for i, call in enumerate(was.calls)
     }
@@ -96,8 +96,14 @@ def calls_true(node: Node) -> Iterator[str]:
         path = record.fields.get("path")
         if record.stage == "applied" and (path not in calls or calls[path].raised):
             yield f"a checkpoint is told as applied, and {path!r} was not written"
-    for record, processes in _of(node, "profile"):
-        if record.stage == "applied" and not any(c.verb == "profile" for was in processes for c in was.calls):
+    traced = {
+        (was.run, call.epoch)
+        for was in node.truth.processes
+        for call in was.calls
+        if was.rank == 0 and call.verb == "profile"
+    }
+    for record, _ in _of(node, "profile"):
+        if record.stage == "applied" and (record.run, record.epoch) not in traced:
             yield "a trace is told as started, and the handler was not called"
 
 

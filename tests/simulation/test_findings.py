@@ -22,6 +22,12 @@ from tests.simulation.node import Trainer
 from tests.simulation.rank_invariants import changes_true
 from tests.simulation.service_invariants import targets_kept
 from tests.simulation.truth import Incarnation, Setting, Truth
+
+
+from tests.simulation.invariants import shown_when_kept
+from tests.simulation.rank_invariants import calls_true
+from tests.simulation.service_invariants import targets_kept
+from tests.simulation.truth import Call, Incarnation, Truth
 from tests.simulation.tuned import ServicesTruth, Wish
 
 SECOND = 1_000_000_000
@@ -207,3 +213,16 @@ def test_only_a_rank_that_may_not_know_its_run_has_no_link(
         run=SimpleNamespace(_core=SimpleNamespace(state=SimpleNamespace(link=None, inbox=inbox))),
     )
     assert len([*runs_bounded(SimpleNamespace(trainers=[trainer]))]) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("epoch", "found"), [(2, 0), (1, 1), (3, 1)])
+def test_a_trace_is_looked_for_in_the_restart_that_it_was_asked_of(epoch: int, found: int) -> None:
+    # A welcome raised the restart after the first boundary. The second one began a trace and was the last.
+    called = Call("profile", boundary=2, at_s=5.0, epoch=2)
+    was = Incarnation(0, 0.0, run="r", epoch=1, boundaries=1, calls=[called])
+    told = CommandRecord(id="c", run="r", epoch=epoch, verb="profile", stage="applied")
+    node = SimpleNamespace(
+        auditor=SimpleNamespace(client=SimpleNamespace(store=SimpleNamespace(commands={"c": told}))),
+        truth=Truth(processes=[was]),
+    )
+    assert len(list(calls_true(node))) == found  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ class Call:
     verb: str
     boundary: int
     at_s: float
+    epoch: int
     raised: bool = False
 
 
