@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from hoptui.daemon.recordings import History, RecordedRun, RetentionLimits, rows_as_buckets
+from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain import enumerations
 from hoptui.domain.columns import Columns
 from hoptui.domain.pacing import DEFAULT, Timings
@@ -192,6 +193,10 @@ class Archive:
         if urgent:
             self._wake.set()
 
+    def stacks(self, run: str, batch: StackBatch) -> None:
+        """Store the stack samples of a run."""
+        self._add(lambda: self._history.stacks(run, batch), (run,), batch.samples)
+
     def keep(self, run: str) -> None:
         """Write the data of a run to disk now instead of with the next flush."""
         self._put(lambda: self._history.flush(run), now=True)
@@ -245,8 +250,10 @@ class Archive:
         return self._history.problem_of(run)
 
     def _add(self, job: Callable[[], None], runs: Iterable[str], count: int, *, full: bool = False) -> bool:
-        """Put a job that stores `count` rows, events or commands of each of these runs. Count them if it is
-        refused, as it is if `full`. Return whether it was put."""
+        """Put a job that stores `count` rows, events, commands or stack samples of each of these runs.
+
+        Count them if it is refused, as it is if `full`. Return whether it was put.
+        """
         if self._missing and len(self._jobs) < JOBS and not full:
             missing, self._missing = self._missing, Counter()
             self._put(lambda: self._history.lose(missing))

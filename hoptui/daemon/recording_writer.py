@@ -96,6 +96,13 @@ class RecordingWriter:
         else:
             self._waiting.add_command(record)
 
+    def stacks(self, t: int, body: bytes, samples: int) -> None:
+        """Add the encoded stack samples of the time up to the stamp `t`, and their number."""
+        if self.recording is not None:
+            self.recording.stacks(t, body, samples)
+        else:
+            self._waiting.add_minute(t, body, samples)
+
     def lose(self, count: int) -> None:
         """Count rows, events or commands that were lost before they came here."""
         self._lost += count
@@ -182,6 +189,8 @@ class RecordingWriter:
                 self.recording.event(event)
             for record in self._waiting.commands.values():
                 self.recording.command(record)
+            for t, (body, samples) in self._waiting.minutes.items():
+                self.recording.stacks(t, body, samples)
             self._waiting.clear_records()
         return self.recording
 
@@ -210,6 +219,8 @@ class RecordingWriter:
         if missing > self._reported:
             refused = self.recording.refused_because if self.recording is not None else ""
             why = refused or self._problem or NOT_WRITTEN
-            self._sentence = f"{missing} rows, events or commands are missing in {self.path}: {why}"
+            self._sentence = (
+                f"{missing} rows, events, commands or stack samples are missing in {self.path}: {why}"
+            )
             log.warning("%s", self._sentence)
             self._reported = missing

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from hoptui.daemon.recording_writer import RecordingWriter
 from hoptui.daemon.retention_clock import RetentionClock
+from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.details import RunDetails
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.node.processes import process_started
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
-from hoptui.recording import Recording, RecordingError, library
+from hoptui.recording import Recording, RecordingError, library, stack_minutes
 from hoptui.recording.ingest import this_boot
 from hoptui.recording.library import KnownRun
 from hoptui.recording.pyramid import buckets
@@ -223,6 +224,12 @@ class History:
     def command(self, record: CommandRecord, *, report: bool = False) -> None:
         for writer in self._of((record.run,)):
             writer.command(record, report=report)
+
+    def stacks(self, run: str, batch: StackBatch) -> None:
+        """Store the stack samples of a run."""
+        for writer in self._of((run,)):
+            body = stack_minutes.encode(batch.parts, batch.t, batch.most_bytes)
+            writer.stacks(batch.t, body, batch.samples)
 
     def lose(self, counts: Mapping[str, int]) -> None:
         """Count what was lost on its way here, by run."""

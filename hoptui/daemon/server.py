@@ -488,6 +488,7 @@ class Server:
             self._endpoint.close()
         for run in self._node.registry.live():
             self._node.remember(run)
+            self._node.record_stacks(run)
         self._archive.close(self._timings.close_s)
         self._runs.close()
         self._viewers.close()

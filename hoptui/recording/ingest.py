@@ -188,21 +188,23 @@ def select(columns: Columns, wanted: Collection[str]) -> Columns:
 
 MAX_BYTES = 8 << 20
 MAX_RECORDS = 4096
+MAX_MINUTES = 64
 
 Key = TypeVar("Key", int, str)
 
 
 class Pending:
-    """Rows, events, commands and remembered values that wait for a flush.
+    """Rows, events, commands, stack samples and remembered values that wait for a flush.
 
-    Beyond `max_bytes` of rows, and `max_records` events or commands, the oldest are dropped and counted in
-    `dropped`.
+    Beyond `max_bytes` of rows, `max_records` events or commands, and MAX_MINUTES of stack samples, the oldest
+    are dropped and counted in `dropped`. `minutes` has encoded samples and their number, by stamp.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_records: int = MAX_RECORDS) -> None:
         self.events: dict[int, Event] = {}
         self.commands: dict[str, CommandRecord] = {}
         self.remembered: dict[str, bytes | str] = {}
+        self.minutes: dict[int, tuple[bytes, int]] = {}
         self.dropped = 0
         self._parts: deque[Columns] = deque()
         self._bytes = 0
@@ -210,11 +212,12 @@ class Pending:
         self._max_records = max_records
 
     def __bool__(self) -> bool:
-        return bool(self._parts or self.events or self.commands or self.remembered)
+        return bool(self._parts or self.events or self.commands or self.remembered or self.minutes)
 
     def __len__(self) -> int:
-        """Number of rows, events and commands."""
-        return sum(map(len, self._parts)) + len(self.events) + len(self.commands)
+        """Number of rows, events, commands and stack samples."""
+        samples = sum(count for _, count in self.minutes.values())
+        return sum(map(len, self._parts)) + len(self.events) + len(self.commands) + samples
 
     def add(self, columns: Columns) -> None:
         """Add rows that are newer than all earlier rows of their source."""
@@ -235,6 +238,12 @@ class Pending:
         self.commands.pop(record.id, None)
         self.commands[record.id] = record
         self._bound(self.commands)
+
+    def add_minute(self, t: int, body: bytes, samples: int) -> None:
+        """Add the encoded stack samples of the time up to the stamp `t`, and their number."""
+        self.minutes[t] = body, samples
+        if len(self.minutes) > MAX_MINUTES:
+            self.dropped += self.minutes.pop(next(iter(self.minutes)))[1]
 
     def sources(self) -> Iterator[tuple[str, Columns]]:
         """Yield each source that has rows here, with all its rows as one Columns."""
@@ -265,6 +274,7 @@ class Pending:
         self.events.clear()
         self.commands.clear()
         self.remembered.clear()
+        self.minutes.clear()
 
     def _bound(self, records: dict[Key, Record]) -> None:
         if len(records) > self._max_records:

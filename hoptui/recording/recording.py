@@ -14,7 +14,7 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import Buckets, CommandRecord, Event
-from hoptui.recording import ingest, limits, pyramid
+from hoptui.recording import ingest, limits, pyramid, stack_minutes
 from hoptui.recording.database import (
     RecordingError,
     damage_named,
@@ -25,6 +25,7 @@ from hoptui.recording.database import (
 )
 from hoptui.recording.ingest import Boot, ClockShift, Pending, Record, added, moved, shifted
 from hoptui.recording.pyramid import Summary
+from hoptui.recording.stack_minutes import StackMinute
 from hoptui.recording.tables import Records, Tables
 
 UNWRITABLE = (
@@ -147,6 +148,12 @@ class Recording:
         self._check_writable()
         self._pending.remembered[key] = value
 
+    def stacks(self, t: int, body: bytes, samples: int) -> None:
+        """Add the stack samples of the time up to the stamp `t`, as `stack_minutes.encode` returns them, and
+        their number."""
+        self._check_writable()
+        self._pending.add_minute(t + self._frame.shift_ns, body, samples)
+
     def flush(self, *, summarise: bool = True) -> bool:
         """Write all waiting data to the file, in one transaction. Return whether there was any.
 
@@ -167,6 +174,7 @@ class Recording:
                     self._records.add_events(self._pending.events.values())
                     self._records.add_commands(self._pending.commands.values())
                     self._records.remember(self._pending.remembered)
+                    self._records.remember(self._minutes())
                     self._records.remember({_MISSING: str(self.missing)} if self.unrecorded else {})
             except UNWRITABLE:
                 before = self.refused
@@ -198,8 +206,13 @@ class Recording:
         waiting = self._pending
         for source, columns in waiting.sources():
             self._write_rows(source, columns)
-        for item in (*waiting.events.values(), *waiting.commands.values(), *waiting.remembered.items()):
+        values = (*waiting.remembered.items(), *self._minutes().items())
+        for item in (*waiting.events.values(), *waiting.commands.values(), *values):
             self._attempt(lambda item=item: self._records.write(item))  # type: ignore[misc]
+
+    def _minutes(self) -> dict[str, bytes]:
+        """Return the stack samples that wait, by their keys."""
+        return {stack_minutes.key(t): body for t, (body, _) in self._pending.minutes.items()}
 
     def _write_rows(self, source: str, columns: Columns) -> None:
         """Write rows, in halves if they cannot be written together."""
@@ -225,6 +238,8 @@ class Recording:
     def thin(self, limit_bytes: int) -> int:
         """Delete the oldest rows, but keep their summaries, so that the recording fits into `limit_bytes`.
 
+        Stack samples that are older than the rows are deleted too.
+
         Returns the number of bytes freed. The file does not shrink: later data reuses the freed pages.
         auto_vacuum would move a page for every page written from then on, without a benefit while the run
         lives. Rows without a summary (the newest 16,384 or more of a source) are never deleted.
@@ -241,6 +256,7 @@ class Recording:
                 before = self._tables.thin(limit_bytes - limit_bytes // 20)
                 if before is not None:
                     self._records.remember({_THINNED: str(before)})
+                    self._records.forget_minutes(before)
             return used - self._tables.used_bytes()
 
     def close(self) -> None:
@@ -426,6 +442,29 @@ class Recording:
         known = {record.id: record for record in self._records.commands(_int64(after))}
         known.update(self._pending.commands)
         return self._ordered(known.values(), after)
+
+    def minutes(self, t0: int = 0) -> tuple[list[int], int]:
+        """Return the stamps of stack samples from `t0` (0: the first) on, oldest first, and how many have an
+        unreadable stamp. Each is the end of about a minute, of which `minute` returns the samples."""
+        shift = self._frame.shift_ns
+        low = t0 + shift if t0 else 0
+        found, odd = self._records.minutes(low)
+        stamps = {*found, *(t for t in self._pending.minutes if t >= low)}
+        return [t - shift for t in sorted(stamps)], odd
+
+    def minute(self, t: int) -> StackMinute | None:
+        """Return the stack samples of each rank up to the stamp `t`, None if they have been deleted.
+
+        Raises:
+            RecordingError: they are damaged, or the file cannot be read.
+        """
+        stored = t + self._frame.shift_ns
+        waiting = self._pending.minutes.get(stored)
+        body = waiting[0] if waiting is not None else self._records.minute(stored)
+        if body is None:
+            return None
+        with damage_named(self.path):
+            return stack_minutes.decode(body, t)
 
     def number_of(self, command: str) -> int:
         """Return the number of a command's state that was flushed last, 0 if none was."""

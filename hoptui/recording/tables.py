@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from hoptui.domain.columns import Columns, concatenate
 from hoptui.protocol.messages import CommandRecord, Event
-from hoptui.recording import ingest, limits, stored_json
+from hoptui.recording import ingest, limits, stack_minutes, stored_json
 from hoptui.recording.compression import Packed, pack
 from hoptui.recording.database import RecordingError, damage_named, errors_named
 from hoptui.recording.ingest import Arrival
@@ -501,6 +501,33 @@ class Records:
         with damage_named(self._path):
             found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
             return None if found is None else _json_cell(found[0])
+
+    def minutes(self, first: int) -> tuple[list[int], int]:
+        """Return the stamps of stack samples from `first` on, oldest first, and how many keys have none."""
+        with damage_named(self._path):
+            found = self._db.execute(
+                "SELECT key FROM meta WHERE key >= ? AND key < ? ORDER BY key",
+                (stack_minutes.key(first), stack_minutes.END),
+            ).fetchall()
+        stamps = [stack_minutes.stamp(text) for (text,) in found]
+        known = [t for t in stamps if t is not None]
+        return known, len(stamps) - len(known)
+
+    def minute(self, t: int) -> bytes | None:
+        """Return stored stack samples by their stamp; None if there are none, b"" if they are too large."""
+        with damage_named(self._path):
+            found = self._db.execute(
+                "SELECT iif(typeof(value) = 'blob' AND length(value) <= ?, value, x'')"
+                " FROM meta WHERE key = ?",
+                (stack_minutes.MOST_STORED, stack_minutes.key(t)),
+            ).fetchone()
+            return None if found is None else bytes(found[0])
+
+    def forget_minutes(self, before: int) -> None:
+        """Delete the stack samples with stamps before `before`."""
+        self._db.execute(
+            "DELETE FROM meta WHERE key >= ? AND key < ?", (stack_minutes.PREFIX, stack_minutes.key(before))
+        )
 
     def span(self) -> tuple[int, int] | None:
         """Return the first and the last stamp of the events, None if there are none."""

@@ -11,6 +11,7 @@ from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
@@ -61,6 +62,7 @@ class Keeper:
     def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None: ...
     def node(self, state: NodeState, runs: Iterable[str]) -> None: ...
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
+    def stacks(self, run: str, batch: StackBatch) -> None: ...
 
     def run(self, known: KnownRun, node: NodeState) -> None:
         self.states.append(known.state)

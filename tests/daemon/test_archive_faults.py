@@ -217,7 +217,7 @@ def test_what_no_file_can_hold_is_counted_and_shown(tmp_path: Path) -> None:
     history.append(("r",), [rows(1, 3)])
     history.flush()
     assert history.flushed[SOURCE] == 3_000_000_000
-    assert "1 rows, events or commands are missing" in history.problem_of("r")
+    assert "1 rows, events, commands or stack samples are missing" in history.problem_of("r")
     assert history.problem == history.problem_of("r")
 
 

@@ -180,7 +180,10 @@ def test_few_recordings_of_ended_runs_wait_for_the_disk(tmp_path: Path, disk: Fa
     for name in names:
         history.finish(name)
     assert history.open == tuple(names[3:])
-    assert all("4 rows, events or commands are missing" in history.problem_of(name) for name in names[:3])
+    assert all(
+        "4 rows, events, commands or stack samples are missing" in history.problem_of(name)
+        for name in names[:3]
+    )
 
 
 @pytest.mark.guarantee("lost-counted")
@@ -192,16 +195,16 @@ def test_what_could_not_be_written_at_the_end_is_counted_in_the_file_later(
     disk.writes = False
     history.append(("r",), [rows(1, 5, OURS)])
     history.close("r")
-    assert "5 rows, events or commands are missing in" in history.problem_of("r")
+    assert "5 rows, events, commands or stack samples are missing in" in history.problem_of("r")
     assert history.problem == history.problem_of("r")
     disk.writes = True
     history.remember(KNOWN, NODE)
     assert missing(tmp_path) == 5
-    assert "5 rows, events or commands are missing in" in history.problem_of("r")
+    assert "5 rows, events, commands or stack samples are missing in" in history.problem_of("r")
     history.close("r")
     later = make(tmp_path)
     later.remember(KNOWN, NODE)
-    assert "5 rows, events or commands are missing in" in later.problem_of("r")
+    assert "5 rows, events, commands or stack samples are missing in" in later.problem_of("r")
 
 
 @pytest.mark.guarantee("lost-counted")
@@ -217,7 +220,7 @@ def test_rows_beyond_the_bound_are_counted(tmp_path: Path, disk: FaultyDisk) -> 
     found = stamps(tmp_path)
     assert found[-1] == 4 * many
     assert 0 < missing(tmp_path) == 4 * many - len(found)
-    assert f"{missing(tmp_path)} rows, events or commands are missing" in history.problem
+    assert f"{missing(tmp_path)} rows, events, commands or stack samples are missing" in history.problem
 
 
 @pytest.mark.guarantee("lost-counted")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from hoptui.daemon.state.stack_windows import MOST_PARTS, StackWindows
+from hoptui.daemon.state.stack_windows import MOST_PARTS, RECORD_NS, StackWindows
+from hoptui.domain.hot_lines import sampled
 from hoptui.domain.stacks import KEPT_S, StackFrame, StackSamples, pack, unpack
 from hoptui.protocol import messages
+from hoptui.recording.stack_minutes import MINUTE_BYTES
 from tests.conftest import TestNode, until
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
@@ -74,3 +76,43 @@ def test_a_run_that_does_not_want_it_is_not_sampled(node: TestNode) -> None:
     run = viewer.run()
     until(lambda: viewer.vital(run.run).step > 3, what="some iterations")
     assert viewer.ask(messages.FetchStacks(id=1, run=run.run), messages.RunStacks).ranks == ()
+
+
+def test_a_batch_is_due_after_a_minute_and_has_each_sample_once() -> None:
+    windows = StackWindows()
+    start = 10_000_000_000
+    assert not windows.due(start)
+    for second in range(0, 60, 2):
+        windows.add(0, part(second))
+        windows.add(1, part(second))
+    assert not windows.due(start + RECORD_NS - 1)
+    assert windows.due(start + RECORD_NS)
+    batch = windows.take(start + RECORD_NS)
+    assert batch is not None
+    assert (batch.t, sorted(batch.parts), batch.most_bytes) == (start + RECORD_NS, [0, 1], MINUTE_BYTES)
+    assert batch.samples == sum(sampled(part(second)) for second in range(0, 60, 2)) * 2
+    assert not windows.due(start + RECORD_NS + 1)
+    assert windows.take(start + RECORD_NS + 1) is None
+
+
+def test_a_run_that_ends_again_and_again_writes_no_more_than_others() -> None:
+    windows = StackWindows()
+    allowed = 0
+    for second in range(1, 3601):
+        windows.due(second * 1_000_000_000)
+        windows.add(0, part(second))
+        batch = windows.take(second * 1_000_000_000)
+        assert batch is not None
+        allowed += batch.most_bytes
+    assert allowed <= 62 * MINUTE_BYTES
+
+
+def test_a_process_that_sends_too_much_loses_stacks_and_no_count() -> None:
+    windows = StackWindows()
+    sent = 3 * MOST_PARTS
+    for number in range(sent):
+        windows.add(0, part(number))
+    batch = windows.take(1)
+    assert batch is not None
+    assert len(batch.parts[0]) <= MOST_PARTS
+    assert batch.samples == sum(sampled(part(number)) for number in range(sent))

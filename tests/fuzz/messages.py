@@ -33,6 +33,7 @@ from hoptui.daemon.phases import PhaseJoin
 from hoptui.daemon.recordings import rows_as_buckets
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, Sample
 from hoptui.domain.phases import PhaseSpan
@@ -44,7 +45,7 @@ from hoptui.presentation import diagnosis, numbers, sentences, targets, tuner, v
 from hoptui.protocol import codec, messages
 from hoptui.protocol.codec import WireError
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query, RunState
-from hoptui.recording import stored_json
+from hoptui.recording import stack_minutes, stored_json
 from hoptui.recording.library import KnownRun, decode_node, encode_node
 from hoptui.sdk.daemon_link import DaemonLink
 from hoptui.sdk.run import Run
@@ -112,6 +113,9 @@ class Kept:
     def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None: ...
     def finish(self, run: str) -> None: ...
     def keep(self, run: str) -> None: ...
+
+    def stacks(self, run: str, batch: StackBatch) -> None:
+        stack_minutes.decode(stack_minutes.encode(batch.parts, batch.t, batch.most_bytes), batch.t)
 
     def run(self, known: KnownRun, node: NodeState) -> None:
         _readable(known, KnownRun)

@@ -468,4 +468,4 @@ def test_what_is_missing_in_a_recording_is_shown(tmp_path: Path) -> None:
         assert recording.missing == 7
         shown = RecordedStore(recording).run(ID)
         assert shown is not None
-        assert shown.recording == "7 rows, events or commands are missing"
+        assert shown.recording == "7 rows, events, commands or stack samples are missing"

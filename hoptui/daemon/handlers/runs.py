@@ -263,6 +263,7 @@ class RunDesk:
         )
         self._ending(run)
         node.remember(run)
+        node.record_stacks(run)
         node.archive.finish(run.id)
         node.touch()
 
@@ -430,7 +431,7 @@ class RunDesk:
 
     def _stacks(self, run: TrackedRun, rank: int, samples: StackSamples) -> None:
         if samples.ended <= self._node.clock.t() + FUTURE_NS:
-            run.stacks.add(rank, samples)
+            self._node.stacks(run, rank, samples)
 
     def _outcome(self, run: TrackedRun, outcome: messages.Outcome) -> None:
         node = self._node

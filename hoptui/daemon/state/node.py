@@ -20,12 +20,14 @@ from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.derived_rows import THROUGHPUT
 from hoptui.daemon.state.registry import Registry, TrackedRun
 from hoptui.daemon.state.row_buffers import MAX_ROWS, Rings, one_row
+from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain import pacing
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import coefficient
 from hoptui.domain.pacing import DEFAULT, Timings
+from hoptui.domain.stacks import StackSamples
 from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.protocol import VERSION
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
@@ -98,6 +100,7 @@ class Keeper(Protocol):
     def node(self, state: NodeState, runs: Iterable[str]) -> None: ...
     def event(self, event: Event, runs: Iterable[str]) -> None: ...
     def command(self, record: CommandRecord, *, urgent: bool) -> None: ...
+    def stacks(self, run: str, batch: StackBatch) -> None: ...
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
     def keep(self, run: str) -> None: ...
     def finish(self, run: str) -> None: ...
@@ -217,6 +220,19 @@ class Node:
                 self.registry.forget([run.id])
                 self._measure_at.pop(run.id, None)
                 self.book.forget(run.id)
+
+    def stacks(self, run: TrackedRun, rank: int, samples: StackSamples) -> None:
+        """Add stack samples of a process. About once a minute, those of all its ranks are recorded."""
+        t = self.clock.t()
+        run.stacks.add(rank, samples)
+        if run.stacks.due(t):
+            self.record_stacks(run)
+
+    def record_stacks(self, run: TrackedRun) -> None:
+        """Pass the stack samples of a run that are not recorded yet to its recording."""
+        batch = run.stacks.take(self.clock.t())
+        if batch is not None:
+            self.archive.stacks(run.id, batch)
 
     # events -------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,13 @@
-"""The stack samples of the last minute of every process of a run."""
+"""The stack samples of the last minute of every process of a run, and those that are not recorded yet."""
 
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
+from hoptui.domain.hot_lines import sampled
 from hoptui.domain.stacks import KEPT_S, StackSamples, merged
+from hoptui.recording.stack_minutes import MINUTE_BYTES
 
 MOST_PARTS = 64
 """Messages of one process that are kept: twice as many as it sends in that time."""
@@ -12,6 +15,17 @@ REPORT_BYTES = 64 << 10
 """Estimated size of the samples of one process in an answer."""
 MOST_RANKS = 32
 """Processes of one answer: it stays below what a viewer takes."""
+RECORD_NS = 60_000_000_000
+"""The time between two writes to the recording."""
+
+
+class StackBatch(NamedTuple):
+    """The samples of each rank, in parts, for at most `most_bytes` of the recording. `t` is monotonic ns."""
+
+    t: int
+    parts: dict[int, list[StackSamples]]
+    samples: int
+    most_bytes: int
 
 
 class StackWindows:
@@ -19,6 +33,9 @@ class StackWindows:
 
     def __init__(self) -> None:
         self._parts: dict[int, deque[StackSamples]] = {}
+        self._unrecorded: dict[int, deque[StackSamples]] = {}
+        self._taken_t = 0
+        self._allowed = 2.0 * MINUTE_BYTES
 
     def add(self, rank: int, samples: StackSamples) -> None:
         """Add the samples of a process, and forget those that are too old."""
@@ -26,8 +43,45 @@ class StackWindows:
         parts.append(samples)
         while parts[0].ended < samples.ended - KEPT_S * 1e9:
             parts.popleft()
+        waiting = self._unrecorded.setdefault(rank, deque())
+        waiting.append(samples)
+        if len(waiting) > MOST_PARTS:
+            waiting.append(_without_stacks(waiting.popleft(), waiting.popleft()))
 
     def since(self, t: int) -> dict[int, StackSamples]:
         """Return the samples of each process that ended after `t`. A process without any is left out."""
         recent = {rank: [part for part in parts if part.ended > t] for rank, parts in self._parts.items()}
         return {rank: merged(parts, REPORT_BYTES) for rank, parts in sorted(recent.items()) if parts}
+
+    def due(self, t: int) -> bool:
+        """Return whether samples have waited for the recording for a minute. The first call begins it."""
+        self._taken_t = self._taken_t or t
+        return t - self._taken_t >= RECORD_NS
+
+    def take(self, t: int) -> StackBatch | None:
+        """Remove and return what is not recorded yet, None if there is nothing.
+
+        Bytes are allowed by the time that has passed, and for two minutes at once. So a run whose process
+        ends again and again writes no more than others.
+        """
+        if not self._unrecorded:
+            return None
+        passed = max(0, t - self._taken_t) / RECORD_NS if self._taken_t else 0.0
+        self._allowed = min(2.0 * MINUTE_BYTES, self._allowed + passed * MINUTE_BYTES)
+        most_bytes = int(min(MINUTE_BYTES, self._allowed))
+        self._allowed -= most_bytes
+        self._taken_t = t
+        parts = {rank: list(waiting) for rank, waiting in self._unrecorded.items()}
+        self._unrecorded = {}
+        count = sum(sampled(part) for waiting in parts.values() for part in waiting)
+        return StackBatch(t, parts, count, most_bytes)
+
+
+def _without_stacks(one: StackSamples, other: StackSamples) -> StackSamples:
+    """Return the time and the number of samples of two parts. Their stacks are left out."""
+    return StackSamples(
+        began=min(one.began, other.began),
+        ended=max(one.ended, other.ended),
+        left_out=sampled(one) + sampled(other),
+        cost=max(one.cost, other.cost),
+    )

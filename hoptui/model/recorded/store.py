@@ -24,6 +24,7 @@ from hoptui.model.detail_requests import STEPS
 from hoptui.model.recorded.pages import Pages
 from hoptui.model.recorded.point_in_time import Chronicle
 from hoptui.model.series import NAN, SeriesWindow, bucketed
+from hoptui.model.stack_samples import RecordedStacks
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
 from hoptui.recording import Recording, RecordingError, library
@@ -208,8 +209,8 @@ class RecordedStore:
 
     `run_id` is empty in a recording of a node without a run, as `hoptui record` writes it.
 
-    `span` is the first and the last stamp at the time of opening. Rows that a writer adds later are not
-    shown.
+    `stacks` has the stack samples of any time. `span` is the first and the last stamp at the time of opening.
+    Rows that a writer adds later are not shown.
 
     Raises:
         RecordingError: the recording cannot be read, does not name its run, or is empty.
@@ -219,6 +220,7 @@ class RecordedStore:
         state, details = _known_run(recording)
         events, commands = recording.events(), recording.commands()
         self.pages = Pages(recording)
+        self.stacks = RecordedStacks(recording)
         self.span = _span(recording, commands)
         self.run_id = state.run
         self.details = {state.run: details}
@@ -414,7 +416,11 @@ def _known_run(recording: Recording) -> tuple[RunState, RunDetails | None]:
     known = library.known_run(recording)
     if known is None:
         return NO_RUN, None
-    lost = f"{recording.missing} rows, events or commands are missing" if recording.missing else ""
+    lost = (
+        f"{recording.missing} rows, events, commands or stack samples are missing"
+        if recording.missing
+        else ""
+    )
     return structs.replace(known.state, recording=lost), known.details
 
 
