@@ -22,6 +22,7 @@ from hoptui.domain.throughput import level, usable
 from hoptui.model.command_history import left
 from hoptui.model.recorded.point_in_time import ALIVE, diagnosis_of
 from hoptui.model.recorded.store import RecordedStore
+from hoptui.model.stack_samples import NO_SAMPLES, RunSamples
 from hoptui.model.target_times import TargetTime, target_times
 from hoptui.protocol.messages import CommandRecord, Event, RunState
 from hoptui.recording import Recording, RecordingError, library
@@ -151,7 +152,7 @@ class Report:
     `changes` took effect, in that order. `refused` are the changes that did not, `commands` all other
     commands. `shifts` are changes of throughput without a change of a knob. `events` are all other events of
     the run and its GPUs, without verdicts and the tuner's reports. `targets` are summed up from events.
-    `details` are None in recordings of older versions.
+    `details` are None in recordings of older versions. `stacks` are the stack samples of the first rank.
     """
 
     state: RunState
@@ -179,6 +180,7 @@ class Report:
     events: tuple[Event, ...]
     targets: tuple[TargetTime, ...] = ()
     details: RunDetails | None = None
+    stacks: RunSamples = NO_SAMPLES
 
     def wall(self, t: int) -> float:
         """Return a stamp as seconds since 1970."""
@@ -423,7 +425,14 @@ def read(recording: Recording) -> Report:
         events=tuple(e for e in events if e.kind not in (TUNER, SHIFT, DIAGNOSIS)),
         targets=target_times(own, state.targets, store.span[1]),
         details=store.details[state.run],
+        stacks=_stacks(store),
     )
+
+
+def _stacks(store: RecordedStore) -> RunSamples:
+    """Return the stack samples of rank 0, or of the first rank that has any."""
+    found = store.stacks.between(0, 0, only=0)
+    return found if found.ranks or not found.known else store.stacks.between(0, 0, only=found.known[0])
 
 
 def _metric(state: RunState, names: Sequence[str]) -> str:

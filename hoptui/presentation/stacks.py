@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from hoptui.domain.hot_lines import HotLine, hot_lines, sampled
 from hoptui.domain.stack_kinds import CodeLine
 from hoptui.domain.stacks import StackFrame, StackSamples, unpack
+from hoptui.presentation import numbers
 
 KINDS: Mapping[str, str] = {
     "wait": "waits for the GPU",
@@ -23,12 +25,49 @@ KINDS: Mapping[str, str] = {
     "paused": "is paused",
     "script": "runs Python",
 }
+LONGEST = 80
+"""Characters of the name of a file or a function."""
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def place(found: CodeLine) -> str:
     """Return a line in a few words: `data.py:37 augment`."""
-    return f"{PurePath(found.file).name}:{found.line} {found.function}"
+    file, function = (numbers.clean(text, LONGEST) for text in (PurePath(found.file).name, found.function))
+    return f"{file}:{found.line} {function}"
+
+
+def where(samples: StackSamples) -> str:
+    """Return the line with the most samples in a phrase, "" if no sample has a place.
+
+    `waits for the GPU 61 %, train.py:120 step (item), 596 samples in 60 s`.
+    """
+    lines = hot_lines(samples)
+    return f"{line(lines[0])}, {amount(samples)}" if lines else ""
+
+
+def line(found: HotLine) -> str:
+    """Return what a line does, its share and its place."""
+    inside = f" ({numbers.clean(found.inside, LONGEST)})" if found.inside else ""
+    return f"{KINDS[found.kind]} {numbers.percentage(100 * found.share)}, {place(found.place)}{inside}"
+
+
+def amount(samples: StackSamples) -> str:
+    """Return how many samples there are, and over how long: `596 samples in 60 s`."""
+    passed = numbers.duration((samples.ended - samples.began) / 1e9)
+    return f"{numbers.counted(sampled(samples), 'sample')} in {passed}"
+
+
+def left_out(ranks: int, unreadable: int, skipped: int) -> list[str]:
+    """Return a phrase for each kind of samples that a recording lacks, or that were not read of it.
+
+    `ranks` have no samples in it, `unreadable` minutes are damaged, and `skipped` ones were not read.
+    """
+    found = (
+        (ranks, "rank", "not recorded"),
+        (unreadable, "minute", "of samples damaged"),
+        (skipped, "minute", "of samples not read: evenly spaced ones are"),
+    )
+    return [f"{numbers.counted(count, noun)} {why}" for count, noun, why in found if count]
 
 
 def speedscope(name: str, ranks: Iterable[tuple[int, StackSamples]]) -> dict[str, Any]:

@@ -17,16 +17,19 @@ from hoptui.daemon import tuning as daemon_tuning
 from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.stacks import StackFrame
+from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.model.report import read
 from hoptui.protocol.messages import Origin
-from hoptui.recording import Recording
+from hoptui.recording import Recording, stack_minutes
 from tests.cli.conftest import Hoptui
 from tests.cli.test_recordings import over, record
 from tests.cli.test_report_document import Page
 from tests.client.fake_daemon import FakeDaemon
 from tests.golden import Golden
 from tests.model.recorded_run import (
+    BOOT,
     COMMANDS,
     EVENTS,
     GPU,
@@ -338,3 +341,45 @@ def test_long_lists_are_cut_and_repeated_events_told_once(tmp_path: Path, golden
     assert "note 7" not in page
     cut += [line for line in page.splitlines() if " 81 " in line]
     golden("".join(f"{line}\n" for line in (repeated, *cut)))
+
+
+def with_stacks(
+    path: Path, file: str, function: str, call: str, *, ranks: tuple[int, ...] = (0,)
+) -> Document:
+    """The page of the plain run with samples of two lines, of the first rank and others."""
+    write(path)
+    first = (StackFrame(file, function, 7, call=call),)
+    found = {first: 61, (StackFrame("/home/me/data.py", "load", 3),): 30}
+    with Recording.create(path, boot=BOOT) as recording:
+        t = recording.span()[1]
+        parts = {rank: [pack_stacks(found, t - 60 * 10**9, t, left_out=9)] for rank in ranks}
+        recording.stacks(t, stack_minutes.encode(parts, t), 100)
+    with Recording.open(path) as recording:
+        return telling.page(read(recording), MADE)
+
+
+def test_the_lines_that_take_the_time(tmp_path: Path, plain: Document) -> None:
+    before, page = (
+        markdown.write(each)
+        for each in (plain, with_stacks(tmp_path / "r.hoptui", "/x/train.py", "step", "item", ranks=(3, 5)))
+    )
+    assert "Not known: no stack samples are recorded." in before
+    shown = other(page, before)
+    assert re.search(r"\| +61 % \| waits for the GPU +\| train\.py:7 step +\| item +\|", shown)
+    assert re.search(r"\| +30 % \| runs Python +\| data\.py:3 load +\|", shown)
+    assert "100 samples in 1 m" in shown
+    assert "of rank 3" in shown
+    assert "2 of them with samples" in shown
+    assert "the stacks of 9 samples are not recorded" in shown
+
+
+def test_names_in_samples_become_no_markup(tmp_path: Path) -> None:
+    document = with_stacks(tmp_path / "r.hoptui", f"/x/{EVIL}.py", EVIL, EVIL)
+    page = html.write(document)
+    assert "<script>" not in page
+    assert "<img" not in page
+    assert not {"\u202e", "\x1b"} & set(page)
+    rendered = MarkdownIt().enable("table").render(markdown.write(document))
+    assert "<script>" not in rendered
+    assert "<img" not in rendered
+    assert "<a " not in rendered

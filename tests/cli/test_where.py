@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,12 @@ from hoptui.cli.commands.where import MOST_SOURCE, source_line
 from hoptui.domain.stack_kinds import CodeLine
 from hoptui.domain.stacks import Stack, StackFrame, pack
 from hoptui.protocol.messages import Error, FetchStacks, FromViewer, RankStacks, ToViewer
+from hoptui.recording import Recording, stack_minutes
+from hoptui.recording.ingest import Boot
 from tests.cli.conftest import Hoptui
+from tests.cli.test_recordings import over, record
 from tests.client.fake_daemon import FakeDaemon
+from tests.factories import SECOND
 from tests.golden import Golden
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
@@ -122,3 +127,103 @@ def test_no_source_is_read_of_a_large_file(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.truncate(MOST_SOURCE + 1)
     assert source_line(CodeLine(str(path), 1, "f")) == ""
+
+
+@pytest.fixture
+def recorded(ppo: FakeDaemon) -> Path:
+    """Three minutes of the ended run `old`: it loads data, then it computes, then its samples are damaged."""
+    path = record(ppo, over("eeee5555", "old", world=2))
+    load, item = (TRAIN, LOADER), (TRAIN._replace(line=15, call="item"),)
+    with Recording.create(path, boot=Boot("then", 0, 0)) as recording:
+        for minute, stack in enumerate((load, item, item), start=1):
+            t = 60 * minute * SECOND
+            parts = {rank: [pack({stack: 10 * minute}, t - 60 * SECOND, t)] for rank in (0, 1)}
+            recording.stacks(t, stack_minutes.encode(parts, t), 20 * minute)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE meta SET value = 'x' WHERE key = ?", (stack_minutes.key(180 * SECOND),))
+    db.close()
+    return path
+
+
+def test_where_of_an_ended_run_and_of_a_file(
+    hoptui: Hoptui, recorded: Path, tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    copied = tmp_path / "copied.hoptui"
+    copied.write_bytes(recorded.read_bytes())
+    assert hoptui("where", "old").code == 0
+    for more in (
+        (),
+        ("--seconds", "70"),
+        ("--rank", "1", "--until", "+5s"),
+        (
+            "--rank",
+            "5",
+        ),
+    ):
+        assert hoptui("where", "copied.hoptui", *more).code == (3 if "5" in more else 0)
+    golden(hoptui.transcript())
+
+
+def test_json_of_a_recording_counts_what_is_missing(hoptui: Hoptui, recorded: Path) -> None:
+    found = hoptui("where", str(recorded), "--json").json
+    assert (found["recorded"], found["ranks"], found["minutes"]) == (True, [0, 1], 2)
+    assert (found["minutes_unreadable"], found["minutes_skipped"], found["ranks_left_out"]) == (1, 0, 0)
+    assert (found["samples"], found["seconds"]) == (30, 120.0)
+    document = json.loads(hoptui("where", str(recorded), "-o", "-").out)
+    assert [each["name"] for each in document["profiles"]] == ["rank 0", "rank 1"]
+
+
+def test_what_a_recording_lacks_is_said_in_a_sentence(
+    hoptui: Hoptui, ppo: FakeDaemon, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = record(ppo, over("ffff6666", "plain"))
+    (tmp_path / "empty.hoptui").write_bytes(b"")
+    (tmp_path / "other.hoptui").write_text("no recording")
+    for asked, code, words in (
+        (("plain",), 3, "the recording of plain has no stack samples of this time"),
+        ((str(plain),), 3, "no stack samples"),
+        (("empty.hoptui",), 1, "does not hold a recording"),
+        (("other.hoptui",), 1, "is not a recording"),
+        (("missing.hoptui",), 3, "no such file"),
+        ((f"{tmp_path}/",), 1, "directory"),
+        (("nobody",), 3, "nobody"),
+        ((str(recorded), "--seconds", "5", "--since", "+1s"), 2, "cannot be combined"),
+        ((str(recorded), "--since", "+9s", "--until", "+2s"), 2, "later"),
+        ((str(recorded), "--since", "never"), 2, "is no time"),
+    ):
+        found = hoptui("where", *asked)
+        assert (found.code, words in found.err) == (code, True), (asked, found.err)
+
+
+def test_more_than_a_minute_of_a_live_run_comes_from_its_recording(
+    hoptui: Hoptui, sampled: FakeDaemon
+) -> None:
+    assert "has no recording here" in hoptui("where", "ppo", "--seconds", "300").err
+    path = record(sampled, sampled.node.runs[0])
+    with Recording.create(path, boot=Boot("then", 0, 0)) as recording:
+        recording.stacks(SECOND, stack_minutes.encode({0: [pack({(TRAIN,): 7}, 0, SECOND)]}, SECOND), 7)
+    assert hoptui("where", "ppo", "--seconds", "300", "--json").json["samples"] == 7
+    assert hoptui("where", "ppo", "--json").json["samples"] == 112
+
+
+def test_hostile_names_become_no_control_characters(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    path = record(ppo, over("eeee5555", "old"))
+    evil = (StackFrame("/x/\x1b[31m\n.py", "\u202ef\x07", 1, call="\x1b]0;x\x07"),)
+    with Recording.create(path, boot=Boot("then", 0, 0)) as recording:
+        recording.stacks(SECOND, stack_minutes.encode({0: [pack({evil: 7}, 0, SECOND)]}, SECOND), 7)
+    found = hoptui("where", "old")
+    assert found.code == 0
+    assert not {"\x1b", "\x07", "\u202e"} & set(found.out)
+
+
+def test_status_names_the_line_and_how_long_it_was_sampled(hoptui: Hoptui, sampled: FakeDaemon) -> None:
+    line = "where: loads data 74 %, data.py:4 augment (random), 112 samples in 11 s"
+    assert line in hoptui("status", "ppo").out.splitlines()
+    found = hoptui("status", "ppo", "--json").json["where"]
+    assert (found["kind"], found["line"], found["seconds"], found["samples"]) == ("input", 4, 11.0, 112)
+    assert f"where: {found['text']}" == line
+    sampled.stacks.clear()
+    assert "where:" not in hoptui("status", "ppo").out
+    assert hoptui("status", "ppo", "--json").json["where"] is None

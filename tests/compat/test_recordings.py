@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from hoptui.domain.stacks import StackFrame, pack
 from hoptui.recording import Recording, stored_json
 from hoptui.recording.database import SCHEMA
 from hoptui.recording.library import RUN, KnownRun
+from hoptui.recording.stack_minutes import encode
 from tests import factories
 from tests.compat import previous
 from tests.compat.conftest import MixedNode, Release
+from tests.factories import SECOND
 from tests.model import recorded_run
 
 RELEASES: tuple[Release, ...] = ("newest", "previous")
@@ -61,3 +64,15 @@ def test_the_example_that_the_newest_release_ships_is_read_by_the_previous_one(
         copy = Path(shutil.copy(example, tmp_path))
         newest, before = (mixed.done(release, "export", str(copy), "--since", "90%") for release in RELEASES)
         assert newest == before, example.name
+
+
+def test_stack_samples_do_not_keep_the_previous_release_from_reading(
+    mixed: MixedNode, tmp_path: Path
+) -> None:
+    path = recorded_run.write(tmp_path / "stacks.hoptui")
+    plain = mixed.done("previous", "export", str(path))
+    samples = pack({(StackFrame("train.py", "main", 1),): 7}, 0, SECOND)
+    with Recording.create(path, boot=recorded_run.BOOT) as recording:
+        recording.stacks(SECOND, encode({0: [samples]}, SECOND), 7)
+    assert mixed.done("previous", "export", str(path)) == plain
+    assert mixed.hoptui("newest", "where", str(path)).returncode == 0

@@ -14,11 +14,15 @@ from msgspec import structs
 from hoptui.daemon import archive as archives
 from hoptui.daemon.archive import Archive
 from hoptui.daemon.recordings import MOST_ENDED, RetentionLimits
+from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.pacing import Timings
+from hoptui.domain.stacks import StackFrame
+from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.node.addresses import Addresses
 from hoptui.recording import Recording, database, recording
 from hoptui.recording.library import RUN
+from hoptui.recording.stack_minutes import MINUTE_BYTES
 from hoptui.recording.tables import Tables
 from tests import factories
 from tests.conftest import until
@@ -293,3 +297,30 @@ def test_rows_on_disk_and_rows_counted_are_the_rows_that_came(
 
 def part(came: int) -> Columns:
     return pack(OURS, [((came + i + 1) * S, -1, {"x": 1.0}) for i in range(3)])
+
+
+def test_stack_samples_wait_for_the_disk_as_rows_do(tmp_path: Path, disk: FaultyDisk) -> None:
+    history = make(tmp_path)
+    history.remember(KNOWN, NODE)
+    disk.writes = False
+    samples = pack_stacks({(StackFrame("train.py", "main", 1),): 7}, 0, 60_000_000_000)
+    for minute in (1, 2):
+        t = 60_000_000_000 * minute
+        history.stacks("r", StackBatch(t, {0: [samples]}, 7, MINUTE_BYTES))
+    history.flush()
+    assert "r.hoptui cannot" in history.problem_of("r")
+    disk.writes = True
+    history.flush()
+    assert history.problem == ""
+    with Recording.open(tmp_path / "r.hoptui") as recording:
+        assert len(recording.minutes()[0]) == 2
+
+
+def test_stack_samples_that_are_lost_are_counted(tmp_path: Path, disk: FaultyDisk) -> None:
+    history = make(tmp_path)
+    history.remember(KNOWN, NODE)
+    disk.writes = False
+    samples = pack_stacks({(StackFrame("train.py", "main", 1),): 7}, 0, 60_000_000_000)
+    history.stacks("r", StackBatch(60_000_000_000, {0: [samples]}, 7, MINUTE_BYTES))
+    history.close("r")
+    assert "7 rows, events, commands or stack samples are missing" in history.problem_of("r")

@@ -6,6 +6,7 @@ from hoptui.daemon.state.stack_windows import MOST_PARTS, RECORD_NS, StackWindow
 from hoptui.domain.hot_lines import sampled
 from hoptui.domain.stacks import KEPT_S, StackFrame, StackSamples, pack, unpack
 from hoptui.protocol import messages
+from hoptui.recording import Recording
 from hoptui.recording.stack_minutes import MINUTE_BYTES
 from tests.conftest import TestNode, until
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
@@ -116,3 +117,26 @@ def test_a_process_that_sends_too_much_loses_stacks_and_no_count() -> None:
     assert batch is not None
     assert len(batch.parts[0]) <= MOST_PARTS
     assert batch.samples == sum(sampled(part(number)) for number in range(sent))
+
+
+def test_the_samples_of_a_run_are_in_its_recording_once_it_has_ended(node: TestNode) -> None:
+    process = node.start(SCRIPT.format(stacks=True))
+    viewer = node.viewer()
+    run = viewer.run()
+    until(
+        lambda: viewer.ask(messages.FetchStacks(id=1, run=run.run), messages.RunStacks).ranks,
+        what="stack samples",
+    )
+    process.terminate()
+    process.wait(30)
+    path = node.where.recording(run.run)
+
+    def recorded() -> list[int]:
+        with Recording.open(path) as recording:
+            return recording.minutes()[0]
+
+    (t,) = until(recorded, what="the samples in the recording")
+    with Recording.open(path) as recording:
+        found = recording.minute(t)
+    assert found is not None
+    assert "augment" in {frame.function for stack in unpack(found.ranks[0]) for frame in stack}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, TextIO
 
@@ -30,7 +28,6 @@ from hoptui.recording import export as writers
 from hoptui.recording.export import ExportRequest
 
 Format = Literal["csv", "jsonl", "parquet"]
-SECOND = 1_000_000_000
 MOST_NAMED = 12  # metrics named in the error for an unknown one
 
 
@@ -118,7 +115,9 @@ def _wanted(
     if metrics is not None and not names:
         raise usage("--metrics is empty: name at least one metric")
     _check_names(opened, sources or (), names)
-    t0, t1 = (_stamp(opened, option, typed) for option, typed in (("--since", since), ("--until", until)))
+    t0, t1 = (
+        recordings.stamp(opened, option, typed) for option, typed in (("--since", since), ("--until", until))
+    )
     if t0 and t1 and t0 > t1:
         raise usage("--since is later than --until")
     return ExportRequest(tuple(sources or ()), names, t0, t1)
@@ -136,25 +135,6 @@ def _check_names(opened: Recording, sources: Sequence[str], names: Sequence[str]
             some = ", ".join(list(known)[:MOST_NAMED]) or "none"
             more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
             raise usage(f"the recording has no metric {numbers.clean(name, 60)!r}; it has {some}{more}")
-
-
-def _stamp(opened: Recording, option: str, typed: str | None) -> int:
-    """Parse a time as ISO 8601 or as any form that a replay accepts. Return a stamp on the recording's
-    clock, or 0 if none was given.
-    """
-    if typed is None:
-        return 0
-    with contextlib.suppress(ValueError):
-        if "T" in typed:
-            wall = datetime.fromisoformat(typed).timestamp()
-            return max(1, round(wall * SECOND) - opened.wall_offset_ns)
-    from hoptui.client.replay import Replay
-
-    try:
-        with contextlib.closing(Replay(opened.path)) as replay:
-            return max(1, replay.find(typed))
-    except ValueError as error:
-        raise usage(f"{option}: {error}") from None
 
 
 def _write_file(opened: Recording, kind: Format, file: BinaryIO, wanted: ExportRequest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,13 +21,16 @@ from hoptui.cli.support.snapshot import (
     metrics_json,
 )
 from hoptui.cli.support.terminal import OK, dump, say, table
+from hoptui.client.session import RefusedError
 from hoptui.domain.details import RunDetails
 from hoptui.domain.diagnosis import Diagnosis
+from hoptui.domain.hot_lines import hot_lines, sampled
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.phases import PhaseReadings
+from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.model import runs
 from hoptui.presentation import details as presented
-from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
+from hoptui.presentation import diagnosis, numbers, sentences, stacks, tuner, vocabulary
 from hoptui.presentation.readings import value_text
 from hoptui.protocol.messages import Event, RunState, Vital
 
@@ -103,6 +107,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "gpu_by_phase": {
             one.phase: {**one.readings, "samples": one.samples} for one in (vital.phases if vital else ())
         },
+        "where": _where_json(seen, run),
         "world": run.world,
         "ranks": _ranks(seen, run),
         "gpus": [gpus.report(seen, gpu) for gpu in seen.gpus_of(run)],
@@ -115,6 +120,32 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run.exit_reason else None,
         "events": _events(seen, run),
         "commands": [record for record in seen.store.commands.values() if record.run == run.run][-LAST:],
+    }
+
+
+def _samples(seen: NodeSnapshot, run: RunState) -> StackSamples | None:
+    """The stack samples of the first rank of a live run over the last minute, None if there are none."""
+    if not seen.lives(run):
+        return None
+    with suppress(RefusedError):  # of an older daemon
+        return next((each.samples for each in seen.session.stacks(run.run, KEPT_S)), None)
+    return None
+
+
+def _where_json(seen: NodeSnapshot, run: RunState) -> dict[str, Any] | None:
+    """The line with the most samples: its share of them, and over how many seconds they are."""
+    samples = _samples(seen, run)
+    lines = hot_lines(samples) if samples is not None else []
+    if samples is None or not lines:
+        return None
+    return {
+        "share": lines[0].share,
+        "kind": lines[0].kind,
+        **lines[0].place._asdict(),
+        "inside": lines[0].inside,
+        "seconds": (samples.ended - samples.began) / SECOND,
+        "samples": sampled(samples),
+        "text": stacks.where(samples),
     }
 
 
@@ -155,6 +186,9 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     say(f"{symbol} {vocabulary.state_text(vital, run)}")
     total = f" of {numbers.grouped(run.total)}" if run.total else ""
     say(f"iteration {numbers.grouped(vocabulary.iteration(vital))}{total}, {_pace(seen, run, metrics)}")
+    samples = _samples(seen, run)
+    if samples is not None and (where := stacks.where(samples)):
+        say(f"where: {where}")
     phases = _phases(metrics)
     whole = max(metrics.get("iteration_s", 0.0), sum(s for name, s in phases.items() if "/" not in name))
     if phases:

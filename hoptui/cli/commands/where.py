@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import linecache
+import math
 import stat
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 from cyclopts import Parameter
 
-from hoptui.cli.support.options import Force, Json, Run
+from hoptui.cli.support import recordings
+from hoptui.cli.support.options import Force, Json
 from hoptui.cli.support.recordings import size
-from hoptui.cli.support.snapshot import look
-from hoptui.cli.support.terminal import MISSING, OK, Fail, dump, say, table, target, to_file, to_stdout, usage
+from hoptui.cli.support.snapshot import NodeSnapshot, look
+from hoptui.cli.support.terminal import (
+    MISSING,
+    OK,
+    REJECTED,
+    Fail,
+    dump,
+    say,
+    table,
+    target,
+    to_file,
+    to_stdout,
+    usage,
+)
 from hoptui.client.session import RefusedError
+from hoptui.client.target import is_path
 from hoptui.domain.hot_lines import HotLine, hot_lines, sampled
 from hoptui.domain.stack_kinds import CodeLine
 from hoptui.domain.stacks import KEPT_S, StackSamples
+from hoptui.model.stack_samples import LiveStacks, RecordedStacks, RunSamples
 from hoptui.presentation import numbers, stacks
-from hoptui.protocol.messages import RankStacks, RunState
+from hoptui.protocol.messages import RunState
+from hoptui.recording import Recording, RecordingError, library
 
+SECOND = 1_000_000_000
 SHOWN, KEPT_SOURCE = 10, 60
 """Lines in the text, and characters of their source."""
 MOST_SOURCE = 4 << 20
@@ -30,12 +48,49 @@ OLD_DAEMON = (
 )
 
 
+class Window(NamedTuple):
+    """The time that is asked for: the last seconds, or from one time to another."""
+
+    seconds: float | None
+    since: str | None
+    until: str | None
+
+    @property
+    def live(self) -> bool:
+        """Whether the samples that a daemon keeps of a live run are enough."""
+        return self.since is None and self.until is None and (self.seconds or 0.0) <= KEPT_S
+
+
+class Found(NamedTuple):
+    """A run and its samples. `recorded` is whether they come from its recording."""
+
+    run: RunState
+    samples: RunSamples
+    recorded: bool
+
+
 def where(
-    run: Run,
+    run: Annotated[str, Parameter(help="The name or id of a run, the beginning of an id, or a recording.")],
     /,
     *,
     rank: Annotated[int, Parameter(help="The process to show, if the run has several.")] = 0,
-    seconds: Annotated[float, Parameter(help="How much of the past, at most 60 seconds.")] = KEPT_S,
+    seconds: Annotated[
+        float | None,
+        Parameter(
+            show_default=False,
+            help="How much of the past: by default 60 of a live run, and the whole time of a recording.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        Parameter(
+            show_default=False,
+            help="Start here, in the recording: +1h after the start, 14:05, 50%, #1200, or ISO 8601.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, Parameter(show_default=False, help="End here; same forms as --since.")
+    ] = None,
     output: Annotated[
         str | None,
         Parameter(
@@ -50,58 +105,121 @@ def where(
 ) -> int:
     """Show the lines that the time of a run goes to, from samples of its stack.
 
-    A line is the innermost one of the script. Its source is shown if it can be read here. Exit code 3 if
-    there are no samples yet.
+    A line is the innermost one of the script. Its source is shown if it can be read here. Samples of a live
+    run come from the daemon. Those of an ended run, and of more than a minute, come from the recording, which
+    has them minute by minute. Exit code 3 if there are no samples.
     """
-    if not 0 < seconds <= KEPT_S:
-        raise usage(f"--seconds is above 0 and at most {KEPT_S:g}")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise usage("--seconds is above 0")
+    if seconds is not None and (since is not None or until is not None):
+        raise usage("--seconds cannot be combined with --since and --until")
     if json and output is not None:
         raise usage("--json and --output exclude each other")
     path = target(output, force=force) if output is not None else None
-    with look(readings=False) as seen:
-        found = seen.find(run)
-        try:
-            ranks = seen.session.stacks(found.run, seconds)
-        except RefusedError as error:
-            raise Fail(OLD_DAEMON if error.code == "unsupported" else str(error), MISSING) from None
-    if not ranks:
+    found = _found(run, Window(seconds, since, until), rank if output is None else None)
+    samples = found.samples
+    if not samples.known:
         raise Fail(_nothing(found), MISSING)
     if output is not None:
-        _write(path, stacks.speedscope(found.name, [(each.rank, each.samples) for each in ranks]))
+        _write(path, stacks.speedscope(found.run.name, list(samples.ranks.items())))
         return OK
-    known = {each.rank: each.samples for each in ranks}
-    if rank not in known:
-        raise Fail(_no_rank(found, rank, ranks), MISSING)
+    if rank not in samples.ranks:
+        raise Fail(_no_rank(found.run, rank, samples), MISSING)
     if json:
-        dump(as_json(found, rank, known[rank]))
+        dump(as_json(found, rank))
     else:
-        _show(found, rank, known[rank])
+        _show(found, rank)
     return OK
 
 
-def as_json(run: RunState, rank: int, samples: StackSamples) -> dict[str, Any]:
+def _found(name: str, window: Window, rank: int | None) -> Found:
+    """The run of this name, or of this file, and the samples of one rank (None: all)."""
+    if is_path(name):
+        return _of_file(recordings.find(name), window, rank)
+    with look(readings=False) as seen:
+        try:
+            run = seen.find(name)
+        except Fail:
+            where = recordings.places()
+            if not recordings.matching(recordings.entries(where), name):
+                raise
+            return _of_file(recordings.find(name), window, rank)
+        if seen.lives(run) and window.live:
+            return Found(run, _of_live(seen, run, window.seconds or KEPT_S), False)
+        path = seen.session.where.recording(run.run)
+    if not path.exists():
+        raise Fail(f"{numbers.clean(run.name)} has no recording here: {path} does not exist", MISSING)
+    return _of_file(path, window, rank)
+
+
+def _of_live(seen: NodeSnapshot, run: RunState, seconds: float) -> RunSamples:
+    now = seen.store.now()
+    source = LiveStacks(lambda past: seen.session.stacks(run.run, past), lambda: now)
+    try:
+        return source.between(now - round(seconds * SECOND), now + round(KEPT_S * SECOND))
+    except RefusedError as error:
+        raise Fail(OLD_DAEMON if error.code == "unsupported" else str(error), MISSING) from None
+
+
+def _of_file(path: Path, window: Window, rank: int | None) -> Found:
+    try:
+        with Recording.open(path) as opened:
+            known = library.known_run(opened)
+            if known is None:
+                raise Fail(library.without_run(path), REJECTED)
+            t0, t1 = _range(opened, window)
+            return Found(known.state, RecordedStacks(opened).between(t0, t1, rank), True)
+    except RecordingError as error:
+        raise Fail(str(error), REJECTED) from None
+
+
+def _range(opened: Recording, window: Window) -> tuple[int, int]:
+    """The first and the last stamp that are asked for; 0 stands for those of the recording."""
+    if window.seconds is not None:
+        last = max(opened.minutes()[0], default=0)
+        return max(1, last - round(min(window.seconds, 1e9) * SECOND)), 0
+    t0 = recordings.stamp(opened, "--since", window.since)
+    t1 = recordings.stamp(opened, "--until", window.until)
+    if t0 and t1 and t0 > t1:
+        raise usage("--since is later than --until")
+    return t0, t1
+
+
+def as_json(found: Found, rank: int) -> dict[str, Any]:
     """Return the lines of a rank as JSON."""
+    run, samples = found.run, found.samples.ranks[rank]
     return {
         "run": run.run,
         "name": run.name,
         "rank": rank,
+        "recorded": found.recorded,
         "seconds": (samples.ended - samples.began) / 1e9,
         "samples": sampled(samples),
         "left_out": samples.left_out,
         "cost": samples.cost,
-        "lines": [
-            {
-                "share": line.share,
-                "kind": line.kind,
-                "file": line.place.file,
-                "line": line.place.line,
-                "function": line.place.function,
-                "inside": line.inside,
-                "callers": [each._asdict() for each in line.callers],
-            }
-            for line in hot_lines(samples)
-        ],
+        "ranks": found.samples.known,
+        "ranks_left_out": found.samples.ranks_left_out,
+        "minutes": found.samples.minutes if found.recorded else None,
+        "minutes_unreadable": found.samples.unreadable,
+        "minutes_skipped": found.samples.skipped,
+        "lines": lines_json(samples),
     }
+
+
+def lines_json(samples: StackSamples, most: int | None = None) -> list[dict[str, Any]]:
+    """Return the lines of some samples as JSON, at most `most` of them."""
+    return [
+        {
+            "share": line.share,
+            "kind": line.kind,
+            "file": line.place.file,
+            "line": line.place.line,
+            "function": line.place.function,
+            "inside": line.inside,
+            "callers": [each._asdict() for each in line.callers],
+        }
+        for line in hot_lines(samples)[:most]
+    ]
 
 
 def _write(path: Path | None, document: dict[str, Any]) -> None:
@@ -118,15 +236,18 @@ def _write(path: Path | None, document: dict[str, Any]) -> None:
         say(f"{path}: {size(path.stat().st_size)}; open it at speedscope.app")
 
 
-def _show(run: RunState, rank: int, samples: StackSamples) -> None:
+def _show(found: Found, rank: int) -> None:
+    run, samples = found.run, found.samples.ranks[rank]
     of = f", rank {rank}" if run.world > 1 else ""
-    passed = numbers.duration((samples.ended - samples.began) / 1e9)
-    say(f"{run.name} ({run.run}{of}): {sampled(samples)} samples in {passed}")
+    recorded = ", recorded" if found.recorded else ""
+    say(f"{numbers.clean(run.name)} ({run.run}{of}): {stacks.amount(samples)}{recorded}")
     lines = hot_lines(samples)
     table([_cells(line) for line in lines[:SHOWN]], right=(0,))
     if rest := lines[SHOWN:]:
         share = numbers.percentage(100 * sum(line.share for line in rest))
         say(f"and {len(rest)} more lines: {share}; --json shows all")
+    for phrase in _left_out(found.samples):
+        say(phrase)
 
 
 def _cells(line: HotLine) -> tuple[str, ...]:
@@ -134,7 +255,7 @@ def _cells(line: HotLine) -> tuple[str, ...]:
         numbers.percentage(100 * line.share),
         stacks.KINDS[line.kind],
         stacks.place(line.place),
-        numbers.clean(source_line(line.place), KEPT_SOURCE) or line.inside,
+        numbers.clean(source_line(line.place), KEPT_SOURCE) or numbers.clean(line.inside, KEPT_SOURCE),
     )
 
 
@@ -149,15 +270,22 @@ def source_line(place: CodeLine) -> str:
     return linecache.getline(place.file, place.line).strip()
 
 
-def _nothing(run: RunState) -> str:
-    if run.exit_reason:
-        return f"{run.name} has ended: stack samples are kept for a minute of a live run"
+def _nothing(found: Found) -> str:
+    name = numbers.clean(found.run.name)
+    if found.recorded:
+        lost = "".join(f"; {phrase}" for phrase in _left_out(found.samples))
+        later = "" if found.run.exit_reason else "; those of a live run are written once a minute"
+        return f"the recording of {name} has no stack samples of this time{lost or later}"
     return (
-        f"{run.name} has sent no stack samples: the first come two seconds after its start; "
+        f"{name} has sent no stack samples: the first come two seconds after its start; "
         "HOPTUI_STACKS=off, stacks=False and an older hoptui send none"
     )
 
 
-def _no_rank(run: RunState, rank: int, ranks: tuple[RankStacks, ...]) -> str:
-    known = ", ".join(str(each.rank) for each in ranks)
-    return f"{run.name} has no samples of rank {rank}; there are those of {known}"
+def _left_out(samples: RunSamples) -> list[str]:
+    return stacks.left_out(samples.ranks_left_out, samples.unreadable, samples.skipped)
+
+
+def _no_rank(run: RunState, rank: int, samples: RunSamples) -> str:
+    known = ", ".join(map(str, samples.known))
+    return f"{numbers.clean(run.name)} has no samples of rank {rank}; there are those of {known}"

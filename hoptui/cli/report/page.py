@@ -24,6 +24,7 @@ from hoptui.cli.report.document import (
     spent,
     when,
 )
+from hoptui.cli.report.stacks import stacks_section
 from hoptui.cli.report.targets import targets_sections
 from hoptui.model.command_history import reason
 from hoptui.model.report import ITERATION, UNDIAGNOSED, Report
@@ -51,6 +52,7 @@ def page(report: Report, made: float) -> Document:
         comparison.section(report),
         diagnosis_section(report),
         time_section(report),
+        stacks_section(report),
         energy_section(report),
         tuner_section(report),
         *targets_sections(report),

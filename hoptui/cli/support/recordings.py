@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import hoptui
-from hoptui.cli.support.terminal import MISSING, REJECTED, Fail
+from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, usage
 from hoptui.client.target import RECORDED, is_path
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.node.files import expanded
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
-from hoptui.recording import library
+from hoptui.recording import Recording, library
 from hoptui.recording.library import RecordingEntry
 
 MOST_LISTED = 5
+SECOND = 1_000_000_000
 EXAMPLES = Path(hoptui.__file__).parent / "examples"
 """The recordings that ship with hoptui."""
 EXAMPLE = "ppo-h100"
@@ -148,6 +150,28 @@ def taken(state: Path) -> tuple[int, int]:
 def title(entry: RecordingEntry) -> str:
     """The name of its run, as far as the recording can be read."""
     return numbers.clean(entry.state.name, 40) if entry.state is not None else numbers.UNKNOWN
+
+
+def stamp(opened: Recording, option: str, typed: str | None) -> int:
+    """Parse a time as ISO 8601 or as any form that a replay accepts. Return a stamp on the recording's
+    clock, or 0 if none was given.
+
+    Raises:
+        Fail: it is no time, or not in this recording; exit code 2.
+    """
+    if typed is None:
+        return 0
+    with contextlib.suppress(ValueError):
+        if "T" in typed:
+            wall = datetime.fromisoformat(typed).timestamp()
+            return max(1, round(wall * SECOND) - opened.wall_offset_ns)
+    from hoptui.client.replay import Replay
+
+    try:
+        with contextlib.closing(Replay(opened.path)) as replay:
+            return max(1, replay.find(typed))
+    except ValueError as error:
+        raise usage(f"{option}: {error}") from None
 
 
 def size(count: float) -> str:
