@@ -19,6 +19,7 @@ ALL = (
     "chart",
     "replay",
     "recording",
+    "stack_recording",
     "cartpole",
     "throughput",
     "vision_loading",

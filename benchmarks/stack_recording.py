@@ -45,7 +45,8 @@ def loop() -> Callable[[], object]:
             self.norm = torch.nn.LayerNorm(64)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + self.norm(self.inner(x))
+            found: torch.Tensor = x + self.norm(self.inner(x))
+            return found
 
     net = torch.nn.Sequential(*(Block(8) for _ in range(4)))
     optimizer = torch.optim.AdamW(net.parameters())

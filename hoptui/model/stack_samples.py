@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from hoptui.domain.stack_merging import StackMerger
+from hoptui.domain.stack_merger import StackMerger
 from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.protocol.messages import RankStacks
 from hoptui.recording import Recording, RecordingError

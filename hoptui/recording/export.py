@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import msgspec
 
+from hoptui.domain.stacks import StackSamples, unpack
 from hoptui.recording.database import RecordingError
 from hoptui.recording.library import known_run
 from hoptui.recording.recording import Recording
@@ -88,10 +89,12 @@ def write_csv(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -
 
 
 def write_jsonl(recording: Recording, file: TextIO, wanted: ExportRequest = ALL) -> None:
-    """Write one object per line: what the run is, then rows, events and commands, merged by time.
+    """Write one object per line: what the run is, then rows, events, commands and stack samples, merged by
+    time.
 
     `type` distinguishes them. A recording of an older version has no line for what the run is. Infinite
-    values are null.
+    values are null. Stack samples are left out where sources or metrics are chosen, and where they are
+    damaged.
 
     Raises:
         RecordingError: as `rows`.
@@ -103,7 +106,9 @@ def write_jsonl(recording: Recording, file: TextIO, wanted: ExportRequest = ALL)
     row_records = (
         (row.t, {"type": "row", **clock.named(row.t), **_row_fields(row)}) for row in rows(recording, wanted)
     )
-    for _, record in heapq.merge(row_records, _records(recording, clock, wanted), key=lambda pair: pair[0]):
+    records = _records(recording, clock, wanted)
+    samples = _stacks(recording, clock, wanted)
+    for _, record in heapq.merge(row_records, records, samples, key=lambda pair: pair[0]):
         file.write(msgspec.json.encode(record).decode())
         file.write("\n")
 
@@ -218,6 +223,36 @@ def _records(
                 plain = msgspec.to_builtins(record)
                 found.append((record.t, {"type": kind, **clock.named(record.t), **plain}))
     return sorted(found, key=lambda pair: pair[0])
+
+
+def _stacks(
+    recording: Recording, clock: _Clock, wanted: ExportRequest
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the stack samples of each rank over about a minute, by the stamp of its end."""
+    if wanted.sources or wanted.names:
+        return
+    for t in recording.minutes(wanted.t0)[0]:
+        if wanted.t1 and t > wanted.t1:
+            return
+        try:
+            minute = recording.minute(t)
+        except RecordingError:
+            continue
+        for rank, samples in minute.ranks.items() if minute is not None else ():
+            yield t, {"type": "stacks", **clock.named(t), "rank": rank, **_stack_fields(samples)}
+
+
+def _stack_fields(samples: StackSamples) -> Mapping[str, Any]:
+    stacks = [
+        {
+            "count": count,
+            "frames": [{"file": f.file, "line": f.line, "function": f.function} for f in stack],
+            "call": stack[-1].call if stack else "",
+        }
+        for stack, count in unpack(samples).items()
+    ]
+    seconds = (samples.ended - samples.began) / 1e9
+    return {"seconds": seconds, "left_out": samples.left_out, "stacks": stacks}
 
 
 def _batches(found: Iterator[ExportRow]) -> Iterator[list[ExportRow]]:

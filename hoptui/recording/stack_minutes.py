@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from hoptui.domain import stacks
-from hoptui.domain.stack_merging import Frame, RankCounts, SharedStacks, StackMerger, samples_of
+from hoptui.domain.stack_merger import Frame, RankCounts, SharedStacks, StackMerger, samples_of
 from hoptui.domain.stacks import MOST_DEPTH, StackSamples
 from hoptui.protocol.ranges import MOST_STAMP
 from hoptui.recording import limits

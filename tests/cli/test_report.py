@@ -17,7 +17,7 @@ from hoptui.daemon import tuning as daemon_tuning
 from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobSpec, KnobState
-from hoptui.domain.stacks import StackFrame
+from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.model.report import read
@@ -349,7 +349,7 @@ def with_stacks(
     """The page of the plain run with samples of two lines, of the first rank and others."""
     write(path)
     first = (StackFrame(file, function, 7, call=call),)
-    found = {first: 61, (StackFrame("/home/me/data.py", "load", 3),): 30}
+    found: dict[Stack, int] = {first: 61, (StackFrame("/home/me/data.py", "load", 3),): 30}
     with Recording.create(path, boot=BOOT) as recording:
         t = recording.span()[1]
         parts = {rank: [pack_stacks(found, t - 60 * 10**9, t, left_out=9)] for rank in ranks}

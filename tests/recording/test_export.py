@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.recording import Recording, RecordingError, export, tables
+from hoptui.domain.stacks import StackFrame
+from hoptui.domain.stacks import pack as pack_stacks
+from hoptui.recording import Recording, RecordingError, export, stack_minutes, tables
 from hoptui.recording.tables import ROWS
 from tests import factories
 
@@ -192,3 +194,17 @@ def test_blocks_are_read_when_it_is_their_turn(
     assert opened.count("gpu/GPU-1") == opened.count("gpu/GPU-2") == 8
     assert [row.t for row in seen] == sorted(2 * list(range(SECOND, (8 * ROWS + 1) * SECOND, SECOND)))
     assert list(reading) == []
+
+
+def test_jsonl_has_the_stack_samples_of_each_minute(mixed: Recording) -> None:
+    main, step = StackFrame("train.py", "main", 3), StackFrame("train.py", "step", 7, call="item")
+    samples = pack_stacks({(main, step): 4}, 0, 2 * SECOND, left_out=1)
+    mixed.stacks(2 * SECOND, stack_minutes.encode({0: [samples], 1: [samples]}, 2 * SECOND), 10)
+    mixed.stacks(3 * SECOND, b"damaged", 1)
+    found = [line for line in as_json(mixed) if line["type"] == "stacks"]
+    assert [(line["t_s"], line["rank"]) for line in found] == [(1.0, 0), (1.0, 1)]
+    assert (found[0]["seconds"], found[0]["left_out"]) == (2.0, 1)
+    frames = [{"file": "train.py", "line": n, "function": f} for f, n in (("main", 3), ("step", 7))]
+    assert found[0]["stacks"] == [{"count": 4, "frames": frames, "call": "item"}]
+    for wanted in ({"sources": ("run",)}, {"names": ("loss",)}, {"t1": SECOND}, {"t0": 4 * SECOND}):
+        assert "stacks" not in {line["type"] for line in as_json(mixed, **wanted)}

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.domain import stack_merging
+from hoptui.domain import stack_merger
 from hoptui.domain.hot_lines import sampled
-from hoptui.domain.stack_merging import StackMerger
-from hoptui.domain.stacks import Stack, StackFrame, check, merged, pack, unpack
+from hoptui.domain.stack_merger import StackMerger
+from hoptui.domain.stacks import Stack, StackFrame, StackSamples, check, merged, pack, unpack
 
 FRAMES = st.builds(StackFrame, st.sampled_from(["a.py", "b.py"]), st.sampled_from("fgh"), st.integers(0, 3))
 STACKS = st.lists(FRAMES, min_size=1, max_size=4).map(tuple)
@@ -20,7 +20,7 @@ MUCH = 1 << 20
 @given(st.lists(st.tuples(st.integers(0, 2), COUNTS, st.integers(0, 5)), max_size=8))
 def test_each_rank_has_what_its_parts_have_together(parts: list[tuple[int, dict[Stack, int], int]]) -> None:
     merger = StackMerger()
-    sent = {}
+    sent: dict[int, list[StackSamples]] = {}
     for number, (rank, counts, left_out) in enumerate(parts):
         samples = pack(counts, number, number + 1, left_out=left_out, cost=0.1)
         sent.setdefault(rank, []).append(samples)
@@ -53,7 +53,7 @@ def test_every_rank_gets_its_first_stack_before_any_gets_its_second() -> None:
 
 
 def test_memory_is_bounded_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_merging, "MOST_FRAMES", 10)
+    monkeypatch.setattr(stack_merger, "MOST_FRAMES", 10)
     merger = StackMerger()
     for number in range(100):
         merger.add(0, pack({(StackFrame("a.py", "f", number),) * 2: 1}, number, number + 1))
