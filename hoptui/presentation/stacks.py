@@ -65,7 +65,7 @@ def left_out(ranks: int, unreadable: int, skipped: int) -> list[str]:
     found = (
         (ranks, "rank", "not recorded"),
         (unreadable, "minute", "of samples damaged"),
-        (skipped, "minute", "of samples not read: evenly spaced ones are"),
+        (skipped, "minute", "of samples not read, as there are too many"),
     )
     return [f"{numbers.counted(count, noun)} {why}" for count, noun, why in found if count]
 

@@ -35,5 +35,5 @@ def test_what_is_missing_is_counted() -> None:
     assert stacks.left_out(2, 1, 3) == [
         "2 ranks not recorded",
         "1 minute of samples damaged",
-        "3 minutes of samples not read: evenly spaced ones are",
+        "3 minutes of samples not read, as there are too many",
     ]
