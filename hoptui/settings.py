@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hoptui.node.files import replaced
-from hoptui.presentation import numbers
+from hoptui.domain.alert_settings import TABLE as ALERTS
+from hoptui.domain.alert_settings import AlertSettings, alert_settings
+from hoptui.node.files import place, replaced
+from hoptui.presentation import numbers, sentences
 
 THEMES = ("auto", "dark", "light", "ansi", "none")
 LONGEST_FILE = 1 << 20
@@ -97,6 +99,7 @@ class Config:
 
     values: Mapping[str, Value] = field(default_factory=lambda: {s.name: Value(s.default) for s in SETTINGS})
     keys: Mapping[str, KeyBinding] = field(default_factory=dict)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
     remembered: Remembered = field(default_factory=Remembered)
     problems: tuple[str, ...] = ()
     file: Path | None = None
@@ -149,27 +152,8 @@ def read(
         ]
         values[setting.name] = found[0] if found else Value(setting.default)
     keys = _keys(written, problems)
-    return Config(values, keys, remembered, tuple(problems), file, choices)
-
-
-def place(environ: Mapping[str, str], kind: str, name: str) -> Path | None:
-    """Return the path of a hoptui file by the XDG Base Directory Specification.
-
-    A relative path in a variable is ignored.
-
-    Args:
-        kind: `CONFIG` or `STATE`.
-
-    Returns:
-        None if there is no home directory.
-    """
-    home = environ.get("HOME", "")
-    given = environ.get(f"XDG_{kind}_HOME", "")
-    if given.startswith("/"):
-        return Path(given, "hoptui", name)
-    if not home.startswith("/"):
-        return None
-    return Path(home, {"CONFIG": ".config", "STATE": ".local/state"}[kind], "hoptui", name)
+    alerts = _alerts(written, problems)
+    return Config(values, keys, alerts, remembered, tuple(problems), file, choices)
 
 
 def short(path: Path) -> str:
@@ -215,8 +199,8 @@ class _Written(NamedTuple):
     source: str
     table: dict[str, Any]
 
-    def place(self, name: str) -> str:
-        number = line_of(self.source, name)
+    def place(self, name: str, item: int = 0) -> str:
+        number = line_of(self.source, name, item)
         return f"{short(self.path)} line {number}" if number else short(self.path)
 
     def misplaced(self) -> str:
@@ -318,9 +302,23 @@ def _keys(written: _Written | None, problems: list[str]) -> dict[str, KeyBinding
                     )
         elif name == KEYS:
             problems.append(f"{written.place(name)}: {KEYS} is a table: [{KEYS}]")
-        elif name not in (known := [s.name for s in SETTINGS]):
+        elif name not in (known := [*(s.name for s in SETTINGS), ALERTS]):
             like = near(name, [*known, KEYS])
             problems.append(f"{written.place(name)}: there is no setting {_name(name)}{like}")
+    return found
+
+
+def _alerts(written: _Written | None, problems: list[str]) -> AlertSettings:
+    """Return the table of alerts. Reports each entry that is not used."""
+    if written is None:
+        return AlertSettings()
+    found, wrong = alert_settings(written.table.get(ALERTS))
+    for problem in wrong:
+        inner = f"{ALERTS}.targets" if problem.target else ALERTS
+        where = written.place(f"{inner}.{problem.key}" if problem.key else ALERTS, problem.target)
+        what = sentences.sentence(problem.what)
+        number = f"target {problem.target}: " if problem.target else ""
+        problems.append(f"{where}: {number}{what}")
     return found
 
 
@@ -332,18 +330,28 @@ def near(name: str, known: list[str]) -> str:
     return f", did you mean {like[0]}?" if like else ""
 
 
-def line_of(source: str, name: str) -> int | None:
-    """Return the line (from 1) of a TOML text that sets a dotted name, None if it is not found."""
-    table = ""
+def line_of(source: str, name: str, item: int = 0) -> int | None:
+    """Return the line (from 1) of a TOML text that sets a dotted name, None if it is not found.
+
+    Args:
+        item: the number, from 1, of the `[[table]]` that sets it; 0 for an entry of a plain table.
+    """
+    table, seen, begins = "", 0, None
     for number, line in enumerate(source.splitlines(), 1):
         bare = re.sub(r"[\s\"']", "", line)
+        if header := re.fullmatch(r"\[\[([^\[\]]+)\]\](#.*)?", bare):
+            seen += name.startswith(f"{header[1]}.")
+            table = f"{header[1]}." if item and seen == item else "[["
+            if item and seen == item:
+                begins = begins or number
+            continue
         if header := re.fullmatch(r"\[([^\[\]]+)\](#.*)?", bare):
             table = f"{header[1]}."
             if header[1] == name:
                 return number
         elif "=" in bare and f"{table}{bare.partition('=')[0]}" == name:
             return number
-    return None
+    return begins
 
 
 def _flat(table: dict[str, Any], before: str = "") -> Iterator[tuple[str, object]]:

@@ -93,6 +93,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("demo", NODE, "Start a real PPO run on this machine and open its dashboard."),
     ("train", NODE, "Train a model: ppo, lm or vision. check tests the machine, slurm prints a batch file."),
     ("daemon", NODE, "Manage the background process that connects runs and viewers."),
+    ("alerts", NODE, "Test where alerts go: alerts test sends one to each target."),
     ("doctor", NODE, "Check what works on this node, what does not, and why."),
 )
 

@@ -18,6 +18,7 @@ from typing import Any
 import zmq
 
 from hoptui.daemon import descriptors, sockets
+from hoptui.daemon.alert_worker import AlertWorker, fired_alerts
 from hoptui.daemon.archive import Archive
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.runs import Lives, RunDesk
@@ -25,6 +26,7 @@ from hoptui.daemon.handlers.samplers import SamplerDesk
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
+from hoptui.daemon.idle_gpus import IdleGpus
 from hoptui.daemon.phases import PhaseJoin
 from hoptui.daemon.prometheus import Endpoint, MetricsError, snapshot
 from hoptui.daemon.recordings import limits, refused
@@ -34,6 +36,7 @@ from hoptui.daemon.sockets import Authenticator, Doorway, Lock
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.domain import devices
+from hoptui.domain.alerts import Alert
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import AddressError, Addresses
 from hoptui.node.processes import Peer
@@ -102,6 +105,12 @@ class Server:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gate = Authenticator(self._context)
         self._node = Node(SystemClock(), self._archive, self._changed, self._grown, timings)
+        self._alert_worker = AlertWorker(where.alerts, timings=timings)
+        self._alert_worker.start(timings.restore_s)
+        self._node.alerts.settings = self._alert_worker.settings
+        self._node.alerts.restore(fired_alerts(where.alerts), time.time())
+        self._node.alert = self._alert
+        self._idle_gpus = IdleGpus(self._node)
         self._tuner_desk = TunerDesk(
             self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
         )
@@ -129,6 +138,7 @@ class Server:
         self._at_once = True  # a run's messages wake the loop
         self._history = ""  # what viewers know of its problem
         self._tended = -1  # the node's version at the last round
+        self._alerts_kept = 0
         desk = self._run_desk
         self._lives = Lives(self._poller, desk.end, timings.last_words_s, desk.rank_ended)
         for found in self._archive.restore(timings.restore_s):
@@ -369,6 +379,8 @@ class Server:
         self._target_desk.tend()
         self._phase_join.tend()
         self._tuner_desk.tend()
+        self._idle_gpus.tend()
+        self._tend_alerts()
         problems = tuple(filter(None, (self._gpus.problem, self._host.problem)))
         if problems != node.sampler_problems:
             node.sampler_problems = problems
@@ -382,6 +394,25 @@ class Server:
             self._history = history
             node.touch()
         self._tended = node.version
+
+    def _alert(self, alert: Alert) -> None:
+        """Pass an alert on. What has fired is stored first."""
+        self._keep_alerts()
+        self._alert_worker.put(alert)
+
+    def _keep_alerts(self) -> None:
+        self._alerts_kept = self._node.alerts.changed
+        self._alert_worker.keep(self._node.alerts.state)
+
+    def _tend_alerts(self) -> None:
+        node, worker = self._node, self._alert_worker
+        node.alerts.settings = worker.settings
+        node.faults.attempt("looking for numbers that are good again", node.settle_numbers)
+        if node.alerts.changed != self._alerts_kept:
+            self._keep_alerts()
+        if worker.problem != node.alerts_problem:
+            node.alerts_problem = worker.problem
+            node.touch()
 
     def _poll_samplers(self) -> None:
         """Poll the samplers' current pipes."""
@@ -489,6 +520,7 @@ class Server:
         for run in self._node.registry.live():
             self._node.remember(run)
             self._node.record_stacks(run)
+        self._alert_worker.close(self._timings.close_s)
         self._archive.close(self._timings.close_s)
         self._runs.close()
         self._viewers.close()

@@ -76,6 +76,8 @@ class Timings:
         gone_s: a viewer that is silent for so long has left.
         no_pulse_s: a run without a pulse for so long, whose process exists, is `unresponsive`.
         diagnose_s: between two diagnoses of a run.
+        alerts_s: between two looks at whether `config.toml` has changed.
+        alert_pause_s: before the second try to deliver an alert; five times as long before the third.
         sampler_silence_s: a sampler that has sent readings and is silent for so long hangs; longer at less
             than 2 Hz.
     """
@@ -96,6 +98,8 @@ class Timings:
     no_pulse_s: float = 5.0
     diagnose_s: float = 2.0
     sampler_silence_s: float = 2.0
+    alerts_s: float = 10.0
+    alert_pause_s: float = 2.0
 
 
 DEFAULT = Timings()

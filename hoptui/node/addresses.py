@@ -50,6 +50,11 @@ class Addresses:
     def log(self) -> Path:
         return self.directory / "daemon.log"
 
+    @cached_property
+    def alerts(self) -> Path:
+        """Return the file of the alerts that have fired."""
+        return self.directory / "alerts.json"
+
     def recording(self, run: str) -> Path:
         """Return the SQLite file of a run."""
         return self.state / f"{run}.hoptui"

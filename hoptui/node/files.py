@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +18,26 @@ def expanded(typed: str) -> Path:
         return path.expanduser()
     except RuntimeError:
         return path
+
+
+def place(environ: Mapping[str, str], kind: str, name: str) -> Path | None:
+    """Return the path of a hoptui file by the XDG Base Directory Specification.
+
+    A relative path in a variable is ignored.
+
+    Args:
+        kind: `CONFIG` or `STATE`.
+
+    Returns:
+        None if there is no home directory.
+    """
+    home = environ.get("HOME", "")
+    given = environ.get(f"XDG_{kind}_HOME", "")
+    if given.startswith("/"):
+        return Path(given, "hoptui", name)
+    if not home.startswith("/"):
+        return None
+    return Path(home, {"CONFIG": ".config", "STATE": ".local/state"}[kind], "hoptui", name)
 
 
 @contextlib.contextmanager

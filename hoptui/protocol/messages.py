@@ -476,7 +476,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     `code` and `fields` describe the event; `hoptui.presentation.sentences` makes the sentence. `text` is a
     training script's note, or the sentence of an older recording. `source` names the device it concerns, if
-    any (`gpu/<uuid>`).
+    any (`gpu/<uuid>`). `alert` is the kind of alert that fired with it, empty for none. Recordings do
+    not keep it.
     """
 
     seq: int
@@ -490,6 +491,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     level: Level = "info"
     source: str = ""
+    alert: str = ""
 
 
 class RankState(msgspec.Struct, frozen=True, kw_only=True):
@@ -571,7 +573,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
     `gpu_problem` is why there are no GPU readings (None: there are). `sampler_problems` are why samplers give
     no readings, or not all of them. `history` says what is wrong with history (empty: nothing), such as
-    why it is not being kept. `metrics_problem` is why the Prometheus endpoint has ended.
+    why it is not being kept. `metrics_problem` is why the Prometheus endpoint has ended, `alerts_problem` why
+    alerts do not arrive.
     `wall_offset_ns` added to a stamp gives wall time. `hz` is the current sampling rate of the GPUs.
     `metrics` is the address of the Prometheus endpoint, if there is one.
     """
@@ -592,6 +595,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     hz: float = 0.0
     metrics: str = ""
     metrics_problem: Fact | None = None
+    alerts_problem: Fact | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):

@@ -50,7 +50,9 @@ for step in run.iterations():
 """
 ARCHIVE = "from hoptui.daemon.archive import Archive; Archive._drain = broken"
 METRICS = "from hoptui.daemon.metrics_server import MetricsServer; MetricsServer.service_actions = broken"
+ALERTS = "from hoptui.daemon.alert_worker import AlertWorker; AlertWorker._turn = broken"
 KILLS: dict[str, tuple[str, str]] = {
+    "hoptui/daemon/alert_worker.py Thread": (ALERTS, "alerts"),
     "hoptui/daemon/archive.py Thread": (ARCHIVE, "history"),
     "hoptui/daemon/metrics_server.py Thread": (METRICS, "metrics"),
     "hoptui/sdk/daemon_link.py Thread": ("", "runs"),

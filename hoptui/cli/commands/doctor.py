@@ -31,6 +31,7 @@ IDS = (
     "history",
     "runs",
     "metrics",
+    "alerts",
     "clock",
     "driver",
     "gpu-permissions",
@@ -124,6 +125,7 @@ def _node(where: Addresses) -> Iterator[Check]:
     yield machine.history(node)
     yield live
     yield machine.metrics(node, os.environ, log)
+    yield within("alerts", lambda: machine.alerts(node, os.environ))
     yield within("clock", lambda: machine.clock(machine.gained(node.pid, node.started_wall)))
     yield within("driver", lambda: gpus.driver(node.gpus))
     yield within("gpu-permissions", lambda: gpus.permissions(node.gpus))

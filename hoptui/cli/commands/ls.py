@@ -57,6 +57,8 @@ def _warn_of_problems(seen: NodeSnapshot) -> None:
         warn(f"hoptui: history: {numbers.clean(seen.node.history)}")
     if seen.node.metrics_problem is not None:
         warn(f"hoptui: {sentences.sentence(seen.node.metrics_problem)}")
+    if seen.node.alerts_problem is not None:
+        warn(f"hoptui: {sentences.sentence(seen.node.alerts_problem)}")
     for run in filter(seen.lives, seen.node.runs):
         if why := seen.broken(run):
             warn(f"hoptui: {numbers.clean(run.name, 40)}: {why}")

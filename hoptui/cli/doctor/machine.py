@@ -22,6 +22,7 @@ from hoptui import __version__
 from hoptui.cli.doctor import Check
 from hoptui.cli.support.snapshot import STALE_S, NodeSnapshot
 from hoptui.cli.support.terminal import interactive
+from hoptui.node.files import expanded
 from hoptui.node.processes import whose_pids
 from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.messages import NodeState, RunState
@@ -240,6 +241,32 @@ def metrics(node: NodeState, environ: Mapping[str, str], log: str) -> Check:
         advice = f"{log} says why; it takes an address such as 127.0.0.1:9400, or :9400 for loopback"
         return Check("metrics", "warning", detail, advice)
     return Check("metrics", "ok", "not asked for: hoptui daemon --metrics :9400 serves them to Prometheus")
+
+
+def alerts(node: NodeState, environ: Mapping[str, str]) -> Check:
+    """Whether alerts reach their targets, and whether others can read what may be a secret."""
+    config = read(environ=environ)
+    if node.alerts_problem is not None:
+        advice = "hoptui alerts test tries every target"
+        return Check("alerts", "warning", sentences.sentence(node.alerts_problem), advice)
+    targets = config.alerts.targets
+    inside = config.file if config.file is not None and any(each.secret_inside for each in targets) else None
+    named = (each for target in targets for each in (target.url_file, target.token_file) if each)
+    readable = [file for file in (*filter(None, (inside,)), *map(expanded, named)) if _open_to_others(file)]
+    if readable:
+        where = short(readable[0])
+        detail = f"others can read {where}, which has the address or the token of a target"
+        return Check("alerts", "warning", detail, f"chmod 600 {where}")
+    if not targets:
+        return Check("alerts", "ok", "no targets are set")
+    return Check("alerts", "ok", f"{numbers.counted(len(targets), 'target')}; hoptui alerts test tries them")
+
+
+def _open_to_others(file: Path) -> bool:
+    try:
+        return bool(file.stat().st_mode & 0o044)
+    except OSError:
+        return False
 
 
 TMUX_S = 1.0

@@ -16,12 +16,14 @@ from typing import ParamSpec, Protocol, TypeVar
 from msgspec import structs
 
 from hoptui.daemon.state import command_log
+from hoptui.daemon.state.alert_book import AlertBook
 from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.derived_rows import THROUGHPUT
 from hoptui.daemon.state.registry import Registry, TrackedRun
 from hoptui.daemon.state.row_buffers import MAX_ROWS, Rings, one_row
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain import pacing
+from hoptui.domain.alerts import SUPPRESSED, Alert
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.domain.facts import Fact, fact
@@ -143,11 +145,16 @@ class Node:
         self.hz = 1.0
         self.metrics = ""
         self.metrics_problem: Fact | None = None
+        self.alerts = AlertBook()
+        self.alerts_problem: Fact | None = None
+        self.alert: Callable[[Alert], None] = lambda _: None
+        """Called with each alert that fires."""
         self.viewers = 0
         self.happened: Counter[tuple[str, str, str]] = Counter()
         """Number of events by kind, level and, for those of a GPU, its UUID."""
         self.host = platform.node()
         self._started = clock.wall()
+        self._started_t = clock.t()
         self._exited: dict[str, int] = {}  # by run: since when, at the latest, it has exited (monotonic ns)
         self._event_seq = 0
         self._measure_at: dict[str, int] = {}  # by run: when effects of changes may be measured again
@@ -255,6 +262,7 @@ class Node:
         """
         wall = self.clock.wall()
         self._event_seq = max(self._event_seq + 1, int(wall * 1e6))
+        fired = self._alerts(what, run, source, step, level, wall) if what is not None else ""
         event = Event(
             seq=self._event_seq,
             t=t or self.clock.t(),
@@ -267,6 +275,7 @@ class Node:
             step=step,
             level=level,
             source=source,
+            alert=fired,
         )
         self.events.append(event)
         kept, _, uuid = source.partition("/")
@@ -276,6 +285,43 @@ class Node:
         ]
         self.archive.event(event, runs)
         self.changed()
+
+    def _alerts(self, what: Fact, run: str, source: str, step: int | None, level: Level, wall: float) -> str:
+        """Return the kind of alert that an event is, "" for none. A fault costs only the alert."""
+        kind = self.faults.attempt("deciding on alerts", self.alerts.judge, what, run or source, wall)
+        if not kind:
+            return ""
+        tracked = self.registry.get(run) if run else None
+        state = tracked.state if tracked is not None else None
+        suppressed = fact("alerts.suppressed", most=self.alerts.settings.most_per_hour)
+        found = Alert(
+            kind=kind,
+            what=suppressed if kind == SUPPRESSED else what,
+            host=self.host,
+            wall=wall,
+            level=level,
+            run=run,
+            name=state.name if state is not None else "",
+            restart=state.epoch - 1 if state is not None else 0,
+            step=step,
+            gpu=next((gpu.index for gpu in self.gpus if source == f"gpu/{gpu.uuid}"), None),
+            diagnosis=state.diagnosis if state is not None else None,
+        )
+        self.faults.attempt("passing alerts on", self.alert, found)
+        return kind
+
+    def settle_numbers(self) -> None:
+        """Find numbers that are finite again, of which an earlier daemon has reported that they were not.
+
+        This daemon reports only the end of what it has seen begin.
+        """
+        for run in self.registry.live():
+            if run.last_t <= self._started_t:
+                continue
+            values = run.current_metrics()
+            for metric in self.alerts.subjects("nan", run.id):
+                if metric not in run.bad_numbers.since and math.isfinite(values.get(metric, math.nan)):
+                    self.alerts.judge(fact("number.good", metric=metric, since=-1), run.id, self.clock.wall())
 
     def events_since(self, seq: int, run: str = "") -> tuple[Event, ...]:
         """Return the newest events above `seq`, oldest first, at most 500: of a run and the node, or of
@@ -319,6 +365,7 @@ class Node:
             hz=self.hz,
             metrics=self.metrics,
             metrics_problem=self.metrics_problem,
+            alerts_problem=self.alerts_problem,
         )
 
     @property

@@ -187,12 +187,12 @@ def banner(view: View) -> Banner | None:
 
 
 def _of_node(view: View) -> Banner | None:
-    """What is wrong with history or with the metrics: nothing else on the screen shows it."""
+    """What is wrong with history, the metrics or alerts: nothing else on the screen shows it."""
     wrong = (view.run.recording if view.run is not None else "") or (view.node.history if view.node else "")
     if wrong:
         return Banner("⚠", f"history: {numbers.clean(wrong)}", "warn")
-    metrics = view.node.metrics_problem if view.node else None
-    return Banner("⚠", sentences.sentence(metrics), "warn") if metrics else None
+    problem = (view.node.metrics_problem or view.node.alerts_problem) if view.node else None
+    return Banner("⚠", sentences.sentence(problem), "warn") if problem else None
 
 
 def _explained(view: View) -> tuple[str, str]:

@@ -1,0 +1,1 @@
+"""Delivers alerts to webhooks and commands: `python -m hoptui.alerts`, which the daemon starts."""

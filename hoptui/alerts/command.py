@@ -1,0 +1,96 @@
+"""One command for an alert, without a shell: the alert is on its standard input and in its environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+
+from hoptui.alerts import messages
+from hoptui.alerts.secret_values import DeliveryError
+from hoptui.domain.alerts import Alert, Target
+from hoptui.domain.facts import fact
+
+
+def environment(alert: Alert) -> dict[str, str]:
+    """Return the variables that describe the alert."""
+    values = {
+        "KIND": alert.kind,
+        "TITLE": messages.title(alert),
+        "TEXT": messages.text(alert),
+        "RUN": alert.run,
+        "NAME": alert.name,
+        "HOST": alert.host,
+        "LEVEL": alert.level,
+    }
+    return {f"HOPTUI_ALERT_{name}": value.replace("\0", " ") for name, value in values.items()}
+
+
+class Running:
+    """The commands that run, so that none outlives an interrupted delivery."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._programs: list[subprocess.Popen[bytes]] = []
+        self._ended = False
+
+    def add(self, program: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._programs.append(program)
+            ended = self._ended
+        if ended:
+            _kill_group(program)
+
+    def end(self) -> None:
+        """Kill those that still run, and each that is added later. Their threads reap them."""
+        with self._lock:
+            self._ended = True
+            programs = list(self._programs)
+        for program in programs:
+            if program.poll() is None:
+                _kill_group(program)
+
+
+def send(alert: Alert, target: Target, limit_s: float, running: Running) -> None:
+    """Run a command. At the limit it is killed, with all processes of its group.
+
+    Raises:
+        DeliveryError: it could not be started, it failed, or it did not end in time.
+    """
+    try:
+        program = subprocess.Popen(
+            target.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **environment(alert)},
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        text = getattr(error, "strerror", None) or type(error).__name__
+        raise DeliveryError(fact("alert.not_started", error=text)) from None
+    running.add(program)
+    try:
+        program.communicate(messages.as_json(alert), timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise DeliveryError(fact("alert.killed", limit_s=limit_s)) from None
+    finally:
+        if program.poll() is None:
+            _kill(program)
+    if program.returncode:
+        raise DeliveryError(fact("alert.exit_code", exit_code=program.returncode))
+
+
+def _kill_group(program: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGKILL)
+
+
+def _kill(program: subprocess.Popen[bytes]) -> None:
+    _kill_group(program)
+    if program.stdin is not None:
+        with contextlib.suppress(OSError):
+            program.stdin.close()
+    program.wait()
