@@ -27,6 +27,7 @@ from hoptui.client.client import Change
 from hoptui.domain.pacing import REST_S
 from hoptui.presentation import numbers
 from hoptui.tui.actions import Action, for_textual, key_text
+from hoptui.tui.alert_bell import AlertBell
 from hoptui.tui.app_protocol import EVERYTHING, Frame, News, Pace, StoreChanged
 from hoptui.tui.driver import TerminalDriver
 from hoptui.tui.preferences import DARK, THEMES, Colourless, Preferences, inks, word_of
@@ -188,6 +189,7 @@ class DrawnApp(PersonalApp):
         self.steering = Steering(self.client)
         self.pace = Pace()
         self.news = News()
+        self.bell_of_alerts = AlertBell(preferences.config.alerts)
         self._frames = frames
         self._renew_at = 0.0
         self._changed = False
@@ -250,7 +252,15 @@ class DrawnApp(PersonalApp):
         self._changed = False
         self.news.forget()
         self._draw(EVERYTHING)
+        self._ring()
         self._await_beat()
+
+    def _ring(self) -> None:
+        """Ring for new alerts. The driver writes it between two frames."""
+        if self.bell_of_alerts.silent or not isinstance(self._driver, TerminalDriver):
+            return
+        if signal := self.bell_of_alerts.signal(self.client.store.events, self.view(None).wall):
+            self._driver.write(signal)
 
     def on_ready(self) -> None:
         """There is a layout to draw on."""
