@@ -75,6 +75,7 @@ class AlertWorker:
         self._timings = timings
         self._command = command
         self._seen: tuple[int, ...] | None = None  # what the file looked like when it was read
+        self._unusable = ""  # the error of the last try
         self._queue: queue.Queue[Alert | FiredAlerts | None] = queue.Queue()
         self._again: list[_Again] = []
         self._count = 0
@@ -175,9 +176,12 @@ class AlertWorker:
         except FileNotFoundError:
             self._seen, table = None, None
         except (OSError, ValueError, RecursionError) as error:
-            # The text of the error may quote the file.
-            log.warning("%s cannot be used for alerts: %s", self._file, type(error).__name__)
+            why = type(error).__name__  # its text may quote the file
+            if why != self._unusable:
+                log.warning("%s cannot be used for alerts: %s", self._file, why)
+            self._unusable = why
             return
+        self._unusable = ""
         self.settings, problems = alert_settings(table)
         self._failures = {
             target: failed for target, failed in self._failures.items() if target in self.settings.targets
