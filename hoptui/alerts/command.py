@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Mapping, Sequence
 
 from hoptui.alerts import messages
 from hoptui.alerts.secret_values import DeliveryError
@@ -36,15 +37,28 @@ class Running:
         self._programs: list[subprocess.Popen[bytes]] = []
         self._ended = False
 
-    def add(self, program: subprocess.Popen[bytes]) -> None:
+    def start(self, command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """Start a command. `end` waits for this, so that none starts unseen.
+
+        Raises:
+            OSError, ValueError: it could not be started, or the delivery has ended.
+        """
         with self._lock:
+            if self._ended:
+                raise ValueError("the delivery has ended")
+            program = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environ,
+                start_new_session=True,
+            )
             self._programs.append(program)
-            ended = self._ended
-        if ended:
-            _kill_group(program)
+        return program
 
     def end(self) -> None:
-        """Kill those that still run, and each that is added later. Their threads reap them."""
+        """Kill those that still run, and let none start later. Their threads reap them."""
         with self._lock:
             self._ended = True
             programs = list(self._programs)
@@ -60,18 +74,10 @@ def send(alert: Alert, target: Target, limit_s: float, running: Running) -> None
         DeliveryError: it could not be started, it failed, or it did not end in time.
     """
     try:
-        program = subprocess.Popen(
-            target.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **environment(alert)},
-            start_new_session=True,
-        )
+        program = running.start(target.command, {**os.environ, **environment(alert)})
     except (OSError, ValueError) as error:
         text = getattr(error, "strerror", None) or type(error).__name__
         raise DeliveryError(fact("alert.not_started", error=text)) from None
-    running.add(program)
     try:
         program.communicate(messages.as_json(alert), timeout=limit_s)
     except subprocess.TimeoutExpired:

@@ -29,11 +29,11 @@ def deliver(alert: Alert, targets: Sequence[Target], limit_s: float = LIMIT_S) -
     def one(target: Target, number: int) -> None:
         done.put(Delivered(target=number, problem=_sent(alert, target, limit_s, running)))
 
-    for number, target in enumerate(targets):
-        threading.Thread(target=one, args=(target, number), daemon=True).start()
     missing = set(range(len(targets)))
     until = time.monotonic() + limit_s + MARGIN_S
     try:
+        for number, target in enumerate(targets):
+            threading.Thread(target=one, args=(target, number), daemon=True).start()
         while missing:
             found = done.get(timeout=max(0.0, until - time.monotonic()))
             missing.discard(found.target)
