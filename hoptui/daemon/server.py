@@ -27,6 +27,7 @@ from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
 from hoptui.daemon.idle_gpus import IdleGpus
+from hoptui.daemon.hangs import Hangs
 from hoptui.daemon.phases import PhaseJoin
 from hoptui.daemon.prometheus import Endpoint, MetricsError, snapshot
 from hoptui.daemon.recordings import limits, refused
@@ -131,6 +132,7 @@ class Server:
         self._sampler_desk = SamplerDesk(self._node, Ancestry())
         self._diagnosing = Diagnosing(self._node)
         self._phase_join = PhaseJoin(self._node)
+        self._hangs = Hangs(self._node)
         self._host = Sampler("host", programs.get("host"), silence_s=timings.sampler_silence_s)
         self._gpus = Sampler("gpus", programs.get("gpus"), silence_s=timings.sampler_silence_s)
         self._poller = zmq.Poller()
@@ -376,6 +378,7 @@ class Server:
         self._run_desk.tend()
         self._node.faults.attempt("asking git", self._repositories.tend)
         self._diagnosing.tend()
+        self._hangs.tend()
         self._target_desk.tend()
         self._phase_join.tend()
         self._tuner_desk.tend()

@@ -75,6 +75,7 @@ class Timings:
             the end before ZeroMQ's thread has read what the run sent last.
         gone_s: a viewer that is silent for so long has left.
         no_pulse_s: a run without a pulse for so long, whose process exists, is `unresponsive`.
+        hung_s: a run is hung after so long without progress at least.
         diagnose_s: between two diagnoses of a run.
         alerts_s: between two looks at whether `config.toml` has changed.
         alert_pause_s: before the second try to deliver an alert; five times as long before the third.
@@ -96,6 +97,7 @@ class Timings:
     last_words_s: float = 1.5
     gone_s: float = 15.0
     no_pulse_s: float = 5.0
+    hung_s: float = 10.0
     diagnose_s: float = 2.0
     sampler_silence_s: float = 2.0
     alerts_s: float = 10.0

@@ -101,6 +101,16 @@ def process_started(pid: int) -> int | None:
         return None
 
 
+def process_state(pid: int) -> str:
+    """Return the state of a process as one letter: R, S, D, T (stopped), t (traced), Z (proc(5), field 3 of
+    stat). "" if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
 class StartError(Exception):
     """The daemon could not be started. The text is one sentence."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -27,6 +27,16 @@ KINDS: Mapping[str, str] = {
 }
 LONGEST = 80
 """Characters of the name of a file or a function."""
+WAITS = ("collective", "wait")
+SILENT: Mapping[str, str] = {
+    "T": "stopped (SIGSTOP)",
+    "t": "stopped by a debugger",
+    "D": "in the kernel, which waits for a disk or a driver",
+    "Z": "its process has ended",
+    "": "its process is gone",
+    "R": "C code holds the interpreter, or it gets no CPU",
+}
+"""Why a process sends nothing, by its state."""
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
@@ -68,6 +78,33 @@ def left_out(ranks: int, unreadable: int, skipped: int) -> list[str]:
         (skipped, "minute", "of samples not read, as there are too many"),
     )
     return [f"{numbers.counted(count, noun)} {why}" for count, noun, why in found if count]
+
+
+def group_text(ranks: Sequence[int], count: int, world: int, kind: str, line: CodeLine, inside: str) -> str:
+    """Return where a group of ranks is: `rank 5 of 8 is in data.py:37 read`, `7 ranks wait in all_reduce,
+    train.py:120`. A run of one process is `it`."""
+    who = _who(ranks, count, world)
+    many = count > 1
+    at = f"{PurePath(line.file).name}:{line.line}"
+    if kind in WAITS and inside:
+        return f"{who} {'wait' if many else 'waits'} in {inside}, {at}"
+    deeper = f" ({inside})" if inside and inside != line.function else ""
+    return f"{who} {'are' if many else 'is'} in {at} {line.function}{deeper}"
+
+
+def _who(ranks: Sequence[int], count: int, world: int) -> str:
+    if world <= 1:
+        return "it"
+    if count == 1:
+        return f"rank {ranks[0]} of {world}"
+    return f"{count} ranks" if count > 3 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def silent_text(rank: int, world: int, state: str) -> str:
+    """Return why a rank does not answer, by the letter of its process: `rank 3 does not answer: stopped
+    (SIGSTOP)`."""
+    who = "it" if world <= 1 else f"rank {rank}"
+    return f"{who} does not answer: {SILENT.get(state, SILENT['R'])}"
 
 
 def speedscope(name: str, ranks: Iterable[tuple[int, StackSamples]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from hoptui.presentation import numbers, sentences
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import (
     FATE_UNKNOWN,
+    HUNG,
     STARTING,
     CommandRecord,
     Event,
@@ -45,6 +46,8 @@ PLAYING = Word("▶", "replay")
 HALTED = Word("‖", "replay")
 BEGINNING = Word("◐", "starting")
 """For a run before its first iteration. Its state is `busy`, which older viewers know."""
+HANGING = Word("◔", "hung")
+"""For a run without progress for much longer than an iteration takes."""
 UNKNOWN_STATE = Word("–", "unknown")
 
 STAGES: dict[Stage, Word] = ByValue(
@@ -234,6 +237,11 @@ def starting(vital: Vital | None) -> bool:
     return vital is not None and vital.because is not None and vital.because.code == STARTING
 
 
+def hung(vital: Vital | None) -> bool:
+    """Return whether a run makes no progress for much longer than an iteration takes."""
+    return vital is not None and vital.because is not None and vital.because.code == HUNG
+
+
 def iteration(vital: Vital | None) -> int | None:
     """Return the iteration in progress, None if it is unknown: the loop may pass no boundaries, and log rows
     without numbers."""
@@ -253,6 +261,8 @@ def lost_metrics(vital: Vital | None, left_out: int) -> list[str]:
 
 def state_word(vital: Vital) -> Word:
     """Return the word for the state of a run."""
+    if hung(vital):
+        return HANGING
     return BEGINNING if starting(vital) else STATES[vital.state]
 
 
@@ -272,6 +282,8 @@ def state_text(vital: Vital | None, run: RunState) -> str:
         return UNKNOWN_STATE.text
     if starting(vital):
         return BEGINNING.text
+    if hung(vital):
+        return f"{HANGING.text}: {numbers.clean(sentences.text_of(vital.because), 200)}"
     word = STATES[vital.state].text
     why = numbers.clean(sentences.text_of(vital.because), 80)
     match vital.state:

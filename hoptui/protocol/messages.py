@@ -42,6 +42,9 @@ FINAL: frozenset[Stage] = frozenset(
 )
 STARTING = "state.starting"
 """The code of a `busy` run whose first iteration has not begun: it may still declare knobs."""
+HUNG = "state.hung"
+"""The code of a run without progress for much longer than an iteration takes. Its state is `busy`, or
+`unresponsive` where its process sends no pulse, which older viewers know."""
 OFF = "state.off"
 """The code of a run whose link has ended by an error: it trains on without hoptui."""
 STACKS_ENDED = "stacks.ended"

@@ -31,6 +31,35 @@ def _nested_target(reading: str, value: float, **fields: Any) -> Fields:
 UNKNOWN_ERROR = {"nvml": 999, "error": "Unknown Error"}
 RAISED = _nested(fact("raised", error="ValueError: no"))
 
+HUNG: dict[str, Any] = {
+    "age_s": 42.0,
+    "usual_s": 0.1,
+    "rows": False,
+    "world": 8,
+    "groups": [
+        {
+            "ranks": [5],
+            "count": 1,
+            "kind": "input",
+            "file": "/home/ana/data.py",
+            "line": 37,
+            "function": "read",
+            "inside": "recv",
+        },
+        {
+            "ranks": [0, 1, 2, 3, 4, 6, 7],
+            "count": 7,
+            "kind": "collective",
+            "file": "/home/ana/train.py",
+            "line": 120,
+            "function": "main",
+            "inside": "all_reduce",
+        },
+    ],
+    "silent": [],
+    "unsampled": [],
+    "elsewhere": 0,
+}
 SAMPLES: dict[str, Fields | list[Fields]] = {
     # runs
     "state.starting": {},
@@ -39,6 +68,21 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "state.no_pulse": {"age_s": 6.2},
     "state.rank_silent": {"rank": 1, "age_s": 26.3},
     "state.no_row": {"age_s": 12.4},
+    "state.hung": [HUNG, {"age_s": 42.0}, {**HUNG, "world": 1, "groups": HUNG["groups"][:1], "silent": []}],
+    "run.hung": {
+        **HUNG,
+        "groups": HUNG["groups"][1:],
+        "silent": [{"rank": 3, "state": state} for state in ("T", "R", "t", "D", "Z", "")],
+        "unsampled": [2],
+        "elsewhere": 4,
+    },
+    "run.progress": {"after_s": 62.0},
+    "state.works": [
+        {"age_s": 42.0, "phase": "", "rows": False, "groups": HUNG["groups"][:1]},
+        {"age_s": 42.0, "phase": "evaluation", "rows": True, "groups": []},
+        {"age_s": 42.0, "phase": "", "rows": False, "groups": []},
+    ],
+    "state.no_stack": {"age_s": 42.0},
     "state.off": {"error": "OSError: no space left on device"},
     "rank.ended": {"rank": 1, "pid": 7, "reason": "killed", "detail": "by SIGKILL"},
     "rank.off": {"rank": 3, "why": _nested(fact("state.off", error="OSError: no space left on device"))},

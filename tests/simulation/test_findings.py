@@ -19,15 +19,9 @@ from tests.simulation.invariants import ranks_agree, shown_when_kept
 from tests.simulation.kernel import Killed
 from tests.simulation.memory_invariants import runs_bounded
 from tests.simulation.node import Trainer
-from tests.simulation.rank_invariants import changes_true
+from tests.simulation.rank_invariants import calls_true, changes_true
 from tests.simulation.service_invariants import targets_kept
-from tests.simulation.truth import Incarnation, Setting, Truth
-
-
-from tests.simulation.invariants import shown_when_kept
-from tests.simulation.rank_invariants import calls_true
-from tests.simulation.service_invariants import targets_kept
-from tests.simulation.truth import Call, Incarnation, Truth
+from tests.simulation.truth import Call, Incarnation, Setting, Truth
 from tests.simulation.tuned import ServicesTruth, Wish
 
 SECOND = 1_000_000_000

@@ -67,6 +67,8 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
 
 def state_name(vital: Vital) -> str:
     """The state as `--json` shows it."""
+    if vocabulary.hung(vital):
+        return "hung"
     return "starting" if vocabulary.starting(vital) else vital.state
 
 
@@ -180,7 +182,7 @@ def _ranks(seen: NodeSnapshot, run: RunState) -> list[dict[str, Any]]:
 def _print(seen: NodeSnapshot, run: RunState) -> None:
     vital = seen.store.vital(run.run)
     metrics = seen.store.latest(f"run/{run.run}")
-    symbol = vocabulary.STATES[vital.state].symbol if vital else vocabulary.UNKNOWN_STATE.symbol
+    symbol = vocabulary.state_word(vital).symbol if vital else vocabulary.UNKNOWN_STATE.symbol
     restart = f"  {vocabulary.restart(run.epoch)}" if run.epoch > 1 else ""
     say(f"{numbers.clean(run.name)}  {run.run}  pid {run.pid}{restart}  on {seen.node.host}")
     say(f"{symbol} {vocabulary.state_text(vital, run)}")

@@ -14,7 +14,7 @@ from msgspec import msgpack, structs
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.facts import Fact
-from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
+from hoptui.protocol.messages import HUNG, CommandRecord, Event, NodeState, RunState, Vital
 
 KIB = 1 << 10
 VITALS, HARDWARE, RUNS, PROCESSES = 384 * KIB, 256 * KIB, 1024 * KIB, 256 * KIB
@@ -160,6 +160,8 @@ def _vital(full: Vital) -> Vital:
     because = Fact(full.because.code[:LONGEST_NAME]) if full.because is not None else None
     if because is not None and because.code == "state.in_phase":
         because = Fact(because.code, {"phase": full.phase[:LONGEST_NAME], "age_s": full.phase_age_s})
+    elif because is not None and because.code == HUNG:
+        because = Fact(because.code, {"age_s": full.progress_age_s})
     return structs.replace(full, phase=full.phase[:LONGEST_NAME], phases=(), because=because)
 
 

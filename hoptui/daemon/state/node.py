@@ -132,7 +132,7 @@ class Node:
         self.archive = archive
         self.changed = changed
         self._grown = grown
-        self.registry = Registry(timings.no_pulse_s)
+        self.registry = Registry(timings.no_pulse_s, timings.hung_s)
         self.rings = Rings()
         self.book = Book(self._record)
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)

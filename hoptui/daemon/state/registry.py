@@ -7,6 +7,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from msgspec import structs
@@ -28,6 +29,7 @@ from hoptui.domain.progress import ITERATION, finished_by_rows
 from hoptui.domain.throughput import level, took, usable
 from hoptui.domain.tuning import TunerState
 from hoptui.protocol.messages import (
+    HUNG,
     STARTING,
     Declare,
     Outcome,
@@ -43,6 +45,10 @@ from hoptui.protocol.ranges import MOST_COUNT
 
 RECENT = 64
 """Number of iterations for a run's throughput."""
+HUNG_ITERATIONS, HUNG_LONGEST = 5, 1.5
+"""A run stands if it makes no progress for so many usual iterations, and so many times its longest one."""
+UNHEARD, HEARD_ITERATIONS = 6, 50
+"""A daemon that has not seen the start of a run waits so many times as long, for so many iterations."""
 LEAST_BUSY_S = 3.0
 """Progress younger than this is never `busy`, however short the iterations are."""
 
@@ -119,9 +125,14 @@ class TrackedRun:
         self._typical: float | None = None  # their median, computed on demand
         self._rates: deque[float] = deque(maxlen=RECENT)
         self._throughput: float | None = None  # computed on demand
+        self.stalled: Fact | None = None  # why it stands, as the hangs were judged last
+        self._longest_s = self._longest_gap_s = 0.0  # of its iterations but the first, and between its rows
+        self._seen = 0  # iterations of this process that this daemon has seen
+        self._restored = False
         self._pulse: Pulse | None = None
         self._pulse_at = -math.inf
         self.no_pulse_s = DEFAULT.no_pulse_s
+        self.hung_s = DEFAULT.hung_s
 
     @property
     def id(self) -> str:
@@ -190,12 +201,19 @@ class TrackedRun:
         newest = columns.last_t
         if newest <= self.last_t:
             return
+        if self.last_t and self.logs_only:
+            gaps = (b - a for a, b in pairwise((self.last_t, *columns.times())))
+            self._longest_gap_s = max(self._longest_gap_s, *(gap / 1e9 for gap in gaps))
         self.last_t = newest
         self.last_step = max(self.last_step, columns.steps()[-1])
         self._newest.add(columns)
         if ITERATION in columns.names:
             self._finished = max(self._finished, finished_by_rows(columns, self.state.total))
-            self._iterations.extend(filter(took, columns.column(ITERATION)))
+            seconds = list(filter(took, columns.column(ITERATION)))
+            self._iterations.extend(seconds)
+            later = seconds if self._seen else seconds[1:]  # the first one compiles and fills caches
+            self._longest_s = max(self._longest_s, *later) if later else self._longest_s
+            self._seen += len(seconds)
             self._typical = None
             self.account.iterations(columns, self.state)
         if not self._began:
@@ -209,6 +227,10 @@ class TrackedRun:
         """Return rows of the run with the rates of their counts and the seconds of their iterations, where it
         passes no boundaries."""
         return columns if self._began else self._logged.with_iterations(self._logged.with_rates(columns))
+
+    def restored(self) -> None:
+        """Record that an earlier daemon has seen its iterations."""
+        self._restored = True
 
     def resume(self, step: int) -> None:
         """Take the iteration in progress from its process. Recorded rows may be of an earlier process."""
@@ -321,6 +343,46 @@ class TrackedRun:
             bad_values=pulse.bad_values if pulse else 0,
         )
 
+    @property
+    def passed_none(self) -> bool:
+        """Whether it has finished no iteration, or all that it planned."""
+        total = self.state.total
+        return self.usual_s is None or (total is not None and self.step >= total)
+
+    @property
+    def usual_s(self) -> float | None:
+        """The median seconds of its recent iterations, or between its rows if it passes no boundaries."""
+        return self._logged.usual_s if self.logs_only else self.iteration_s()
+
+    def silent_s(self, rank: int, now: float) -> float | None:
+        """Return for how long a rank has sent no pulse, None if that is not long."""
+        if rank and rank not in self.members:
+            return None
+        age = now - (self.members[rank].pulse_at if rank else self._pulse_at)
+        return age if age > self.no_pulse_s else None
+
+    def stands_s(self, now: float) -> float | None:
+        """Return the time since its last boundary or row. None if it is paused, ends, or is not known."""
+        pulse = self._pulse
+        if self.exited or self.restarting or self.leaving is not None or pulse is None:
+            return None
+        if pulse.off is not None or pulse.paused or not (pulse.began or self.last_t):
+            return None
+        still = self._progress_age_s(pulse, now - self._pulse_at, now)
+        return min(still, max(0.0, now - self.last_t / 1e9)) if self.last_t else still
+
+    def still_s(self, now: float) -> float | None:
+        """Return the same, None as long as it is not much longer than its iterations."""
+        still = self.stands_s(now)
+        return still if still is not None and still > self.patience_s() else None
+
+    def patience_s(self) -> float:
+        """Return how long it may make no progress."""
+        longest = self._longest_gap_s if self.logs_only else self._longest_s
+        unheard = self._restored and self._seen < HEARD_ITERATIONS
+        least = self.hung_s * (UNHEARD if unheard else 1)
+        return max(least, HUNG_ITERATIONS * (self.usual_s or 0.0), HUNG_LONGEST * longest)
+
     def judge(self, now: float) -> tuple[State, Fact | None]:
         """Return the state of its liveness, and why it is not live."""
         pulse = self._pulse
@@ -333,12 +395,17 @@ class TrackedRun:
         if pulse.off is not None:
             return "unresponsive", pulse.off
         age = now - self._pulse_at
+        hung = self._hung(now)
         if age > self.no_pulse_s:
+            if hung is not None and hung.code == HUNG:
+                return "unresponsive", hung
             return "unresponsive", fact("state.no_pulse", age_s=age)
         if pulse.paused:
             return "paused", fact("state.paused", left_s=max(0.0, pulse.paused_left_s - age))
         if not (pulse.began or self.last_t):
             return "busy", fact(STARTING)
+        if hung is not None:
+            return "busy", hung
         progress = self._progress_age_s(pulse, age, now)
         typical = self._logged.usual_s if self.logs_only else self.iteration_s()
         if progress > max(LEAST_BUSY_S, 3 * typical if typical is not None else 0.0):
@@ -351,6 +418,13 @@ class TrackedRun:
             return "busy", fact("state.in_phase", phase=pulse.phase, age_s=_phase_age_s(pulse) + age)
         return "live", None
 
+    def _hung(self, now: float) -> Fact | None:
+        """Return why it stands, if it has made no progress since that was judged."""
+        still = self.still_s(now)
+        if self.stalled is None or still is None:
+            return None
+        return Fact(self.stalled.code, {**self.stalled.fields, "age_s": still})
+
     def _progress_age_s(self, pulse: Pulse, age: float, now: float) -> float:
         """Return the time since its last boundary, or since its last row if it passes none."""
         since = pulse.progress_age_s + age
@@ -360,8 +434,9 @@ class TrackedRun:
 class Registry:
     """The runs by id. `version` rises whenever the slow part of any of them changes."""
 
-    def __init__(self, no_pulse_s: float = DEFAULT.no_pulse_s) -> None:
+    def __init__(self, no_pulse_s: float = DEFAULT.no_pulse_s, hung_s: float = DEFAULT.hung_s) -> None:
         self.version = 1
+        self._hung_s = hung_s
         self._no_pulse_s = no_pulse_s
         self._runs: dict[str, TrackedRun] = {}
         self._by_identity: dict[bytes, TrackedRun] = {}
@@ -400,6 +475,7 @@ class Registry:
         if run.id not in self._runs:
             run.state = structs.replace(run.state, epoch=min(max(run.state.epoch, 0), MOST_COUNT))
             run.left_tuner = run.state.tuner
+            run.restored()
             self._add(run)
             self.changed()
 
@@ -459,6 +535,7 @@ class Registry:
 
     def _add(self, run: TrackedRun) -> None:
         run.no_pulse_s = self._no_pulse_s
+        run.hung_s = self._hung_s
         self._runs[run.id] = run
 
     def _connect(self, identity: bytes, run: TrackedRun) -> None:

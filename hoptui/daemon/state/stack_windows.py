@@ -53,6 +53,11 @@ class StackWindows:
         recent = {rank: [part for part in parts if part.ended > t] for rank, parts in self._parts.items()}
         return {rank: merged(parts, REPORT_BYTES) for rank, parts in sorted(recent.items()) if parts}
 
+    def newest(self, t: int) -> dict[int, StackSamples]:
+        """Return the newest message of each process, if it ended after `t`."""
+        newest = {rank: parts[-1] for rank, parts in sorted(self._parts.items())}
+        return {rank: part for rank, part in newest.items() if part.ended > t}
+
     def due(self, t: int) -> bool:
         """Return whether samples have waited for the recording for a minute. The first call begins it."""
         self._taken_t = self._taken_t or t

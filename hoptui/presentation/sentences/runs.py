@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hoptui.domain.knobs import shown
+from hoptui.domain.stack_kinds import CodeLine
+from hoptui.presentation import numbers, stacks
 from hoptui.presentation.sentences.template import Entry, Fields, Write
 
 
@@ -38,6 +40,45 @@ def _in_phase(fields: Fields, _: Write) -> str:
     return f"in {fields['phase'] or 'an iteration'} for {fields['age_s']:.0f} s"
 
 
+def _no(fields: Fields) -> str:
+    return f"no {'row' if fields['rows'] else 'boundary'} for {numbers.duration(fields['age_s'])}"
+
+
+def _group(field: Fields, world: int) -> str:
+    line = CodeLine(field["file"], field["line"], field["function"])
+    return stacks.group_text(field["ranks"], field["count"], world, field["kind"], line, field["inside"])
+
+
+def _hung(fields: Fields, _: Write) -> str:
+    """`no boundary for 42 s; rank 5 of 8 is in data.py:37 read; 7 ranks wait in all_reduce, train.py:120`."""
+    if "groups" not in fields:  # too large to be sent
+        return f"no boundary for {numbers.duration(fields['age_s'])}"
+    world = fields["world"]
+    parts = [_no(fields)]
+    parts += [stacks.silent_text(one["rank"], world, one["state"]) for one in fields["silent"]]
+    parts += [_group(one, world) for one in fields["groups"]]
+    if unknown := fields["unsampled"]:
+        who = f"of rank {', '.join(map(str, unknown))} " if world > 1 else ""
+        parts.append(f"there are no stack samples {who}".rstrip())
+    if away := fields["elsewhere"]:
+        parts.append(f"{numbers.counted(away, 'rank')} not known on this node")
+    return "; ".join(parts)
+
+
+def _run_hung(fields: Fields, write: Write) -> str:
+    return f"hung: {_hung(fields, write)}"
+
+
+def _works(fields: Fields, _: Write) -> str:
+    groups = fields["groups"]
+    if not groups:
+        where = f"in {fields['phase']}" if fields["phase"] else "in an iteration"
+        return f"{_no(fields)}: {where}"
+    one = groups[0]
+    line = stacks.place(CodeLine(one["file"], one["line"], one["function"]))
+    return f"{_no(fields)}: it {stacks.KINDS.get(one['kind'], one['kind'])} in {line}"
+
+
 SENTENCES: Mapping[str, Entry] = {
     # why a run is not live
     "state.starting": "starting: no iteration has begun",
@@ -48,6 +89,9 @@ SENTENCES: Mapping[str, Entry] = {
     "state.no_row": "no row for {age_s:.0f} s",
     "state.paused": "goes on by itself in {left_s:.0f} s",
     "state.in_phase": _in_phase,
+    "state.hung": _hung,
+    "state.works": _works,
+    "state.no_stack": "no boundary for {age_s:duration}, and its thread runs no Python code",
     "state.off": "hoptui is off in this run: {error}",
     # what happens
     "run.started": "started (pid {pid})",
@@ -61,6 +105,8 @@ SENTENCES: Mapping[str, Entry] = {
     "call.refused": "run.{call}: {problem}",
     "number.bad": "{metric} is {value}",
     "number.good": _good_number,
+    "run.hung": _run_hung,
+    "run.progress": "goes on, after {after_s:duration} without progress",
     "stacks.ended": "there are no more stack samples: {problem}",
     "command.reverted": "{knob} is back at {value:value}: {why:fact}",
     "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",

@@ -127,7 +127,7 @@ def state_of(view: View) -> State | None:
 def word_of(view: View) -> vocabulary.Word:
     """The same with its symbol."""
     state = state_of(view)
-    if state == "busy" and view.vital is not None:
+    if state in ("busy", "unresponsive") and view.vital is not None:
         return vocabulary.state_word(view.vital)
     return vocabulary.STATES[state] if state else vocabulary.UNKNOWN_STATE
 

@@ -1,0 +1,264 @@
+"""A run without progress is shown as hung, with the odd rank, and a run that works is not."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from hoptui.daemon.hangs import Hangs
+from hoptui.domain.columns import pack
+from hoptui.domain.stacks import Stack, StackFrame
+from hoptui.domain.stacks import pack as pack_stacks
+from hoptui.presentation import sentences
+from hoptui.protocol.messages import Pulse, RunHello, Stacks
+from tests.conftest import TestNode, until
+from tests.daemon.quiet_node import RUN, SECOND, QuietNode
+from tests.impatient import impatient_daemon
+
+SITE = "/opt/env/lib/python3.12/site-packages/"
+READ = (StackFrame("/a/train.py", "main", 9), StackFrame("/a/data.py", "read", 37, call="recv"))
+REDUCE = (
+    StackFrame("/a/train.py", "main", 120),
+    StackFrame(f"{SITE}torch/distributed/c10d_logger.py", "wrapper", 83),
+    StackFrame(f"{SITE}torch/distributed/distributed_c10d.py", "all_reduce", 3252, call="wait"),
+)
+SAVE = (StackFrame("/a/train.py", "main", 9), StackFrame(f"{SITE}torch/serialization.py", "save", 9))
+EVALUATE = (StackFrame("/a/train.py", "main", 9), StackFrame("/a/train.py", "evaluate", 50, call="recv"))
+DEBUG = (StackFrame("/a/train.py", "main", 9), StackFrame("/usr/lib/python3.12/pdb.py", "Pdb.interaction", 1))
+
+
+class Case:
+    """A run, the judge of hangs, and the states of its processes."""
+
+    def __init__(self, world: int = 1) -> None:
+        self.quiet = quiet = QuietNode()
+        self.states: dict[int, str] = {}
+        self.hangs = Hangs(quiet.node, lambda pid: self.states.get(pid, "S"))
+        self.world = world
+        hello = RunHello(
+            protocol=1, run=RUN, name="lm", epoch=1, nonce="n", pid=1, started=0, step=0, world=world
+        )
+        self.hello = hello
+        quiet.runs.receive(b"0", None, hello)
+        self.progress_at = quiet.now
+        self.stacks: dict[int, Stack] = {}
+        self.pulsing = set(range(world))
+
+    def join(self, rank: int) -> None:
+        self.quiet.runs.receive(b"%d" % rank, None, structs.replace(self.hello, rank=rank, pid=1 + rank))
+
+    def iterate(self, *seconds: float) -> None:
+        for each in seconds:
+            self.wait(each)
+            self.progress_at = self.quiet.now
+            step = self.quiet.run.last_step + 1
+            row = (self.quiet.now, step, {"iteration_s": each})
+            self.quiet.node.rows((pack(f"run/{RUN}", [row]),))
+            self.wait(0)
+
+    def wait(self, seconds: float, phase: str = "", *, paused: bool = False) -> None:
+        """So much time passes, with a pulse, samples and a look each second."""
+        end = self.quiet.now + int(seconds * SECOND)
+        while True:
+            now = self.quiet.now = min(end, self.quiet.now + SECOND)
+            pulse = Pulse(
+                step=self.quiet.run.last_step,
+                t=now,
+                progress_age_s=(now - self.progress_at) / SECOND,
+                phase=phase,
+                paused=paused,
+            )
+            for rank in range(self.world):
+                if rank in self.pulsing:
+                    self.quiet.runs.receive(b"%d" % rank, None, pulse)
+                    if stack := self.stacks.get(rank):
+                        samples = pack_stacks({stack: 10}, now - SECOND, now)
+                        self.quiet.runs.receive(b"%d" % rank, None, Stacks(samples=samples))
+            self.hangs.tend()
+            if now >= end:
+                return
+
+    @property
+    def code(self) -> str:
+        because = self.quiet.run.judge(self.quiet.now / SECOND)[1]
+        return because.code if because is not None else ""
+
+    @property
+    def text(self) -> str:
+        return sentences.text_of(self.quiet.run.judge(self.quiet.now / SECOND)[1])
+
+    @property
+    def told(self) -> list[tuple[str, int | None]]:
+        return [(event.code, event.step) for event in self.quiet.node.events if event.kind == "hung"]
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+def test_a_run_without_progress_is_hung_once_and_goes_on(case: Case) -> None:
+    case.stacks[0] = READ
+    case.iterate(*[0.5] * 20)
+    case.wait(9.5)
+    assert (case.code, case.told) == ("state.in_phase", [])
+    case.wait(2)
+    assert case.text == "no boundary for 11 s; it is in data.py:37 read (recv)"
+    case.wait(60)
+    assert case.told == [("run.hung", 21)]
+    case.iterate(1.0)
+    assert case.code == ""
+    assert [code for code, _ in case.told] == ["run.hung", "run.progress"]
+    event = [each for each in case.quiet.node.events if each.kind == "hung"][-1]
+    assert 70 < event.fields["after_s"] < 74
+
+
+def test_a_slow_loop_needs_five_iterations_without_progress(case: Case) -> None:
+    case.iterate(*[6.0] * 10)
+    case.wait(29)
+    assert case.code != "state.hung"
+    case.wait(3)
+    assert case.code == "state.hung"
+
+
+def test_an_iteration_that_is_long_now_and_then_is_not_hung(case: Case) -> None:
+    for _ in range(4):
+        case.iterate(*[1.0] * 20)
+        case.iterate(40.0)
+    assert [code for code, _ in case.told] == ["run.hung", "run.progress"], "the first of them"
+    case.wait(59)
+    assert case.code != "state.hung"
+    case.wait(3)
+    assert case.code == "state.hung"
+
+
+@pytest.mark.parametrize(
+    ("stack", "text"),
+    [
+        (SAVE, "it saves in train.py:9 main"),
+        (EVALUATE, "it runs Python in train.py:50 evaluate"),
+        (DEBUG, ""),
+    ],
+)
+def test_long_work_and_a_debugger_are_not_hung(case: Case, stack: Stack, text: str) -> None:
+    case.stacks[0] = stack
+    case.iterate(*[0.5] * 20)
+    case.wait(60)
+    assert (case.code, case.told) == ("state.works", [])
+    assert text in case.text
+
+
+def test_a_phase_of_that_name_is_not_hung(case: Case) -> None:
+    case.iterate(*[0.5] * 20)
+    case.wait(30, phase="evaluation")
+    assert case.text == "no boundary for 30 s: in evaluation"
+    case.wait(8)
+    assert case.told == [], "work after the evaluation has time, too"
+    case.wait(4)
+    assert case.code == "state.hung"
+
+
+def test_a_pause_is_not_hung(case: Case) -> None:
+    case.iterate(*[0.5] * 20)
+    case.wait(60, paused=True)
+    assert (case.code, case.told) == ("state.paused", [])
+
+
+def test_the_first_and_the_last_iteration_are_not_hung(case: Case) -> None:
+    case.wait(100)
+    assert case.code == "state.works"
+    case.iterate(100.0, *[0.5] * 20)
+    assert case.told == []
+    case.wait(12)
+    assert case.code == "state.hung", "the first iteration says nothing about later ones"
+
+
+def test_a_thread_without_a_stack_is_no_hang(case: Case) -> None:
+    case.stacks[0] = READ
+    case.iterate(*[0.5] * 20)
+    case.stacks.clear()
+    case.wait(30)
+    assert (case.code, [code for code, _ in case.told]) == ("state.no_stack", [])
+
+
+def test_the_odd_rank_is_first() -> None:
+    case = Case(world=8)
+    for rank in range(1, 8):
+        case.join(rank)
+    case.stacks = dict.fromkeys(range(8), REDUCE) | {5: READ}
+    case.iterate(*[0.5] * 20)
+    case.wait(12)
+    odd, others = "rank 5 of 8 is in data.py:37 read (recv)", "7 ranks wait in all_reduce, train.py:120"
+    assert case.text == f"no boundary for 12 s; {odd}; {others}"
+
+
+@pytest.mark.parametrize(
+    ("state", "text"), [("T", "stopped (SIGSTOP)"), ("R", "C code holds the interpreter")]
+)
+def test_a_rank_that_does_not_answer_is_named(state: str, text: str) -> None:
+    case = Case(world=4)
+    for rank in (1, 2):
+        case.join(rank)
+    case.stacks = dict.fromkeys(range(3), REDUCE)
+    case.iterate(*[0.5] * 20)
+    case.pulsing.discard(2)
+    case.states[3] = state
+    case.wait(12)
+    assert f"rank 2 does not answer: {text}" in case.text
+    assert "ranks 0, 1 wait in all_reduce" in case.text
+    assert "1 rank not known on this node" in case.text
+
+
+def test_a_daemon_that_was_stopped_does_not_judge_at_once(case: Case) -> None:
+    case.iterate(*[0.5] * 20)
+    case.quiet.now += 100 * SECOND
+    case.hangs.tend()
+    assert (case.code, case.told) == ("state.no_pulse", [])
+    case.wait(3)
+    assert case.told == []
+    case.wait(10)
+    assert [code for code, _ in case.told] == ["run.hung"]
+
+
+HANG = """
+import ctypes, os, signal, time, hoptui
+run = hoptui.connect("toy")
+def read():
+    {how}
+for step in run.iterations():
+    time.sleep(0.01)
+    if step == 50:
+        read()
+"""
+HOWS = {
+    "Python": ("time.sleep(1000)", "it is in <string>:5 read (sleep)"),
+    "C": ("ctypes.PyDLL(None).sleep(1000)", "it does not answer: C code holds the interpreter"),
+    "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "it does not answer: stopped (SIGSTOP)"),
+}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_user_sees_a_hang(node: TestNode, how: str) -> None:
+    impatient_daemon(node, hung_s=2.5, no_pulse_s=1.5)
+    call, expected = HOWS[how]
+    training = node.start(HANG.format(how=call))
+    viewer = node.viewer()
+    try:
+        event = until(
+            lambda: next((each for each in viewer.fetch().events if each.code == "run.hung"), None),
+            what="the event",
+        )
+        text = sentences.event_text(event)
+        assert expected in text
+        status: dict[str, Any] = json.loads(node.hoptui("status", "toy", "--json").stdout)
+        assert (status["state"], status["because"]["code"]) == ("hung", "state.hung")
+        assert "◔ hung" in node.hoptui("ls").stdout
+        assert "hung: no boundary for" in node.hoptui("status", "toy").stdout
+    finally:
+        training.send_signal(signal.SIGCONT)
+        training.kill()
+        training.wait(10)
