@@ -73,6 +73,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("status", SEE, "Show one run as plain text: state, throughput, phases, knobs, last events."),
     ("watch", SEE, "Print a run's rows as they arrive, one per line."),
     ("where", SEE, "Show the lines of the script that the time of a run goes to."),
+    ("stack", SEE, "Show where the ranks of a run are now, the odd one first."),
     ("gpus", SEE, "List the GPUs: readings, processes and their runs; --watch repeats."),
     ("history", SEE, "List every command sent to a run: who, when, from, to, effect."),
     ("get", STEER, "Show the knobs of a run and their current values."),

@@ -1,0 +1,177 @@
+"""`hoptui stack`: show where the ranks of a run are now."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from cyclopts import Parameter
+
+from hoptui.cli.commands.where import OLD_DAEMON
+from hoptui.cli.support.options import Json, Run
+from hoptui.cli.support.snapshot import NodeSnapshot, look
+from hoptui.cli.support.terminal import MISSING, OK, Fail, dump, say
+from hoptui.client.session import RefusedError
+from hoptui.domain.stack_groups import StackGroup, grouped, usual_stack
+from hoptui.domain.stacks import Stack, StackFrame
+from hoptui.node.processes import process_state
+from hoptui.presentation import numbers, stacks
+from hoptui.protocol.messages import RunState
+
+FRESH_S = 10.0
+"""Older samples do not say where a thread is now."""
+PY_SPY_S = 10.0
+"""How long py-spy may take for a process."""
+
+
+class RankStack(NamedTuple):
+    """Where a rank is: by `source` (`samples`, `py-spy`, or "" if that is not known), so many seconds ago.
+    `state` is the letter of its process."""
+
+    rank: int
+    pid: int
+    state: str
+    source: str = ""
+    age_s: float | None = None
+    stack: Stack = ()
+
+
+def stack(
+    run: Run,
+    /,
+    *,
+    rank: Annotated[int | None, Parameter(help="Show only this process of the run.")] = None,
+    json: Json = False,
+) -> int:
+    """Show where the ranks of a run are now, equal stacks as one group, the odd one first.
+
+    The stacks are the newest samples. A rank without recent ones is read by py-spy, if that is installed.
+    Exit code 3 if no stack is known.
+    """
+    with look(readings=False) as seen:
+        found = seen.find_living(run)
+        ranks = _ranks(seen, found)
+    if rank is not None:
+        known = ", ".join(str(each.rank) for each in ranks)
+        ranks = [each for each in ranks if each.rank == rank]
+        if not ranks:
+            raise Fail(f"{numbers.clean(found.name)} has no rank {rank} on this node, only {known}", MISSING)
+    groups = grouped({each.rank: each.stack for each in ranks if each.stack})
+    if json:
+        dump(_as_json(found, ranks, groups))
+    else:
+        _show(found, ranks, groups)
+    return OK if groups else MISSING
+
+
+def _ranks(seen: NodeSnapshot, run: RunState) -> list[RankStack]:
+    """Return the stack of each rank on this node."""
+    try:
+        sampled = {each.rank: each.samples for each in seen.session.stacks(run.run, FRESH_S)}
+    except RefusedError as error:
+        raise Fail(OLD_DAEMON if error.code == "unsupported" else str(error), MISSING) from None
+    now = seen.store.now()
+    found = []
+    for rank, pid in ((0, run.pid), *((each.rank, each.pid) for each in run.ranks)):
+        state = process_state(pid)
+        if rank in sampled:
+            age_s = max(0.0, (now - sampled[rank].ended) / 1e9)
+            found.append(RankStack(rank, pid, state, "samples", age_s, usual_stack(sampled[rank])))
+        else:
+            asked = py_spy(pid) if state not in ("", "Z") else ()
+            found.append(
+                RankStack(rank, pid, state, "py-spy" if asked else "", 0.0 if asked else None, asked)
+            )
+    return found
+
+
+def py_spy(pid: int) -> Stack:
+    """Return the stack of the main thread of a process by py-spy, which does not stop it. Empty if it is not
+    installed, may not, or takes too long."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return ()
+    try:
+        done = subprocess.run(
+            [program, "dump", "--nonblocking", "--json", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PY_SPY_S,
+            check=True,
+        )
+        threads = msgspec.json.decode(done.stdout)
+        main = next(each for each in threads if each.get("thread_name") == "MainThread")
+        frames = [
+            StackFrame(str(each["filename"]), str(each["name"]), int(each["line"])) for each in main["frames"]
+        ]
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError, ValueError, LookupError):
+        return ()
+    except (StopIteration, TypeError, AttributeError):  # the format of another version
+        return ()
+    return tuple(reversed(frames))
+
+
+def _as_json(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) -> dict[str, Any]:
+    return {
+        "run": run.run,
+        "name": run.name,
+        "world": run.world,
+        "groups": [
+            {
+                "ranks": group.ranks,
+                "kind": group.kind,
+                "file": group.place.file,
+                "line": group.place.line,
+                "function": group.place.function,
+                "inside": group.inside,
+                "stack": [
+                    {"file": frame.file, "line": frame.line, "function": frame.function}
+                    for frame in group.stack
+                ],
+            }
+            for group in groups
+        ],
+        "ranks": [
+            {
+                "rank": each.rank,
+                "pid": each.pid,
+                "process": each.state or None,
+                "source": each.source or None,
+                "age_s": each.age_s,
+            }
+            for each in ranks
+        ],
+    }
+
+
+def _show(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) -> None:
+    known = {each.rank: each for each in ranks}
+    for group in groups:
+        text = stacks.group_text(
+            group.ranks, len(group.ranks), run.world, group.kind, group.place, group.inside
+        )
+        first = known[group.ranks[0]]
+        say(f"{numbers.clean(text)} ({_source(first)})")
+        for frame in group.stack:
+            say(f"    {numbers.clean(f'{frame.file}:{frame.line} {frame.function}')}")
+    for each in ranks:
+        if not each.stack:
+            say(_unknown(run, each))
+    if away := run.world - len(run.ranks) - 1:
+        say(f"{numbers.counted(away, 'rank')} not known on this node")
+
+
+def _source(found: RankStack) -> str:
+    if found.source == "samples":
+        return f"samples of the last {FRESH_S:.0f} s, {numbers.duration(found.age_s)} old"
+    return "by py-spy, now"
+
+
+def _unknown(run: RunState, found: RankStack) -> str:
+    if found.state in ("T", "t", "D", "Z", ""):
+        return stacks.silent_text(found.rank, run.world, found.state)
+    who = f"rank {found.rank}" if run.world > 1 else "the run"
+    how = "py-spy did not get its stack" if shutil.which("py-spy") else "pip install 'hoptui[stack]' reads it"
+    return f"{who} has sent no stack samples for {FRESH_S:.0f} s; {how}"

@@ -1,0 +1,82 @@
+"""`hoptui stack`: where the ranks of a run are now."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from hoptui.cli.commands.stack import py_spy
+from hoptui.domain.stacks import Stack, StackFrame, pack
+from hoptui.protocol.messages import RankStacks, RankState
+from tests.cli.conftest import Hoptui
+from tests.client.fake_daemon import FakeDaemon
+
+SITE = "/opt/env/lib/python3.12/site-packages/"
+READ: Stack = (StackFrame("/a/train.py", "main", 9), StackFrame("/a/data.py", "read", 37, call="recv"))
+REDUCE: Stack = (
+    StackFrame("/a/train.py", "main", 120),
+    StackFrame(f"{SITE}torch/distributed/distributed_c10d.py", "all_reduce", 3252, call="wait"),
+)
+SPY = """#!/bin/sh
+echo '[{"thread_name": "MainThread", "frames": [{"name": "read", "filename": "data.py", "line": 37},
+ {"name": "main", "filename": "train.py", "line": 9}]}]'
+"""
+
+
+@pytest.fixture
+def three(ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    """Three ranks of four are on this node. Rank 2 sends no samples."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    run = ppo.node.runs[0]
+    ranks = (RankState(rank=1, pid=os.getpid()), RankState(rank=2, pid=os.getpid()))
+    mine = structs.replace(run, world=4, ranks=ranks, pid=os.getpid())
+    ppo.node = structs.replace(ppo.node, runs=(mine, *ppo.node.runs[1:]))
+    ppo.stacks[run.run] = (
+        RankStacks(rank=0, samples=pack({REDUCE: 20}, 0, 2)),
+        RankStacks(rank=1, samples=pack({READ: 20}, 0, 2)),
+    )
+    return ppo
+
+
+def test_the_odd_rank_is_first(hoptui: Hoptui, three: FakeDaemon) -> None:
+    found = hoptui("stack", "ppo")
+    assert found.code == 0
+    lines = [line for line in found.out.splitlines() if not line.startswith(" ")]
+    assert lines[0].startswith("rank 1 of 4 is in data.py:37 read (recv) (samples of the last 10 s, ")
+    assert lines[1].startswith("rank 0 of 4 waits in all_reduce, train.py:120 (samples")
+    assert lines[2] == "rank 2 has sent no stack samples for 10 s; pip install 'hoptui[stack]' reads it"
+    assert lines[3] == "1 rank not known on this node"
+    assert "    /a/data.py:37 read" in found.out
+
+
+def test_json_has_the_stacks_and_their_sources(hoptui: Hoptui, three: FakeDaemon) -> None:
+    found = hoptui("stack", "ppo", "--json").json
+    assert [group["ranks"] for group in found["groups"]] == [[1], [0]]
+    assert [frame["line"] for frame in found["groups"][0]["stack"]] == [9, 37]
+    assert [each["source"] for each in found["ranks"]] == ["samples", "samples", None]
+    assert hoptui("stack", "ppo", "--rank", "0", "--json").json["groups"][0]["ranks"] == [0]
+
+
+def test_a_rank_without_samples_is_read_by_py_spy(
+    hoptui: Hoptui, three: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text(SPY)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    found = hoptui("stack", "ppo", "--rank", "2")
+    assert "rank 2 of 4 is in data.py:37 read (by py-spy, now)" in found.out
+    for text in ("#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nonsense\n", "#!/bin/sh\necho '[1]'\n", SPY[:60]):
+        program.write_text(text)
+        assert py_spy(os.getpid()) == ()
+
+
+def test_what_there_is_not_is_said_in_a_sentence(hoptui: Hoptui, three: FakeDaemon) -> None:
+    wrong = hoptui("stack", "ppo", "--rank", "7")
+    assert (wrong.code, wrong.err) == (3, "hoptui: ppo has no rank 7 on this node, only 0, 1, 2\n")
+    assert hoptui("stack", "pop").code == 3
+    three.stacks.clear()
+    assert hoptui("stack", "ppo").code == 3
