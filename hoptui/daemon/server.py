@@ -36,6 +36,7 @@ from hoptui.daemon.sampler_supervisor import Sampler
 from hoptui.daemon.sockets import Authenticator, Doorway, Lock
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
+from hoptui.daemon.stragglers import Stragglers
 from hoptui.domain import devices
 from hoptui.domain.alerts import Alert
 from hoptui.domain.pacing import DEFAULT, Timings
@@ -133,6 +134,7 @@ class Server:
         self._diagnosing = Diagnosing(self._node)
         self._phase_join = PhaseJoin(self._node)
         self._hangs = Hangs(self._node)
+        self._stragglers = Stragglers(self._node)
         self._host = Sampler("host", programs.get("host"), silence_s=timings.sampler_silence_s)
         self._gpus = Sampler("gpus", programs.get("gpus"), silence_s=timings.sampler_silence_s)
         self._poller = zmq.Poller()
@@ -379,6 +381,7 @@ class Server:
         self._node.faults.attempt("asking git", self._repositories.tend)
         self._diagnosing.tend()
         self._hangs.tend()
+        self._stragglers.tend()
         self._target_desk.tend()
         self._phase_join.tend()
         self._tuner_desk.tend()

@@ -79,6 +79,25 @@ def _works(fields: Fields, _: Write) -> str:
     return f"{_no(fields)}: it {stacks.KINDS.get(one['kind'], one['kind'])} in {line}"
 
 
+def _straggler(fields: Fields, _: Write) -> str:
+    """`the others wait for rank 3 of 8: it waits 2 %, they 31 %; it loads data in data.py:37 read 45 % of the
+    time, they 14 %`."""
+    waits, others = numbers.percent(fields["waits"]), numbers.percent(fields["others_wait"])
+    parts = [
+        f"the others wait for rank {fields['rank']} of {fields['world']}: it waits {waits}, they {others}"
+    ]
+    if (where := fields["where"]) is not None:
+        line = stacks.place(CodeLine(where["file"], where["line"], where["function"]))
+        share, usual = numbers.percent(fields["share"]), numbers.percent(fields["others_share"])
+        does = stacks.KINDS.get(where["kind"], where["kind"])
+        parts.append(f"it {does} in {line} {share} of the time, they {usual}")
+    if unknown := fields["unsampled"]:
+        parts.append(f"there are no stack samples of rank {', '.join(map(str, unknown))}")
+    if away := fields["elsewhere"]:
+        parts.append(f"{numbers.counted(away, 'rank')} not known on this node")
+    return "; ".join(parts)
+
+
 SENTENCES: Mapping[str, Entry] = {
     # why a run is not live
     "state.starting": "starting: no iteration has begun",
@@ -107,6 +126,8 @@ SENTENCES: Mapping[str, Entry] = {
     "number.good": _good_number,
     "run.hung": _run_hung,
     "run.progress": "goes on, after {after_s:duration} without progress",
+    "run.straggler": _straggler,
+    "run.even": "the others do not wait for rank {rank} any more, after {after_s:duration}",
     "stacks.ended": "there are no more stack samples: {problem}",
     "command.reverted": "{knob} is back at {value:value}: {why:fact}",
     "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",

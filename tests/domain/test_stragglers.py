@@ -1,0 +1,86 @@
+"""The rank that the others wait for."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hoptui.domain.stacks import Stack, StackFrame, StackSamples, pack
+from hoptui.domain.stragglers import LEAST_SAMPLES, find_straggler
+
+SITE = "/opt/env/lib/python3.12/site-packages/"
+MAIN = StackFrame("/a/train.py", "main", 9)
+WORK: Stack = (MAIN, StackFrame("/a/model.py", "step", 20, call="sleep"))
+DATA: Stack = (MAIN, StackFrame("/a/data.py", "read", 37, call="sleep"))
+REDUCE: Stack = (
+    MAIN,
+    StackFrame(f"{SITE}torch/distributed/distributed_c10d.py", "all_reduce", 3, call="wait"),
+)
+BACKWARD: Stack = (
+    MAIN._replace(line=10),
+    StackFrame(f"{SITE}torch/autograd/graph.py", "_engine_run_backward", 9),
+)
+
+
+def samples(seed: int, count: int, **shares: float) -> StackSamples:
+    """Samples drawn at random with these shares; the rest works."""
+    stacks = {"data": DATA, "reduce": REDUCE, "backward": BACKWARD}
+    found: dict[Stack, int] = {}
+    source = random.Random(seed)
+    for _ in range(count):
+        at = source.random()
+        stack = WORK
+        for name, share in shares.items():
+            if 0 <= at < share:
+                stack = stacks[name]
+            at -= share
+        found[stack] = found.get(stack, 0) + 1
+    return pack(found, 0, 30_000_000_000)
+
+
+@pytest.mark.parametrize("wait", ["reduce", "backward"])
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_the_rank_that_waits_least_is_named_with_its_line(world: int, wait: str) -> None:
+    ranks = {rank: samples(rank, 200, **{wait: 0.35}) for rank in range(world)}
+    ranks[1] = samples(1, 200, **{wait: 0.05, "data": 0.30})
+    found = find_straggler(ranks)
+    assert found is not None
+    assert found.rank == 1
+    assert found.where is not None
+    assert (found.where.place.file, found.where.inside) == ("/a/data.py", "sleep")
+    assert found.others_wait - found.waits > 0.2
+    assert found.share - found.others_share > 0.2
+
+
+def test_a_slower_core_has_no_line_of_its_own() -> None:
+    ranks = {rank: samples(rank, 300, reduce=0.35) for rank in range(4)}
+    ranks[2] = samples(2, 300, reduce=0.02)
+    found = find_straggler(ranks)
+    assert found is not None
+    assert found.rank == 2
+    assert found.where is None or found.where.place.file == "/a/model.py"
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.05, 0.3, 0.8])
+@pytest.mark.parametrize("kind", ["reduce", "backward"])
+def test_even_ranks_have_no_straggler(wait: float, kind: str) -> None:
+    named = 0
+    for trial in range(100):
+        ranks = {rank: samples(1000 * trial + rank, 150, **{kind: wait}) for rank in range(4)}
+        named += find_straggler(ranks) is not None
+    assert named == 0
+
+
+def test_little_waiting_and_few_samples_are_not_reported() -> None:
+    ranks = {rank: samples(rank, 2000, reduce=0.08) for rank in range(4)} | {1: samples(9, 2000)}
+    assert find_straggler(ranks) is None
+    ranks = {rank: samples(rank, LEAST_SAMPLES - 1, reduce=0.6) for rank in range(4)}
+    assert find_straggler(ranks | {1: samples(9, LEAST_SAMPLES - 1)}) is None
+    assert find_straggler({0: samples(0, 200, reduce=0.5)}) is None
+
+
+def test_two_late_ranks_are_no_single_straggler() -> None:
+    ranks = {rank: samples(rank, 300, reduce=0.4) for rank in range(2)}
+    ranks |= {rank: samples(rank, 300, reduce=0.02) for rank in range(2, 4)}
+    assert find_straggler(ranks) is None
