@@ -28,6 +28,7 @@ from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
 from hoptui.daemon.idle_gpus import IdleGpus
 from hoptui.daemon.hangs import Hangs
+from hoptui.daemon.memory import MemoryForecast
 from hoptui.daemon.phases import PhaseJoin
 from hoptui.daemon.prometheus import Endpoint, MetricsError, snapshot
 from hoptui.daemon.recordings import limits, refused
@@ -135,6 +136,7 @@ class Server:
         self._phase_join = PhaseJoin(self._node)
         self._hangs = Hangs(self._node)
         self._stragglers = Stragglers(self._node)
+        self._memory = MemoryForecast(self._node)
         self._host = Sampler("host", programs.get("host"), silence_s=timings.sampler_silence_s)
         self._gpus = Sampler("gpus", programs.get("gpus"), silence_s=timings.sampler_silence_s)
         self._poller = zmq.Poller()
@@ -382,6 +384,7 @@ class Server:
         self._diagnosing.tend()
         self._hangs.tend()
         self._stragglers.tend()
+        self._memory.tend()
         self._target_desk.tend()
         self._phase_join.tend()
         self._tuner_desk.tend()

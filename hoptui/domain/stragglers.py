@@ -51,7 +51,7 @@ class Straggler(NamedTuple):
 
 
 class _Rank(NamedTuple):
-    count: int
+    total: int
     shares: dict[Where, float]
     waits: float
 
@@ -63,7 +63,7 @@ def find_straggler(samples: Mapping[int, StackSamples]) -> Straggler | None:
         samples: The samples of the same while, by rank.
     """
     ranks = {rank: _rank(part) for rank, part in samples.items()}
-    if len(ranks) < 2 or any(one.count < LEAST_SAMPLES for one in ranks.values()):
+    if len(ranks) < 2 or any(one.total < LEAST_SAMPLES for one in ranks.values()):
         return None
     return _by_waits(ranks) or _by_lines(ranks)
 
@@ -83,7 +83,7 @@ def _by_waits(ranks: Mapping[int, _Rank]) -> Straggler | None:
     least = min(ranks, key=lambda rank: ranks[rank].waits)
     others = {rank: one for rank, one in ranks.items() if rank != least}
     next_least = min(others.values(), key=lambda one: one.waits)
-    if not _differs(next_least.waits, next_least.count, ranks[least].waits, ranks[least].count):
+    if not _differs(next_least.waits, next_least.total, ranks[least].waits, ranks[least].total):
         return None
     return _straggler(least, ranks, statistics.median(one.waits for one in others.values()))
 
@@ -99,11 +99,11 @@ def _by_lines(ranks: Mapping[int, _Rank]) -> Straggler | None:
         least = min(by_rank, key=by_rank.__getitem__)
         others = [rank for rank in ranks if rank != least]
         floor = min(others, key=by_rank.__getitem__)
-        if not _differs(by_rank[floor], ranks[floor].count, by_rank[least], ranks[least].count):
+        if not _differs(by_rank[floor], ranks[floor].total, by_rank[least], ranks[least].total):
             continue
         hottest, share, usual = _own_line(least, ranks)
         most = max(others, key=lambda rank: ranks[rank].shares.get(hottest, 0.0))
-        if _differs(share, ranks[least].count, ranks[most].shares.get(hottest, 0.0), ranks[most].count):
+        if _differs(share, ranks[least].total, ranks[most].shares.get(hottest, 0.0), ranks[most].total):
             waits = statistics.median(by_rank[rank] for rank in others)
             straggler = Straggler(least, by_rank[least], waits, hottest, share, usual)
             found.append((waits - by_rank[least], straggler))

@@ -100,6 +100,8 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
             "elsewhere": 4,
         },
     ],
+    "memory.soon_full": {"of": "GPU 0", "minutes": 40, "used_bytes": 48 << 30, "total_bytes": 80 << 30},
+    "memory.steady": {"of": "the node"},
     "run.even": {"rank": 3, "after_s": 130.0},
     "run.progress": {"after_s": 62.0},
     "state.works": [

@@ -128,6 +128,11 @@ SENTENCES: Mapping[str, Entry] = {
     "run.progress": "goes on, after {after_s:duration} without progress",
     "run.straggler": _straggler,
     "run.even": "the others do not wait for rank {rank} any more, after {after_s:duration}",
+    "memory.soon_full": (
+        "the memory of {of} is full in about {minutes} min if it grows on like this: {used_bytes:gib} of "
+        "{total_bytes:gib} are used"
+    ),
+    "memory.steady": "the memory of {of} does not fill up any more",
     "stacks.ended": "there are no more stack samples: {problem}",
     "command.reverted": "{knob} is back at {value:value}: {why:fact}",
     "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",
