@@ -10,6 +10,7 @@ import msgspec
 from cyclopts import Parameter
 
 from hoptui.cli.commands.where import OLD_DAEMON
+from hoptui.cli.support import nccl_ras
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import MISSING, OK, Fail, dump, say
@@ -59,10 +60,13 @@ def stack(
         if not ranks:
             raise Fail(f"{numbers.clean(found.name)} has no rank {rank} on this node, only {known}", MISSING)
     groups = grouped({each.rank: each.stack for each in ranks if each.stack})
+    nccl = nccl_ras.status() if found.world > 1 and found.gpus else None
     if json:
-        dump(_as_json(found, ranks, groups))
+        dump({**_as_json(found, ranks, groups), "nccl": nccl})
     else:
         _show(found, ranks, groups)
+        if nccl is not None:
+            say("NCCL answers on this node: --json has its communicators and what they count")
     return OK if groups else MISSING
 
 
