@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -262,3 +265,53 @@ def test_a_user_sees_a_hang(node: TestNode, how: str) -> None:
         training.send_signal(signal.SIGCONT)
         training.kill()
         training.wait(10)
+
+
+ABANDONED = """
+import os, sys, threading, torch, torch.distributed as dist, hoptui
+rank, store = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+run = hoptui.connect("pair", ranks="auto")
+def leave():
+    threading.Event().wait()
+for step in run.iterations():
+    threading.Event().wait(0.02)
+    if step == 50 and rank == 1:
+        leave()
+    dist.all_reduce(torch.ones(4))
+"""
+
+
+def test_the_rank_that_left_a_collective_is_named(node: TestNode, tmp_path: Path) -> None:
+    """A rank that is stopped is named as such, too."""
+    impatient_daemon(node, hung_s=2.5, no_pulse_s=1.5)
+    program = tmp_path / "pair.py"
+    program.write_text(ABANDONED)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(rank), str(tmp_path / "store")],
+            env={**node.environment, "RANK": str(rank), "WORLD_SIZE": "2"},
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    viewer = node.viewer()
+
+    def hung(expected: str) -> bool:
+        because = viewer.vital(viewer.run("pair").run).because
+        return (
+            because is not None and because.code == "state.hung" and expected in sentences.sentence(because)
+        )
+
+    try:
+        until(lambda: viewer.fetch().vitals, what="the run", seconds=60)
+        until(lambda: hung("rank 1 of 2 is in pair.py:8 leave"), what="the odd rank", seconds=60)
+        until(lambda: hung("rank 0 of 2 waits in all_reduce, pair.py:13"), what="the other one")
+        ranks[1].send_signal(signal.SIGSTOP)
+        until(lambda: hung("rank 1 does not answer: stopped (SIGSTOP)"), what="the stopped rank")
+    finally:
+        for each in ranks:
+            each.kill()
+        for each in ranks:
+            each.wait(10)
