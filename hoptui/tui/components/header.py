@@ -208,7 +208,7 @@ def _explained(view: View) -> tuple[str, str]:
             return f"{said} ({'; '.join(filter(None, (why, how)))})", "; ".join(filter(None, (said, how)))
         case "unresponsive":
             return f"{said}; the process exists, values below are old", said
-        case "busy" if vital.progress_age_s is not None:
+        case "busy" if vital.progress_age_s is not None and "no boundary for" not in said:
             return f"{said}; no boundary for {numbers.duration(vital.progress_age_s)}", said
     return said, said
 
