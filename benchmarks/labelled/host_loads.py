@@ -189,7 +189,7 @@ def recursion(run: hoptui.Run, device: str) -> None:
 @labelled(gpu="save-bound", cpu="save-bound")
 def saves_each_step(run: hoptui.Run, device: str) -> None:
     model = mlp(device, 1024, 8)
-    step, x = trainer(model), torch.randn(8, 1024, device=device)
+    step, x = trainer(model), torch.randn(1, 1024, device=device)
     path = Path(tempfile.mkdtemp()) / "last.pt"
     while not run.stopping:
         loss = step(x)

@@ -41,7 +41,7 @@ def batch(size: int) -> torch.Tensor:
 def rows_in_python(run: hoptui.Run, device: str) -> None:
     step = trainer(mlp(device))
     while not run.stopping:
-        loss = step(batch(256).to(device))
+        loss = step(batch(256)[:64].to(device))
         run.log(loss=loss, samples=256)
 
 
@@ -90,7 +90,7 @@ def images_augmented_in_the_loop(run: hoptui.Run, device: str) -> None:
     step = trainer(mlp(device))
     while not run.stopping:
         x = np.stack([augment(image) for image in images])
-        loss = step(torch.from_numpy(x).to(device).view(-1, WIDTH))
+        loss = step(torch.from_numpy(x).to(device).view(-1, WIDTH)[:64])
         run.log(loss=float(loss), samples=16)
 
 
@@ -127,7 +127,7 @@ def table_read_row_by_row(run: hoptui.Run, device: str) -> None:
     rows, step = read_rows(path), trainer(mlp(device))
     while not run.stopping:
         x = torch.tensor([next(rows) for _ in range(256)])
-        run.log(loss=step(x.to(device)), samples=256)
+        run.log(loss=step(x[:64].to(device)), samples=256)
 
 
 @labelled(gpu="data-bound", cpu="data-bound")
@@ -136,7 +136,7 @@ def json_lines(run: hoptui.Run, device: str) -> None:
     step = trainer(mlp(device))
     while not run.stopping:
         decoded = [json.loads(line)["x"] for line in lines]  # here
-        run.log(loss=step(torch.tensor(decoded).to(device)), samples=512)
+        run.log(loss=step(torch.tensor(decoded[:64]).to(device)), samples=512)
 
 
 @labelled(gpu="data-bound", cpu="data-bound")
@@ -153,7 +153,7 @@ def file_of_numbers(run: hoptui.Run, device: str) -> None:
 
     while not run.stopping:
         x = get_batch(2048)
-        run.log(loss=step(x.to(device, non_blocking=True)), tokens=x.numel())
+        run.log(loss=step(x[:64].to(device, non_blocking=True)), tokens=x.numel())
 
 
 @labelled(gpu="data-bound", cpu="data-bound")
@@ -203,7 +203,7 @@ def stream_of_archives(run: hoptui.Run, device: str) -> None:
     step = trainer(mlp(device))
     for x in DataLoader(Stream(), batch_size=8):
         with run.phase("train"):
-            loss = step(x.view(-1, WIDTH).to(device))
+            loss = step(x.view(-1, WIDTH)[:64].to(device))
             synchronize(device)
         run.log(loss=loss, samples=len(x))
         if run.stopping:
@@ -319,4 +319,4 @@ def simulator_with_numpy(run: hoptui.Run, device: str) -> None:
     step = trainer(mlp(device, 250, 2))
     while not run.stopping:
         x = torch.from_numpy(simulate()).float().view(-1, 250)
-        run.log(loss=step(x.to(device)), env_steps=2000)
+        run.log(loss=step(x[:64].to(device)), env_steps=2000)

@@ -13,6 +13,7 @@ from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window, it
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import fact
+from hoptui.domain.stragglers import find_straggler
 from hoptui.domain.throughput import PHASE
 from hoptui.tuner.effect import WARM_UP
 
@@ -145,6 +146,7 @@ class Diagnosing:
         if spent is None or spent.end - spent.start < LEAST_NS:
             return None
         gpus = [gpu for gpu in node.gpus if gpu.uuid in run.state.gpus]
+        sampled = run.stacks.since(spent.start + STACKS_NS)
         return ObservationWindow(
             t=spent.end,
             seconds=(spent.end - spent.start) / SECOND,
@@ -157,7 +159,8 @@ class Diagnosing:
             world=run.state.world,
             cpus=node.hardware.cpus,
             host_cpu=mean_of(self._between("host", spent.start, spent.end), "cpu_percent") / 100,
-            sampled=SampledTime.of(run.stacks.since(spent.start + STACKS_NS).values()),
+            sampled=SampledTime.of(sampled.values()),
+            straggler=find_straggler(sampled) if run.state.world > 1 else None,
             free_gpus=self._free_gpus(spent.start, spent.end),
         )
 

@@ -26,8 +26,8 @@ from hoptui.daemon.handlers.samplers import SamplerDesk
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
-from hoptui.daemon.idle_gpus import IdleGpus
 from hoptui.daemon.hangs import Hangs
+from hoptui.daemon.idle_gpus import IdleGpus
 from hoptui.daemon.memory import MemoryForecast
 from hoptui.daemon.phases import PhaseJoin
 from hoptui.daemon.prometheus import Endpoint, MetricsError, snapshot

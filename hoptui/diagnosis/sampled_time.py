@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 
 from hoptui.domain.hot_lines import HotLine, hot_lines
 from hoptui.domain.stack_kinds import Kind, kind_of
-from hoptui.domain.stacks import Stack, StackSamples, merged, unpack
+from hoptui.domain.stacks import HELD, Stack, StackSamples, merged, unpack
 
 FEW = 20
 """Fewer samples say nothing: at ten a second these are two seconds."""
+EXACT = 0.3
+"""A line that was seen itself is named, if it has this part of the samples of one that is only known to come
+later."""
 OWN_LOADER = "_SingleProcessDataLoaderIter._next_data"
 """The function of torch.utils.data that loads in the training process."""
 MOST_BYTES = 256 << 10
@@ -44,7 +47,9 @@ class SampledTime:
             kinds[kind_of(stack)] += count
         lines: dict[Kind, HotLine] = {}
         for line in hot_lines(samples):
-            lines.setdefault(line.kind, line)
+            known = lines.setdefault(line.kind, line)
+            if known.inside == HELD and line.inside != HELD and line.share >= EXACT * known.share:
+                lines[line.kind] = line
         own = sum(count for stack, count in stacks.items() if _calls(stack, OWN_LOADER))
         return cls(total, {kind: n / total for kind, n in kinds.items()}, lines, own / total)
 

@@ -33,7 +33,7 @@ from hoptui.diagnosis.sampled_time import SampledTime
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.diagnosis import Verdict
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.stack_kinds import CodeLine, Kind
 
 CLAIMS: Mapping[Verdict, tuple[Kind, ...]] = {
     "data-bound": ("input",),
@@ -46,7 +46,8 @@ CLAIMS: Mapping[Verdict, tuple[Kind, ...]] = {
 WORKS: tuple[Kind, ...] = ("compute", "evaluate", "wait", "copy")
 """What a thread does to give work to a GPU, or to get its results."""
 EXCHANGING = ConfidenceScale(0.2, 0.4)
-COMPUTING = ConfidenceScale(0.5, 0.75)
+STRAGGLING = ConfidenceScale(0.1, 0.25)
+COMPUTING = ConfidenceScale(0.6, 0.85)
 TRANSFER_BYTES_PER_S = 0.5e9
 """With less over PCIe, a thread in a copy waits for the turn of many small ones, or for the GPU."""
 FEW_SAMPLES = 50
@@ -70,6 +71,8 @@ class IdleShares:
         scale = min(1.0, seen.idle / whole) if whole else 1.0
         self.claims: dict[Verdict, float] = {verdict: lost * scale for verdict, lost in claims.items()}
         self.exchange = shares.get("collective", 0.0) if window.world > 1 else 0.0
+        if window.straggler is not None:
+            self.exchange = max(0.0, self.exchange - window.straggler.others_wait)
 
 
 def _named_by_phase(shares: dict[Kind, float], kind: Kind, phase: float) -> None:
@@ -82,7 +85,8 @@ def _named_by_phase(shares: dict[Kind, float], kind: Kind, phase: float) -> None
 
 def _transfers(shares: Mapping[Kind, float], seen: Means) -> bool:
     moved = max(seen.upload, seen.download) if seen.upload == seen.upload else seen.upload
-    return bool(shares.get("copy")) and not moved < TRANSFER_BYTES_PER_S
+    moves = shares.get("copy", 0.0) or (seen.download >= TRANSFER_BYTES_PER_S and shares.get("wait", 0.0))
+    return bool(moves) and not moved < TRANSFER_BYTES_PER_S
 
 
 def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
@@ -98,7 +102,7 @@ def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
         if sure := scale.confidence(lost):
             kinds = CLAIMS.get(verdict, ("copy", "wait"))
             facts = (
-                *share_fact("gpu.idle", _idle(seen)),
+                *share_fact("gpu.idle_share", _idle(seen)),
                 *_line(idle.sampled, *kinds),
                 *_beside(verdict, window, seen),
             )
@@ -106,8 +110,26 @@ def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     if sure := EXCHANGING.confidence(idle.exchange):
         facts = (*_line(idle.sampled, "collective"), *share_fact("gpu.sm_active", seen.sm))
         yield _counted(Finding("communication-bound", sure, idle.exchange, facts), idle.sampled)
+    yield from _straggling(window)
     yield from _launching(window, seen, idle)
     yield from _wrong_device(window, seen, idle.sampled)
+
+
+def _straggling(window: ObservationWindow) -> Iterator[Finding]:
+    """A finding of a rank that the others wait for."""
+    found = window.straggler
+    if found is None or not (sure := STRAGGLING.confidence(found.others_wait - found.waits)):
+        return
+    rank = fact(
+        "rank.slow",
+        rank=found.rank,
+        world=window.world,
+        waits=share(found.waits),
+        others_wait=share(found.others_wait),
+    )
+    where = found.where
+    at = () if where is None else (line_fact(where.kind, where.place, where.inside, found.share),)
+    yield Finding("straggler", sure, found.others_wait - found.waits, (rank, *at))
 
 
 def _launching(window: ObservationWindow, seen: Means, idle: IdleShares) -> Iterator[Finding]:
@@ -139,7 +161,7 @@ def _wrong_device(window: ObservationWindow, seen: Means, sampled: SampledTime) 
     if not sure:
         return
     if window.gpus and seen.busy < NOTHING_RUNS:
-        facts = (*share_fact("gpu.idle", _idle(seen)), *_line(sampled, "compute", "evaluate"))
+        facts = (*share_fact("gpu.idle_share", _idle(seen)), *_line(sampled, "compute", "evaluate"))
         yield _counted(Finding("wrong-device", sure, 1.0, facts), sampled)
     elif not window.gpus and window.free_gpus:
         facts = (fact("gpu.none_used", count=window.free_gpus), *_line(sampled, "compute", "evaluate"))
@@ -170,16 +192,19 @@ def _line(sampled: SampledTime, *kinds: Kind) -> tuple[Fact, ...]:
     line = sampled.line(*kinds)
     if line is None:
         return ()
-    return (
-        fact(
-            "line.hot",
-            kind=line.kind,
-            share=share(line.share),
-            file=line.place.file,
-            line=line.place.line,
-            function=line.place.function,
-            inside=line.inside,
-        ),
+    return (line_fact(line.kind, line.place, line.inside, line.share),)
+
+
+def line_fact(kind: Kind, place: CodeLine, inside: str, part: float) -> Fact:
+    """Return what a line does as a fact. `part` is its share of the samples."""
+    return fact(
+        "line.hot",
+        kind=kind,
+        share=share(part),
+        file=place.file,
+        line=place.line,
+        function=place.function,
+        inside=inside,
     )
 
 

@@ -61,7 +61,7 @@ def findings(window: ObservationWindow) -> list[Finding]:
     found = found or [*computing(window)]
     if not found:
         return [_unknown(*_missing(window, seen), *_largest_phase(window))]
-    least = _believed(window, counted=counted)
+    least = _believed(window, counted=counted or (not window.gpus and window.sampled.count > 0))
     return [f.at_most(least)._replace(facts=(*f.facts, *_beside(f, window, seen))) for f in _ranked(found)]
 
 
@@ -136,7 +136,7 @@ def _ranked(found: Iterable[Finding]) -> list[Finding]:
 
 def _believed(window: ObservationWindow, *, counted: bool) -> float:
     """How much may be believed at most, by how much was looked at."""
-    rows = min((g.rows for g in window.gpus), default=0)
+    rows = min((g.rows for g in window.gpus), default=FEW_ROWS)
     thin = rows < FEW_ROWS or window.iterations < FEW_ITERATIONS or window.seconds < SHORT_S
     return UNSURE if thin or not counted or any(g.shared for g in window.gpus) else 1.0
 

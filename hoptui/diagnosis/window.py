@@ -14,6 +14,7 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState
+from hoptui.domain.stragglers import Straggler
 from hoptui.domain.throughput import ASIDE, LONGEST_S, PHASE, took
 
 NAN = math.nan
@@ -77,7 +78,8 @@ class ObservationWindow:
     all the time that went into iterations which evaluated, saved or stood paused, and which are in nothing
     else here. `no_gpu` is why `gpus` is empty, None where no GPU is known to be the run's.
     `host_cpu` is the share of the host's `cpus` at work. `sampled` are the stack samples of the training
-    threads. `free_gpus` are GPUs of the node that no process uses.
+    threads. `free_gpus` are GPUs of the node that no process uses. `straggler` is the
+    rank that the others wait for.
     """
 
     t: int
@@ -93,6 +95,7 @@ class ObservationWindow:
     host_cpu: float = NAN
     sampled: SampledTime = field(default_factory=SampledTime)
     free_gpus: int = 0
+    straggler: Straggler | None = None
 
 
 @dataclass(frozen=True)

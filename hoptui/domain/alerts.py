@@ -33,14 +33,14 @@ class Trigger(NamedTuple):
 LOST = Trigger("gpu_lost", good=("gpu.back",))
 TRIGGERS: Mapping[str, Trigger] = {
     "run.exited": Trigger("crashed"),
-    "run.hung": Trigger("hung", good=("run.not_hung",)),
+    "run.hung": Trigger("hung", good=("run.progress",)),
     "number.bad": Trigger("nan", good=("number.good",), subject="metric"),
-    "run.straggler": Trigger("straggler", good=("run.no_straggler",)),
+    "run.straggler": Trigger("straggler", good=("run.even",)),
     "gpu.fell_off_bus": LOST,
     "gpu.needs_reset": LOST,
     "gpu.gone": LOST,
     "gpu.not_listed": LOST,
-    "memory.soon_full": Trigger("memory", good=("memory.not_soon_full",)),
+    "memory.soon_full": Trigger("memory", good=("memory.steady",)),
     "gpu.idle": Trigger("gpu_idle", good=("gpu.not_idle",)),
 }
 """By the code of the event."""

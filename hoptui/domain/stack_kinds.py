@@ -8,9 +8,11 @@ A kind is decided in this order:
 2. The innermost frame that waits for a GPU, copies to one, or communicates between ranks.
 3. The innermost frame that computes.
 4. The innermost function or file of the script that is named after data, environments or logs.
-5. A general library, such as `json`, that writes or reads, and operators, which are those of tensors: numbers
-   of Python take no time.
+5. A general library, such as `json`, that writes or reads; functions of torch, and operators, which are those
+   of tensors: numbers of Python take no time.
 6. Otherwise the script's own Python.
+
+A thread that held the interpreter (`HELD`) did neither 2 nor 3.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
-from hoptui.domain.stacks import Stack, StackFrame
+from hoptui.domain.stacks import HELD, Stack, StackFrame
 
 Kind = Literal[
     "wait", "copy", "collective", "compute", "input", "environment", "save", "log", "compile", "evaluate",
@@ -126,13 +128,6 @@ COMPUTE: tuple[Rule, ...] = (
         "accelerate/optimizer",
     ),
     *_rules("compute", "stable_baselines3/common/policies", "stable_baselines3/common/torch_layers"),
-    *_rules(
-        "compute", "", names="torch.* F.* matmul mm bmm addmm baddbmm conv2d softmax log_softmax relu gelu"
-    ),
-    *_rules(
-        "compute", "", names="add_ sub_ mul_ div_ zero_ fill_ clamp_ addcmul_ addcdiv_ lerp_ index_select"
-    ),
-    *_rules("compute", "", names="gather scatter_add_ cumsum contiguous square rsqrt sigmoid tanh backward"),
 )
 GENERAL: tuple[Rule, ...] = (
     *_rules("save", "", names="fsync pickle.* shutil.*"),
@@ -144,6 +139,11 @@ GENERAL: tuple[Rule, ...] = (
     *_rules("save", "pickle", "shutil"),
     *_rules("input", "", names="read readline readinto loads load"),
     *_rules("wait", "", names="float int bool"),
+    *_rules("compute", "", names="torch.* F.* matmul mm bmm addmm conv2d softmax log_softmax relu gelu"),
+    *_rules("compute", "", names="add_ sub_ mul_ div_ zero_ fill_ clamp_ addcmul_ lerp_ index_select gather"),
+    *_rules(
+        "compute", "", names="scatter_add_ cumsum contiguous square rsqrt sigmoid tanh backward cat stack"
+    ),
     *_rules("compute", "", names="+ - * / // % ** @ += -= *= /= @= < <= > >= == != [] & | ^ << >>"),
 )
 """What a frame does if nothing else is known."""
@@ -207,7 +207,8 @@ def kind_of(stack: Stack) -> Kind:
             around = next(_meant([frame.function.rpartition(".")[2]], SCRIPT_CONTEXTS), None)
         if around is not None:
             return around
-    for rules in (INNER, COMPUTE):
+    held = bool(stack) and stack[-1].call == HELD
+    for rules in () if held else (INNER, COMPUTE):
         found = _first(rules, frames[::-1])
         if found is not None:
             return found

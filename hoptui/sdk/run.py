@@ -696,6 +696,8 @@ class Run(ReadOnlyProperties):
             ```
         """
         self._core.recorder.log(values, metrics, None if step is None else whole(step))
+        if not self._core.recorder.began:
+            self._core.sample_this_thread()
 
     @_harmless(_nothing)
     def event(self, text: str, *, level: Level = "info") -> None:

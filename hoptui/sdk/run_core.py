@@ -65,7 +65,7 @@ class RunCore:
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
         self._stacks = bool(stacks) and not process.stacks_off(os.environ)
-        self._sample_this_thread()
+        self.sample_this_thread()
         self._own = RunIdentity(
             run=str(known.get("run") or new_run_id()),
             epoch=(whole(known.get("epoch")) or 0) + 1,
@@ -115,7 +115,7 @@ class RunCore:
         try:
             if now >= execution.next_follow and state.alive:
                 execution.follow(now)
-                self._sample_this_thread()
+                self.sample_this_thread()
             if self._joins_later and torch_has_ranks():
                 self._joins_later = False
                 self._join(store_of_torch())
@@ -214,7 +214,8 @@ class RunCore:
         if known.on and self._own.on and not self._closed:
             self.state.link = _start_link(self)
 
-    def _sample_this_thread(self) -> None:
+    def sample_this_thread(self) -> None:
+        """Let stacks be sampled of this thread: it is the one that trains."""
         self.state.thread = threading.get_ident() if self._stacks else 0
 
     def _identify(self, identity: RunIdentity) -> None:

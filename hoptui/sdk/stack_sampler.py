@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dis
 import itertools
+import math
+import os
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from types import CodeType
 
 from hoptui.domain.facts import clean_text
-from hoptui.domain.stacks import MOST_DEPTH, Stack, StackFrame, StackSamples, pack
+from hoptui.domain.stacks import HELD, MOST_DEPTH, Stack, StackFrame, StackSamples, pack
 
 EVERY_S, RAREST_S = 0.1, 5.0
 """The time between two samples where the budget allows it, and where a sample is very expensive."""
@@ -44,6 +47,12 @@ Position = tuple[int, int]
 Place = tuple[int, int]
 """The `id` of a code object, and the offset of the instruction in execution. To hash the code object itself
 takes longer than all else."""
+
+
+HELD_PLACE: Place = (0, 0)
+"""The end of a stack that was taken late."""
+LATE_S = 0.0005
+"""A sample that comes later than this had to wait for the interpreter, if it did not wait for a CPU."""
 
 
 class _Interval:
@@ -105,8 +114,12 @@ class StackSampler:
         spent = taken.spent_ns + time.thread_time_ns() - began
         return pack(stacks, taken.began, ended, left_out=left_out + taken.left_out, cost=spent / passed)
 
-    def sample(self) -> None:
-        """Take one sample."""
+    def sample(self, *, held: bool = False) -> None:
+        """Take one sample.
+
+        Args:
+            held: Whether the sampled thread held the interpreter when the sample was due.
+        """
         interval = self._interval
         frame = sys._current_frames().get(self._thread())
         found: list[Place] = []
@@ -115,9 +128,9 @@ class StackSampler:
             interval.codes[id(code)] = code
             found.append((id(code), frame.f_lasti))
             frame = frame.f_back
-        places = tuple(found[::-1])
-        if not places:
+        if not found:
             return
+        places = (*found[::-1], HELD_PLACE) if held else tuple(found[::-1])
         if places in interval.counts or len(interval.counts) < MOST_STACKS:
             interval.counts[places] += 1
         else:
@@ -125,14 +138,45 @@ class StackSampler:
 
     def _main(self) -> None:
         try:
-            while not self._end.wait(self.period_s):
-                began = time.thread_time_ns()
-                self.sample()
-                spent = time.thread_time_ns() - began
-                self._interval.spent_ns += spent
-                self._each_s += SMOOTHING * (spent / 1e9 - self._each_s)
+            with closing(_RunQueue()) as queue:
+                due = time.monotonic() + self.period_s
+                while not self._end.wait(max(0.0, due - time.monotonic())):
+                    began = time.thread_time_ns()
+                    late_s = time.monotonic() - due
+                    held = late_s > LATE_S and late_s - queue.waited_s() > LATE_S
+                    self.sample(held=held)
+                    queue.waited_s()
+                    due = time.monotonic() + self.period_s
+                    spent = time.thread_time_ns() - began
+                    self._interval.spent_ns += spent
+                    self._each_s += SMOOTHING * (spent / 1e9 - self._each_s)
         except Exception as error:
             self._failed(error)
+
+
+class _RunQueue:
+    """How long this thread waits for a CPU, by the kernel's account."""
+
+    def __init__(self) -> None:
+        self._total_ns = 0
+        self._file = -1
+        with suppress(OSError):
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        self.waited_s()
+
+    def waited_s(self) -> float:
+        """Return the seconds since the last call in which it waited; infinity if the kernel does not tell."""
+        try:
+            total = int(os.pread(self._file, 100, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return math.inf
+        passed, self._total_ns = total - self._total_ns, total
+        return passed / 1e9
+
+    def close(self) -> None:
+        """Close the file of the kernel."""
+        if self._file >= 0:
+            os.close(self._file)
 
 
 class _Names:
@@ -160,7 +204,7 @@ class _Names:
         for places, count in self._unnamed.most_common():
             if found and time.thread_time_ns() > until:
                 break
-            found[tuple(self._frame(place, innermost=place is places[-1]) for place in places)] += count
+            found[self._stack(places)] += count
             del self._unnamed[places]
         left_out = self._forget()
         return found, left_out
@@ -174,6 +218,12 @@ class _Names:
         for places, _ in rare:
             del self._unnamed[places]
         return sum(count for _, count in rare)
+
+    def _stack(self, places: tuple[Place, ...]) -> Stack:
+        if places[-1] == HELD_PLACE:
+            *around, last = (self._frame(place, innermost=False) for place in places[:-1])
+            return (*around, last._replace(call=HELD))
+        return tuple(self._frame(place, innermost=place is places[-1]) for place in places)
 
     def _frame(self, place: Place, *, innermost: bool) -> StackFrame:
         found = self._frames.get((place, innermost))

@@ -288,12 +288,13 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "time.aside": {"share": 0.31},
     "time.all_aside": {"share": 1.0},
     "gpu.busy": {"share": 0.32},
-    "gpu.idle": {"share": 0.86},
+    "gpu.idle_share": {"share": 0.86},
     "gpu.none_used": [{"count": 1}, {"count": 8}],
     "advice.cure": [
         {"cure": "autocast"},
         *({"cure": cure, "file": "/home/kim/data.py", "line": 37, "function": "augment"} for cure in CURES),
     ],
+    "rank.slow": {"rank": 5, "world": 8, "waits": 0.02, "others_wait": 0.24},
     "cpu.computes": {"share": 0.92},
     "line.hot": [
         {

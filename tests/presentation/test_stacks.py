@@ -16,7 +16,7 @@ def test_the_phrase_has_kind_share_place_call_and_time() -> None:
 
 def test_shares_are_of_all_samples_also_of_those_left_out() -> None:
     samples = pack({(StackFrame("/x/data.py", "load", 3),): 1}, 0, SECOND, left_out=3)
-    assert stacks.where(samples) == "runs Python 25 %, data.py:3 load, 4 samples in 1 s"
+    assert stacks.where(samples) == "loads data 25 %, data.py:3 load, 4 samples in 1 s"
 
 
 def test_nothing_is_said_without_a_place() -> None:

@@ -171,9 +171,10 @@ SENTENCES: Mapping[str, Entry] = {
     "time.all_aside": "{share:percent} of the time went into evaluation, checkpoints or a pause",
     # what the training thread does
     "line.hot": _line,
+    "rank.slow": ("the others wait {others_wait:percent} of the time for rank {rank} of {world}"),
     "cpu.computes": "it computes on the CPU {share:percent} of the time",
     # how busy GPUs and host are
-    "gpu.idle": "GPU idle {share:percent}",
+    "gpu.idle_share": "GPU idle {share:percent}",
     "gpu.none_used": _unused,
     "gpu.busy": "GPU busy {share:percent}",
     "gpu.any_kernel": "busy {share:percent}",  # the same, beside the SMs
