@@ -183,7 +183,7 @@ def recursion(run: hoptui.Run, device: str) -> None:
         return 1 if n < 2 else paths(n - 1) + paths(n - 2)  # here
 
     while not run.stopping:
-        run.log(loss=step(x), paths=paths(22), samples=64)
+        run.log(loss=step(x), paths=paths(22), samples=64)  # here
 
 
 @labelled(gpu="save-bound", cpu="save-bound")

@@ -34,7 +34,7 @@ def batch(size: int) -> torch.Tensor:
     rows = []
     for _ in range(size):
         rows.append([math.sin(random.random()) for _ in range(WIDTH)])  # noqa: PERF401 # here
-    return torch.tensor(rows)
+    return torch.tensor(rows)  # here
 
 
 @labelled(gpu="data-bound", cpu="data-bound", helpers=(batch,))
@@ -116,7 +116,7 @@ def read_rows(path: Path) -> Iterator[list[float]]:
     """Read a table of numbers again and again."""
     while True:
         with path.open() as file:
-            for row in csv.reader(file):
+            for row in csv.reader(file):  # here
                 yield [float(cell) for cell in row]  # here
 
 
