@@ -29,7 +29,10 @@ from typing import Any
 
 import zmq
 
+from hoptui.daemon.state.alert_book import FiredAlerts
 from hoptui.daemon.state.gpu_ownership import Ancestry
+from hoptui.domain.alert_settings import AlertSettings
+from hoptui.domain.alerts import Alert
 from hoptui.model.store import Store
 from tests.simulation.fabric import READ, Fabric, FakeContext, FakePoller
 from tests.simulation.kernel import Kernel, Killed, Process, Signal, Task
@@ -145,6 +148,22 @@ class WakeEnd:
     def close(self) -> None:
         if self._kernel.current is not None and not self._kernel.process.alive:
             raise Killed
+
+
+class SilentAlertWorker:
+    """Stands for the thread of alerts, which reads files and starts programs. No alert is delivered."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.settings = AlertSettings()
+        self.problem = None
+
+    def start(self, timeout: float) -> None: ...
+
+    def put(self, alert: Alert) -> None: ...
+
+    def keep(self, state: FiredAlerts) -> None: ...
+
+    def close(self, timeout: float) -> None: ...
 
 
 class SilentSampler:
@@ -391,6 +410,7 @@ class System:
                 for name, value in list(vars(module).items()):
                     if isinstance(value, types.ModuleType) and id(value) in by_id:
                         replace(module, name, by_id[id(value)])
+        replace(server, "AlertWorker", SilentAlertWorker)
         if sampler is None:
             replace(server, "Sampler", SilentSampler)
         else:
