@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from hoptui.alerts import messages
 from hoptui.alerts.secret_values import DeliveryError
-from hoptui.domain.alerts import Alert, Target
+from hoptui.domain.alerts import Alert, AlertTarget
 from hoptui.domain.facts import fact
 
 
@@ -67,7 +67,7 @@ class Running:
                 _kill_group(program)
 
 
-def send(alert: Alert, target: Target, limit_s: float, running: Running) -> None:
+def send(alert: Alert, target: AlertTarget, limit_s: float, running: Running) -> None:
     """Run a command. At the limit it is killed, with all processes of its group.
 
     Raises:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from hoptui.alerts import command, webhook
 from hoptui.alerts.secret_values import DeliveryError
-from hoptui.domain.alerts import Alert, Delivered, Target
+from hoptui.domain.alerts import Alert, AlertTarget, Delivered
 from hoptui.domain.facts import Fact, fact
 
 LIMIT_S = 10.0
@@ -17,7 +17,7 @@ MARGIN_S = 1.0
 """A command that is killed at the limit is reaped within this time."""
 
 
-def deliver(alert: Alert, targets: Sequence[Target], limit_s: float = LIMIT_S) -> Iterator[Delivered]:
+def deliver(alert: Alert, targets: Sequence[AlertTarget], limit_s: float = LIMIT_S) -> Iterator[Delivered]:
     """Try each target once. Yield a result for each as soon as it is known.
 
     A request that ignores its limit, as the search for a host's name can, is left to its thread. The thread
@@ -26,7 +26,7 @@ def deliver(alert: Alert, targets: Sequence[Target], limit_s: float = LIMIT_S) -
     done: queue.Queue[Delivered] = queue.Queue()
     running = command.Running()
 
-    def one(target: Target, number: int) -> None:
+    def one(target: AlertTarget, number: int) -> None:
         done.put(Delivered(target=number, problem=_sent(alert, target, limit_s, running)))
 
     missing = set(range(len(targets)))
@@ -46,7 +46,7 @@ def deliver(alert: Alert, targets: Sequence[Target], limit_s: float = LIMIT_S) -
         yield Delivered(target=number, problem=fact("alert.no_answer"))
 
 
-def _sent(alert: Alert, target: Target, limit_s: float, running: command.Running) -> Fact | None:
+def _sent(alert: Alert, target: AlertTarget, limit_s: float, running: command.Running) -> Fact | None:
     """Try a target. Return why it failed, None if it worked."""
     try:
         if target.type == "command":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hoptui.domain.alerts import Target
+from hoptui.domain.alerts import AlertTarget
 from hoptui.domain.facts import Fact, fact
 from hoptui.node.files import expanded
 
@@ -20,7 +20,7 @@ class DeliveryError(Exception):
         self.fact = why
 
 
-def secret_value(target: Target, name: str) -> str:
+def secret_value(target: AlertTarget, name: str) -> str:
     """Return the `url` or the `token` of a target, "" if it has none.
 
     Raises:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from hoptui.alerts.messages import FORMATS
 from hoptui.alerts.secret_values import DeliveryError, secret_value
-from hoptui.domain.alerts import Alert, Target
+from hoptui.domain.alerts import Alert, AlertTarget
 from hoptui.domain.facts import fact
 from hoptui.protocol import VERSION
 
@@ -22,7 +22,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def send(alert: Alert, target: Target, limit_s: float) -> None:
+def send(alert: Alert, target: AlertTarget, limit_s: float) -> None:
     """Send an alert to a webhook. Proxies of the environment are used, and TLS is verified.
 
     Args:

@@ -25,7 +25,7 @@ import msgspec
 
 from hoptui.daemon.state.alert_book import FiredAlerts
 from hoptui.domain.alert_settings import TABLE, AlertSettings, alert_settings
-from hoptui.domain.alerts import Alert, Delivered, Delivery, Target, target_label
+from hoptui.domain.alerts import Alert, AlertTarget, Delivered, Delivery, target_label
 from hoptui.domain.facts import Fact, exception_text, fact
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.files import place, replaced
@@ -49,7 +49,7 @@ class _Again(NamedTuple):
     number: int
     attempt: int
     alert: Alert
-    targets: tuple[Target, ...]
+    targets: tuple[AlertTarget, ...]
 
 
 class AlertWorker:
@@ -80,7 +80,7 @@ class AlertWorker:
         self._again: list[_Again] = []
         self._count = 0
         self._dropped = 0
-        self._failures: dict[Target, tuple[int, Fact, str]] = {}  # deliveries in a row, why, the label
+        self._failures: dict[AlertTarget, tuple[int, Fact, str]] = {}  # deliveries in a row, why, the label
         self._closing = threading.Event()
         self._ready = threading.Event()
         self._ended = ""
@@ -196,7 +196,7 @@ class AlertWorker:
         except OSError as error:
             log.warning("%s cannot be written: %s", self._store, error.strerror)
 
-    def _deliver(self, alert: Alert, targets: tuple[Target, ...], attempt: int) -> None:
+    def _deliver(self, alert: Alert, targets: tuple[AlertTarget, ...], attempt: int) -> None:
         found = {each.target: each.problem for each in self._attempt(Delivery(alert=alert, targets=targets))}
         silent = fact("alert.no_answer")
         failed = []

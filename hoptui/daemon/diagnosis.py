@@ -25,7 +25,7 @@ FEW = 3
 LEAST_NS = 2 * SECOND
 """A shorter window has too few GPU readings for a verdict."""
 MOST_ROWS = 2048
-"""Maximum rows of a source in a window. With iterations of less than 10 ms the window is shorter."""
+"""Maximum rows of a source in a window. Of shorter iterations than 10 ms, the newest ones count."""
 STACKS_NS = SECOND
 """A message of stack samples covers two seconds. It counts if more than half of that lies in the window."""
 SETTLED_NS = 10 * SECOND
@@ -143,25 +143,29 @@ class Diagnosing:
         if len(rows) < FEW:
             rows = ring.excerpt(names, after=max(start, run.last_t - LONGEST_NS), most=FEW)
         spent = iterations(rows)
-        if spent is None or spent.end - spent.start < LEAST_NS:
+        if spent is None:
+            return None
+        # of very short iterations, the newest rows stand for all of the window
+        begin = spent.start if len(rows) < MOST_ROWS else max(start, run.last_t - WINDOW_NS)
+        if spent.end - begin < LEAST_NS:
             return None
         gpus = [gpu for gpu in node.gpus if gpu.uuid in run.state.gpus]
-        sampled = run.stacks.since(spent.start + STACKS_NS)
+        sampled = run.stacks.since(begin + STACKS_NS)
         return ObservationWindow(
             t=spent.end,
-            seconds=(spent.end - spent.start) / SECOND,
+            seconds=(spent.end - begin) / SECOND,
             iterations=spent.count,
             phases=spent.phases,
             aside=spent.aside,
-            gpus=tuple(self._gpus(run, gpus, spent.start, spent.end, spent.apart)),
+            gpus=tuple(self._gpus(run, gpus, begin, spent.end, spent.apart)),
             no_gpu=node.gpu_problem,
             knobs=run.state.knobs,
             world=run.state.world,
             cpus=node.hardware.cpus,
-            host_cpu=mean_of(self._between("host", spent.start, spent.end), "cpu_percent") / 100,
+            host_cpu=mean_of(self._between("host", begin, spent.end), "cpu_percent") / 100,
             sampled=SampledTime.of(sampled.values()),
             straggler=find_straggler(sampled) if run.state.world > 1 else None,
-            free_gpus=self._free_gpus(spent.start, spent.end),
+            free_gpus=self._free_gpus(begin, spent.end),
         )
 
     def _start(self, source: str, case: _Case) -> int | None:

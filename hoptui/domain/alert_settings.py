@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hoptui.domain.alerts import KINDS, Target
+from hoptui.domain.alerts import KINDS, AlertTarget
 from hoptui.domain.facts import Fact, fact
 
 TABLE = "alerts"
@@ -34,7 +34,7 @@ class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
     most_per_hour: int = 20
     bell: bool = False
     osc: int = 0
-    targets: tuple[Target, ...] = ()
+    targets: tuple[AlertTarget, ...] = ()
 
 
 class Problem(NamedTuple):
@@ -110,7 +110,7 @@ def alert_settings(table: object) -> tuple[AlertSettings, tuple[Problem, ...]]:
     return AlertSettings(**values), tuple(problems)
 
 
-def _targets(value: object, problems: list[Problem]) -> tuple[Target, ...]:
+def _targets(value: object, problems: list[Problem]) -> tuple[AlertTarget, ...]:
     if not isinstance(value, list):
         problems.append(Problem("targets", fact("alerts.no_targets_table")))
         return ()
@@ -120,7 +120,7 @@ def _targets(value: object, problems: list[Problem]) -> tuple[Target, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def _target(table: object, number: int, problems: list[Problem]) -> Target | None:
+def _target(table: object, number: int, problems: list[Problem]) -> AlertTarget | None:
     """Return a target, None if it cannot be used. An unknown key is left out."""
 
     def wrong(key: str, what: Fact) -> None:
@@ -146,7 +146,7 @@ def _target(table: object, number: int, problems: list[Problem]) -> Target | Non
     if lacking:
         wrong(lacking, fact("alerts.lacking", key=lacking))
         return None
-    return Target(number=number, type=str(kind), **values)
+    return AlertTarget(number=number, type=str(kind), **values)
 
 
 def _value_problem(key: str, value: object) -> str:

@@ -84,7 +84,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis | None = None
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class AlertTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where alerts go: a webhook or a command.
 
     `url` and `token` may be secrets. `…_env` names an environment variable that has it, `…_file` a file.
@@ -106,7 +106,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Leave out what may be a secret."""
-        return f"Target({target_label(self)})"
+        return f"AlertTarget({target_label(self)})"
 
     def __hash__(self) -> int:
         return hash(
@@ -119,7 +119,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.url or self.token or self.headers)
 
 
-def target_label(target: Target) -> str:
+def target_label(target: AlertTarget) -> str:
     """Return `webhook 1 (slack)`, `command 2`: a name of a target without secrets."""
     kind = f" ({target.format})" if target.type == "webhook" else ""
     return f"{target.type} {target.number}{kind}"
@@ -129,7 +129,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """An alert for targets, as the daemon passes it to the program that delivers."""
 
     alert: Alert
-    targets: tuple[Target, ...]
+    targets: tuple[AlertTarget, ...]
 
 
 class Delivered(msgspec.Struct, frozen=True, kw_only=True):

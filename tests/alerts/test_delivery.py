@@ -17,7 +17,7 @@ import pytest
 
 from hoptui.alerts import messages
 from hoptui.alerts.delivery import deliver
-from hoptui.domain.alerts import Alert, Delivered, Delivery, Target
+from hoptui.domain.alerts import Alert, AlertTarget, Delivered, Delivery
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact, fact
 from tests.alerts.conftest import Hook
@@ -39,13 +39,13 @@ ALERT = Alert(
 )
 
 
-def sent(target: Target, limit_s: float = 10.0) -> Fact | None:
+def sent(target: AlertTarget, limit_s: float = 10.0) -> Fact | None:
     (found,) = deliver(ALERT, [target], limit_s)
     return found.problem
 
 
-def webhook(url: str, **fields: Any) -> Target:
-    return Target(number=1, type="webhook", url=url, **fields)
+def webhook(url: str, **fields: Any) -> AlertTarget:
+    return AlertTarget(number=1, type="webhook", url=url, **fields)
 
 
 def test_json_has_the_event_the_diagnosis_and_the_numbers(hook: Hook) -> None:
@@ -128,15 +128,19 @@ def test_a_secret_comes_from_a_file_or_a_variable(
     file.write_text(f"{hook.url}/file\n")
     monkeypatch.setenv("MY_HOOK", f"{hook.url}/variable")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert sent(Target(number=1, type="webhook", url_file="~/url")) is None
-    assert sent(Target(number=1, type="webhook", url_env="MY_HOOK")) is None
+    assert sent(AlertTarget(number=1, type="webhook", url_file="~/url")) is None
+    assert sent(AlertTarget(number=1, type="webhook", url_env="MY_HOOK")) is None
     assert [got.path for got in hook.received] == ["/file", "/variable"]
-    assert sent(Target(number=1, type="webhook", url_env="NOT_SET")) == fact(
+    assert sent(AlertTarget(number=1, type="webhook", url_env="NOT_SET")) == fact(
         "alert.no_variable", key="url_env"
     )
-    assert sent(Target(number=1, type="webhook", url_file="~/none")) == fact("alert.no_file", key="url_file")
+    assert sent(AlertTarget(number=1, type="webhook", url_file="~/none")) == fact(
+        "alert.no_file", key="url_file"
+    )
     os.mkfifo(tmp_path / "pipe")
-    assert sent(Target(number=1, type="webhook", url_file="~/pipe")) == fact("alert.no_file", key="url_file")
+    assert sent(AlertTarget(number=1, type="webhook", url_file="~/pipe")) == fact(
+        "alert.no_file", key="url_file"
+    )
 
 
 PROGRAM = """
@@ -148,15 +152,19 @@ open(sys.argv[1], "w").write(json.dumps([json.load(sys.stdin), found]))
 
 def test_a_command_gets_the_alert_on_stdin_and_in_variables(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert sent(Target(number=1, type="command", command=(sys.executable, "-c", PROGRAM, str(out)))) is None
+    assert (
+        sent(AlertTarget(number=1, type="command", command=(sys.executable, "-c", PROGRAM, str(out)))) is None
+    )
     body, variables = json.loads(out.read_text())
     assert body["kind"] == variables["HOPTUI_ALERT_KIND"] == "nan"
     assert body["text"] == variables["HOPTUI_ALERT_TEXT"]
 
 
 def test_a_command_that_fails_is_reported() -> None:
-    assert sent(Target(number=1, type="command", command=("false",))) == fact("alert.exit_code", exit_code=1)
-    assert sent(Target(number=1, type="command", command=("/no/such",))) == fact(
+    assert sent(AlertTarget(number=1, type="command", command=("false",))) == fact(
+        "alert.exit_code", exit_code=1
+    )
+    assert sent(AlertTarget(number=1, type="command", command=("/no/such",))) == fact(
         "alert.not_started", error="No such file or directory"
     )
 
@@ -164,7 +172,7 @@ def test_a_command_that_fails_is_reported() -> None:
 def test_a_command_that_hangs_is_killed_with_its_group_and_reaped(tmp_path: Path) -> None:
     out = tmp_path / "pids"
     script = f"sleep 60 & echo $$ $! > {out}; wait"
-    assert sent(Target(number=1, type="command", command=("sh", "-c", script)), 1.0) == fact(
+    assert sent(AlertTarget(number=1, type="command", command=("sh", "-c", script)), 1.0) == fact(
         "alert.killed", limit_s=1.0
     )
     shell, sleep = map(int, out.read_text().split())
@@ -175,7 +183,9 @@ def test_a_command_that_hangs_is_killed_with_its_group_and_reaped(tmp_path: Path
 
 def test_a_slow_target_does_not_delay_the_others(hook: Hook) -> None:
     hook.held.clear()
-    results = deliver(ALERT, [webhook(hook.url), Target(number=1, type="command", command=("true",))], 5.0)
+    results = deliver(
+        ALERT, [webhook(hook.url), AlertTarget(number=1, type="command", command=("true",))], 5.0
+    )
     assert next(results) == Delivered(target=1)
     hook.held.set()
     assert list(results) == [Delivered(target=0)]

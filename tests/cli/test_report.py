@@ -366,7 +366,7 @@ def test_the_lines_that_take_the_time(tmp_path: Path, plain: Document) -> None:
     assert "Not known: no stack samples are recorded." in before
     shown = other(page, before)
     assert re.search(r"\| +61 % \| waits for the GPU +\| train\.py:7 step +\| item +\|", shown)
-    assert re.search(r"\| +30 % \| runs Python +\| data\.py:3 load +\|", shown)
+    assert re.search(r"\| +30 % \| loads data +\| data\.py:3 load +\|", shown)
     assert "100 samples in 1 m" in shown
     assert "of rank 3" in shown
     assert "2 of them with samples" in shown

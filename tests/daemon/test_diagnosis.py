@@ -216,7 +216,7 @@ def test_iterations_longer_than_the_window(watched: Watched) -> None:
 def test_iterations_of_a_millisecond(watched: Watched) -> None:
     watched.train(12, EAGER, {"iteration_s": 0.001, "phase/update": 0.001}, every_s=0.001)
     assert watched.told.verdict == "launch-bound"
-    assert watched.told.seconds == pytest.approx(MOST_ROWS / 1000, abs=0.2)
+    assert watched.told.seconds > 2 * MOST_ROWS / 1000
 
 
 def test_the_first_iterations_do_not_count(watched: Watched) -> None:

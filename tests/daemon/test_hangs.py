@@ -143,7 +143,7 @@ def test_an_iteration_that_is_long_now_and_then_is_not_hung(case: Case) -> None:
     ("stack", "text"),
     [
         (SAVE, "it saves in train.py:9 main"),
-        (EVALUATE, "it runs Python in train.py:50 evaluate"),
+        (EVALUATE, "it evaluates in train.py:50 evaluate"),
         (DEBUG, ""),
     ],
 )
@@ -238,7 +238,7 @@ for step in run.iterations():
         read()
 """
 HOWS = {
-    "Python": ("time.sleep(1000)", "it is in <string>:5 read (sleep)"),
+    "Python": ("time.sleep(1000)", "it is in <string>:5 read (time.sleep)"),
     "C": ("ctypes.PyDLL(None).sleep(1000)", "it does not answer: C code holds the interpreter"),
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "it does not answer: stopped (SIGSTOP)"),
 }

@@ -26,7 +26,7 @@ STARTERS = {"Thread", "Timer", "ThreadPoolExecutor", "ThreadingMixIn", "start_ne
 
 DAEMON = """
 import sys
-def broken(*_):
+def broken(*_, **__):
     raise RuntimeError("planted")
 {plant}
 from hoptui.daemon.__main__ import main
@@ -40,7 +40,7 @@ import hoptui
 from hoptui.sdk import daemon_link, rank_schedule, stack_sampler
 from tests.sdk.two_ranks import FolderStore
 run = hoptui.connect("toy", ranks={ranks})
-def broken(*_):
+def broken(*_, **__):
     raise RuntimeError("planted")
 for step in run.iterations():
     time.sleep(0.01)

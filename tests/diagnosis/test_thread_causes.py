@@ -1,0 +1,175 @@
+"""Verdicts from what the training thread does while the GPU waits, or without a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hoptui.diagnosis.sampled_time import FEW, SampledTime
+from hoptui.diagnosis.verdict import findings
+from hoptui.diagnosis.window import ObservationWindow
+from hoptui.domain.facts import Fact
+from hoptui.domain.stack_kinds import CodeLine, Kind
+from hoptui.domain.stacks import HELD, Stack, StackFrame, pack
+from hoptui.domain.stragglers import Straggler, Where
+from tests.diagnosis.loads import synthetic, window
+
+SITE = "/opt/env/lib/python3.12/site-packages/"
+STACKS: dict[Kind, Stack] = {
+    "wait": (StackFrame("/job/train.py", "main", 30, call="loss.item"),),
+    "copy": (StackFrame("/job/train.py", "main", 20, call="x.to"),),
+    "compute": (StackFrame("/job/train.py", "main", 21, call="torch.mm"),),
+    "input": (StackFrame("/job/data.py", "augment", 37, call="np.rot90"),),
+    "environment": (StackFrame("/job/env.py", "CartEnv.step", 9),),
+    "save": (StackFrame("/job/train.py", "main", 40), StackFrame(f"{SITE}torch/serialization.py", "save", 9)),
+    "compile": (
+        StackFrame("/job/train.py", "main", 21),
+        StackFrame(f"{SITE}torch/_inductor/graph.py", "run", 9),
+    ),
+    "script": (StackFrame("/job/train.py", "main", 50, call="sorted"),),
+    "collective": (StackFrame("/job/train.py", "main", 60, call="dist.all_reduce"),),
+}
+
+
+def sampled(**counts: int) -> SampledTime:
+    """Samples with so many stacks of each kind."""
+    return SampledTime.of([pack({STACKS[kind]: n for kind, n in counts.items()}, 0, 20_000_000_000)])  # type: ignore[index]
+
+
+def seen(gpu: dict[str, float] | None = None, world: int = 1, **more: Any) -> ObservationWindow:
+    """A run with these readings of its GPU and these samples."""
+    gpus = (synthetic(**gpu),) if gpu is not None else ()
+    samples = more.pop("samples")
+    return window(gpus=gpus, world=world, sampled=sampled(**samples), **more)
+
+
+def fact_of(facts: tuple[Fact, ...], code: str) -> dict[str, Any]:
+    return next(each.fields for each in facts if each.code == code)
+
+
+IDLE = {"busy": 0.1, "sm": 0.05, "tensor": 0.0, "fp32": 0.0, "dram": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("samples", "gpu", "verdict", "line"),
+    [
+        ({"input": 170, "compute": 30}, IDLE, "data-bound", 37),
+        ({"environment": 170, "compute": 30}, IDLE, "env-bound", 9),
+        ({"script": 170, "compute": 30}, IDLE, "host-bound", 50),
+        ({"save": 170, "compute": 30}, IDLE, "save-bound", 40),
+        ({"compile": 170, "compute": 30}, IDLE, "compiling", 21),
+        ({"copy": 170, "compute": 30}, IDLE | {"upload": 8e9}, "transfer-bound", 20),
+        ({"wait": 170, "compute": 30}, IDLE | {"download": 8e9}, "transfer-bound", 30),
+        ({"compute": 170, "wait": 30}, IDLE, "launch-bound", 21),
+        ({"wait": 170, "compute": 30}, IDLE, "launch-bound", 30),
+        # copies of a few bytes wait for their turn
+        ({"copy": 120, "compute": 80}, IDLE | {"upload": 1e8}, "launch-bound", 20),
+        ({"compute": 190, "script": 10}, IDLE | {"busy": 0.0, "sm": 0.0}, "wrong-device", 21),
+        ({"input": 170, "compute": 30}, None, "data-bound", 37),
+        ({"script": 170, "compute": 30}, None, "host-bound", 50),
+        ({"compute": 190, "script": 10}, None, "healthy", 21),
+    ],
+)
+def test_what_keeps_a_gpu_idle(
+    samples: dict[str, int], gpu: dict[str, float] | None, verdict: str, line: int
+) -> None:
+    best = findings(seen(gpu, samples=samples))[0]
+    assert best.verdict == verdict
+    assert best.confidence >= 0.7
+    assert fact_of(best.facts, "line.hot")["line"] == line
+
+
+@pytest.mark.parametrize("kind", ["script", "input", "save"])
+def test_python_that_the_gpu_does_not_wait_for_limits_nothing(kind: str) -> None:
+    gpu = {"busy": 0.98, "sm": 0.95, "tensor": 0.92, "fp32": 0.0, "dram": 0.2}
+    assert findings(seen(gpu, samples={kind: 190, "wait": 10}))[0].verdict == "compute-bound"
+
+
+def test_idle_time_is_shared_by_the_samples() -> None:
+    found = {f.verdict: f for f in findings(seen(IDLE | {"busy": 0.4}, samples={"input": 110, "script": 90}))}
+    assert found["data-bound"].lost == pytest.approx(0.33, abs=0.01)
+    assert found["host-bound"].lost == pytest.approx(0.27, abs=0.01)
+    assert found["data-bound"].confidence <= 0.7  # the other one costs nearly as much
+
+
+def test_few_samples_say_nothing_and_some_say_it_with_doubt() -> None:
+    assert sampled(input=FEW - 1).count == 0
+    assert findings(seen(IDLE, samples={"input": FEW}))[0].confidence <= 0.6
+
+
+def test_a_declared_phase_names_what_python_in_it_is_about() -> None:
+    found = findings(seen(IDLE, samples={"script": 160, "compute": 40}, phases={"data": 0.8}))[0]
+    assert found.verdict == "data-bound"
+
+
+def test_without_counters_samples_give_a_verdict_with_doubt() -> None:
+    found = findings(seen({"busy": 0.2}, samples={"compute": 190, "wait": 10}))[0]
+    assert (found.verdict, found.confidence) == ("launch-bound", 0.6)
+
+
+def test_a_cpu_that_computes_beside_free_gpus() -> None:
+    found = findings(seen(None, samples={"compute": 200}, free_gpus=2))[0]
+    assert (found.verdict, found.confidence) == ("wrong-device", 0.6)
+    assert fact_of(found.facts, "gpu.none_used") == {"count": 2}
+
+
+def test_a_rank_that_the_others_wait_for() -> None:
+    where = Where("input", CodeLine("/job/data.py", 37, "read"), "")
+    straggler = Straggler(5, 0.02, 0.4, where, 0.5, 0.1)
+    best = findings(seen(None, 8, samples={"collective": 80, "compute": 120}, straggler=straggler))[0]
+    assert best.verdict == "straggler"
+    assert fact_of(best.facts, "rank.slow")["rank"] == 5
+    assert fact_of(best.facts, "line.hot")["line"] == 37
+
+
+def test_even_ranks_that_exchange_much() -> None:
+    best = findings(seen(None, 8, samples={"collective": 120, "compute": 80}))[0]
+    assert best.verdict == "communication-bound"
+
+
+def test_a_board_far_from_its_power_limit_is_not_limited_by_it() -> None:
+    gpu = {
+        "busy": 0.99,
+        "sm": 0.9,
+        "tensor": 0.4,
+        "fp32": 0.1,
+        "dram": 0.4,
+        "capped": 1.0,
+        "clock_mhz": 1500.0,
+    }
+    assert (
+        findings(
+            window(
+                gpus=(
+                    synthetic(
+                        **gpu,
+                    ),
+                )
+            )
+        )[0].verdict
+        != "power-limited"
+    )
+    assert findings(window(gpus=(synthetic(**(gpu | {"power_w": 690.0})),)))[0].verdict == "power-limited"
+
+
+def test_sms_that_wait_for_memory() -> None:
+    gpu = {"busy": 1.0, "sm": 0.97, "tensor": 0.0, "fp32": 0.05, "dram": 0.15}
+    assert findings(window(gpus=(synthetic(**gpu),)))[0].verdict == "memory-latency-bound"
+    assert findings(window(gpus=(synthetic(**(gpu | {"dram": 0.4})),)))[0].verdict == "healthy"
+
+
+def test_a_line_that_was_seen_is_named_before_one_that_comes_later() -> None:
+    late = (StackFrame("/job/train.py", "main", 51, call=HELD),)
+    exact = STACKS["script"]
+    line = SampledTime.of([pack({late: 60, exact: 40}, 0, 1)]).line("script")
+    assert line is not None
+    assert line.place.line == 50
+    line = SampledTime.of([pack({late: 90, exact: 10}, 0, 1)]).line("script")
+    assert line is not None
+    assert (line.place.line, line.inside) == (51, HELD)
+
+
+def test_time_in_python_is_none_of_the_call_that_follows() -> None:
+    late = (StackFrame("/job/train.py", "main", 22, call=HELD),)
+    assert SampledTime.of([pack({late: 100}, 0, 1)]).shares == {"script": 1.0}
