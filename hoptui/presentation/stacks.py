@@ -42,8 +42,14 @@ SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 def place(found: CodeLine) -> str:
     """Return a line in a few words: `data.py:37 augment`."""
-    file, function = (numbers.clean(text, LONGEST) for text in (PurePath(found.file).name, found.function))
+    function = found.function.replace(".<locals>", "")
+    file, function = (numbers.clean(text, LONGEST) for text in (PurePath(found.file).name, function))
     return f"{file}:{found.line} {function}"
+
+
+def called(name: str) -> str:
+    """Return the end of a long dotted name: `random.rand` for `np.random.rand`."""
+    return numbers.clean(".".join(name.split(".")[-2:]), LONGEST)
 
 
 def where(samples: StackSamples) -> str:
@@ -57,7 +63,7 @@ def where(samples: StackSamples) -> str:
 
 def line(found: HotLine) -> str:
     """Return what a line does, its share and its place."""
-    inside = f" ({numbers.clean(found.inside, LONGEST)})" if found.inside else ""
+    inside = f" ({called(found.inside)})" if found.inside else ""
     return f"{KINDS[found.kind]} {numbers.percentage(100 * found.share)}, {place(found.place)}{inside}"
 
 
@@ -87,9 +93,9 @@ def group_text(ranks: Sequence[int], count: int, world: int, kind: str, line: Co
     many = count > 1
     at = f"{PurePath(line.file).name}:{line.line}"
     if kind in WAITS and inside:
-        return f"{who} {'wait' if many else 'waits'} in {inside}, {at}"
-    deeper = f" ({inside})" if inside and inside != line.function else ""
-    return f"{who} {'are' if many else 'is'} in {at} {line.function}{deeper}"
+        return f"{who} {'wait' if many else 'waits'} in {called(inside)}, {at}"
+    deeper = f" ({called(inside)})" if inside and inside != line.function else ""
+    return f"{who} {'are' if many else 'is'} in {place(line)}{deeper}"
 
 
 def _who(ranks: Sequence[int], count: int, world: int) -> str:

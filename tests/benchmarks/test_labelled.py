@@ -48,8 +48,10 @@ def test_labels_are_verdicts_and_host_side_causes_have_a_line() -> None:
             assert load.lines, load.name
 
 
-QUICK = ("rows_in_python", "json_between_steps", "loop_in_a_thread", "saves_each_step", "environments_in_python",
-         "stream_of_archives", "policy_acts_step_by_step", "steps_of_asyncio")  # fmt: skip
+QUICK = (
+    "rows_in_python", "json_between_steps", "loop_in_a_thread", "saves_each_step", "environments_in_python",
+    "stream_of_archives", "policy_acts_step_by_step", "steps_of_asyncio",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", QUICK)

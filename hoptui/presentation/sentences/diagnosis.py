@@ -9,7 +9,7 @@ from hoptui.domain.enumerations import ByValue
 from hoptui.domain.stack_kinds import CodeLine
 from hoptui.presentation import numbers
 from hoptui.presentation.sentences.template import Entry, Fields, Write, facts
-from hoptui.presentation.stacks import KINDS, place
+from hoptui.presentation.stacks import KINDS, called, place
 
 
 class VerdictText(NamedTuple):
@@ -124,7 +124,7 @@ def _of_gpu(fields: Fields) -> str:
 
 def _line(fields: Fields, _: Write) -> str:
     """`loads data 83 % of the time: data.py:37 augment (rotate)`."""
-    inside = f" ({numbers.clean(fields['inside'])})" if fields.get("inside") else ""
+    inside = f" ({called(fields['inside'])})" if fields.get("inside") else ""
     what = KINDS.get(fields["kind"], fields["kind"])
     return f"{what} {numbers.percent(fields['share'])} of the time: {_place(fields)}{inside}"
 
