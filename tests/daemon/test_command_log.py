@@ -430,6 +430,30 @@ def test_what_a_run_restarts_for_has_failed_when_it_ends(desk: Desk) -> None:
     assert record.effective is None
 
 
+@pytest.mark.parametrize("heard", [False, True])
+def test_what_a_new_process_may_have_told_an_earlier_daemon_is_unknown(desk: Desk, heard: bool) -> None:
+    """That daemon was killed before the report was on disk."""
+    desk.submit("a")
+    leaves: dict[str, Any] = {"code": "restarting", "fields": {"checkpoint": "x.ckpt"}}
+    desk.says("a", "scheduled", step=5, **leaves)
+    later = Desk()
+    later.book.restore(desk.book.of("r"))
+    if heard:  # from the process that is about to leave: the new one can have told no earlier daemon
+        later.says("a", "scheduled", step=5, **leaves)
+    later.submit("a", repeated=True)  # a viewer that has heard nothing
+    ended = fact("run_ended", reason="killed")
+    (record,) = later.book.void("r", ended, later.t)
+    lost = fact("lost_in_restart", why=ended, checkpoint="x.ckpt")
+    if heard:
+        assert (record.stage, record.code, record.fields) == ("failed", lost.code, lost.fields)
+    else:
+        assert (record.stage, record.code) == ("voided", "fate_unknown")
+        assert nested(record.fields["why"]) == lost
+        done = later.says("a", "applied", effective=8, version=1, code="restarted")
+        assert done is not None, "the process lives after all"
+        assert done.stage == "applied"
+
+
 def test_between_two_processes_of_a_run_nothing_is_taken(desk: Desk) -> None:
     desk.run.restarting = True
     answer, onward = desk.submit("a")

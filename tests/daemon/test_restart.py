@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from hoptui.domain.facts import fact
+from hoptui.domain.facts import fact, nested
 from hoptui.presentation import sentences
 from hoptui.protocol import messages
-from hoptui.protocol.messages import FINAL, CommandRecord, RunState
+from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord, RunState
 from tests.conftest import TestNode, over, until
 from tests.impatient import impatient_daemon
 
@@ -115,7 +114,10 @@ def test_a_change_is_applied_when_the_new_process_has_read_it_back(restarting: R
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["", "and the daemon was restarted meanwhile"])
-def test_a_process_that_does_not_come_back_is_a_failure(restarting: Restarting, *, again: bool) -> None:
+def test_a_process_that_does_not_come_back_is_a_failure_or_unknown(
+    restarting: Restarting, *, again: bool
+) -> None:
+    """It is unknown where it may have come and told the daemon before."""
     command = restarting.ask()
     restarting.gone(command)
     viewer = restarting.viewer
@@ -136,11 +138,12 @@ def test_a_process_that_does_not_come_back_is_a_failure(restarting: Restarting, 
         return [r for r in known if r.id == command and r.stage in FINAL]
 
     (record,) = until(ended, what="the end of the command")
-    assert (record.stage, record.code) == ("failed", "lost_in_restart")
-    assert record.fields == {
-        "why": msgspec.to_builtins(fact("run_ended", reason="failed")),
-        "checkpoint": "x.ckpt",
-    }
+    lost = fact("lost_in_restart", why=fact("run_ended", reason="failed"), checkpoint="x.ckpt")
+    if again:
+        assert (record.stage, record.code) == ("voided", FATE_UNKNOWN)
+        assert nested(record.fields["why"]) == lost
+    else:
+        assert (record.stage, record.code, record.fields) == ("failed", lost.code, lost.fields)
     assert record.effective is None
 
 

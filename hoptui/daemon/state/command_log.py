@@ -57,7 +57,8 @@ class Book:
         self._commands: dict[str, Command] = {}  # without a final stage, in the form for sending
         self._open: dict[str, set[str]] = {}  # by run: ids of commands without a final stage
         self._given: set[str] = set()  # ids of open commands that were passed to their runs
-        self._unheard: set[str] = set()  # restored ids of which neither their run nor a viewer has spoken
+        # Restored ids of which neither their run nor a viewer has spoken. Of a restart only the run knows.
+        self._unheard: set[str] = set()
         self._senders: dict[str, str] = {}  # command id -> viewer
         self._overrides: dict[str, KnobOverrides] = {}  # by run
         self._seq = 0
@@ -80,7 +81,8 @@ class Book:
         known = self._known(command.run, command.id)
         if known is not None:
             self._senders[command.id] = viewer
-            self._unheard.discard(command.id)
+            if not restarting(known):
+                self._unheard.discard(command.id)
             gone = run is None or run.exited or run.state.epoch != known.epoch
             if known.stage in FINAL or restarting(known) or gone:
                 return known, None
@@ -182,22 +184,24 @@ class Book:
 
         What became of a command that was given to the run is unknown, unless its process has told all that it
         knows: that of restart `told`, None if it has not. It knows nothing of a command for an earlier
-        process. A command that the run restarted for may still happen. It has `failed` only if the run ended.
-        A restart keeps the knobs that users chose; the end of the run does not.
+        process. A command that the run restarted for may still happen. It has `failed` only if the run ended,
+        and is unknown if the new process may have reported it to an earlier daemon, which was killed before
+        that was on disk. A restart keeps the knobs that users chose; the end of the run does not.
         """
         voided = []
         for record in self.of(run):
             if record.stage in FINAL or (restarting(record) and not ended):
                 continue
             unsent = record.id in self._commands and record.id not in self._given
-            certain = unsent or record.epoch == told
+            stage: Stage = "voided"
+            cause, certain = why, unsent or record.epoch == told
             if restarting(record):
-                voided.append(
-                    self._end(record, "failed", fact("lost_in_restart", why=why, **record.fields), t)
-                )
-            else:
-                cause = why if certain else fact(FATE_UNKNOWN, why=why)
-                voided.append(self._end(record, "voided", cause, t))
+                stage = "failed"
+                cause = fact("lost_in_restart", why=why, **record.fields)
+                certain = record.id not in self._unheard
+            if not certain:
+                stage, cause = "voided", fact(FATE_UNKNOWN, why=cause)
+            voided.append(self._end(record, stage, cause, t))
         if ended:
             self.overrides(run).end_process()
         return voided
