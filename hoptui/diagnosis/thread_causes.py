@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from hoptui.diagnosis.causes import (
     DATA,
     ENVIRONMENTS,
+    EXCHANGING,
     LAUNCHING,
     NOTHING_RUNS,
     SMALL_KERNELS,
@@ -45,7 +46,6 @@ CLAIMS: Mapping[Verdict, tuple[Kind, ...]] = {
 """What a thread does instead of giving work to the GPU."""
 WORKS: tuple[Kind, ...] = ("compute", "evaluate", "wait", "copy")
 """What a thread does to give work to a GPU, or to get its results."""
-EXCHANGING = ConfidenceScale(0.2, 0.4)
 STRAGGLING = ConfidenceScale(0.1, 0.25)
 COMPUTING = ConfidenceScale(0.6, 0.85)
 TRANSFER_BYTES_PER_S = 0.5e9
