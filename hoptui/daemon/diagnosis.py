@@ -10,6 +10,7 @@ from hoptui.daemon.state.registry import TrackedRun
 from hoptui.diagnosis.sampled_time import SampledTime
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
+from hoptui.domain.activities import summed
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import fact
@@ -150,7 +151,7 @@ class Diagnosing:
         if spent.end - begin < LEAST_NS:
             return None
         gpus = [gpu for gpu in node.gpus if gpu.uuid in run.state.gpus]
-        sampled = run.stacks.since(begin + STACKS_NS)
+        found = run.stacks.activities(begin + STACKS_NS)
         return ObservationWindow(
             t=spent.end,
             seconds=(spent.end - begin) / SECOND,
@@ -163,8 +164,8 @@ class Diagnosing:
             world=run.state.world,
             cpus=node.hardware.cpus,
             host_cpu=mean_of(self._between("host", begin, spent.end), "cpu_percent") / 100,
-            sampled=SampledTime.of(sampled.values()),
-            straggler=find_straggler(sampled) if run.state.world > 1 else None,
+            sampled=SampledTime.of(summed(found.values())),
+            straggler=find_straggler(found) if run.state.world > 1 else None,
             free_gpus=self._free_gpus(begin, spent.end),
         )
 

@@ -58,7 +58,7 @@ class Stragglers:
             case.since = self._node.clock.t()
             return
         since = max(case.since, int((now - WINDOW_S) * SECOND))
-        found = find_straggler(run.stacks.since(since))
+        found = find_straggler(run.stacks.activities(since))
         self._count(case, found)
         if found is not None and case.found == TWICE and case.told != found.rank:
             self._end(run, case, now)
@@ -93,7 +93,9 @@ class Stragglers:
             },
             share=found.share,
             others_share=found.others_share,
-            unsampled=sorted(known - run.stacks.since(self._node.clock.t() - int(WINDOW_S * SECOND)).keys()),
+            unsampled=sorted(
+                known - run.stacks.activities(self._node.clock.t() - int(WINDOW_S * SECOND)).keys()
+            ),
             elsewhere=max(0, run.state.world - len(known)),
         )
         self._node.event("straggler", what, run=run.id, step=run.step, level="warning")

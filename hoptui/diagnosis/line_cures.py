@@ -9,7 +9,6 @@ from hoptui.diagnosis.causes import Means
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.diagnosis import Verdict
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.hot_lines import HotLine
 from hoptui.domain.stack_kinds import Kind
 
 Cure = Literal[
@@ -46,7 +45,7 @@ def line_cures(verdict: Verdict, window: ObservationWindow, seen: Means) -> Iter
 
 
 def _at(cure: Cure, window: ObservationWindow, *kinds: Kind) -> Iterator[Fact]:
-    line: HotLine | None = window.sampled.line(*kinds)
+    line = window.sampled.line(*kinds)
     if line is not None and line.share >= OFTEN:
         place = {"file": line.place.file, "line": line.place.line, "function": line.place.function}
         yield fact("advice.cure", cure=cure, **place)

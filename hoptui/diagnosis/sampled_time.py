@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from hoptui.domain.hot_lines import HotLine, hot_lines
-from hoptui.domain.stack_kinds import Kind, kind_of
-from hoptui.domain.stacks import HELD, Stack, StackSamples, merged, unpack
+from hoptui.domain.activities import Activity
+from hoptui.domain.stack_kinds import CodeLine, Kind
+from hoptui.domain.stacks import HELD
 
 FEW = 20
 """Fewer samples say nothing: at ten a second these are two seconds."""
 EXACT = 0.3
 """A line that was seen itself is named, if it has this part of the samples of one that is only known to come
 later."""
-OWN_LOADER = "_SingleProcessDataLoaderIter._next_data"
-"""The function of torch.utils.data that loads in the training process."""
-MOST_BYTES = 256 << 10
-"""Estimated size of the samples of all ranks together."""
+
+
+class LineShare(NamedTuple):
+    """A line, what the thread does there, what it calls most often, and its share of the samples."""
+
+    kind: Kind
+    place: CodeLine
+    inside: str
+    share: float
 
 
 @dataclass(frozen=True)
@@ -31,37 +37,44 @@ class SampledTime:
 
     count: int = 0
     shares: Mapping[Kind, float] = field(default_factory=dict)
-    lines: Mapping[Kind, HotLine] = field(default_factory=dict)
+    lines: Mapping[Kind, LineShare] = field(default_factory=dict)
     own_loader: float = 0.0
 
     @classmethod
-    def of(cls, ranks: Iterable[StackSamples]) -> SampledTime:
-        """Return the times of the samples of several processes; of too few samples, nothing."""
-        samples = merged(ranks, MOST_BYTES)
-        stacks = Counter({s: n for s, n in unpack(samples).items() if s and kind_of(s) != "paused"})
-        total = stacks.total()
+    def of(cls, counts: Mapping[Activity, int]) -> SampledTime:
+        """Return the times of what was counted; of too few samples, nothing."""
+        at_work = {activity: count for activity, count in counts.items() if activity.kind != "paused"}
+        total = sum(at_work.values())
         if total < FEW:
             return cls()
         kinds: Counter[Kind] = Counter()
-        for stack, count in stacks.items():
-            kinds[kind_of(stack)] += count
-        lines: dict[Kind, HotLine] = {}
-        for line in hot_lines(samples):
+        for activity, count in at_work.items():
+            kinds[activity.kind] += count
+        lines: dict[Kind, LineShare] = {}
+        for line in _lines(at_work, total):
             known = lines.setdefault(line.kind, line)
             if known.inside == HELD and line.inside != HELD and line.share >= EXACT * known.share:
                 lines[line.kind] = line
-        own = sum(count for stack, count in stacks.items() if _calls(stack, OWN_LOADER))
+        own = sum(count for activity, count in at_work.items() if activity.own_loader)
         return cls(total, {kind: n / total for kind, n in kinds.items()}, lines, own / total)
 
     def share(self, *kinds: Kind) -> float:
         """Return the share of the samples of these kinds together."""
         return sum(self.shares.get(kind, 0.0) for kind in kinds)
 
-    def line(self, *kinds: Kind) -> HotLine | None:
+    def line(self, *kinds: Kind) -> LineShare | None:
         """Return the line of these kinds with the most samples."""
         known = [self.lines[kind] for kind in kinds if kind in self.lines]
         return max(known, key=lambda line: line.share, default=None)
 
 
-def _calls(stack: Stack, function: str) -> bool:
-    return any(frame.function == function for frame in stack)
+def _lines(counts: Mapping[Activity, int], total: int) -> list[LineShare]:
+    """Return the lines, those with the most samples first."""
+    by_line: dict[tuple[Kind, CodeLine], Counter[str]] = {}
+    for activity, count in counts.items():
+        by_line.setdefault((activity.kind, activity.place), Counter())[activity.inside] += count
+    found = [
+        LineShare(kind, place, names.most_common(1)[0][0], names.total() / total)
+        for (kind, place), names in by_line.items()
+    ]
+    return sorted(found, key=lambda line: -line.share)

@@ -63,10 +63,8 @@ class IdleShares:
         _named_by_phase(shares, "input", claimed(window, DATA)[0])
         _named_by_phase(shares, "environment", claimed(window, ENVIRONMENTS)[0])
         claims = {v: sum(shares.get(kind, 0.0) for kind in kinds) for v, kinds in CLAIMS.items()}
-        if _transfers(shares, seen):
-            claims["transfer-bound"] = shares.get("copy", 0.0)
-            if seen.download >= TRANSFER_BYTES_PER_S:
-                claims["transfer-bound"] += shares.get("wait", 0.0)
+        if window.gpus:
+            claims["transfer-bound"] = _copying(shares, seen)
         whole = sum(claims.values())
         scale = min(1.0, seen.idle / whole) if whole else 1.0
         self.claims: dict[Verdict, float] = {verdict: lost * scale for verdict, lost in claims.items()}
@@ -83,10 +81,12 @@ def _named_by_phase(shares: dict[Kind, float], kind: Kind, phase: float) -> None
         shares["script"] -= more
 
 
-def _transfers(shares: Mapping[Kind, float], seen: Means) -> bool:
-    moved = max(seen.upload, seen.download) if seen.upload == seen.upload else seen.upload
-    moves = shares.get("copy", 0.0) or (seen.download >= TRANSFER_BYTES_PER_S and shares.get("wait", 0.0))
-    return bool(moves) and not moved < TRANSFER_BYTES_PER_S
+def _copying(shares: Mapping[Kind, float], seen: Means) -> float:
+    """The time in copies, and in waiting for results where those are large. A rate that is unknown is no
+    objection."""
+    if seen.download >= TRANSFER_BYTES_PER_S:
+        return shares.get("copy", 0.0) + shares.get("wait", 0.0)
+    return 0.0 if seen.upload < TRANSFER_BYTES_PER_S else shares.get("copy", 0.0)
 
 
 def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
@@ -97,8 +97,6 @@ def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     idle = IdleShares(window, seen)
     scale = WAITING if seen.busy == seen.busy else UNSEEN
     for verdict, lost in idle.claims.items():
-        if verdict == "transfer-bound" and not window.gpus:
-            continue
         if sure := scale.confidence(lost):
             kinds = CLAIMS.get(verdict, ("copy", "wait"))
             facts = (

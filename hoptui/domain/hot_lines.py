@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from hoptui.domain.stack_groups import inside
 from hoptui.domain.stack_kinds import CodeLine, Kind, kind_of, place_of
 from hoptui.domain.stacks import Stack, StackSamples, unpack
 
@@ -42,16 +43,9 @@ def hot_lines(samples: StackSamples) -> list[HotLine]:
 def _line(kind: Kind, place: CodeLine, stacks: Counter[Stack], total: int) -> HotLine:
     names: Counter[str] = Counter()
     for stack, count in stacks.items():
-        names[_inside(stack, place)] += count
-    ((inside, _),) = names.most_common(1)
+        names[inside(stack)] += count
+    ((name, _),) = names.most_common(1)
     ((usual, _),) = stacks.most_common(1)
     callers = tuple(CodeLine(frame.file, frame.line, frame.function) for frame in usual)
     depth = next(at for at, each in enumerate(callers) if each == place)
-    return HotLine(sum(stacks.values()) / total, kind, place, inside, callers[:depth])
-
-
-def _inside(stack: Stack, place: CodeLine) -> str:
-    innermost = stack[-1]
-    if innermost.call:
-        return innermost.call
-    return "" if innermost.function == place.function else innermost.function
+    return HotLine(sum(stacks.values()) / total, kind, place, name, callers[:depth])

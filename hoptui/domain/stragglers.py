@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hoptui.domain.stack_groups import WAITS, inside
-from hoptui.domain.stack_kinds import CodeLine, Kind, kind_of, place_of
-from hoptui.domain.stacks import StackSamples, unpack
+from hoptui.domain.activities import Activity
+from hoptui.domain.stack_groups import WAITS
 
 LEAST_SAMPLES = 50
 """Samples of each rank."""
@@ -25,14 +24,6 @@ BACKWARD = ("run_backward", "_engine_run_backward")
 """Where DistributedDataParallel waits: its collectives run in C++, inside the backward pass."""
 SIGMAS = 3.0
 """How many standard errors a difference has at least."""
-
-
-class Where(NamedTuple):
-    """What a rank does at a line, and the function that the line calls."""
-
-    kind: Kind
-    place: CodeLine
-    inside: str
 
 
 class Straggler(NamedTuple):
@@ -45,35 +36,31 @@ class Straggler(NamedTuple):
     rank: int
     waits: float
     others_wait: float
-    where: Where | None
+    where: Activity | None
     share: float
     others_share: float
 
 
 class _Rank(NamedTuple):
     total: int
-    shares: dict[Where, float]
+    shares: dict[Activity, float]
     waits: float
 
 
-def find_straggler(samples: Mapping[int, StackSamples]) -> Straggler | None:
+def find_straggler(counts: Mapping[int, Counter[Activity]]) -> Straggler | None:
     """Return the straggler among ranks, None if they are even or there are too few samples.
 
     Args:
-        samples: The samples of the same while, by rank.
+        counts: What each rank was found to do in the same time, by rank.
     """
-    ranks = {rank: _rank(part) for rank, part in samples.items()}
+    ranks = {rank: _rank(part) for rank, part in counts.items()}
     if len(ranks) < 2 or any(one.total < LEAST_SAMPLES for one in ranks.values()):
         return None
     return _by_waits(ranks) or _by_lines(ranks)
 
 
-def _rank(samples: StackSamples) -> _Rank:
-    counts: Counter[Where] = Counter()
-    for stack, count in unpack(samples).items():
-        if stack:
-            counts[Where(kind_of(stack), place_of(stack), inside(stack))] += count
-    total = sum(counts.values())
+def _rank(counts: Counter[Activity]) -> _Rank:
+    total = counts.total()
     shares = {where: count / total for where, count in counts.items()}
     waits = math.fsum(share for where, share in shares.items() if where.kind in WAITS)
     return _Rank(total, shares, waits)
@@ -116,10 +103,10 @@ def _straggler(rank: int, ranks: Mapping[int, _Rank], others_wait: float) -> Str
     return Straggler(rank, ranks[rank].waits, others_wait, where if differs else None, share, usual)
 
 
-def _own_line(rank: int, ranks: Mapping[int, _Rank]) -> tuple[Where, float, float]:
+def _own_line(rank: int, ranks: Mapping[int, _Rank]) -> tuple[Activity, float, float]:
     """Return the line on which a rank is more often than the others: its share, and their median."""
 
-    def usual(where: Where) -> float:
+    def usual(where: Activity) -> float:
         return statistics.median(one.shares.get(where, 0.0) for other, one in ranks.items() if other != rank)
 
     own = ranks[rank].shares

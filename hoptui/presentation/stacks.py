@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from hoptui.domain.hot_lines import HotLine, hot_lines, sampled
+from hoptui.domain.stack_groups import WAITS
 from hoptui.domain.stack_kinds import CodeLine
 from hoptui.domain.stacks import StackFrame, StackSamples, unpack
 from hoptui.presentation import numbers
@@ -27,7 +28,6 @@ KINDS: Mapping[str, str] = {
 }
 LONGEST = 80
 """Characters of the name of a file or a function."""
-WAITS = ("collective", "wait")
 SILENT: Mapping[str, str] = {
     "T": "stopped (SIGSTOP)",
     "t": "stopped by a debugger",

@@ -9,10 +9,11 @@ import pytest
 from hoptui.diagnosis.sampled_time import FEW, SampledTime
 from hoptui.diagnosis.verdict import findings
 from hoptui.diagnosis.window import ObservationWindow
+from hoptui.domain.activities import Activity, activities
 from hoptui.domain.facts import Fact
 from hoptui.domain.stack_kinds import CodeLine, Kind
 from hoptui.domain.stacks import HELD, Stack, StackFrame, pack
-from hoptui.domain.stragglers import Straggler, Where
+from hoptui.domain.stragglers import Straggler
 from tests.diagnosis.loads import synthetic, window
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
@@ -34,7 +35,7 @@ STACKS: dict[Kind, Stack] = {
 
 def sampled(**counts: int) -> SampledTime:
     """Samples with so many stacks of each kind."""
-    return SampledTime.of([pack({STACKS[kind]: n for kind, n in counts.items()}, 0, 20_000_000_000)])  # type: ignore[index]
+    return SampledTime.of(activities(pack({STACKS[kind]: n for kind, n in counts.items()}, 0, 1)))  # type: ignore[index]
 
 
 def seen(gpu: dict[str, float] | None = None, world: int = 1, **more: Any) -> ObservationWindow:
@@ -115,7 +116,7 @@ def test_a_cpu_that_computes_beside_free_gpus() -> None:
 
 
 def test_a_rank_that_the_others_wait_for() -> None:
-    where = Where("input", CodeLine("/job/data.py", 37, "read"), "")
+    where = Activity("input", CodeLine("/job/data.py", 37, "read"), "")
     straggler = Straggler(5, 0.02, 0.4, where, 0.5, 0.1)
     best = findings(seen(None, 8, samples={"collective": 80, "compute": 120}, straggler=straggler))[0]
     assert best.verdict == "straggler"
@@ -162,14 +163,14 @@ def test_sms_that_wait_for_memory() -> None:
 def test_a_line_that_was_seen_is_named_before_one_that_comes_later() -> None:
     late = (StackFrame("/job/train.py", "main", 51, call=HELD),)
     exact = STACKS["script"]
-    line = SampledTime.of([pack({late: 60, exact: 40}, 0, 1)]).line("script")
+    line = SampledTime.of(activities(pack({late: 60, exact: 40}, 0, 1))).line("script")
     assert line is not None
     assert line.place.line == 50
-    line = SampledTime.of([pack({late: 90, exact: 10}, 0, 1)]).line("script")
+    line = SampledTime.of(activities(pack({late: 90, exact: 10}, 0, 1))).line("script")
     assert line is not None
     assert (line.place.line, line.inside) == (51, HELD)
 
 
 def test_time_in_python_is_none_of_the_call_that_follows() -> None:
     late = (StackFrame("/job/train.py", "main", 22, call=HELD),)
-    assert SampledTime.of([pack({late: 100}, 0, 1)]).shares == {"script": 1.0}
+    assert SampledTime.of(activities(pack({late: 100}, 0, 1))).shares == {"script": 1.0}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
-from hoptui.domain.stacks import Stack, StackFrame, StackSamples, pack
+from hoptui.domain.activities import Activity, activities
+from hoptui.domain.stacks import Stack, StackFrame, pack
 from hoptui.domain.stragglers import LEAST_SAMPLES, find_straggler
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
@@ -23,7 +25,7 @@ BACKWARD: Stack = (
 )
 
 
-def samples(seed: int, count: int, **shares: float) -> StackSamples:
+def samples(seed: int, count: int, **shares: float) -> Counter[Activity]:
     """Samples drawn at random with these shares; the rest works."""
     stacks = {"data": DATA, "reduce": REDUCE, "backward": BACKWARD}
     found: dict[Stack, int] = {}
@@ -36,7 +38,7 @@ def samples(seed: int, count: int, **shares: float) -> StackSamples:
                 stack = stacks[name]
             at -= share
         found[stack] = found.get(stack, 0) + 1
-    return pack(found, 0, 30_000_000_000)
+    return activities(pack(found, 0, 30_000_000_000))
 
 
 @pytest.mark.parametrize("wait", ["reduce", "backward"])

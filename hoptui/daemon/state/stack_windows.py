@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import NamedTuple
 
+from hoptui.domain.activities import Activity, activities, summed
 from hoptui.domain.hot_lines import sampled
 from hoptui.domain.stacks import KEPT_S, StackSamples, merged
 from hoptui.recording.stack_minutes import MINUTE_BYTES
@@ -33,6 +34,7 @@ class StackWindows:
 
     def __init__(self) -> None:
         self._parts: dict[int, deque[StackSamples]] = {}
+        self._activities: dict[int, deque[Counter[Activity]]] = {}  # of the same parts
         self._unrecorded: dict[int, deque[StackSamples]] = {}
         self._taken_t = 0
         self._allowed = 2.0 * MINUTE_BYTES
@@ -41,8 +43,11 @@ class StackWindows:
         """Add the samples of a process, and forget those that are too old."""
         parts = self._parts.setdefault(rank, deque(maxlen=MOST_PARTS))
         parts.append(samples)
+        counts = self._activities.setdefault(rank, deque(maxlen=MOST_PARTS))
+        counts.append(activities(samples))
         while parts[0].ended < samples.ended - KEPT_S * 1e9:
             parts.popleft()
+            counts.popleft()
         waiting = self._unrecorded.setdefault(rank, deque())
         waiting.append(samples)
         if len(waiting) > MOST_PARTS:
@@ -52,6 +57,14 @@ class StackWindows:
         """Return the samples of each process that ended after `t`. A process without any is left out."""
         recent = {rank: [part for part in parts if part.ended > t] for rank, parts in self._parts.items()}
         return {rank: merged(parts, REPORT_BYTES) for rank, parts in sorted(recent.items()) if parts}
+
+    def activities(self, t: int) -> dict[int, Counter[Activity]]:
+        """Return what each process did in the same time. One without samples is left out."""
+        found = {
+            rank: summed(c for part, c in zip(parts, self._activities[rank], strict=True) if part.ended > t)
+            for rank, parts in sorted(self._parts.items())
+        }
+        return {rank: counts for rank, counts in found.items() if counts}
 
     def newest(self, t: int) -> dict[int, StackSamples]:
         """Return the newest message of each process, if it ended after `t`."""
