@@ -1,4 +1,4 @@
-"""Stack samples of several processes and whiles, with the names, frames and stacks of all of them once."""
+"""Stack samples of several processes and spans of time, with the names, frames and stacks of all once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SharedStacks(NamedTuple):
     ranks: dict[int, RankCounts]
 
 
-class Whiles:
+class SampleSpan:
     """The time of the samples of a process: first and last stamp in ns, and the mean cost."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Whiles:
         self._whole = self._spent = 0.0
 
     def add(self, samples: StackSamples) -> None:
-        """Add a while."""
+        """Add the time of some samples."""
         self.began = samples.began if not self._whole else min(self.began, samples.began)
         self.ended = samples.ended if not self._whole else max(self.ended, samples.ended)
         self._whole += max(1, samples.ended - samples.began)
@@ -62,7 +62,7 @@ class StackMerger:
     """Adds up samples by rank. Its memory is bounded: what does not fit is left out and counted."""
 
     def __init__(self) -> None:
-        self.whiles: dict[int, Whiles] = {}
+        self.spans: dict[int, SampleSpan] = {}
         self._names: dict[str, int] = {}
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[NumberedStack, int] = {}
@@ -72,8 +72,8 @@ class StackMerger:
         self._mapped: tuple[tuple[Frame, ...], list[int]] = ((), [])
 
     def add(self, rank: int, samples: StackSamples) -> None:
-        """Add the samples of a process over a while. They have been checked."""
-        self.whiles.setdefault(rank, Whiles()).add(samples)
+        """Add the samples of a process of one span of time. They have been checked."""
+        self.spans.setdefault(rank, SampleSpan()).add(samples)
         self._left_out[rank] += samples.left_out
         counts = self._counts.setdefault(rank, Counter())
         if self._full:
@@ -133,7 +133,7 @@ class StackMerger:
         one._counts = {rank: self._counts[rank]}
         one._left_out[rank] = self._left_out[rank]
         found = one.shared(most_bytes)
-        whole = self.whiles[rank]
+        whole = self.spans[rank]
         return samples_of(found, rank, whole.began, whole.ended, whole.cost)
 
     @property

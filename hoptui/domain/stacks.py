@@ -135,7 +135,7 @@ def unpack(samples: StackSamples) -> Counter[Stack]:
 
 
 def merged(parts: Iterable[StackSamples], most_bytes: int = MOST_BYTES) -> StackSamples:
-    """Return the samples of several whiles as those of one."""
+    """Return the samples of several spans of time as those of one."""
     parts = list(parts)
     counts: Counter[Stack] = Counter()
     for part in parts:

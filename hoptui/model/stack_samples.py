@@ -101,7 +101,7 @@ class RecordedStacks:
             reader.read(after)
         merger = reader.merger
         return RunSamples(
-            {rank: merger.merged(rank, RANK_BYTES) for rank in sorted(merger.whiles)},
+            {rank: merger.merged(rank, RANK_BYTES) for rank in sorted(merger.spans)},
             tuple(sorted(reader.known)),
             reader.ranks_left_out,
             reader.minutes,

@@ -127,7 +127,7 @@ def stamp(text: object) -> int | None:
 def _encoded(merger: StackMerger, shared: SharedStacks, t: int, ranks_left_out: int) -> bytes:
     ranks = []
     for rank, found in shared.ranks.items():
-        whole = merger.whiles[rank]
+        whole = merger.spans[rank]
         began, ended = (min(max(0, (t - at) // _MS), MOST_LENGTH_MS) for at in (whole.began, whole.ended))
         ppm = round(1e6 * min(max(0.0, whole.cost), 1.0))
         ranks.append(_Rank(rank, began, ended, found.stacks, found.counts, found.left_out, ppm))

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from types import CodeType
+from types import CodeType, FrameType
 
 from hoptui.domain.facts import clean_text
 from hoptui.domain.stacks import HELD, MOST_DEPTH, Stack, StackFrame, StackSamples, pack
@@ -53,6 +53,8 @@ HELD_PLACE: Place = (0, 0)
 """The end of a stack that was taken late."""
 LATE_S = 0.0005
 """A sample that comes later than this had to wait for the interpreter, if it did not wait for a CPU."""
+WAITING = ("threading.py", "queue.py", "selectors.py", "connection.py", "poll.py", "socket.py")
+"""Files of the functions in which a thread waits, without the interpreter."""
 
 
 class _Interval:
@@ -118,10 +120,13 @@ class StackSampler:
         """Take one sample.
 
         Args:
-            held: Whether the sampled thread held the interpreter when the sample was due.
+            held: Whether a thread held the interpreter when the sample was due. It counts as the sampled one
+                only if all others wait.
         """
         interval = self._interval
-        frame = sys._current_frames().get(self._thread())
+        threads = sys._current_frames()
+        frame = threads.pop(self._thread(), None)
+        held = held and all(_waits(other) for ident, other in threads.items() if ident != self._own.ident)
         found: list[Place] = []
         while frame is not None and len(found) < MOST_DEPTH:
             code = frame.f_code
@@ -152,6 +157,10 @@ class StackSampler:
                     self._each_s += SMOOTHING * (spent / 1e9 - self._each_s)
         except Exception as error:
             self._failed(error)
+
+
+def _waits(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.endswith(WAITING)
 
 
 class _RunQueue:

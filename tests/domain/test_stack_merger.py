@@ -1,4 +1,4 @@
-"""Samples of several processes and whiles in common tables."""
+"""Samples of several processes and spans of time in common tables."""
 
 from __future__ import annotations
 

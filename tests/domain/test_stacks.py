@@ -59,7 +59,7 @@ def test_a_deep_stack_keeps_its_innermost_frames() -> None:
     assert stack == deep[-MOST_DEPTH:]
 
 
-def test_several_whiles_are_merged_and_weigh_by_their_length() -> None:
+def test_several_spans_are_merged_and_weigh_by_their_length() -> None:
     one, other = (StackFrame("f.py", "f", 1),), (StackFrame("f.py", "f", 2),)
     whole = merged(
         [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hoptui.domain.stacks import Stack, StackFrame, StackSamples, unpack
+from hoptui.domain.stacks import HELD, Stack, StackFrame, StackSamples, unpack
 from hoptui.sdk import stack_sampler
 from hoptui.sdk.stack_sampler import (
     BUDGET,
@@ -241,3 +242,38 @@ def test_names_that_no_message_can_carry_are_spelled_so_that_one_can() -> None:
     assert samples is not None
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(samples), type=StackSamples) == samples
     assert max(map(len, samples.names)) <= LONGEST_NAME
+
+
+@pytest.mark.parametrize(("busy", "held"), [(False, True), (True, False)])
+def test_a_late_sample_is_python_of_the_sampled_thread_only_if_all_others_wait(
+    busy: bool, held: bool
+) -> None:
+    over, ready = threading.Event(), threading.Event()
+
+    def other() -> None:
+        ready.set()
+        if busy:
+            while not over.is_set():
+                sum(range(100))
+        else:
+            over.wait(30)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    ready.wait(30)
+    try:
+        sampler = sampler_of(threading.get_ident)
+        until(lambda: busy or waiting_in_threading(thread), what="the other thread waits")
+        sampler.sample(held=True)
+        samples = sampler.take()
+    finally:
+        over.set()
+        thread.join(30)
+    assert samples is not None
+    (stack,) = unpack(samples)
+    assert (stack[-1].call == HELD) is held
+
+
+def waiting_in_threading(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code.co_filename.endswith("threading.py")
