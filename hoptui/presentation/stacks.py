@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -37,12 +38,14 @@ SILENT: Mapping[str, str] = {
     "R": "C code holds the interpreter, or it gets no CPU",
 }
 """Why a process sends nothing, by its state."""
+_UNNAMED = re.compile(r"\.<\w+>")
+"""Parts of a function's name that say nothing to users: `.<locals>`, `.<listcomp>`."""
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def place(found: CodeLine) -> str:
     """Return a line in a few words: `data.py:37 augment`."""
-    function = found.function.replace(".<locals>", "")
+    function = _UNNAMED.sub("", found.function)
     file, function = (numbers.clean(text, LONGEST) for text in (PurePath(found.file).name, function))
     return f"{file}:{found.line} {function}"
 

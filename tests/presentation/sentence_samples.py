@@ -294,6 +294,14 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"cure": "autocast"},
         *({"cure": cure, "file": "/home/kim/data.py", "line": 37, "function": "augment"} for cure in CURES),
     ],
+    "line.brief": {
+        "kind": "input",
+        "share": 0.83,
+        "file": "/home/kim/data.py",
+        "line": 37,
+        "function": "augment.<locals>.<listcomp>",
+        "inside": "rotate",
+    },
     "rank.slow": {"rank": 5, "world": 8, "waits": 0.02, "others_wait": 0.24},
     "cpu.computes": {"share": 0.92},
     "line.hot": [

@@ -143,6 +143,33 @@ def test_a_doubtful_diagnosis_says_so(scene: MakeScene, golden: Golden) -> None:
     golden(sheet(shown))
 
 
+def test_the_line_of_the_script_is_named_at_every_width(scene: MakeScene) -> None:
+    line = {
+        "kind": "input",
+        "share": 0.83,
+        "file": "/job/data.py",
+        "line": 37,
+        "function": "augment",
+        "inside": "x",
+    }
+    found = Diagnosis(
+        verdict="data-bound",
+        confidence=0.9,
+        facts=(
+            fact("gpu.idle_share", share=0.86),
+            fact("line.hot", **line),
+            fact("host.cpu", share=1.0, cores=2),
+        ),
+        advice=(Advice(fact=fact("advice.without_a_knob", verdict="data-bound")),),
+    )
+    there = diagnosed(scene().live(), found)
+    for width in range(42, 241):
+        assert "data.py:37 augment" in told(there, width)
+        assert len(told(there, width)) <= width
+    assert told(there, 42) == "▸ data-bound: data.py:37 augment 83 %"
+    assert told(there, 62) == "▸ data-bound: GPU idle 86 % · data.py:37 augment 83 %"
+
+
 def test_where_no_knob_helps_it_says_what_would(scene: MakeScene, golden: Golden) -> None:
     found = Diagnosis(
         verdict="env-bound",

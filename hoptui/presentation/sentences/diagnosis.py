@@ -171,6 +171,7 @@ SENTENCES: Mapping[str, Entry] = {
     "time.all_aside": "{share:percent} of the time went into evaluation, checkpoints or a pause",
     # what the training thread does
     "line.hot": _line,
+    "line.brief": lambda fields, _: f"{_place(fields)} {numbers.percent(fields['share'])}",  # the same, short
     "rank.slow": ("the others wait {others_wait:percent} of the time for rank {rank} of {world}"),
     "cpu.computes": "it computes on the CPU {share:percent} of the time",
     # how busy GPUs and host are

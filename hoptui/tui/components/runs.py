@@ -285,9 +285,8 @@ def _of(found: Diagnosis, view: View) -> Iterator[Line]:
         (Span(f" · as of {numbers.duration(age_s)} ago", "dim"),) if view.metrics_stale and age_s >= 1 else ()
     )
     figures = diagnosis.evidence(found)
-    shapes: list[Line] = [
-        (Span(f": {' · '.join(figures[:count])}"),) if count else () for count in range(len(figures), -1, -1)
-    ]
+    fewer = diagnosis.evidence_with_line(found) or [figures[:count] for count in range(len(figures), 0, -1)]
+    shapes: list[Line] = [*((Span(f": {' · '.join(each)}"),) for each in fewer), ()]
     tries = _tries(found, view)
     for longer in tries:
         for evidence in shapes[:-1] or shapes:
