@@ -1,13 +1,15 @@
 """What sampling the stack costs the training thread: by its own account, and on against off in turns.
 
-Two loops: small modules of torch, which launch kernels on a GPU if there is one, and pure Python. Each pair
-is one block with the sampler and one without, in random order. python -m benchmarks.stack_cost --pairs 40
+The loops: small modules of torch, which launch kernels on a GPU if there is one; pure Python; the same beside
+a thread that prepares batches; and beside two threads that compute in Python. Each pair is one block with the
+sampler and one without, in random order. python -m benchmarks.stack_cost --pairs 40
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import queue
 import random
 import statistics
 import threading
@@ -25,6 +27,30 @@ CONFIDENCE = 1.96
 
 def pure_python() -> Callable[[], object]:
     """Return one iteration that does not leave the interpreter."""
+    return lambda: sum(i * i for i in range(20_000))
+
+
+def beside_a_loader() -> Callable[[], object]:
+    """Return an iteration that takes a batch from a thread, as from a DataLoader that pins memory."""
+    batches: queue.Queue[list[int]] = queue.Queue(2)
+
+    def load() -> None:
+        while True:
+            batches.put([n * n for n in range(5_000)])
+
+    threading.Thread(target=load, daemon=True).start()
+    return lambda: sum(i * i for i in range(20_000)) + len(batches.get())
+
+
+def beside_busy_threads() -> Callable[[], object]:
+    """Return an iteration that competes for the interpreter with two threads, as of environments."""
+
+    def simulate() -> None:
+        while True:
+            sum(i * i for i in range(1_000))
+
+    for _ in range(2):
+        threading.Thread(target=simulate, daemon=True).start()
     return lambda: sum(i * i for i in range(20_000))
 
 
@@ -110,7 +136,12 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each block")
     options = parser.parse_args()
-    loops = {"small modules of torch": torch_modules, "pure Python": pure_python}
+    loops = {
+        "small modules of torch": torch_modules,
+        "pure Python": pure_python,
+        "beside a loader": beside_a_loader,
+        "beside busy threads": beside_busy_threads,
+    }
     figures = {
         name: tell(name, measure(make(), options.pairs, options.seconds)) for name, make in loops.items()
     }

@@ -9,13 +9,9 @@ from typing import NamedTuple
 
 from hoptui.domain.activities import Activity
 from hoptui.domain.stack_kinds import CodeLine, Kind
-from hoptui.domain.stacks import HELD
 
 FEW = 20
 """Fewer samples say nothing: at ten a second these are two seconds."""
-EXACT = 0.3
-"""A line that was seen itself is named, if it has this part of the samples of one that is only known to come
-later."""
 
 
 class LineShare(NamedTuple):
@@ -52,9 +48,7 @@ class SampledTime:
             kinds[activity.kind] += count
         lines: dict[Kind, LineShare] = {}
         for line in _lines(at_work, total):
-            known = lines.setdefault(line.kind, line)
-            if known.inside == HELD and line.inside != HELD and line.share >= EXACT * known.share:
-                lines[line.kind] = line
+            lines.setdefault(line.kind, line)
         own = sum(count for activity, count in at_work.items() if activity.own_loader)
         return cls(total, {kind: n / total for kind, n in kinds.items()}, lines, own / total)
 

@@ -11,8 +11,6 @@ A kind is decided in this order:
 5. A general library, such as `json`, that writes or reads; functions of torch, and operators, which are those
    of tensors: numbers of Python take no time.
 6. Otherwise the script's own Python.
-
-A thread that held the interpreter (`HELD`) did neither 2 nor 3.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
-from hoptui.domain.stacks import HELD, Stack, StackFrame
+from hoptui.domain.stacks import Stack, StackFrame
 
 Kind = Literal[
     "wait", "copy", "collective", "compute", "input", "environment", "save", "log", "compile", "evaluate",
@@ -207,8 +205,7 @@ def kind_of(stack: Stack) -> Kind:
             around = next(_meant([frame.function.rpartition(".")[2]], SCRIPT_CONTEXTS), None)
         if around is not None:
             return around
-    held = bool(stack) and stack[-1].call == HELD
-    for rules in () if held else (INNER, COMPUTE):
+    for rules in (INNER, COMPUTE):
         found = _first(rules, frames[::-1])
         if found is not None:
             return found

@@ -37,9 +37,6 @@ class StackFrame(NamedTuple):
     call: str = ""
 
 
-HELD = "Python before"
-"""The `call` of a stack that was taken late: until then the thread held the interpreter, in Python code or in
-C code that does not release it. The place is where it let go."""
 Stack = tuple[StackFrame, ...]
 """The frames of one sample, the outermost first."""
 

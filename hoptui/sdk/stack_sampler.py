@@ -2,24 +2,29 @@
 
 A sample needs the interpreter, so it costs the training thread as long as it takes. The sampler measures its
 own CPU time, and samples more rarely where that would be more than `BUDGET` of the time.
+
+A thread that runs Python keeps the interpreter for the switch interval of Python, 5 ms, unless it lets go of
+it before. It nearly always does, in a call of C code, so samples would find such calls alone. While all other
+threads of the process wait, the switch interval is therefore `SWITCH_S`.
 """
 
 from __future__ import annotations
 
 import dis
 import itertools
-import math
 import os
+import random
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
+from pathlib import Path
 from types import CodeType, FrameType
 
 from hoptui.domain.facts import clean_text
-from hoptui.domain.stacks import HELD, MOST_DEPTH, Stack, StackFrame, StackSamples, pack
+from hoptui.domain.stacks import MOST_DEPTH, Stack, StackFrame, StackSamples, pack
 
 EVERY_S, RAREST_S = 0.1, 5.0
 """The time between two samples where the budget allows it, and where a sample is very expensive."""
@@ -48,13 +53,17 @@ Place = tuple[int, int]
 """The `id` of a code object, and the offset of the instruction in execution. To hash the code object itself
 takes longer than all else."""
 
-
-HELD_PLACE: Place = (0, 0)
-"""The end of a stack that was taken late."""
-LATE_S = 0.0005
-"""A sample that comes later than this had to wait for the interpreter, if it did not wait for a CPU."""
-WAITING = ("threading.py", "queue.py", "selectors.py", "connection.py", "poll.py", "socket.py")
+JITTER = 0.25
+"""A period differs from the mean by up to this part of it, so that it does not beat with the iterations."""
+SWITCH_S = 20e-6
+"""The switch interval while no thread of the script competes for the interpreter."""
+WAITING = (
+    "threading.py", "queue.py", "selectors.py", "connection.py", "poll.py", "socket.py",
+    "concurrent/futures/thread.py",
+)  # fmt: skip
 """Files of the functions in which a thread waits, without the interpreter."""
+SDK = str(Path(__file__).parent) + os.sep
+"""The folder of this package. Its own threads need the interpreter for moments only."""
 
 
 class _Interval:
@@ -116,76 +125,86 @@ class StackSampler:
         spent = taken.spent_ns + time.thread_time_ns() - began
         return pack(stacks, taken.began, ended, left_out=left_out + taken.left_out, cost=spent / passed)
 
-    def sample(self, *, held: bool = False) -> None:
+    def sample(self) -> bool:
         """Take one sample.
 
-        Args:
-            held: Whether a thread held the interpreter when the sample was due. It counts as the sampled one
-                only if all others wait.
+        Returns:
+            Whether all threads but the sampled one and that of the sampler wait.
         """
         interval = self._interval
         threads = sys._current_frames()
         frame = threads.pop(self._thread(), None)
-        held = held and all(_waits(other) for ident, other in threads.items() if ident != self._own.ident)
+        threads.pop(self._own.ident or 0, None)
         found: list[Place] = []
         while frame is not None and len(found) < MOST_DEPTH:
             code = frame.f_code
             interval.codes[id(code)] = code
             found.append((id(code), frame.f_lasti))
             frame = frame.f_back
-        if not found:
-            return
-        places = (*found[::-1], HELD_PLACE) if held else tuple(found[::-1])
-        if places in interval.counts or len(interval.counts) < MOST_STACKS:
+        places = tuple(found[::-1])
+        if places in interval.counts or (places and len(interval.counts) < MOST_STACKS):
             interval.counts[places] += 1
-        else:
+        elif places:
             interval.left_out += 1
+        return all(map(_waits, threads.values()))
 
     def _main(self) -> None:
+        dice = random.Random()
         try:
-            with closing(_RunQueue()) as queue:
-                due = time.monotonic() + self.period_s
-                while not self._end.wait(max(0.0, due - time.monotonic())):
-                    began = time.thread_time_ns()
-                    late_s = time.monotonic() - due
-                    held = late_s > LATE_S and late_s - queue.waited_s() > LATE_S
-                    self.sample(held=held)
-                    queue.waited_s()
-                    due = time.monotonic() + self.period_s
-                    spent = time.thread_time_ns() - began
-                    self._interval.spent_ns += spent
-                    self._each_s += SMOOTHING * (spent / 1e9 - self._each_s)
+            _wake_in_time()
+            while not self._end.wait(self.period_s * dice.uniform(1 - JITTER, 1 + JITTER)):
+                began = time.thread_time_ns()
+                if self.sample():
+                    _switch_interval.shorten()
+                else:
+                    _switch_interval.restore()
+                spent = time.thread_time_ns() - began
+                self._interval.spent_ns += spent
+                self._each_s += SMOOTHING * (spent / 1e9 - self._each_s)
         except Exception as error:
             self._failed(error)
+        finally:
+            _switch_interval.restore()
 
 
 def _waits(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.endswith(WAITING)
+    file = frame.f_code.co_filename
+    return file.endswith(WAITING) or file.startswith(SDK)
 
 
-class _RunQueue:
-    """How long this thread waits for a CPU, by the kernel's account."""
+def _wake_in_time() -> None:
+    """Have the kernel wake this thread when it is due. Otherwise it may do so 50 µs later."""
+    with suppress(OSError):
+        Path(f"/proc/{threading.get_native_id()}/timerslack_ns").write_text("1", "ascii")
+
+
+class _SwitchInterval:
+    """The switch interval of the interpreter. Once the script sets one of its own, it is left alone."""
 
     def __init__(self) -> None:
-        self._total_ns = 0
-        self._file = -1
-        with suppress(OSError):
-            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
-        self.waited_s()
+        self._before = 0.0
+        self._own = 0.0  # as the interpreter rounds it; 0 while the interval is that of the script
+        self._set_by_script = False
 
-    def waited_s(self) -> float:
-        """Return the seconds since the last call in which it waited; infinity if the kernel does not tell."""
-        try:
-            total = int(os.pread(self._file, 100, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            return math.inf
-        passed, self._total_ns = total - self._total_ns, total
-        return passed / 1e9
+    def shorten(self) -> None:
+        """Make it `SWITCH_S`, if it is longer."""
+        now = sys.getswitchinterval()
+        if self._own:
+            self._set_by_script = now != self._own
+        elif now > SWITCH_S and not self._set_by_script:
+            self._before = now
+            sys.setswitchinterval(SWITCH_S)
+            self._own = sys.getswitchinterval()
 
-    def close(self) -> None:
-        """Close the file of the kernel."""
-        if self._file >= 0:
-            os.close(self._file)
+    def restore(self) -> None:
+        """Make it what it was before."""
+        if self._own and sys.getswitchinterval() == self._own:
+            sys.setswitchinterval(self._before)
+        self._own = 0.0
+
+
+_switch_interval = _SwitchInterval()
+os.register_at_fork(after_in_child=_switch_interval.restore)  # the sampler stays in the parent
 
 
 class _Names:
@@ -229,9 +248,6 @@ class _Names:
         return sum(count for _, count in rare)
 
     def _stack(self, places: tuple[Place, ...]) -> Stack:
-        if places[-1] == HELD_PLACE:
-            *around, last = (self._frame(place, innermost=False) for place in places[:-1])
-            return (*around, last._replace(call=HELD))
         return tuple(self._frame(place, innermost=place is places[-1]) for place in places)
 
     def _frame(self, place: Place, *, innermost: bool) -> StackFrame:

@@ -12,7 +12,7 @@ from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.activities import Activity, activities
 from hoptui.domain.facts import Fact
 from hoptui.domain.stack_kinds import CodeLine, Kind
-from hoptui.domain.stacks import HELD, Stack, StackFrame, pack
+from hoptui.domain.stacks import Stack, StackFrame, pack
 from hoptui.domain.stragglers import Straggler
 from tests.diagnosis.loads import synthetic, window
 
@@ -158,19 +158,3 @@ def test_sms_that_wait_for_memory() -> None:
     gpu = {"busy": 1.0, "sm": 0.97, "tensor": 0.0, "fp32": 0.05, "dram": 0.15}
     assert findings(window(gpus=(synthetic(**gpu),)))[0].verdict == "memory-latency-bound"
     assert findings(window(gpus=(synthetic(**(gpu | {"dram": 0.4})),)))[0].verdict == "healthy"
-
-
-def test_a_line_that_was_seen_is_named_before_one_that_comes_later() -> None:
-    late = (StackFrame("/job/train.py", "main", 51, call=HELD),)
-    exact = STACKS["script"]
-    line = SampledTime.of(activities(pack({late: 60, exact: 40}, 0, 1))).line("script")
-    assert line is not None
-    assert line.place.line == 50
-    line = SampledTime.of(activities(pack({late: 90, exact: 10}, 0, 1))).line("script")
-    assert line is not None
-    assert (line.place.line, line.inside) == (51, HELD)
-
-
-def test_time_in_python_is_none_of_the_call_that_follows() -> None:
-    late = (StackFrame("/job/train.py", "main", 22, call=HELD),)
-    assert SampledTime.of(activities(pack({late: 100}, 0, 1))).shares == {"script": 1.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hoptui.domain.stacks import HELD, Stack, StackFrame, StackSamples, unpack
+from hoptui.domain.stacks import Stack, StackFrame, StackSamples, unpack
 from hoptui.sdk import stack_sampler
 from hoptui.sdk.stack_sampler import (
     BUDGET,
@@ -244,39 +245,106 @@ def test_names_that_no_message_can_carry_are_spelled_so_that_one_can() -> None:
     assert max(map(len, samples.names)) <= LONGEST_NAME
 
 
-@pytest.mark.parametrize(("busy", "held"), [(False, True), (True, False)])
-def test_a_late_sample_is_python_of_its_thread_only_if_all_others_wait(
-    monkeypatch: pytest.MonkeyPatch, busy: bool, held: bool
-) -> None:
-    over, ready, works = threading.Event(), threading.Event(), ["on"] if busy else []
+ALONE = """
+import os, sys, threading, zlib
+from hoptui.domain.stacks import unpack
+from hoptui.sdk import stack_sampler
 
-    def other() -> None:
-        ready.set()
-        while works:
-            sum(range(100))
-        over.wait(30)
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    known = {threading.get_ident(), thread.ident}
-    frames = sys._current_frames
-    ready.wait(30)
-    try:
-        until(lambda: busy or waiting_in_threading(thread), what="the other thread waits")
-        sampler = sampler_of(threading.get_ident)
-        # a test runner has threads of its own
-        monkeypatch.setattr(sys, "_current_frames", lambda: {i: f for i, f in frames().items() if i in known})
-        sampler.sample(held=True)
-        samples = sampler.take()
-    finally:
-        works.clear()
-        over.set()
-        thread.join(30)
-    assert samples is not None
-    (stack,) = unpack(samples)
-    assert (stack[-1].call == HELD) is held
+stack_sampler.EVERY_S = 0.01
+main = threading.get_ident()
+sampler = stack_sampler.StackSampler(lambda: main, print)
+before = sys.getswitchinterval()
 
 
-def waiting_in_threading(thread: threading.Thread) -> bool:
-    frame = sys._current_frames().get(thread.ident or 0)
-    return frame is not None and frame.f_code.co_filename.endswith("threading.py")
+def until(what):
+    for _ in range(10_000_000):
+        if what():
+            return
+    raise SystemExit("it did not happen")
+
+"""
+"""The start of a script whose process has no other threads, as that of these tests may have."""
+
+
+def alone(script: str) -> None:
+    """Run `script` in a process of its own. It fails if an `assert` of it does."""
+    subprocess.run([sys.executable, "-c", ALONE + script], check=True, timeout=60)
+
+
+def test_python_between_calls_that_let_go_of_the_interpreter_is_seen() -> None:
+    alone("""
+data = bytes(20_000)
+
+def python():
+    for _ in range(10_000):
+        pass
+
+def letting_go():
+    zlib.crc32(data)
+
+counts = {"python": 0, "letting_go": 0}
+sampler.start()
+for n in range(1_000_000):
+    python()
+    letting_go()
+    if n % 1000 == 0 and (samples := sampler.take()) is not None:
+        for stack, count in unpack(samples).items():
+            if stack[-1].function in counts:
+                counts[stack[-1].function] += count
+        if sum(counts.values()) >= 100:
+            break
+assert counts["python"] > counts["letting_go"], counts
+""")
+
+
+def test_the_switch_interval_is_short_while_it_samples_and_then_that_of_the_script() -> None:
+    alone("""
+sampler.start()
+until(lambda: sys.getswitchinterval() < 1e-4)
+child = os.fork()
+if not child:
+    os._exit(sys.getswitchinterval() != before)
+assert os.waitpid(child, 0)[1] == 0, "a forked child has no sampler"
+sampler.stop()
+until(lambda: sys.getswitchinterval() == before)
+""")
+
+
+def test_the_switch_interval_is_that_of_the_script_while_another_thread_runs_python() -> None:
+    alone("""
+over, work = threading.Event(), threading.Event()
+
+def other():
+    work.wait()
+    while not over.is_set():
+        sum(range(100))
+
+threading.Thread(target=other, daemon=True).start()
+sampler.start()
+until(lambda: sys.getswitchinterval() < 1e-4)
+work.set()
+until(lambda: sys.getswitchinterval() == before)
+over.set()
+until(lambda: sys.getswitchinterval() < 1e-4)
+""")
+
+
+def test_a_switch_interval_that_the_script_sets_is_left_alone() -> None:
+    alone("""
+sampler.start()
+until(lambda: sys.getswitchinterval() < 1e-4)
+sys.setswitchinterval(0.25)
+own = sys.getswitchinterval()
+taken = [0]
+
+def sampled():
+    samples = sampler.take()
+    taken[0] += sum(samples.counts) if samples is not None else 0
+    return taken[0] > 10
+
+until(sampled)
+assert sys.getswitchinterval() == own
+sampler.stop()
+until(lambda: threading.active_count() == 1)
+assert sys.getswitchinterval() == own
+""")
