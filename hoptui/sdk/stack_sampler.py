@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
@@ -32,13 +32,12 @@ BUDGET = 0.001
 """The share of the time that the thread may use."""
 NAMING = 0.0003
 """The share of the time for naming places that have not been named before. The rest of them waits."""
-SMOOTHING = 0.2
+SMOOTHING = 0.05
+"""The weight of a new sample in the mean cost of one."""
 MOST_STACKS = 512
 """Different stacks between two messages. More are counted as left out."""
 MOST_PLACES = 4096
 """Places in code whose line and columns are remembered."""
-MOST_CODE = 32 << 10
-"""Bytes of code whose calls are looked for: that takes milliseconds, once."""
 LONGEST_NAME = 300
 """Characters of a file, function or call. Generated code may have names of any length."""
 OPERATIONS = {
@@ -47,6 +46,13 @@ OPERATIONS = {
     "POP_JUMP_FORWARD_IF_TRUE": "bool", "POP_JUMP_IF_FALSE": "bool", "POP_JUMP_IF_TRUE": "bool",
 }  # fmt: skip
 """Instructions that run the code of an object without a call, and their names: an operator is its own."""
+BINARY = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
+"""The symbols of BINARY_OP by its argument. Those in place follow in the same order."""
+RESUME = bytes((dis.opmap["RESUME"],))
+NEWER = sys.version_info >= (3, 12)
+SHIFTS = {"LOAD_GLOBAL": 1, "LOAD_ATTR": 1, "LOAD_SUPER_ATTR": 2} if NEWER else {"LOAD_GLOBAL": 1}
+COMPARISON_SHIFT = 4 if NEWER else 0
+"""Bits of an argument below the index of the name, or of the comparison."""
 Position = tuple[int, int]
 """A line, and a column."""
 Place = tuple[int, int]
@@ -211,10 +217,10 @@ class _Names:
     """Names the places of samples. Only the thread that takes them uses it."""
 
     def __init__(self) -> None:
+        self._dice = random.Random()
         self._codes: dict[int, CodeType] = {}
         self._unnamed: Counter[tuple[Place, ...]] = Counter()
         self._frames: dict[tuple[Place, bool], StackFrame] = {}
-        self._calls: dict[int, dict[int, str]] = {}
 
     def add(self, interval: _Interval) -> None:
         """Add samples. The sampling thread may just add its last one."""
@@ -223,29 +229,29 @@ class _Names:
         self._codes.update(interval.codes)
 
     def stacks(self, until: int) -> tuple[Counter[Stack], int]:
-        """Return samples, those with a frequent stack first, at least one, and how many are left out.
+        """Return samples, those of at least one stack, and how many are left out.
+
+        Each stack has the same chance, however often it was found, so that what is left out changes no share.
 
         Args:
             until: The CPU time of this thread, in ns, at which the rest waits for the next call.
         """
         found: Counter[Stack] = Counter()
-        for places, count in self._unnamed.most_common():
-            if found and time.thread_time_ns() > until:
-                break
-            found[self._stack(places)] += count
-            del self._unnamed[places]
-        left_out = self._forget()
+        waiting = list(self._unnamed)
+        self._dice.shuffle(waiting)
+        while waiting and not (found and time.thread_time_ns() > until):
+            places = waiting.pop()
+            found[self._stack(places)] += self._unnamed.pop(places)
+        left_out = self._forget(waiting)
         return found, left_out
 
-    def _forget(self) -> int:
+    def _forget(self, waiting: Sequence[tuple[Place, ...]]) -> int:
         """Keep what is in memory bounded. Return how many samples get no name by that."""
-        rare = self._unnamed.most_common()[MOST_STACKS:]
+        forgotten = waiting[MOST_STACKS:]
         if len(self._frames) >= MOST_PLACES or len(self._codes) >= MOST_PLACES:
-            rare = self._unnamed.most_common()
-            self._codes, self._frames, self._calls = {}, {}, {}
-        for places, _ in rare:
-            del self._unnamed[places]
-        return sum(count for _, count in rare)
+            forgotten = waiting
+            self._codes, self._frames = {}, {}
+        return sum(self._unnamed.pop(places) for places in forgotten)
 
     def _stack(self, places: tuple[Place, ...]) -> Stack:
         return tuple(self._frame(place, innermost=place is places[-1]) for place in places)
@@ -254,21 +260,22 @@ class _Names:
         found = self._frames.get((place, innermost))
         if found is None:
             identity, offset = place
-            code = self._codes[identity]
-            found = frame_at(code, offset)
-            if innermost:
-                if identity not in self._calls:
-                    self._calls[identity] = calls_of(code)
-                found = found._replace(call=self._calls[identity].get(offset, ""))
+            found = frame_at(self._codes[identity], offset, innermost=innermost)
             self._frames[place, innermost] = found
         return found
 
 
-def frame_at(code: CodeType, offset: int) -> StackFrame:
-    """Return what is known of an instruction: `offset` is that of `frame.f_lasti`."""
-    line, end_line, column, end_column = next(
-        itertools.islice(code.co_positions(), max(0, offset) // 2, None), (None, None, None, None)
-    )
+def frame_at(code: CodeType, offset: int, *, innermost: bool = False) -> StackFrame:
+    """Return what is known of an instruction: `offset` is that of `frame.f_lasti`.
+
+    Args:
+        innermost: Whether what it calls is to be named: it has no frame of its own.
+    """
+    last = max(0, offset) // 2
+    if code.co_code[2 * last : 2 * last + 1] == RESUME:  # a function that begins is at its first statement
+        last += 1
+    places = list(itertools.islice(code.co_positions(), last + 1))
+    line, end_line, column, end_column = places[-1] if len(places) > last else (None, None, None, None)
     return StackFrame(
         clean_text(code.co_filename, LONGEST_NAME),
         clean_text(code.co_qualname, LONGEST_NAME),
@@ -276,37 +283,59 @@ def frame_at(code: CodeType, offset: int) -> StackFrame:
         end_line or 0,
         -1 if column is None else column,
         -1 if end_column is None else end_column,
+        _called(code, places) if innermost and line is not None else "",
     )
 
 
-def calls_of(code: CodeType) -> dict[int, str]:
-    """Return what the instructions of some code call, by their offset, if it has a name.
+def _called(code: CodeType, places: Sequence[tuple[int | None, int | None, int | None, int | None]]) -> str:
+    """Return what the last of some instructions calls, by their places in the source; "" if it has no name.
 
     The callee is the longest expression that begins where the call begins: `x.to` in `x.to(device)`. An
-    operator is called by its symbol, and the truth of a value, as in `if loss`, is `bool`. Nothing is known
-    of generated code that is very long.
+    operator is called by its symbol, and the truth of a value, as in `if loss`, is `bool`. Only instructions
+    that begin there are looked at: to disassemble a whole function takes milliseconds.
     """
-    found: dict[int, str] = {}
-    if len(code.co_code) > MOST_CODE:
-        return found
-    names: dict[Position, list[tuple[Position, str]]] = {}
-    for each in dis.get_instructions(code):
-        place = each.positions
-        operator = OPERATIONS.get(each.opname)
-        if operator is not None:
-            found[each.offset] = operator or each.argrepr
-        if place is None or place.lineno is None or place.end_lineno is None:
+    line, end_line, column, end_column = places[-1]
+    end = (end_line or 0, end_column or 0)
+    raw, argument = code.co_code, 0
+    loads: list[tuple[Position, str]] = []
+    operation = ""
+    for number in [n for n, place in enumerate(places) if place[0] == line and place[2] == column]:
+        instruction, low = raw[2 * number], raw[2 * number + 1]
+        operation = dis.opname[instruction]
+        argument |= low
+        if instruction == dis.EXTENDED_ARG:
+            argument <<= 8
             continue
-        parts = names.setdefault((place.lineno, place.col_offset or 0), [])
-        end = (place.end_lineno, place.end_col_offset or 0)
-        if each.opname.startswith("LOAD"):
-            parts.append((end, clean_text(each.argval, LONGEST_NAME)))
-        elif each.opname.startswith("CALL"):
-            found[each.offset] = _dotted(part for part in parts if part[0] < end)
-            parts.append((end, ""))
-        elif operator is not None:
-            parts.append((end, ""))
-    return {offset: name for offset, name in found.items() if name}
+        part = (places[number][1] or 0, places[number][3] or 0)
+        if operation.startswith("LOAD"):
+            loads.append((part, clean_text(_loaded(code, instruction, argument), LONGEST_NAME)))
+        elif part < end and (operation.startswith("CALL") or operation in OPERATIONS):
+            loads.append((part, ""))
+        if number < len(places) - 1:
+            argument = 0
+    if operation in OPERATIONS:
+        return OPERATIONS[operation] or _symbol(operation, argument)
+    return _dotted(part for part in loads if part[0] < end) if operation.startswith("CALL") else ""
+
+
+def _loaded(code: CodeType, instruction: int, argument: int) -> str:
+    """Return the name that an instruction loads; "" for a constant."""
+    names: Sequence[str] = ()
+    if instruction in dis.hasname:
+        names, argument = code.co_names, argument >> SHIFTS.get(dis.opname[instruction], 0)
+    elif instruction in dis.haslocal or instruction in dis.hasfree:
+        cells = (name for name in code.co_cellvars if name not in code.co_varnames)
+        names = (*code.co_varnames, *cells, *code.co_freevars)
+    return names[argument] if argument < len(names) else ""
+
+
+def _symbol(operation: str, argument: int) -> str:
+    """Return the symbol of an operator."""
+    if operation == "COMPARE_OP":
+        number = argument >> COMPARISON_SHIFT
+        return dis.cmp_op[number] if number < len(dis.cmp_op) else ""
+    in_place, number = divmod(argument, len(BINARY))
+    return BINARY[number] + "=" * in_place if in_place < 2 else ""
 
 
 def _dotted(names: Iterable[tuple[Position, str]]) -> str:
