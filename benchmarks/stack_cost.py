@@ -54,16 +54,22 @@ def beside_busy_threads() -> Callable[[], object]:
     return lambda: sum(i * i for i in range(20_000))
 
 
+def device() -> str:
+    """Return the device of modules."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def torch_modules() -> Callable[[], object]:
     """Return one step of a small model, bound by its launches on a GPU."""
     import torch
 
     torch.set_num_threads(1)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     layers = [torch.nn.Linear(64, 64) for _ in range(8)]
-    net = torch.nn.Sequential(*layers).to(device)
+    net = torch.nn.Sequential(*layers).to(device())
     optimizer = torch.optim.AdamW(net.parameters())
-    x = torch.randn(16, 64, device=device)
+    x = torch.randn(16, 64, device=device())
 
     def step() -> None:
         optimizer.zero_grad()
@@ -135,6 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stack_cost")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each block")
+    parser.add_argument("--only", nargs="*", default=[], help="parts of the names of loops")
     options = parser.parse_args()
     loops = {
         "small modules of torch": torch_modules,
@@ -143,9 +150,14 @@ def main() -> None:
         "beside busy threads": beside_busy_threads,
     }
     figures = {
-        name: tell(name, measure(make(), options.pairs, options.seconds)) for name, make in loops.items()
+        name: tell(name, measure(make(), options.pairs, options.seconds))
+        for name, make in loops.items()
+        if not options.only or any(part in name for part in options.only)
     }
-    report("stack_cost", {"every_s": EVERY_S, "budget_percent": 100 * BUDGET, "figures": figures})
+    report(
+        "stack_cost",
+        {"device": device(), "every_s": EVERY_S, "budget_percent": 100 * BUDGET, "figures": figures},
+    )
 
 
 if __name__ == "__main__":
