@@ -1,11 +1,11 @@
 """A thread that samples the stack of the training thread, within a budget that it measures itself.
 
 A sample needs the interpreter, so it costs the training thread as long as it takes. The sampler measures its
-own CPU time, and samples more rarely where that would be more than `BUDGET` of the time.
+own CPU time, and makes a pause after each sample that keeps it within `BUDGET`.
 
 A thread that runs Python keeps the interpreter for the switch interval of Python, 5 ms, unless it lets go of
-it before. It nearly always does, in a call of C code, so samples would find such calls alone. While all other
-threads of the process wait, the switch interval is therefore `SWITCH_S`.
+it before. It nearly always does, in a call of C code, so samples would find such calls alone. The switch
+interval is therefore shorter between samples. It stays as it is while another thread of the script runs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import random
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -32,8 +33,19 @@ BUDGET = 0.001
 """The share of the time that the thread may use."""
 NAMING = 0.0003
 """The share of the time for naming places that have not been named before. The rest of them waits."""
-SMOOTHING = 0.05
-"""The weight of a new sample in the mean cost of one."""
+WAITING_BUDGET = 0.005
+"""The share of the time that the thread may use to wait for the interpreter, without having it."""
+SMOOTHING = 0.1
+"""The weight of a new sample in the mean costs."""
+SWITCH_S, LONGER_S = 20e-6, 1e-3
+"""Switch intervals while a sample waits. With the first it sees code that runs for microseconds, and takes
+CPU x
+EXPENSIVE_S = 0.5e-3
+"""The CPU time of waiting after which the other switch interval is used."""
+LONGER = 20
+"""For so many samples the longer one is used then."""
+MOST_WAITING_S = 5e-3
+"""A longer wait counts as this in the mean: the import of a library keeps the interpreter for long, once."""
 MOST_STACKS = 512
 """Different stacks between two messages. More are counted as left out."""
 MOST_PLACES = 4096
@@ -61,13 +73,11 @@ takes longer than all else."""
 
 JITTER = 0.25
 """A period differs from the mean by up to this part of it, so that it does not beat with the iterations."""
-SWITCH_S = 20e-6
-"""The switch interval while no thread of the script competes for the interpreter."""
-WAITING = (
-    "threading.py", "queue.py", "selectors.py", "connection.py", "poll.py", "socket.py",
-    "concurrent/futures/thread.py",
-)  # fmt: skip
-"""Files of the functions in which a thread waits, without the interpreter."""
+WAITS = frozenset((
+    "threading.py wait", "threading.py _wait_for_tstate_lock", "thread.py _worker", "selectors.py select",
+    "connection.py _recv", "poll.py poll",
+))  # fmt: skip
+"""Functions of the standard library and of zmq in which a thread waits, without the interpreter."""
 SDK = str(Path(__file__).parent) + os.sep
 """The folder of this package. Its own threads need the interpreter for moments only."""
 
@@ -96,9 +106,9 @@ class StackSampler:
         self._thread = thread
         self._failed = failed
         self._interval = _Interval(time.monotonic_ns())
-        self._each_s = 0.0  # the cost of a sample, smoothed
         self._names = _Names()
-        self._end = threading.Event()
+        self._over = threading.Lock()  # returns to this code sooner than an event
+        self._over.acquire()
         self._own = threading.Thread(target=self._main, name="hoptui-stacks", daemon=True)
 
     def start(self) -> None:
@@ -107,12 +117,8 @@ class StackSampler:
 
     def stop(self) -> None:
         """End sampling. It does not wait for the thread."""
-        self._end.set()
-
-    @property
-    def period_s(self) -> float:
-        """The time between two samples that keeps the cost within the budget, with that of naming."""
-        return min(RAREST_S, max(EVERY_S, self._each_s / (BUDGET - NAMING)))
+        with suppress(RuntimeError):  # it has ended
+            self._over.release()
 
     def take(self) -> StackSamples | None:
         """Return the samples since the last call, None if there are none. Only one thread may call it.
@@ -156,26 +162,29 @@ class StackSampler:
 
     def _main(self) -> None:
         dice = random.Random()
+        switch, costs = _SwitchInterval(), _Costs()
+        used = time.thread_time_ns()
         try:
             _wake_in_time()
-            while not self._end.wait(self.period_s * dice.uniform(1 - JITTER, 1 + JITTER)):
+            while not self._over.acquire(timeout=costs.pause_s * dice.uniform(1 - JITTER, 1 + JITTER)):
                 began = time.thread_time_ns()
+                switch.restore((began - used) / 1e9)  # the sampled thread must not interrupt the sample
                 if self.sample():
-                    _switch_interval.shorten()
-                else:
-                    _switch_interval.restore()
-                spent = time.thread_time_ns() - began
-                self._interval.spent_ns += spent
-                self._each_s += SMOOTHING * (spent / 1e9 - self._each_s)
+                    switch.shorten()
+                ended = time.thread_time_ns()
+                self._interval.spent_ns += ended - began
+                costs.add((began - used) / 1e9, (ended - began) / 1e9)
+                used = ended
         except Exception as error:
             self._failed(error)
         finally:
-            _switch_interval.restore()
+            switch.restore()
 
 
 def _waits(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return file.endswith(WAITING) or file.startswith(SDK)
+    code = frame.f_code
+    file = code.co_filename
+    return f"{file.rpartition('/')[2]} {code.co_name}" in WAITS or file.startswith(SDK)
 
 
 def _wake_in_time() -> None:
@@ -184,33 +193,65 @@ def _wake_in_time() -> None:
         Path(f"/proc/{threading.get_native_id()}/timerslack_ns").write_text("1", "ascii")
 
 
-class _SwitchInterval:
-    """The switch interval of the interpreter. Once the script sets one of its own, it is left alone."""
+class _Costs:
+    """The mean CPU times of a sample, in seconds: to wait for the interpreter, and to take it."""
 
     def __init__(self) -> None:
+        self._waiting_s = self._taking_s = 0.0
+
+    def add(self, waiting_s: float, taking_s: float) -> None:
+        """Add those of a new sample."""
+        self._waiting_s += SMOOTHING * (min(waiting_s, MOST_WAITING_S) - self._waiting_s)
+        self._taking_s += SMOOTHING * (taking_s - self._taking_s)
+
+    @property
+    def pause_s(self) -> float:
+        """The time between two samples that keeps the cost within the budgets, with that of naming."""
+        needed = max(self._waiting_s / WAITING_BUDGET, self._taking_s / (BUDGET - NAMING))
+        return min(RAREST_S, max(EVERY_S, needed))
+
+
+class _SwitchInterval:
+    """The switch interval of the interpreter, which belongs to the script, while a sample waits."""
+
+    def __init__(self) -> None:
+        self._longer = 0  # for how many samples
         self._before = 0.0
-        self._own = 0.0  # as the interpreter rounds it; 0 while the interval is that of the script
-        self._set_by_script = False
+        self._short = 0.0  # as the interpreter rounds it; 0 while the interval is that of the script
+        _switch_intervals.add(self)
 
     def shorten(self) -> None:
-        """Make it `SWITCH_S`, if it is longer."""
-        now = sys.getswitchinterval()
-        if self._own:
-            self._set_by_script = now != self._own
-        elif now > SWITCH_S and not self._set_by_script:
+        """Make it short, if it is not."""
+        now, wanted = sys.getswitchinterval(), LONGER_S if self._longer else SWITCH_S
+        if now > wanted:
             self._before = now
-            sys.setswitchinterval(SWITCH_S)
-            self._own = sys.getswitchinterval()
+            sys.setswitchinterval(wanted)
+            self._short = sys.getswitchinterval()
 
-    def restore(self) -> None:
-        """Make it what it was before."""
-        if self._own and sys.getswitchinterval() == self._own:
+    def restore(self, waiting_s: float = 0.0) -> None:
+        """Make it what it was before, unless the script has set it meanwhile.
+
+        Args:
+            waiting_s: The CPU time that it took to wait since it was made short.
+        """
+        if self._short and sys.getswitchinterval() == self._short:
             sys.setswitchinterval(self._before)
-        self._own = 0.0
+        if self._short and waiting_s > EXPENSIVE_S:
+            self._longer = 0 if self._longer else LONGER
+        else:
+            self._longer = max(0, self._longer - 1)
+        self._short = 0.0
 
 
-_switch_interval = _SwitchInterval()
-os.register_at_fork(after_in_child=_switch_interval.restore)  # the sampler stays in the parent
+_switch_intervals: weakref.WeakSet[_SwitchInterval] = weakref.WeakSet()
+
+
+def _restore_in_child() -> None:
+    for each in _switch_intervals:  # the samplers stay in the parent
+        each.restore()
+
+
+os.register_at_fork(after_in_child=_restore_in_child)
 
 
 class _Names:

@@ -25,7 +25,9 @@ from hoptui.sdk.stack_sampler import (
     LONGEST_NAME,
     NAMING,
     RAREST_S,
+    WAITING_BUDGET,
     StackSampler,
+    _Costs,
     frame_at,
 )
 from tests.conftest import until
@@ -197,12 +199,16 @@ def test_it_samples_ten_times_a_second_and_says_what_that_costs() -> None:
 
 
 def test_it_samples_more_rarely_where_a_sample_is_expensive() -> None:
-    sampler = sampler_of(lambda: 0)
-    assert sampler.period_s == EVERY_S
-    sampler._each_s = 400e-6
-    assert sampler.period_s == pytest.approx(400e-6 / (BUDGET - NAMING))
-    sampler._each_s = 1.0
-    assert sampler.period_s == RAREST_S
+    def pause_s(waiting_s: float, taking_s: float) -> float:
+        costs = _Costs()
+        for _ in range(200):
+            costs.add(waiting_s, taking_s)
+        return costs.pause_s
+
+    assert pause_s(0.0, 1e-6) == EVERY_S
+    assert pause_s(0.0, 400e-6) == pytest.approx(400e-6 / (BUDGET - NAMING))
+    assert pause_s(4e-3, 1e-6) == pytest.approx(4e-3 / WAITING_BUDGET)
+    assert pause_s(1.0, 1.0) == RAREST_S
 
 
 def test_many_different_stacks_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +286,19 @@ def until(what):
             return
     raise SystemExit("it did not happen")
 
+
+def short():
+    return sys.getswitchinterval() < before
+
+
+def sampled(wanted):
+    taken = []
+    def enough():
+        samples = sampler.take()
+        taken.extend(samples.counts if samples is not None else ())
+        return sum(taken) >= wanted
+    return enough
+
 """
 """The start of a script whose process has no other threads, as that of these tests may have."""
 
@@ -318,13 +337,14 @@ assert counts["python"] > counts["letting_go"], counts
 def test_the_switch_interval_is_short_while_it_samples_and_then_that_of_the_script() -> None:
     alone("""
 sampler.start()
-until(lambda: sys.getswitchinterval() < 1e-4)
+until(short)
 child = os.fork()
 if not child:
     os._exit(sys.getswitchinterval() != before)
 assert os.waitpid(child, 0)[1] == 0, "a forked child has no sampler"
 sampler.stop()
-until(lambda: sys.getswitchinterval() == before)
+until(lambda: threading.active_count() == 1)
+assert sys.getswitchinterval() == before
 """)
 
 
@@ -339,29 +359,25 @@ def other():
 
 threading.Thread(target=other, daemon=True).start()
 sampler.start()
-until(lambda: sys.getswitchinterval() < 1e-4)
+until(short)
 work.set()
-until(lambda: sys.getswitchinterval() == before)
+until(sampled(2))
+enough, seen = sampled(20), 0
+while not enough():
+    seen += short()
+assert not seen
 over.set()
-until(lambda: sys.getswitchinterval() < 1e-4)
+until(short)
 """)
 
 
-def test_a_switch_interval_that_the_script_sets_is_left_alone() -> None:
+def test_a_switch_interval_that_the_script_sets_meanwhile_is_kept() -> None:
     alone("""
 sampler.start()
-until(lambda: sys.getswitchinterval() < 1e-4)
+until(short)
 sys.setswitchinterval(0.25)
 own = sys.getswitchinterval()
-taken = [0]
-
-def sampled():
-    samples = sampler.take()
-    taken[0] += sum(samples.counts) if samples is not None else 0
-    return taken[0] > 10
-
-until(sampled)
-assert sys.getswitchinterval() == own
+until(sampled(3))
 sampler.stop()
 until(lambda: threading.active_count() == 1)
 assert sys.getswitchinterval() == own
