@@ -21,6 +21,7 @@ IGNORED = {
     "RunDesk.receive": "a run that is not greeted says hello each second",
     "RunDesk._hello": "the same",
     "RunDesk._join": "the same",
+    "RunDesk.written": "a run waits for the answer to its goodbye for a limited time",
     "ViewerDesk._hello": "a viewer repeats its hello until it is welcome",
     "ViewerDesk.receive": "the answer to a message before any hello",
     "ViewerDesk._push": "viewers repeat commands, and fetch their records",

@@ -123,6 +123,7 @@ class Archive:
         self._timings = timings
         self._where = where
         self._results = results
+        self._confirmed = written
         self._jobs: deque[Callable[[], None]] = deque()
         self._bytes_put = self._bytes_done = 0  # of rows; one is counted by the loop, one by the thread
         self._wake = threading.Event()
@@ -200,6 +201,17 @@ class Archive:
     def keep(self, run: str) -> None:
         """Write the data of a run to disk now instead of with the next flush."""
         self._put(lambda: self._history.flush(run), now=True)
+
+    def confirm(self, run: str) -> None:
+        """Write the data of a run to disk now, and call `written` when it is there or the disk refuses it."""
+
+        def job() -> None:
+            try:
+                self._history.flush(run)
+            finally:
+                self._confirmed(run, {})
+
+        self._put(job, now=True)
 
     def settle(self, result: TunerResult) -> None:
         """Store the best settings that a tuner found, for later runs of the same kind."""

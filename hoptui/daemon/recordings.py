@@ -24,7 +24,7 @@ from hoptui.node.processes import process_started
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
 from hoptui.recording import Recording, RecordingError, library, stack_minutes
 from hoptui.recording.ingest import this_boot
-from hoptui.recording.library import KnownRun
+from hoptui.recording.library import KnownEnding, KnownRun
 from hoptui.recording.pyramid import buckets
 
 GB = 10**9
@@ -100,6 +100,7 @@ class RecordedRun:
     energy_j: float
     counters: dict[str, float]
     details: RunDetails | None = None
+    leaving: KnownEnding | None = None
 
 
 LONGEST_ID = 64
@@ -403,6 +404,7 @@ def _found(recording: Recording) -> RecordedRun | None:
         energy_j=used or 0.0,
         counters={uuid: value for uuid, value in counters.items() if value is not None},
         details=known.details,
+        leaving=known.leaving,
     )
 
 

@@ -75,6 +75,14 @@ def whose_pids(proc: Path = Path("/proc")) -> Literal["machine", "container", "u
     return "machine" if inode == f"pid:[{THE_MACHINES}]" else "container"
 
 
+def ends_with_daemon(environ: Mapping[str, str]) -> bool:
+    """Return whether the daemon may be killed as soon as this process has ended.
+
+    Slurm kills what a step leaves behind, and the kernel kills what is left of a container.
+    """
+    return bool(environ.get("SLURM_JOB_ID")) or whose_pids() == "container"
+
+
 def unstable(where: Addresses) -> str:
     """Return one sentence on why a daemon ends at once.
 

@@ -236,13 +236,15 @@ class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
     """The run ends by itself.
 
     `told`: the final outcome of every command that this process received was sent before. `at_exit`: the
-    interpreter exits, so the exit code of the process may say more.
+    interpreter exits, so the exit code of the process may say more. `confirm`: the process waits for a
+    `Farewell`, because the daemon may be killed with it.
     """
 
     reason: Literal["finished", "stopped", "exception"]
     detail: str = ""
     told: bool = False
     at_exit: bool = False
+    confirm: bool = False
 
 
 # daemon -> run ----------------------------------------------------------------------------------------------
@@ -274,6 +276,10 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, tag="outcome.ac
     """The daemon has these final outcomes: stages by the id of their command."""
 
     stages: dict[str, Stage]
+
+
+class Farewell(msgspec.Struct, frozen=True, kw_only=True, tag="run.farewell"):
+    """The answer to a `Bye` with `confirm`: the daemon has written what the disk takes now."""
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="run.hold"):
@@ -701,7 +707,7 @@ def record_of(command: Command, *, t: int = 0, wall: float = 0.0) -> CommandReco
 
 
 FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Stacks | Bye
-ToRun = RunWelcome | Acknowledgement | Command | Hold | Retire | Error
+ToRun = RunWelcome | Acknowledgement | Command | Farewell | Hold | Retire | Error
 FromViewer = (
     ViewerHello
     | Command

@@ -27,16 +27,29 @@ RUN, NODE = "run", "node"
 missing in a recording of a node without a run."""
 
 
+class KnownEnding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has said whose interpreter exits, and when: `wall` is in seconds since 1970.
+
+    `told`: it has said what became of every command.
+    """
+
+    reason: str
+    detail: str
+    told: bool
+    wall: float
+
+
 class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
     """The run and how its process is recognised: `nonce`, and its start in clock ticks since boot.
 
-    `details` are None in recordings of older versions.
+    `details` are None in recordings of older versions. `leaving` is set from its goodbye to its end.
     """
 
     state: RunState
     nonce: str
     process_started: int
     details: RunDetails | None = None
+    leaving: KnownEnding | None = None
 
 
 def known_run(recording: Recording) -> KnownRun | None:

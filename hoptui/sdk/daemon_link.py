@@ -56,6 +56,8 @@ READABLE = 1
 """`zmq.POLLIN` as a plain number: pyzmq's flag makes an enumeration member for each `&`."""
 REACH_S = 2.0
 """How long the end of a run tries to reach a daemon that lives, if the run was too short to do so before."""
+KEEP_S = 1.5
+"""How long the end of a process waits for the daemon to write what it was sent, if both may end together."""
 LAST_S = 0.2
 """How much longer it waits for room for notes, rows and the goodbye."""
 STACKS_EVERY_S = 2.0
@@ -79,6 +81,7 @@ class DaemonLink:
         self._wake_out.setblocking(False)
         self._wake_in.setblocking(False)
         self._closing = False
+        self._done = threading.Event()  # all is sent, or the thread ends
         self._leaving_at = 0.0
         self._bye: messages.Bye | None = None
         self._greeted = self._welcomed = self._renamed = self._polls_out = False
@@ -117,7 +120,8 @@ class DaemonLink:
 
         A run that has not reached its daemon yet has `REACH_S` more for that.
         """
-        self._bye = messages.Bye(reason=reason, detail=detail, at_exit=at_exit)
+        confirm = not self._state.rank and processes.ends_with_daemon(os.environ)
+        self._bye = messages.Bye(reason=reason, detail=detail, at_exit=at_exit, confirm=confirm)
         self.leave()
 
     def leave(self) -> None:
@@ -125,9 +129,14 @@ class DaemonLink:
         self._leaving_at = time.monotonic()
         self._closing = True
         self.wake()
-        self._thread.join(CLOSE_S)
+        self._done.wait(CLOSE_S)
         if not self._greeted:
-            self._thread.join(REACH_S)
+            self._done.wait(REACH_S)
+
+    def part(self) -> None:
+        """The process ends: wait until the daemon has written what it was sent, if both may end together."""
+        if self._bye is not None and self._bye.confirm:
+            self._thread.join(KEEP_S)
 
     # in the thread ------------------------------------------------------------------------------------------
 
@@ -142,6 +151,7 @@ class DaemonLink:
             self._sample(wanted=False)
             self._wake_in.close()
             self._wake_out.close()
+            self._done.set()
 
     def _serve(self, where: Addresses) -> None:
         import zmq
@@ -559,7 +569,21 @@ class DaemonLink:
             if told and self._buffer.dropped:  # the last pulse may be older than the last loss
                 self._send_until(sock, zmq, self._pulse(time.monotonic()), until)
             if self._bye is not None:
-                self._send_until(sock, zmq, structs.replace(self._bye, told=told), until)
+                said = self._send_until(sock, zmq, structs.replace(self._bye, told=told), until)
+                if said and self._bye.confirm:
+                    self._done.set()
+                    self._wait_for_farewell(sock, zmq)
+
+    def _wait_for_farewell(self, sock: Any, zmq: Any) -> None:
+        """Wait for the answer to the goodbye. A daemon that cannot give it answers with an error."""
+        until = time.monotonic() + KEEP_S
+        while (left := until - time.monotonic()) > 0:
+            if not sock.poll(int(1000 * left) + 1, zmq.POLLIN):
+                continue
+            with contextlib.suppress(zmq.Again, codec.WireError):
+                answer = codec.to_run(sock.recv_multipart(zmq.NOBLOCK))
+                if isinstance(answer, messages.Farewell | messages.Error):
+                    return
 
     def _send_until(self, sock: Any, zmq: Any, message: messages.FromRun, until: float) -> bool:
         """Send a message, and wait for room until `until` (monotonic seconds). False if there was none."""

@@ -146,6 +146,16 @@ class RunCore:
         `interrupted`: an exception ends the run, perhaps in the middle of an iteration. `at_exit`: the
         interpreter exits. Nothing in it knows the exit code, so the daemon looks for it.
         """
+        if at_exit:
+            try:
+                self._close(reason, detail, interrupted=interrupted, at_exit=True)
+            finally:
+                if self.state.link is not None:
+                    self.state.link.part()
+        else:
+            self._close(reason, detail, interrupted=interrupted, at_exit=False)
+
+    def _close(self, reason: Ending | None, detail: str, *, interrupted: bool, at_exit: bool) -> None:
         if self._closed:
             return
         self._closed = True

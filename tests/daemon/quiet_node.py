@@ -82,6 +82,9 @@ class Keeper:
     def keep(self, run: str) -> None:
         self.log.append("keep")
 
+    def confirm(self, run: str) -> None:
+        self.log.append("confirm")
+
     def settle(self, result: TunerResult) -> None:
         self.settled = with_newer(self.settled, result)
 

@@ -136,6 +136,17 @@ def test_a_goodbye_says_nothing_of_the_commands_of_an_earlier_process() -> None:
     assert {r.id: r.code for r in quiet.node.book.of(RUN)} == {"c1": "fate_unknown", "c2": "run_ended"}
 
 
+def test_a_goodbye_that_asks_for_it_is_answered_once_the_disk_has_it(quiet: QuietNode) -> None:
+    line = Line(quiet)
+    quiet.runs.receive(b"n1", None, messages.Bye(reason="finished", confirm=True))
+    assert quiet.keeper.log[-2:] == ["finish", "confirm"]
+    quiet.runs.written(RUN, {"a": 1})
+    assert line.sent == []
+    for _ in range(2):
+        quiet.runs.written(RUN, {})
+    assert line.sent == [messages.Farewell()]
+
+
 @pytest.mark.parametrize("connects", [True, False])
 def test_what_a_process_was_started_for_is_unknown_once_another_one_has_followed(connects: bool) -> None:
     """Its report was lost with a daemon, and a later daemon finds the command in the recording."""

@@ -11,8 +11,9 @@ import pytest
 import zmq
 
 from hoptui.daemon.handlers.runs import Lives
-from hoptui.daemon.state.registry import Registry, TrackedRun
+from hoptui.daemon.state.registry import Leaving, Registry, TrackedRun
 from hoptui.protocol.messages import RunHello
+from hoptui.recording.library import KnownEnding
 
 SILENT = [("toy", "killed", "by SIGKILL")]
 
@@ -108,6 +109,15 @@ def test_the_end_of_a_restored_run_is_told_at_once(told: Told) -> None:
     told.child.wait(10)
     Lives(zmq.Poller(), told.end, LAST_WORDS_S).watch(told.run)
     assert told.ends == [("toy", "exited", "its process is gone")]
+
+
+def test_a_restored_run_that_had_said_goodbye_ends_as_it_said(told: Told) -> None:
+    told.kill()
+    told.child.wait(10)
+    said = KnownEnding(reason="stopped", detail="by SIGTERM", told=True, wall=5.0)
+    told.run.leaving = Leaving(said, 10.0)
+    Lives(zmq.Poller(), told.end, LAST_WORDS_S).watch(told.run)
+    assert told.ends == [("toy", "stopped", "by SIGTERM")]
 
 
 def test_nothing_stays_open(told: Told) -> None:

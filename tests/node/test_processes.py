@@ -214,3 +214,10 @@ def test_the_kernel_tells(tmp_path: Path, link: str, whose: str) -> None:
     if link:
         (tmp_path / "self/ns/pid").symlink_to(link)
     assert whose_pids(tmp_path) == whose
+
+
+def test_a_job_and_a_container_end_with_their_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processes.ends_with_daemon({"SLURM_JOB_ID": "7"})
+    for whose in ("machine", "container"):
+        monkeypatch.setattr(processes, "whose_pids", lambda whose=whose: whose)
+        assert processes.ends_with_daemon({}) == (whose == "container")

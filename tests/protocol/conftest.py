@@ -340,7 +340,7 @@ EXAMPLES: list[messages.Message] = [
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Stacks(samples=SAMPLES),
-    messages.Bye(reason="exception", detail="ValueError: no", told=True, at_exit=True),
+    messages.Bye(reason="exception", detail="ValueError: no", told=True, at_exit=True, confirm=True),
     messages.RunWelcome(
         protocol=1,
         pid=99,
@@ -354,6 +354,7 @@ EXAMPLES: list[messages.Message] = [
         stacks=True,
     ),
     messages.Acknowledgement(stages={"c1": "applied"}),
+    messages.Farewell(),
     messages.Hold(seconds=60.0),
     messages.Retire(),
     messages.ViewerHello(protocol=1, viewer="v1", client="cli", kind="tuner", records=True),

@@ -676,6 +676,33 @@ def test_a_run_that_says_hello_at_its_end_tells_again_what_an_earlier_daemon_was
     assert wire.sent[-1] == messages.Bye(reason="finished", told=True)
 
 
+class Confirming(Wire):
+    """Leads to a daemon that answers a goodbye."""
+
+    def __init__(self, *answers: messages.ToRun) -> None:
+        super().__init__()
+        self._answers = deque(answers)
+
+    def poll(self, _: int, __: int) -> int:
+        return int(bool(self._answers))
+
+    def recv_multipart(self, _: int) -> list[bytes]:
+        return [codec.encode(self._answers.popleft())]
+
+
+@pytest.mark.parametrize("last", [messages.Farewell(), messages.Error(code="hello_first", text="")])
+def test_the_last_goodbye_waits_for_its_answer(link: DaemonLink, last: messages.ToRun) -> None:
+    left = messages.Hold(seconds=1.0)
+    wire = Confirming(messages.Hold(seconds=1.0), last, left)
+    link._hello(wire, zmq)
+    link._bye = messages.Bye(reason="finished", confirm=True)
+    link._acks = False
+    link._farewell(wire, zmq)
+    assert isinstance(wire.sent[-1], messages.Bye)
+    assert list(wire._answers) == [left]
+    assert link._done.is_set(), "close may return before the answer"
+
+
 @pytest.mark.parametrize(("answers", "told"), [(99, True), (1, False)])
 def test_a_run_that_ends_says_hello_to_a_daemon_that_does_not_know_it(
     link: DaemonLink, answers: int, told: bool

@@ -158,11 +158,33 @@ for i in run.iterations(10):
         assert list(rows.column("i")) == list(range(10))
 
 
+@pytest.mark.parametrize(
+    ("end", "reason"), [("pass", "finished"), ("run.close()", "finished"), ("raise ValueError", "exception")]
+)
+def test_the_end_is_recorded_in_a_job_whose_end_kills_the_daemon(
+    node: TestNode, end: str, reason: str
+) -> None:
+    script = LOOP.replace("print(total)", end)
+    daemon = node.daemon()
+    child = node.start(script, SLURM_JOB_ID="7")
+    child.wait(20)
+    os.kill(daemon, signal.SIGKILL)
+    killed = time.time()
+    until(lambda: over(daemon), what="the end of the daemon")
+    viewer = node.viewer()
+    state = until(lambda: (s := viewer.run("x")).exit_reason and s, what="the end")
+    assert state.exit_reason == reason
+    assert state.exited_wall <= killed
+    rows = viewer.fetch(cursors={f"run/{state.run}": 0}).columns[0]
+    assert rows.steps()[-1] == 49
+
+
 @pytest.mark.guarantee("daemon-hangs")
-def test_exit_is_quick_beside_a_stopped_daemon(node: TestNode) -> None:
+@pytest.mark.parametrize("job", ["", "7"])
+def test_exit_is_quick_beside_a_stopped_daemon(node: TestNode, job: str) -> None:
     script = LOOP.replace("print(total)", "import time; time.sleep(1.0); print('x', flush=True)")
     node.daemon()
-    child = node.start(script)
+    child = node.start(script, SLURM_JOB_ID=job)
     assert child.stdout is not None
     os.kill(node.daemon_pid(), signal.SIGSTOP)
     try:

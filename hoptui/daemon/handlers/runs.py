@@ -31,6 +31,7 @@ from hoptui.node.processes import Peer, process_started
 from hoptui.protocol import VERSION, messages
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import FINAL, Command, CommandRecord, Stage
+from hoptui.recording.library import KnownEnding
 
 FUTURE_NS = 1_000_000_000
 LONGEST_WAIT_S = 3.0
@@ -69,6 +70,7 @@ class RunDesk:
         self._unsent: dict[str, dict[str, Command]] = {}  # by run and id, in order
         self._acks: dict[str, dict[str, Stage]] = {}  # by run
         self._retired: set[str] = set()
+        self._parting: dict[str, bytes] = {}  # by run: its process waits for the answer to its goodbye
         self._welcomes: dict[str, messages.RunWelcome] = {}  # by run: sent before it was known what is stored
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
@@ -127,12 +129,22 @@ class RunDesk:
                 )
             case messages.Stacks(samples=samples):
                 self._stacks(run, 0, samples)
-            case messages.Bye(at_exit=True) if run.watched:
-                until = self._now() + LEAVES_S
-                run.leaving = Leaving(message.reason, message.detail, message.told, until)
             case messages.Bye():
-                self.end(run, message.reason, message.detail, told=message.told)
+                self._bye(run, identity, message)
         return None
+
+    def _bye(self, run: TrackedRun, identity: bytes, bye: messages.Bye) -> None:
+        """The run ends: now, or with its process."""
+        if bye.at_exit and run.watched:
+            wall = self._node.clock.wall()
+            said = KnownEnding(reason=bye.reason, detail=bye.detail, told=bye.told, wall=wall)
+            run.leaving = Leaving(said, self._now() + LEAVES_S)
+            self._node.remember(run)
+        else:
+            self.end(run, bye.reason, bye.detail, told=bye.told)
+        if bye.confirm:
+            self._parting[run.id] = identity
+            self._node.archive.confirm(run.id)
 
     def forward(self, command: Command, run: TrackedRun) -> None:
         """Forward a command to its run, after those that wait. It waits while the run does not accept it.
@@ -170,7 +182,9 @@ class RunDesk:
                     del self._welcomes[name]
 
     def written(self, run: str, numbers: Mapping[str, int]) -> None:
-        """Process that records of commands are on disk: by id, the number of the record."""
+        """Process that data of a run is on disk. `numbers`: by the id of a command, that of its record."""
+        if not numbers and (identity := self._parting.pop(run, None)) is not None:
+            self._send(identity, messages.Farewell())
         book = self._node.book
         self._release(filter(None, (book.written(run, name, number) for name, number in numbers.items())))
 
@@ -249,7 +263,7 @@ class RunDesk:
         dead = [f"rank {rank} {how}" for rank, how in sorted(run.dead.items()) if rank in run.members]
         detail = "; ".join(filter(None, (detail, *dead[:1])))
         node.registry.disconnect(run)
-        run.exit(reason, detail, node.clock.wall())
+        run.exit(reason, detail, run.leaving.said.wall if run.leaving is not None else node.clock.wall())
         epoch = run.state.epoch if told else None
         for record in node.book.void(run.id, why, node.clock.t(), told=epoch):
             self._tell(record)
@@ -287,6 +301,8 @@ class RunDesk:
         node.restore_events(found.events)
         if run.exited:
             return None
+        if found.leaving is not None:
+            run.leaving = Leaving(found.leaving, self._now() + LEAVES_S)
         node.remember(run)
         return run
 
@@ -521,7 +537,9 @@ class Lives:
             ending = ProcessEnding("exited", "its process is gone", known=False)
             if gone is not None and gone.watched.pid == pid:
                 ending = gone.ending
-            if hello_at is None:
+            if hello_at is None and run.leaving is not None:
+                self._end_as_said(run, run.leaving)
+            elif hello_at is None:
                 self._end(run, ending.reason, ending.detail)
             else:  # what it sent before it ended follows its hello
                 self._gone[run.id] = _Gone(_Watched(run, 0, pid), hello_at + self._last_words_s, ending)
@@ -531,7 +549,10 @@ class Lives:
             return
         if run.process_started and process_started(pid) != run.process_started:
             os.close(number)
-            self._end(run, "exited", "its process ended while no daemon was running")
+            if run.leaving is not None:
+                self._end_as_said(run, run.leaving)
+            else:
+                self._end(run, "exited", "its process ended while no daemon was running")
             return
         run.watched = True
         self._add(number, _Watched(run, 0, pid))
@@ -580,7 +601,7 @@ class Lives:
                 self._rank_ended(run, rank, pid, gone.ending)
         for run in self._leaving():
             if run.leaving is not None and now >= run.leaving.until:  # it lives on after its exit handlers
-                self._end(run, run.leaving.reason, run.leaving.detail, told=run.leaving.told)
+                self._end_as_said(run, run.leaving)
 
     def _leaving(self) -> list[TrackedRun]:
         watched = (one.run for one in self._watched.values() if not one.rank)
@@ -601,7 +622,7 @@ class Lives:
                 self._gone[run_id] = _Gone(_Watched(run, 0, pid), 0.0, ending)
         for run in self._leaving():
             if run.id == run_id and run_id not in self._gone and run.leaving is not None:
-                self._end(run, run.leaving.reason, run.leaving.detail, told=run.leaving.told)
+                self._end_as_said(run, run.leaving)
         if run_id in self._gone:
             self._silent(run_id)
 
@@ -609,13 +630,17 @@ class Lives:
         (run, _, _), _, ending = self._gone.pop(run_id)
         if run.exited:
             return
-        told = run.leaving is not None and run.leaving.told
+        told = run.leaving is not None and run.leaving.said.told
         if run.leaving is not None and (ending.normal or not ending.known):
-            self._end(run, run.leaving.reason, run.leaving.detail, told=told)
+            self._end_as_said(run, run.leaving)
         elif told:
             self._end(run, ending.reason, ending.detail, told=True)
         else:
             self._end(run, ending.reason, ending.detail)
+
+    def _end_as_said(self, run: TrackedRun, leaving: Leaving) -> None:
+        said = leaving.said
+        self._end(run, said.reason, said.detail, told=said.told)
 
     def _unwatch(self, number: int) -> None:
         self._poller.unregister(number)

@@ -42,6 +42,7 @@ from hoptui.protocol.messages import (
     as_asked,
 )
 from hoptui.protocol.ranges import MOST_COUNT
+from hoptui.recording.library import KnownEnding
 
 RECENT = 64
 """Number of iterations for a run's throughput."""
@@ -66,9 +67,7 @@ class Member:
 class Leaving(NamedTuple):
     """What a run has said whose interpreter exits. Its exit code may come until `until`, in seconds."""
 
-    reason: str
-    detail: str
-    told: bool
+    said: KnownEnding
     until: float
 
 
