@@ -203,7 +203,9 @@ def runs_made(places: dict[str, str]) -> int:
     if core is None:
         from hoptui.injection.dependencies import available
 
-        with available(places):
+        with available(places):  # the link imports zmq in its own thread, after this block
+            import zmq  # noqa: F401
+
             from hoptui.sdk import daemon_link, run_core  # noqa: F401
 
         core = run_core
@@ -241,7 +243,13 @@ def script_name(argv: list[str]) -> str:
     if name == "__main__.py":  # python -m package
         name = os.path.basename(folder)
     stem = name[:-3] if name.endswith(".py") else name
-    return {"": "python", "-c": "python", "-m": "python", "ipykernel_launcher": "notebook"}.get(stem, stem)
+    return {
+        "": "python",
+        "-": "python",
+        "-c": "python",
+        "-m": "python",
+        "ipykernel_launcher": "notebook",
+    }.get(stem, stem)
 
 
 _injected: InjectedRun | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hoptui.injection import launch
+from hoptui.injection.injected_run import script_name
 from tests.conftest import TestNode, until
 from tests.injection.scripts import finished, live_run, run_command, script
 
@@ -221,6 +222,17 @@ for scenario in (lacks_msgspec, two_loops, connects_later, connects_first, break
 1 / 0
 """
 """Each in a child that is forked before the first step. The parent does not train, and ends with an error."""
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["train.py", "--lr", "1"], "train"), (["/a/lm/__main__.py"], "lm"), (["-c"], "python"), (["-"], "python"),
+        ([""], "python"), ([], "python"), (["/venv/bin/sweep"], "sweep"),
+    ],
+)  # fmt: skip
+def test_a_run_has_the_name_of_what_python_runs(argv: list[str], name: str) -> None:
+    assert script_name(argv) == name
 
 
 def test_what_scripts_do(node: TestNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,5 +191,22 @@ def test_an_interpreter_without_hoptui_takes_that_of_the_command(place: Path) ->
         """.replace("ROOT", repr(str(Path(launch.__file__).parents[2]))),
         "-B",
     )
-    assert done.stdout.splitlines()[1:] == ["nothing else"]
+    assert done.stdout.splitlines()[1:] == ["nothing else"], done.stderr
     assert Path(done.stdout.splitlines()[0]) == Path(launch.__file__).parents[1] / "__init__.py"
+
+
+def test_an_interpreter_without_the_packages_of_hoptui_has_all_of_them_before_its_run_connects(
+    place: Path,
+) -> None:
+    done = python(
+        place,
+        """
+        import json, os, sys
+        sys.path[:] = [p for p in sys.path if "site-packages" not in p]
+        from hoptui.injection import injected_run
+        injected_run.runs_made(json.loads(os.environ["_HOPTUI_RUN"])["places"])
+        import zmq, msgspec
+        print("all")
+        """,
+    )
+    assert (done.stdout, done.stderr) == ("all\n", "")
