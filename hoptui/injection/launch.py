@@ -167,6 +167,12 @@ def _directory(package: str) -> str | None:
 
 
 def _hint(program: str) -> str:
-    if program.endswith(".py") and os.path.isfile(program):
-        return f"; try hoptui run -- python {program}"
+    for end, interpreter in ((".py", "python"), (".sh", "bash")):
+        if program.endswith(end) and os.path.isfile(program):
+            return f"; try hoptui run -- {interpreter} {program}"
+    if " " in program:
+        return "; give the command as words, without quotes around it"
+    name, equals, _ = program.partition("=")
+    if equals and name.isidentifier():
+        return "; set variables before hoptui run"
     return ""

@@ -39,11 +39,14 @@ def test_the_first_word_that_is_no_option_begins_the_command(
 def test_what_cannot_be_started_is_one_sentence_and_the_code_of_a_shell(
     golden: Golden, tmp_path: Path
 ) -> None:
-    script = tmp_path / "train.py"
+    script, shell = tmp_path / "train.py", tmp_path / "train.sh"
     script.write_text("")
+    shell.write_text("true")
+    shell.chmod(0o755)
     cases = [
         [], ["--"], ["--name"], ["--name", "--", "x"], ["--nmae", "x", "y"], ["no-such-program"],
-        [str(tmp_path)], [str(script)], [str(tmp_path / "train.py/x")], [""],
+        [str(tmp_path)], [str(script)], [str(tmp_path / "train.py/x")], [""], [str(shell)],
+        ["python train.py"], ["LR=1", "python"],
     ]  # fmt: skip
     texts = {}
     for words in cases:
