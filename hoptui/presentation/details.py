@@ -40,6 +40,12 @@ def commit(repository: Repository | None) -> str:
     return f"{numbers.clean(repository.commit[:SHORT_COMMIT])}{on}{changes[repository.dirty]}"
 
 
+def job(details: RunDetails) -> str:
+    """`Slurm 4711`: the job of a run, "" if it is in none."""
+    number = details.environment.get("SLURM_JOB_ID", "")
+    return f"Slurm {numbers.clean(number, 40)}" if number else ""
+
+
 def origin_rows(details: RunDetails) -> Rows:
     """Where a run comes from. What is unknown is left out."""
     packages = details.packages
@@ -52,6 +58,7 @@ def origin_rows(details: RunDetails) -> Rows:
         ("tags", tag_text(details.tags)),
         ("notes", details.notes),
         ("command", details.command),
+        ("job", job(details)),
         ("directory", details.directory),
         ("commit", commit(details.repository)),
         ("Python", details.python),

@@ -227,8 +227,8 @@ for scenario in (lacks_msgspec, two_loops, connects_later, connects_first, break
 @pytest.mark.parametrize(
     ("argv", "name"),
     [
-        (["train.py", "--lr", "1"], "train"), (["/a/lm/__main__.py"], "lm"), (["-c"], "python"), (["-"], "python"),
-        ([""], "python"), ([], "python"), (["/venv/bin/sweep"], "sweep"),
+        (["train.py", "--lr", "1"], "train"), (["/a/lm/__main__.py"], "lm"), (["-c"], "python"),
+        (["-"], "python"), ([""], "python"), ([], "python"), (["/venv/bin/sweep"], "sweep"),
     ],
 )  # fmt: skip
 def test_a_run_has_the_name_of_what_python_runs(argv: list[str], name: str) -> None:

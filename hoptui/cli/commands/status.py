@@ -249,7 +249,7 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
 
 def _print_details(details: RunDetails) -> None:
     """What the run is, shortened: --json has all of it."""
-    short = ("tags", "notes", "command", "commit")
+    short = ("tags", "notes", "command", "job", "commit")
     rows = [(label, text) for label, text in presented.origin_rows(details) if label in short]
     if rows:
         say()
