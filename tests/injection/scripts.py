@@ -76,11 +76,13 @@ if __name__ == "__main__":
         two_tasks(30)
         main(100, 0.0, 0)
         main(30, 0.0, 2)
+    if "short" in sys.argv:
+        main(100, 0.0, 0)
     if "long" in sys.argv:
         main(100000, 0.01, 0)
 """
-"""Argument `each`: two ranks as those of srun, then without and with DataLoader workers. `long`: until
-`<script>.end` exists."""
+"""Argument `each`: two ranks as those of srun, then without and with DataLoader workers. `short`: 100
+steps. `long`: until `<script>.end` exists."""
 
 
 HEAD = """
