@@ -166,6 +166,7 @@ def observe(train_loop: Callable[[], Any], name: str | None, settings: dict[str,
         except BaseException as error:
             run.close("exception", f"{type(error).__name__}: {error}")
             raise
+    worker.discard()
     run.close()  # Ray ends the process of a worker without its exit handlers
     return found
 
@@ -199,6 +200,11 @@ class RayWorker:
         _replace(stack, torch.optim.lr_scheduler.LRScheduler, "__init__", self._scheduled(_SCHEDULE))
         _replace(stack, ray.data.DataIterator, "iter_torch_batches", self._batches(_BATCHES))
         self.run.on_checkpoint(self._want_checkpoint)
+
+    @harmless
+    def discard(self) -> None:
+        """Drop what followed the last step: it is not an iteration."""
+        self.run._core.recorder.discard()
 
     def give_up(self) -> None:
         """End the run after an error of this class."""
@@ -238,7 +244,8 @@ class RayWorker:
     @harmless
     def _tell(self, metrics: dict[str, Any]) -> None:
         """The worker has reported metrics, perhaps with a checkpoint."""
-        self.run.log({key: value for key, value in metrics.items() if isinstance(value, int | float)})
+        numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
+        self.run.log(numbers, step=max(0, self._steps - 1))  # of the step before: there may be no next one
         # A worker may report metrics alone while another one reports the checkpoint of all.
         newest = ray.train.get_checkpoint()
         path = newest.path if newest is not None else ""

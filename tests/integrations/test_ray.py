@@ -95,7 +95,10 @@ def test_a_pause_and_a_checkpoint_change_nothing_else(node: TestNode, tmp_path: 
     assert str(tmp_path / "storage" / "ray-same") in json.dumps(saved)
     steered.hoptui("set", "ray-same", f"last_step={status['iteration'] + MARGIN}", "--yes")
     ranks = steered.ended("ray-same")
-    assert steered.status("ray-same")["exit"]["reason"] == "finished"
+    ended = steered.status("ray-same")
+    assert ended["exit"]["reason"] == "finished"
+    assert ended["iteration"] == ranks[0]["steps"], "what follows the last step is not an iteration"
+    assert ended["metrics"]["epoch"] > 1, "reported after the last step of an epoch"
     proof.ranks_equal([rank["weights"] for rank in ranks])
     _all_seen(proof, ranks)
     reference = own_loop.unchanged([rank["seen"] for rank in ranks], ranks[0]["steps"])
