@@ -59,6 +59,10 @@ class _Question:
     output: bytearray = field(default_factory=bytearray)
 
 
+INSTALLED = frozenset(("site-packages", "dist-packages"))
+"""Directories of packages that pip installed."""
+
+
 class RepositoryReader:
     """Asks git about runs, a few at a time. `found` is called with a run's id and its repository.
 
@@ -73,9 +77,15 @@ class RepositoryReader:
         self._questions: list[_Question] = []
 
     def ask(self, run: str, pid: int, script: str) -> None:
-        """Look at the directory of the script of a process, else at its working directory."""
+        """Look at the directory of the script of a process, else at its working directory.
+
+        The script of a framework, such as that of a worker of Ray, is installed. A repository around its
+        environment has nothing to do with it.
+        """
         root, here = f"/proc/{pid}/root", f"/proc/{pid}/cwd"
-        folder = str(PurePosixPath(script).parent) if script.startswith("/") else ""
+        path = PurePosixPath(script)
+        installed = not INSTALLED.isdisjoint(path.parts)
+        folder = str(path.parent) if script.startswith("/") and not installed else ""
         places = [*([f"{root}{folder}"] if folder else []), here]
         self._questions = [one for one in self._questions if one.run != run or not self._end(one)]
         self._questions.append(_Question(run, places, time.monotonic() + LONGEST_S))

@@ -98,6 +98,24 @@ def test_a_real_repository(
     assert found.pop("r1").branch == ""
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_an_installed_script_is_not_of_the_repository_that_its_environment_is_in(
+    tmp_path: Path, reader: RepositoryReader, found: dict[str, Repository], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, elsewhere = tmp_path / "code", tmp_path / "elsewhere"
+    packages = code / ".venv/lib/python3.11/site-packages/ray"
+    for place in (packages, elsewhere):
+        place.mkdir(parents=True)
+    git(code, "init", "-q", "-b", "main")
+    git(code, "commit", "-qm", "first", "--allow-empty")
+    monkeypatch.chdir(elsewhere)
+    ask(reader, str(packages / "default_worker.py"))
+    assert not found
+    monkeypatch.chdir(code)
+    ask(reader, str(packages / "default_worker.py"))
+    assert found["r1"].commit == git(code, "rev-parse", "HEAD"), "of the working directory"
+
+
 def test_without_git_it_is_unknown(found: dict[str, Repository], tmp_path: Path) -> None:
     reader = RepositoryReader(found.__setitem__, program=str(tmp_path / "git"))
     ask(reader, __file__)
