@@ -26,8 +26,10 @@ from typing import Any
 
 import ray.data
 import ray.train
-import ray.train.torch
 import torch
+
+# `hoptui run` imports this before `ray.train` has the attribute `torch`.
+from ray.train.torch import TorchTrainer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
@@ -121,8 +123,7 @@ def install(name: str | None = None) -> None:
         install()
         ```
     """
-    trainer = ray.train.torch.TorchTrainer
-    original = trainer.__init__
+    original = TorchTrainer.__init__
     if getattr(original, _MARK, False):
         return
 
@@ -133,7 +134,7 @@ def install(name: str | None = None) -> None:
         original(self, train_loop_per_worker, *rest, **options)
 
     setattr(init, _MARK, True)
-    trainer.__init__ = init
+    TorchTrainer.__init__ = init
 
 
 def observe(train_loop: Callable[[], Any], name: str | None, settings: dict[str, str]) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.conftest import TestNode, until
+from tests.injection.scripts import finished, run_command, script
 from tests.integrations import own_loop
 from tests.integrations.proof import Proof
 
@@ -53,6 +54,44 @@ class Steered:
     def status(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.hoptui("status", name, "--json")
         return found
+
+
+PLAIN = """
+import ray.train
+import torch
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer, prepare_model
+
+def train_func():
+    model = prepare_model(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(30):
+        optimizer.zero_grad()
+        model(torch.ones(8, 4)).square().mean().backward()
+        optimizer.step()
+    ray.train.report({"loss": 1.0})
+
+ray.init(num_cpus=2, include_dashboard=False)
+TorchTrainer(
+    train_func,
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(name="plain", storage_path=STORAGE),
+).fit()
+"""
+
+
+@pytest.mark.timeout(900)
+def test_hoptui_run_shows_a_trainer_that_nobody_edited(node: TestNode, tmp_path: Path) -> None:
+    path = script(tmp_path, PLAIN.replace("STORAGE", repr(str(tmp_path / "storage"))))
+    child = node.spawn(
+        run_command("--", sys.executable, path), OMP_NUM_THREADS="1", RAY_raylet_start_wait_time_s="200"
+    )
+    code, output, errors = finished(child, LIMIT_S)
+    assert code == 0, errors[-4000:]
+    assert "hoptui" not in output + errors
+    (run,) = node.viewer().state().runs
+    assert (run.name, run.world, run.exit_reason) == ("plain", 2, "finished")
+    assert {knob.spec.name for knob in run.knobs} >= {"lr", "weight_decay"}
 
 
 def _due(rank: int, steps: int) -> list[int]:
