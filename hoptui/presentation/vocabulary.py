@@ -273,7 +273,7 @@ def state_text(vital: Vital | None, run: RunState) -> str:
     The symbol `STATES[vital.state].symbol` is not included: it has its own column or colour.
     """
     if run.exit_reason or (vital is not None and vital.state == "exited"):
-        why = run.exit_reason
+        why = "" if run.exit_reason == "exited" else run.exit_reason  # the state says so already
         detail = numbers.clean(run.exit_detail, 80)
         if detail.startswith("by "):
             why, detail = f"{why} {detail}", ""

@@ -161,6 +161,11 @@ def test_state(vital: Vital | None, shown: str) -> None:
     assert vocabulary.state_text(vital, factories.run()) == shown
 
 
+def test_an_end_that_nobody_saw_is_said_once() -> None:
+    run = factories.run(exit_reason="exited", exit_detail="its process is gone")
+    assert vocabulary.state_text(Vital(state="exited"), run) == "exited: its process is gone"
+
+
 def test_an_exited_run_says_why() -> None:
     run = factories.run(exit_reason="exception", exit_detail="RuntimeError: \x1b[31mCUDA")
     assert vocabulary.state_text(Vital(state="exited"), run) == "exited: exception: RuntimeError: [31mCUDA"
