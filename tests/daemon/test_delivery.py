@@ -136,6 +136,24 @@ def test_a_goodbye_says_nothing_of_the_commands_of_an_earlier_process() -> None:
     assert {r.id: r.code for r in quiet.node.book.of(RUN)} == {"c1": "fate_unknown", "c2": "run_ended"}
 
 
+def test_a_run_that_nobody_watched_ended_with_its_last_row() -> None:
+    """A daemon that was killed with the run: the next one may start hours later."""
+    quiet = QuietNode()
+    found = RecordedRun(
+        state=RunState(run=RUN, name="lm", epoch=1, pid=1, started_wall=0.0),
+        nonce="n1",
+        process_started=0,
+        events=[],
+        commands=[],
+        newest=pack(f"run/{RUN}", [(quiet.now - 3600 * SECOND, 60, {"loss": 1.0})]),
+        energy_j=0.0,
+        counters={},
+    )
+    quiet.runs.restore(found)
+    quiet.runs.end(quiet.run, "exited", "its process is gone")
+    assert quiet.run.state.exited_wall == pytest.approx(quiet.wall() - 3600)
+
+
 def test_a_goodbye_that_asks_for_it_is_answered_once_the_disk_has_it(quiet: QuietNode) -> None:
     line = Line(quiet)
     quiet.runs.receive(b"n1", None, messages.Bye(reason="finished", confirm=True))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import hoptui
+from hoptui.node.processes import daemon_lives
 from hoptui.protocol import messages
 from tests.conftest import SCRIPT, TestNode, over, until
 from tests.impatient import impatient_daemon
@@ -170,7 +171,7 @@ def test_the_end_is_recorded_in_a_job_whose_end_kills_the_daemon(
     child.wait(20)
     os.kill(daemon, signal.SIGKILL)
     killed = time.time()
-    until(lambda: over(daemon), what="the end of the daemon")
+    until(lambda: not daemon_lives(node.where), what="the end of the daemon")  # and of all its threads
     viewer = node.viewer()
     state = until(lambda: (s := viewer.run("x")).exit_reason and s, what="the end")
     assert state.exit_reason == reason

@@ -263,7 +263,8 @@ class RunDesk:
         dead = [f"rank {rank} {how}" for rank, how in sorted(run.dead.items()) if rank in run.members]
         detail = "; ".join(filter(None, (detail, *dead[:1])))
         node.registry.disconnect(run)
-        run.exit(reason, detail, run.leaving.said.wall if run.leaving is not None else node.clock.wall())
+        wall = run.leaving.said.wall if run.leaving is not None else run.lived_until
+        run.exit(reason, detail, node.clock.wall() if wall is None else wall)
         epoch = run.state.epoch if told else None
         for record in node.book.void(run.id, why, node.clock.t(), told=epoch):
             self._tell(record)
@@ -294,6 +295,8 @@ class RunDesk:
         if found.newest is not None:
             run.rows(found.newest)
             node.rings.append(found.newest)
+            age = (node.clock.t() - found.newest.last_t) / 1e9
+            run.lived_until = node.clock.wall() - max(0.0, age)
         node.registry.restore(run)
         node.book.restore(found.commands)
         left = (record.epoch for record in found.commands if restarting(record))
@@ -554,7 +557,7 @@ class Lives:
             else:
                 self._end(run, "exited", "its process ended while no daemon was running")
             return
-        run.watched = True
+        run.watched, run.lived_until = True, None
         self._add(number, _Watched(run, 0, pid))
         self._watch_ranks(run)
 

@@ -110,6 +110,7 @@ class TrackedRun:
         self.dead: dict[int, str] = {}  # how other ranks died
         self.watched = False
         self.leaving: Leaving | None = None
+        self.lived_until: float | None = None  # in seconds since 1970, for a process that nobody watches
         self.restarting = False
         self.resends = False
         self.told = False
@@ -512,7 +513,7 @@ class Registry:
         if kind == "same" and known is not None:
             run = known
             run.state = structs.replace(run.state, exit_reason="", exit_detail="", exited_wall=0.0)
-            run.leaving = None
+            run.leaving = run.lived_until = None
             run.declare(hello)
             run.resume(hello.step)
         else:
