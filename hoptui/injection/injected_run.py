@@ -168,7 +168,7 @@ class InjectedRun:
 
     def _refuse(self, why: str) -> None:
         """Print why the run is not shown, on one rank. The logger may have no handler yet, or many."""
-        if first_rank():
+        if first_rank() and sys.stderr is not None:
             print(f"hoptui: this run is not shown: {sys.executable}: {why}", file=sys.stderr, flush=True)
         self.end()
 

@@ -125,8 +125,9 @@ def start(launch: Launch, environ: Mapping[str, str]) -> None:
     """
     import signal
 
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # one that is closed
+            stream.flush()
     for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ"):  # Python ignores them, and a new program would too
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -150,12 +151,17 @@ def main(words: Sequence[str]) -> int:
         if environ.get("HOPTUI", "").lower() not in ("off", "0", "no", "false"):
             environ = environment(launch, environ)
             if sentence := doubt(launch.command):
-                print(f"hoptui: {sentence}", file=sys.stderr)
+                _say(sentence)
         start(launch, environ)
     except LaunchError as error:
-        print(f"hoptui: {error}", file=sys.stderr)
+        _say(str(error))
         return error.code
     raise AssertionError("exec returned")
+
+
+def _say(sentence: str) -> None:
+    if sys.stderr is not None:  # else print would take stdout
+        print(f"hoptui: {sentence}", file=sys.stderr)
 
 
 def _directory(package: str) -> str | None:

@@ -103,6 +103,14 @@ def test_a_pipe_that_is_closed_ends_the_command_as_in_a_shell() -> None:
     assert (done.stdout, done.stderr) == (f"y\n{128 + signal.SIGPIPE}\n", "")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_runs_where_a_stream_is_closed(tmp_path: Path, closed: str) -> None:
+    words = shlex.join(run_command("--", "touch", str(tmp_path / "ran")))
+    done = subprocess.run(["bash", "-c", f"{words} {closed}"], capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (tmp_path / "ran").exists()
+
+
 def test_off_changes_nothing(node: TestNode) -> None:
     script = "import os; print(os.environ.get('PYTHONPATH'), '_HOPTUI_RUN' in os.environ)"
     done = subprocess.run(

@@ -148,6 +148,21 @@ def test_an_error_of_the_injection_is_one_line_on_the_first_rank(place: Path) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
+def test_an_error_of_the_injection_is_silent_where_stderr_is_closed(place: Path) -> None:
+    done = python(
+        place,
+        """
+        import sys
+        import hoptui.injection
+        hoptui.injection.imported = None
+        sys.stderr = None
+        import torch
+        print(torch.value)
+        """,
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n")
+
+
 def test_the_sitecustomize_that_is_hidden_runs_too(place: Path) -> None:
     (place / "sitecustomize.py").write_text("import sys\nsys.theirs = __file__\n")
     (place / "usercustomize.py").write_text("import sys\nsys.users = True\n")

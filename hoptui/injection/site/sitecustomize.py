@@ -78,7 +78,7 @@ class ImportWatcher:
         except Exception as error:  # an error of hoptui must not reach the script
             self.names.clear()
             first = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
-            if first == "0":
+            if first == "0" and sys.stderr is not None:
                 sys.stderr.write(f"hoptui: this run is not shown: {type(error).__name__}: {error}\n")
 
 
