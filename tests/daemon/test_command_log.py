@@ -188,6 +188,18 @@ def test_what_an_earlier_process_did_with_a_command_from_a_recording_is_unknown(
     assert (found.stage, found.code) == ("voided", "fate_unknown")
 
 
+def test_a_repeated_command_for_an_earlier_process_does_not_stay_open(desk: Desk) -> None:
+    """Nobody can say more of it. A daemon between the two could not read the recording."""
+    desk.submit("a")
+    again = Desk()
+    again.book.restore(desk.records)
+    again.run.state = structs.replace(again.run.state, epoch=3)
+    assert again.submit("a", repeated=True) == (again.book.of("r")[0], None)
+    (found,) = again.book.lose("r", 3, again.t)
+    assert (found.stage, found.code) == ("voided", "fate_unknown")
+    assert not again.book.asking
+
+
 def test_what_an_earlier_daemon_may_have_passed_on_is_unknown_where_the_process_is_gone(desk: Desk) -> None:
     fresh, _ = desk.submit("fresh", epoch=1)
     assert (fresh.stage, fresh.code) == ("rejected", "stale_epoch")

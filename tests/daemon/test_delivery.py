@@ -165,6 +165,34 @@ def test_a_goodbye_that_asks_for_it_is_answered_once_the_disk_has_it(quiet: Quie
     assert line.sent == [messages.Farewell()]
 
 
+def test_what_the_recording_of_a_run_that_has_exited_left_open_is_unknown() -> None:
+    """The daemon that wrote the end could not read the recording before."""
+    quiet = QuietNode()
+    asked = CommandRecord(id="a", run=RUN, epoch=1, verb="set", knob="lr", wanted=0.1, seq=1)
+    done = structs.replace(asked, id="b", stage="applied", effective=0.1, seq=2)
+    state = RunState(run=RUN, name="lm", epoch=1, pid=1, started_wall=0.0, exit_reason="killed")
+    quiet.runs.restore(recorded(state, [asked, done]))
+    found, kept = quiet.node.book.of(RUN)
+    assert (found.stage, found.code) == ("voided", "fate_unknown")
+    assert nested(found.fields["why"]) == fact("run_ended", reason="killed")
+    assert kept == done
+    assert not quiet.node.book.asking
+
+
+def recorded(state: RunState, commands: list[CommandRecord]) -> RecordedRun:
+    """Return what a new daemon finds in a recording."""
+    return RecordedRun(
+        state=state,
+        nonce="n1",
+        process_started=0,
+        events=[],
+        commands=commands,
+        newest=None,
+        energy_j=0.0,
+        counters={},
+    )
+
+
 @pytest.mark.parametrize("connects", [True, False])
 def test_what_a_process_was_started_for_is_unknown_once_another_one_has_followed(connects: bool) -> None:
     """Its report was lost with a daemon, and a later daemon finds the command in the recording."""
@@ -173,17 +201,8 @@ def test_what_a_process_was_started_for_is_unknown_once_another_one_has_followed
         CommandRecord(id=f"c{epoch}", run=RUN, epoch=epoch, verb="set", knob="width", wanted=8, seq=epoch)
         for epoch in (1, 2)
     ]
-    found = RecordedRun(
-        state=RunState(run=RUN, name="lm", epoch=3, pid=1, started_wall=0.0),
-        nonce="n1",
-        process_started=0,
-        events=[],
-        commands=[structs.replace(record, stage="scheduled", code="restarting") for record in asked],
-        newest=None,
-        energy_j=0.0,
-        counters={},
-    )
-    quiet.runs.restore(found)
+    left = [structs.replace(record, stage="scheduled", code="restarting") for record in asked]
+    quiet.runs.restore(recorded(RunState(run=RUN, name="lm", epoch=3, pid=1, started_wall=0.0), left))
     assert not quiet.run.restarting, "it takes commands: the process of the last restart is there"
     if connects:
         quiet.hello()

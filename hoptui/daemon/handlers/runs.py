@@ -298,7 +298,8 @@ class RunDesk:
             age = (node.clock.t() - found.newest.last_t) / 1e9
             run.lived_until = node.clock.wall() - max(0.0, age)
         node.registry.restore(run)
-        node.book.restore(found.commands)
+        ended = fact("run_ended", reason=run.state.exit_reason) if run.exited else None
+        node.book.restore(found.commands, ended)
         left = (record.epoch for record in found.commands if restarting(record))
         run.restarting = run.state.epoch in left  # else the process that it was left for has come
         node.restore_events(found.events)

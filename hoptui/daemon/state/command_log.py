@@ -57,7 +57,8 @@ class Book:
         self._commands: dict[str, Command] = {}  # without a final stage, in the form for sending
         self._open: dict[str, set[str]] = {}  # by run: ids of commands without a final stage
         self._given: set[str] = set()  # ids of open commands that were passed to their runs
-        # Restored ids of which neither their run nor a viewer has spoken. Of a restart only the run knows.
+        # Restored ids of which neither their run nor a viewer has spoken. A viewer does not count for a
+        # restart, nor for a command whose process is gone.
         self._unheard: set[str] = set()
         self._senders: dict[str, str] = {}  # command id -> viewer
         self._overrides: dict[str, KnobOverrides] = {}  # by run
@@ -81,9 +82,9 @@ class Book:
         known = self._known(command.run, command.id)
         if known is not None:
             self._senders[command.id] = viewer
-            if not restarting(known):
-                self._unheard.discard(command.id)
             gone = run is None or run.exited or run.state.epoch != known.epoch
+            if not (restarting(known) or gone):
+                self._unheard.discard(command.id)
             if known.stage in FINAL or restarting(known) or gone:
                 return known, None
             again = structs.replace(command, origin=known.origin, why=known.why, purpose=known.purpose)
@@ -219,7 +220,8 @@ class Book:
         return voided
 
     def lose(self, run: str, epoch: int, t: int) -> list[CommandRecord]:
-        """Void the commands of an earlier daemon that never reached the run, and that no viewer has repeated.
+        """Void the commands of an earlier daemon that never reached the run, and that no viewer has repeated
+        while their process was there.
 
         Call it once the process of restart `epoch` has told all that it knows. What became of a command for
         an earlier process is unknown.
@@ -291,11 +293,16 @@ class Book:
     def seq(self) -> int:
         return self._seq
 
-    def restore(self, records: Iterable[CommandRecord]) -> None:
-        """Add commands from a recording. Known ones are not changed."""
+    def restore(self, records: Iterable[CommandRecord], ended: Fact | None = None) -> None:
+        """Add commands from a recording. Known ones are not changed.
+
+        `ended`: the run has exited. A command that is still open is unknown then: the daemon that wrote the
+        end could not read it. The recording stays as it is.
+        """
         newest: dict[str, int] = {}
         wishes: list[CommandRecord] = []
-        for record in records:
+        found = records if ended is None else [_ended(record, ended) for record in records]
+        for record in found:
             known = self._runs.setdefault(record.run, OrderedDict()).setdefault(record.id, record)
             if known is record and record.stage not in FINAL:
                 self._open.setdefault(record.run, set()).add(record.id)
@@ -404,6 +411,14 @@ class Book:
 def _lives(command: Command, run: TrackedRun | None) -> bool:
     """Return whether the process that a command is meant for can still say what it did with it."""
     return run is not None and not (run.exited or run.restarting) and run.state.epoch == command.epoch
+
+
+def _ended(record: CommandRecord, why: Fact) -> CommandRecord:
+    """Return a record with an unknown end if it has none."""
+    if record.stage in FINAL:
+        return record
+    unknown = fact(FATE_UNKNOWN, why=why)
+    return structs.replace(record, stage="voided", code=unknown.code, fields=unknown.fields, reason="")
 
 
 def restarting(record: CommandRecord) -> bool:
