@@ -17,7 +17,7 @@ import msgspec
 from hoptui.domain.columns import Columns, is_known, run_of
 from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import GpuProcess
-from hoptui.domain.facts import fact
+from hoptui.domain.facts import fact, nested
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS, Closeups, TileRequest, iterations
 from hoptui.model.series import Series
@@ -355,12 +355,23 @@ class Store:
 def _news(known: CommandRecord | None, record: CommandRecord) -> bool:
     """Return whether a record replaces the known one.
 
-    A daemon that restores a recording may know an earlier stage until the run reports again. The end of a
-    command stays, unless it is unknown or this viewer alone has given it up.
+    Only another end replaces the end of a command: a daemon that restores a recording may know an earlier
+    stage until the run reports again. An end that no daemon keeps does not count.
     """
     if known is None or known.stage not in FINAL or record.stage in FINAL:
         return known != record
-    return known.code == FATE_UNKNOWN or (known.stage == "expired" and not known.code)
+    return not _kept(known)
+
+
+def _kept(end: CommandRecord) -> bool:
+    """Return whether a daemon has told and kept an end.
+
+    It has not if this viewer alone gave the command up, or if the daemon did not know the run.
+    """
+    if end.stage == "expired":
+        return bool(end.code)
+    why = nested(end.fields.get("why")) if end.code == FATE_UNKNOWN else None
+    return why is None or why.code not in ("no_answer", "no_such_run")
 
 
 def _has_steps(source: str) -> bool:

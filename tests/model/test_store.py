@@ -3,9 +3,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.facts import Fact, fact
 from hoptui.model.store import MOST_COMMANDS, MOST_EVENTS, MOST_NAMES, Store
 from hoptui.protocol.messages import (
     Buckets,
@@ -180,6 +182,25 @@ def test_a_command_that_a_daemon_has_had_is_unknown_while_no_daemon_answers() ->
     assert (record.stage, record.code) == ("voided", "fate_unknown")
     store.apply_records((scheduled,))
     assert store.commands["c1"].stage == "scheduled", "the next daemon knows more"
+
+
+@pytest.mark.parametrize(
+    ("why", "kept"),
+    [(fact("run_ended", reason="exited"), True), (fact("no_such_run", run="abcd2345"), False), (None, True)],
+)
+def test_an_unknown_end_stays_unless_its_daemon_did_not_know_the_run(why: Fact | None, kept: bool) -> None:
+    """The next daemon finds an earlier stage in the recording."""
+    store = Store()
+    store.sent(make_command())
+    sent = store.commands["c1"]
+    unknown = fact("fate_unknown", why=why) if why is not None else fact("fate_unknown")
+    end = structs.replace(sent, stage="voided", code=unknown.code, fields=unknown.fields)
+    store.apply_records((end,))
+    store.apply_records((sent,))
+    assert store.commands["c1"] == (end if kept else sent)
+    applied = structs.replace(sent, stage="applied", effective=8)
+    store.apply_records((applied,))
+    assert store.commands["c1"] == applied, "a later end is news"
 
 
 def test_the_daemons_record_replaces_ours() -> None:

@@ -227,12 +227,15 @@ def in_order(node: Node) -> Iterator[str]:
 
 
 def stages_forward(node: Node) -> Iterator[str]:
-    """A viewer sees no final stage turn into another one. It may learn of one after it has given up."""
+    """A viewer sees no final stage turn into another one. It may learn the end of one that was unknown.
+
+    A stage without an end may follow only where no daemon kept the end before.
+    """
     for viewer in node.viewers:
         for records in viewer.shown.values():
             for before, after in pairwise(records):
                 undone = (before.stage, after.stage) == ("applied", "reverted")
-                learned = before.code == FATE_UNKNOWN
+                learned = before.code == FATE_UNKNOWN and (after.stage in FINAL or _only_shown(before))
                 lost = after.code == FATE_UNKNOWN and node.truth.daemon_died()
                 if before.stage in FINAL and not (undone or gave_up(before) or learned or lost):
                     yield f"{viewer.name} saw {before.wanted} {before.stage}, then {after.stage}"

@@ -23,7 +23,7 @@ from hoptui.daemon.sockets import AlreadyRunningError
 from hoptui.domain.facts import nested
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import Addresses, addresses
-from hoptui.protocol.messages import FINAL, CommandRecord, Fetch, FromViewer
+from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord, Fetch, FromViewer
 from hoptui.sdk.run import Run
 from tests.simulation.fabric import Fabric
 from tests.simulation.kernel import Kernel, Killed, Process
@@ -348,10 +348,15 @@ class Viewer:
             if record.stage in FINAL and not (record.unsaved or gave_up(record)):
                 self.node.look_on_disk(record)
             seen = self.shown.setdefault(key, [])
-            if not seen or seen[-1].stage != record.stage:
+            if not seen or _stage_shown(seen[-1]) != _stage_shown(record):
                 seen.append(record)
                 if record.stage in FINAL:
                     self._final_s.setdefault(key, self.node.kernel.seconds)
+
+
+def _stage_shown(record: CommandRecord) -> tuple[str, bool]:
+    """Return what a viewer shows as the stage: an unknown end is `voided` on the wire."""
+    return record.stage, record.code == FATE_UNKNOWN
 
 
 def gave_up(record: CommandRecord) -> bool:

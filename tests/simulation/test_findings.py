@@ -15,10 +15,10 @@ from hoptui.model.store import Store
 from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, Stage, ViewerWelcome
 from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
 from tests.simulation.actions import ACTIONS
-from tests.simulation.invariants import ranks_agree, shown_when_kept
+from tests.simulation.invariants import ranks_agree, shown_when_kept, stages_forward
 from tests.simulation.kernel import Killed
 from tests.simulation.memory_invariants import runs_bounded
-from tests.simulation.node import Trainer
+from tests.simulation.node import Trainer, Viewer
 from tests.simulation.rank_invariants import calls_true, changes_true
 from tests.simulation.service_invariants import targets_kept
 from tests.simulation.truth import Call, Incarnation, Setting, Truth
@@ -81,6 +81,38 @@ def test_an_end_that_only_viewers_have_is_not_taken_for_a_later_one(
     viewer = SimpleNamespace(name="viewer", shown={"c": list(shown)})
     node = SimpleNamespace(viewers=[viewer], truth=Truth(kept={("c", "voided"): False}))
     assert len(list(shown_when_kept(node))) == found  # type: ignore[arg-type]
+
+
+LOST = structs.replace(ENDED, fields={"why": {"code": "run_ended", "fields": {}}})
+CERTAIN = structs.replace(SENT, stage="voided", code="run_ended")
+APPLIED = structs.replace(SENT, stage="applied", effective=1.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ((SENT, CERTAIN, LOST, SENT), 1),
+        ((SENT, LOST, SENT), 1),
+        ((SENT, NOBODY, SENT), 0),
+        ((SENT, LOST, APPLIED), 0),
+        ((SENT, APPLIED, SENT), 1),
+        ((SENT, CERTAIN, LOST), 0),
+    ],
+)
+def test_an_unknown_end_is_no_stage_to_go_back_from(told: tuple[CommandRecord, ...], found: int) -> None:
+    # Two daemons told a command as voided: the first was certain, the second not. The third found it as sent.
+    viewer = Viewer.__new__(Viewer)
+    viewer.name, viewer.shown, viewer._final_s = "viewer", {}, {}
+    viewer.node = SimpleNamespace(  # type: ignore[assignment]
+        viewers=[viewer],
+        truth=Truth(daemon_died_s=[1.0]),
+        kernel=SimpleNamespace(seconds=1.0),
+        look_on_disk=lambda record: None,
+    )
+    for record in told:
+        viewer.client = SimpleNamespace(store=SimpleNamespace(commands={"c": record}))  # type: ignore[assignment]
+        viewer._changed("commands")
+    assert len(list(stages_forward(viewer.node))) == found
 
 
 def test_a_command_that_a_viewer_gave_up_may_still_come() -> None:
