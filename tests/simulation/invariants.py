@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from pathlib import Path
 
 from hoptui.daemon.recordings import RESTORE_YOUNGER_S
 from hoptui.daemon.state.command_log import REPEATED_S
@@ -388,12 +389,12 @@ def rows_accounted(node: Node) -> Iterator[str]:
     """Rows on disk, in order, and those counted as dropped are the rows that were logged."""
     for run in dict.fromkeys(was.run for was in node.truth.processes if was.run):
         processes = [was for was in node.truth.processes if was.run == run and was.rank == 0]
+        path = node.where.recording(run)
         try:
-            with Recording.open(node.where.recording(run)) as recording:
+            with Recording.open(path) as recording:
                 parts, missing = list(recording.rows(f"run/{run}")), recording.missing
         except RecordingError as error:
-            known = node.where.recording(run).exists() or not all(was.killed for was in processes)
-            if known:  # else it was killed before a daemon had heard of it
+            if not (_left_empty(node, path, processes) if path.exists() else _all_killed(processes)):
                 yield f"the recording of {run} cannot be read: {error.reason}"
             continue
         values = [value for part in parts if "loss" in part.names for value in part.column("loss")]
@@ -405,6 +406,19 @@ def rows_accounted(node: Node) -> Iterator[str]:
             found[int(value // 1e6)].append(value)
         for was in processes:
             yield from _process_accounted(node, was, found[was.number], missing)
+
+
+def _all_killed(processes: Iterable[Incarnation]) -> bool:
+    """Return whether the processes of a run may have ended before a daemon had heard of it."""
+    return all(was.killed for was in processes)
+
+
+def _left_empty(node: Node, path: Path, processes: Iterable[Incarnation]) -> bool:
+    """Return whether a daemon may have been killed before the first write to a recording.
+
+    The disk had not taken it until the processes of the run had ended.
+    """
+    return not path.stat().st_size and all(_lost_afterwards(node, was) for was in processes)
 
 
 def _process_accounted(node: Node, was: Incarnation, found: list[float], missing: int) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +13,11 @@ from msgspec import structs
 from hoptui.client.conversation import Conversation, Outbox
 from hoptui.domain.targets import Target
 from hoptui.model.store import Store
+from hoptui.node.addresses import Addresses
 from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, Stage, ViewerWelcome
 from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
 from tests.simulation.actions import ACTIONS
-from tests.simulation.invariants import ranks_agree, shown_when_kept, stages_forward
+from tests.simulation.invariants import ranks_agree, rows_accounted, shown_when_kept, stages_forward
 from tests.simulation.kernel import Killed
 from tests.simulation.memory_invariants import runs_bounded
 from tests.simulation.node import Trainer, Viewer
@@ -113,6 +115,27 @@ def test_an_unknown_end_is_no_stage_to_go_back_from(told: tuple[CommandRecord, .
         viewer.client = SimpleNamespace(store=SimpleNamespace(commands={"c": record}))  # type: ignore[assignment]
         viewer._changed("commands")
     assert len(list(stages_forward(viewer.node))) == found
+
+
+@pytest.mark.parametrize(
+    ("died_s", "disk", "content", "found"),
+    [
+        ([8.0], [(4.0, 9.0)], b"", 0),
+        ([8.0], [(4.0, 9.0)], b"damaged", 1),
+        ([8.0], [], b"", 1),
+        ([], [(4.0, 9.0)], b"", 1),
+    ],
+)
+def test_the_recording_of_a_run_may_be_empty_if_the_disk_took_nothing_of_it(
+    tmp_path: Path, died_s: list[float], disk: list[tuple[float, float]], content: bytes, found: int
+) -> None:
+    # The run was killed while the disk was full, and then its daemon.
+    was = Incarnation(0, 5.0, run="r", killed=True, ended_s=7.0)
+    node = SimpleNamespace(
+        where=Addresses(tmp_path, tmp_path), truth=Truth(processes=[was], daemon_died_s=died_s, disk=disk)
+    )
+    node.where.recording("r").write_bytes(content)
+    assert len(list(rows_accounted(node))) == found  # type: ignore[arg-type]
 
 
 def test_a_command_that_a_viewer_gave_up_may_still_come() -> None:
