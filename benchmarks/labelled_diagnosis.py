@@ -17,8 +17,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -76,8 +76,9 @@ def device() -> str:
     return os.environ.get("HOPTUI_LABELLED_DEVICE", "cuda")
 
 
-def measure(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
-    """Run one load."""
+@contextmanager
+def started(node: Bench, load: LabelledLoad, lane: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a load, and end it afterwards. If it ended by itself, its last errors are printed."""
     launcher = (*TORCHRUN, "--nproc-per-node", str(load.ranks)) if load.ranks > 1 else ()
     visible = {"CUDA_VISIBLE_DEVICES": str(lane) if device() == "cuda" else "", "OMP_NUM_THREADS": THREADS}
     command = [sys.executable, *launcher, "-m", "benchmarks.labelled", load.name, device()]
@@ -90,15 +91,21 @@ def measure(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
             stderr=errors,
         )
         try:
-            with node.session() as session:
-                seen = watch(session, load, child)
+            yield child
         finally:
             ended = child.poll()
             _end(child)
-        errors.seek(0)
-        error = errors.read()
-    if ended is not None:
-        print(f"{load.name} ended by itself with exit status {ended}:\n{error[-1500:]}", file=sys.stderr)
+        if ended is not None:
+            errors.seek(0)
+            last = errors.read()[-1500:]
+            print(f"{load.name} ended by itself with exit status {ended}:\n{last}", file=sys.stderr)
+
+
+def measure(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
+    """Run one load."""
+    with started(node, load, lane) as child, node.session() as session:
+        seen = watch(session, load, child)
+        ended = child.poll()
     return figures_of(load, seen) | {"ended": ended}
 
 
