@@ -121,8 +121,9 @@ def main() -> None:
                 began = time.monotonic()
                 end = began + float(dwell_s) + random.uniform(0.0, 2.0)
                 print(cause, began, flush=True)
+            iteration_end = time.monotonic() + each_s
             CAUSES[cause](loop, SHARE * each_s)
-            loop.good((1 - SHARE) * each_s)
+            loop.good(iteration_end - time.monotonic())
             run.log(samples=64)
             if time.monotonic() > end or run.stopping:
                 break
