@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 
 from hoptui.daemon.state.command_log import CHANGED, LATEST
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.daemon.state.row_buffers import Ring
+from hoptui.diagnosis.change_point import SLOT_NS, SLOTS, Slot, slots_since_step
 from hoptui.diagnosis.sampled_time import SampledTime
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
@@ -40,8 +44,8 @@ AT_WORK_PERCENT = 5.0
 class _Case:
     """The diagnosis of one process of a run.
 
-    Rows count from `counts_from`, and were evaluated up to `seen_t`. After a verdict was reported, an unknown
-    one is worth an event.
+    Rows count from `counts_from`, and were evaluated up to `seen_t`. At `step_t` the run began to do
+    what the reported verdict is about. After a verdict was reported, an unknown one is worth an event.
     """
 
     def __init__(self, nonce: str, t: int) -> None:
@@ -49,6 +53,7 @@ class _Case:
         self.diagnostician = Diagnostician()
         self.changed_t = t
         self.counts_from: int | None = None
+        self.step_t = 0
         self.seen_t = 0
         self.reported = False
 
@@ -103,7 +108,7 @@ class Diagnosing:
         change = self._last_change(run)
         if change <= case.changed_t:
             return False
-        case.changed_t, case.counts_from = change, None
+        case.changed_t, case.counts_from, case.step_t = change, None, 0
         case.diagnostician.changed()
         run.diagnosed(case.diagnostician.told)
         return True
@@ -116,6 +121,8 @@ class Diagnosing:
         doctor = case.diagnostician
         window = self._window(run, case)
         verdict = doctor.look(window) if window is not None else False
+        if verdict and window is not None:
+            case.step_t = max(case.step_t, window.step_t)
         found = doctor.told
         if found == run.state.diagnosis:
             return False
@@ -135,10 +142,16 @@ class Diagnosing:
     def _window(self, run: TrackedRun, case: _Case) -> ObservationWindow | None:
         """Return the latest readings, None while there are too few since the start or the last change."""
         node, source = self._node, f"run/{run.id}"
-        start = self._start(source, case)
+        counts_from = self._start(source, case)
         ring = node.rings.get(source)
-        if ring is None or start is None:
+        if ring is None or counts_from is None:
             return None
+        gpus = [gpu for gpu in node.gpus if gpu.uuid in run.state.gpus]
+        start = max(counts_from, case.step_t)
+        step_t = self._step(run, gpus, start)
+        if step_t and not _short(ring, step_t):
+            step_t = 0
+        start = max(start, step_t)
         names = ("iteration_s", *(name for name in run.metrics if name.startswith(PHASE)))
         rows = ring.excerpt(names, after=max(start, run.last_t - WINDOW_NS), most=MOST_ROWS)
         if len(rows) < FEW:
@@ -147,10 +160,9 @@ class Diagnosing:
         if spent is None:
             return None
         # of very short iterations, the newest rows stand for all of the window
-        begin = spent.start if len(rows) < MOST_ROWS else max(start, run.last_t - WINDOW_NS)
+        begin = max(start, spent.start if len(rows) < MOST_ROWS else run.last_t - WINDOW_NS)
         if spent.end - begin < LEAST_NS:
             return None
-        gpus = [gpu for gpu in node.gpus if gpu.uuid in run.state.gpus]
         found = run.stacks.activities(begin + STACKS_NS)
         return ObservationWindow(
             t=spent.end,
@@ -167,7 +179,21 @@ class Diagnosing:
             sampled=SampledTime.of(summed(found.values())),
             straggler=find_straggler(found) if run.state.world > 1 else None,
             free_gpus=self._free_gpus(begin, spent.end),
+            step_t=step_t,
         )
+
+    def _step(self, run: TrackedRun, gpus: list[GpuInfo], start: int) -> int:
+        """Return when the run began to do something else, 0 if it goes on as it did since `start`."""
+        end = run.stacks.last_t() or run.last_t
+        ends = [t for t in range(end - (SLOTS - 1) * SLOT_NS, end + 1, SLOT_NS) if t - SLOT_NS >= start]
+        if not ends:
+            return 0
+        known = [self._between(f"gpu/{gpu.uuid}", ends[0] - SLOT_NS, end) for gpu in gpus]
+        rows = [each for each in known if each is not None]
+        kinds = run.stacks.kinds(ends)
+        slots = [Slot(counts, _busy(rows, t - SLOT_NS, t)) for t, counts in zip(ends, kinds, strict=True)]
+        after = slots_since_step(slots)
+        return 0 if after is None else end - after * SLOT_NS
 
     def _start(self, source: str, case: _Case) -> int | None:
         """Return the stamp from which rows count: some iterations after the start or the last change.
@@ -214,3 +240,24 @@ class Diagnosing:
         if rows is None or rows.last_t <= end:
             return rows
         return rows.slice(0, sum(t <= end for t in rows.times()))
+
+
+def _short(ring: Ring, since: int) -> bool:
+    """Whether no iteration is longer than half of the time: a long one is no lasting change."""
+    times = ring.excerpt((), after=since, most=MOST_ROWS).times()
+    if len(times) < MOST_ROWS:
+        times.insert(0, since)
+    longest = max((later - t for t, later in itertools.pairwise(times)), default=0)
+    return len(times) > 1 and 2 * longest <= times[-1] - since
+
+
+def _busy(gpus: Iterable[Columns], start: int, end: int) -> dict[str, float]:
+    """Return the means of what GPUs did between two stamps, 0 to 1."""
+    found: dict[str, list[float]] = {}
+    for rows in gpus:
+        times = rows.times()
+        part = rows.slice(bisect_right(times, start), bisect_right(times, end))
+        for name in ("busy", "sm_active"):
+            if (mean := mean_of(part, name)) == mean:
+                found.setdefault(name, []).append(mean / 100)
+    return {name: sum(values) / len(values) for name, values in found.items()}

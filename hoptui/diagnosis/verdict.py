@@ -39,7 +39,8 @@ UNEVEN = 0.15
 """The difference from which GPUs of one run are uneven. Those of two equal ranks differ by 0.01."""
 
 FIRST, CHALLENGES = 2, 4
-"""Successive looks that must agree before a first verdict is reported, and before another replaces it."""
+"""Successive looks that must agree before a first verdict is reported, and before another replaces it. Any
+verdict after a step in what the run does is a first one."""
 AHEAD = 0.15
 """A verdict stays unless another one is more certain by more than this."""
 REFRESH_NS = 10 * SECOND
@@ -98,7 +99,7 @@ class Diagnostician:
             return False
         self._looks = self._looks + 1 if best.verdict == self._rival else 1
         self._rival = best.verdict
-        if self._looks < (FIRST if told is None or told.stale else CHALLENGES):
+        if self._looks < (FIRST if told is None or told.stale or window.step_t else CHALLENGES):
             return False
         self._rival, self._looks = None, 0
         self.told = _diagnosis(best, window)

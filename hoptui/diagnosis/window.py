@@ -79,7 +79,8 @@ class ObservationWindow:
     else here. `no_gpu` is why `gpus` is empty, None where no GPU is known to be the run's.
     `host_cpu` is the share of the host's `cpus` at work. `sampled` are the stack samples of the training
     threads. `free_gpus` are GPUs of the node that no process uses. `straggler` is the
-    rank that the others wait for.
+    rank that the others wait for. `step_t` is when the run has just begun to do something else: then the
+    window begins there. 0 otherwise.
     """
 
     t: int
@@ -96,6 +97,7 @@ class ObservationWindow:
     sampled: SampledTime = field(default_factory=SampledTime)
     free_gpus: int = 0
     straggler: Straggler | None = None
+    step_t: int = 0
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import fact
 from hoptui.domain.pacing import DEFAULT
+from hoptui.domain.stacks import Stack, StackFrame
+from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.model.recorded.point_in_time import diagnosis_of
 from hoptui.protocol.messages import CommandRecord, Pulse
 from hoptui.recording import Recording
@@ -51,6 +53,10 @@ PRODUCT = EAGER | {
     "throttle": 4.0,
 }  # fmt: skip
 PLAIN = {"iteration_s": 0.5, "phase/rollout": 0.3, "phase/update": 0.2}
+PACKAGES = "/opt/env/lib/python3.12/site-packages"
+COMPUTES: dict[Stack, int] = {(StackFrame(f"{PACKAGES}/torch/nn/modules/linear.py", "forward", 9),): 20}
+READ = (StackFrame(f"{PACKAGES}/torch/utils/data/dataloader.py", "next", 9),)
+LOADS: dict[Stack, int] = {READ: 17, **dict.fromkeys(COMPUTES, 3)}
 
 
 class Watched(QuietNode):
@@ -60,6 +66,7 @@ class Watched(QuietNode):
         super().__init__()
         self.node.set_hardware(HostInfo(cpus=16), (GPU,), None)
         self.diagnosing = Diagnosing(self.node)
+        self.sampled: dict[Stack, int] = {}
         self.begin("n1")
 
     def begin(self, nonce: str) -> None:
@@ -73,13 +80,16 @@ class Watched(QuietNode):
         row: dict[str, float] = PLAIN,
         every_s: float = 0.5,
     ) -> None:
-        """So many seconds of iterations, with a reading of the GPU every second and the daemon's looks."""
+        """So many seconds of iterations, with a reading of the GPU every second, what is `sampled` every two,
+        and the daemon's looks."""
         end = self.now + int(seconds * SECOND)
         iteration, reading = self.now + int(every_s * SECOND), self.now + SECOND
         while (t := min(iteration, reading)) <= end:
             self.now = t
             if t == reading:
                 self.node.rows((pack(f"gpu/{GPU.uuid}", [(t, -1, load)]),))
+                if self.sampled and t // SECOND % 2:
+                    self.node.stacks(self.run, 0, pack_stacks(self.sampled, t - 2 * SECOND, t))
                 self.diagnosing.tend()
                 reading += SECOND
             if t == iteration:
@@ -135,6 +145,46 @@ def test_a_new_load_gets_a_new_verdict(watched: Watched) -> None:
     watched.train(40, PRODUCT)
     assert watched.told.verdict == "compute-bound"
     assert watched.events == ["launch-bound", "compute-bound"]
+
+
+def test_a_new_load_is_named_within_fifteen_seconds(watched: Watched) -> None:
+    watched.train(40)
+    watched.train(15, PRODUCT)
+    assert watched.events == ["launch-bound", "compute-bound"]
+    watched.train(20, PRODUCT)
+    watched.train(15)
+    assert watched.events == ["launch-bound", "compute-bound", "launch-bound"]
+
+
+@pytest.mark.parametrize("every_s", [0.01, 0.1, 0.5, 1.3, 2.0])
+def test_a_new_cause_in_the_samples_is_named_within_fifteen_seconds(watched: Watched, every_s: float) -> None:
+    watched.run.own(Resolved((), said=True))
+    row = {"iteration_s": every_s}
+    watched.sampled = COMPUTES
+    watched.train(41, row=row, every_s=every_s)
+    assert watched.events == ["healthy"]
+    watched.sampled = LOADS
+    watched.train(15, row=row, every_s=every_s)
+    assert watched.events == ["healthy", "data-bound"]
+    watched.train(60, row=row, every_s=every_s)
+    assert watched.events == ["healthy", "data-bound"]
+    assert watched.told.confidence >= 0.9
+    watched.sampled = COMPUTES
+    watched.train(15, row=row, every_s=every_s)
+    assert watched.events == ["healthy", "data-bound", "healthy"]
+
+
+def test_an_iteration_that_evaluates_for_long_is_no_new_cause(watched: Watched) -> None:
+    watched.run.own(Resolved((), said=True))
+    watched.sampled = COMPUTES
+    watched.train(40)
+    for _ in range(3):
+        watched.sampled = {READ: 12, **dict.fromkeys(COMPUTES, 8)}
+        watched.train(10, row={"iteration_s": 10.0}, every_s=10.0)
+        watched.train(2)  # its last samples come when shorter iterations have ended
+        watched.sampled = COMPUTES
+        watched.train(30)
+    assert watched.events == ["healthy"]
 
 
 def test_it_looks_every_two_seconds(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:

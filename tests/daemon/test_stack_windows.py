@@ -12,6 +12,7 @@ from tests.conftest import TestNode, until
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
 ONE, OTHER = (StackFrame("train.py", "main", 1),), (StackFrame("train.py", "main", 2),)
+SAVES = (StackFrame("train.py", "save_checkpoint", 3, call="write"),)
 
 
 def part(second: int, counts: dict[tuple[StackFrame, ...], int] | None = None) -> StackSamples:
@@ -29,6 +30,18 @@ def test_the_last_minute_of_each_rank_is_kept() -> None:
     assert found[0].ended - found[0].began == (KEPT_S + 2) * SECOND
     assert unpack(windows.since(190 * SECOND)[0]) == {ONE: 100}
     assert 0 not in windows.since(200 * SECOND)
+
+
+def test_kinds_by_the_message_nearest_to_a_moment() -> None:
+    windows = StackWindows()
+    assert windows.last_t() == 0
+    for second in range(2, 22, 2):
+        windows.add(0, part(second, {ONE: second}))
+    windows.add(1, pack({SAVES: 3}, 17 * SECOND, int(18.7 * SECOND)))
+    assert windows.last_t() == 20 * SECOND
+    found = windows.kinds([t * SECOND for t in (14, 16, 18, 20, 22)])
+    assert found == [{"script": 14}, {"script": 16}, {"script": 18, "save": 3}, {"script": 20}, {}]
+    assert windows.kinds([]) == []
 
 
 def test_a_process_that_sends_too_much_is_kept_within_bounds() -> None:

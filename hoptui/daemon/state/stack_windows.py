@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hoptui.domain.activities import Activity, activities, summed
 from hoptui.domain.hot_lines import sampled
+from hoptui.domain.stack_kinds import Kind
 from hoptui.domain.stacks import KEPT_S, StackSamples, merged
 from hoptui.recording.stack_minutes import MINUTE_BYTES
 
@@ -65,6 +67,28 @@ class StackWindows:
             for rank, parts in sorted(self._parts.items())
         }
         return {rank: counts for rank, counts in found.items() if counts}
+
+    def last_t(self) -> int:
+        """Return the end of the newest samples of any process, 0 if there are none."""
+        return max((parts[-1].ended for parts in self._parts.values()), default=0)
+
+    def kinds(self, ends: Sequence[int]) -> list[Counter[Kind]]:
+        """Return what all processes did, by kind: one count for each of `ends`.
+
+        Args:
+            ends: equally far apart, in order. A message counts for the one nearest to its end.
+        """
+        found = [Counter[Kind]() for _ in ends]
+        if len(ends) < 2:
+            return found
+        step = ends[1] - ends[0]
+        for rank, parts in self._parts.items():
+            for part, counts in zip(parts, self._activities[rank], strict=True):
+                place = (part.ended - ends[0] + step // 2) // step
+                if 0 <= place < len(ends):
+                    for activity, count in counts.items():
+                        found[place][activity.kind] += count
+        return found
 
     def newest(self, t: int) -> dict[int, StackSamples]:
         """Return the newest message of each process, if it ended after `t`."""
