@@ -1,33 +1,47 @@
-"""How many stragglers are named, and how soon: real gloo ranks, one of which is late.
+"""How many stragglers are named with their line, and how soon: real gloo ranks, one of which is late.
 
-    python -m benchmarks.stragglers --ranks 4 --causes sleep input core even --modes manual ddp
+    python -m benchmarks.stragglers [--ranks 8] [--repeats 20] [--even 8] [--jobs N] [--causes CAUSE…]
 
-Prints JSON. `named` of `late` counts the right rank, `wrong` any other, and `seconds` are from the first
-iteration.
+An iteration takes 0.1 s, of the late rank 0.13 s. Several jobs run at once, each on cores and with a daemon
+of its own; `--jobs 0` takes as many as there are cores for. `late` jobs take turns with the causes and the
+modes of training. `named` is the right rank, `wrong` any other. Seconds are from the first iteration. Prints
+JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import queue
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import report, spread, tell
 from hoptui.client.session import Session
 
 STEP_S, LATE_S, LIMIT_S = 0.1, 0.03, 60.0
-CAUSES = ("sleep", "input", "core", "even")
+MOST_S = 20.0
+SPARE = 4
+"""Cores for the daemons and for this process."""
+CAUSES = ("sleep", "input", "spin", "core")
+"""It sleeps; its data come late; it computes more; another program computes on its core."""
+MODES = ("manual", "ddp")
 RANK = """
-import sys, time, torch, torch.distributed as dist, hoptui
-rank, world, mode, cause, late, store = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+import os, sys, time, torch, torch.distributed as dist, hoptui
+rank, world, mode, cause, late, store, core = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 late = int(late) == rank
+if int(core) >= 0:
+    os.sched_setaffinity(0, [int(core)])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world)
 net = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 8))
@@ -36,19 +50,27 @@ if mode == "ddp":
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 run = hoptui.connect("stragglers", ranks="auto")
 def read():
-    time.sleep(LATE_S)
+    time.sleep(LATE_S)  # late: input
 def spin():
     until = time.monotonic() + LATE_S
-    while time.monotonic() < until:
-        pass
+    while time.monotonic() < until:  # late: spin
+        pass  # late: spin
+def work():
+    total = 0
+    for i in range(LOOPS):  # late: core
+        total += i ^ 3  # late: core
 for step in run.iterations():
-    time.sleep(STEP_S - LATE_S)
+    if cause == "core":
+        time.sleep(STEP_S - 2 * LATE_S)
+        work()  # late: core
+    else:
+        time.sleep(STEP_S - LATE_S)
     if late and cause == "sleep":
-        time.sleep(LATE_S)
+        time.sleep(LATE_S)  # late: sleep
     if late and cause == "input":
-        read()
-    if late and cause == "core":
-        spin()
+        read()  # late: input
+    if late and cause == "spin":
+        spin()  # late: spin
     loss = net(torch.ones(8, 32)).square().mean()
     optimizer.zero_grad()
     loss.backward()
@@ -57,35 +79,60 @@ for step in run.iterations():
             dist.all_reduce(parameter.grad)
     optimizer.step()
 """
+BURN = """
+import os, sys
+os.sched_setaffinity(0, [int(sys.argv[1])])
+while True:
+    pass
+"""
 
 
-def measure(ranks: int, mode: str, cause: str, late: int, limit_s: float) -> dict[str, Any]:
+def loops() -> int:
+    """Return how many loops of `work` take `LATE_S` of a core that does nothing else."""
+    count, total = 1_000_000, 0
+    began = time.process_time()
+    for i in range(count):
+        total += i ^ 3
+    return int(count * LATE_S / (time.process_time() - began))
+
+
+def measure(
+    case: dict[str, Any], ranks: int, limit_s: float, cores: Sequence[int], work: int
+) -> dict[str, Any]:
     """Run the ranks until a straggler is named or the time is up."""
     with tempfile.TemporaryDirectory() as folder:
-        own = {"HOPTUI_DIR": f"{folder}/d", "HOPTUI_STATE_DIR": f"{folder}/s"}
-        os.environ.update(own)
+        os.environ.update({"HOPTUI_DIR": f"{folder}/d", "HOPTUI_STATE_DIR": f"{folder}/s"})
         program = f"{folder}/rank.py"
-        script = RANK.replace("LATE_S", str(LATE_S)).replace("STEP_S", str(STEP_S))
+        replaced = {"LATE_S": str(LATE_S), "STEP_S": str(STEP_S), "LOOPS": str(work)}
+        script = RANK
+        for name, value in replaced.items():
+            script = script.replace(name, value)
         Path(program).write_text(script)
+        places = list(cores) or [-1] * ranks
+        what = [str(ranks), case["mode"], case["cause"], str(case["late"]), f"{folder}/store"]
         children = [
             subprocess.Popen(
-                [sys.executable, program, *map(str, (rank, ranks, mode, cause, late)), f"{folder}/store"],
+                [sys.executable, program, str(rank), *what, str(places[rank])],
                 env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks)},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
             for rank in range(ranks)
         ]
+        if case["cause"] == "core":
+            burn = [sys.executable, "-c", BURN, str(places[case["late"]])]
+            children.append(subprocess.Popen(burn, stdout=subprocess.DEVNULL))
         try:
-            return _watch(limit_s) | {"mode": mode, "cause": cause, "late": late}
+            found = _watch(limit_s)
         finally:
             for child in children:
                 child.kill()
             for child in children:
                 child.wait(10)
-            subprocess.run(
-                [sys.executable, "-m", "hoptui", "daemon", "stop"], check=False, capture_output=True
-            )
+            command = [sys.executable, "-m", "hoptui", "daemon", "stop"]
+            subprocess.run(command, check=False, capture_output=True)
+    marked = [i for i, line in enumerate(script.splitlines(), 1) if f"# late: {case['cause']}" in line]
+    return {**case, **found, "line_right": found.pop("line_number", 0) in marked}
 
 
 def _watch(limit_s: float) -> dict[str, Any]:
@@ -104,41 +151,125 @@ def _watch(limit_s: float) -> dict[str, Any]:
                         "rank": event.fields["rank"],
                         "seconds": round(time.monotonic() - began, 1),
                         "line": f"{where.get('function', '')} {where.get('inside', '')}".strip(),
+                        "line_number": where.get("line", 0),
                         "waits": [round(event.fields[name], 2) for name in ("waits", "others_wait")],
                     }
             time.sleep(0.2)
     return {"rank": None, "seconds": None, "started": began is not None}
 
 
-def main() -> None:
-    """Measure, and print JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--causes", nargs="+", default=list(CAUSES), choices=CAUSES)
-    parser.add_argument("--modes", nargs="+", default=["manual", "ddp"], choices=("manual", "ddp"))
-    parser.add_argument("--limit", type=float, default=LIMIT_S)
-    arguments = parser.parse_args()
+def _elsewhere(
+    case: dict[str, Any], given: argparse.Namespace, cores: Sequence[int], work: int
+) -> dict[str, Any]:
+    """Measure in a process of its own: each job has a daemon, and so environment variables, of its own."""
+    what = json.dumps([case, given.ranks, given.limit, list(cores), work])
+    command = [sys.executable, "-m", "benchmarks.stragglers", "--job", what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=given.limit + 180.0, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{case}: {done.stderr[-1500:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return tell(f"{case['mode']} {case['cause']}", found)
+
+
+def cases(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return what is measured: causes and modes in turns, and even ranks last."""
     source = random.Random(7)
-    found = []
-    for mode in arguments.modes:
-        for cause in arguments.causes:
-            late = source.randrange(arguments.ranks)
-            found.append(measure(arguments.ranks, mode, cause, late, arguments.limit))
-            print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-    late_ones = [each for each in found if each["cause"] != "even"]
-    right = [each for each in late_ones if each["rank"] == each["late"]]
-    wrong = [each for each in found if each["rank"] is not None and each not in right]
-    seconds = [each["seconds"] for each in right]
-    summary = {
-        "ranks": arguments.ranks,
-        "named": len(right),
-        "late": len(late_ones),
-        "wrong": len(wrong),
-        "median_s": statistics.median(seconds) if seconds else None,
-        "cases": found,
+    turns = itertools.cycle(itertools.product(given.modes, given.causes))
+    late = [
+        {"mode": mode, "cause": cause, "late": source.randrange(given.ranks)}
+        for mode, cause in itertools.islice(turns, given.repeats)
+    ]
+    modes = itertools.cycle(given.modes)
+    return late + [{"mode": next(modes), "cause": "even", "late": -1} for _ in range(given.even)]
+
+
+def measure_all(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure all cases, so many at a time as there are jobs."""
+    usable = sorted(os.sched_getaffinity(0))
+    jobs = given.jobs or max(1, (len(usable) - SPARE) // given.ranks)
+    enough = len(usable) >= jobs * given.ranks
+    if not enough and "core" in given.causes:
+        raise SystemExit(
+            f"{jobs} jobs need {jobs * given.ranks} cores for the cause `core`; here are {len(usable)}"
+        )
+    if len(usable) >= jobs * given.ranks + SPARE:  # daemons and this process stay on the others
+        os.sched_setaffinity(0, usable[jobs * given.ranks :])
+    waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    for case in cases(given):
+        waiting.put(case)
+    found: list[dict[str, Any]] = []
+    work = loops()
+
+    def run(job: int) -> None:
+        cores = usable[job * given.ranks : (job + 1) * given.ranks] if enough else []
+        with suppress(queue.Empty):
+            while True:
+                case = waiting.get_nowait()
+                try:
+                    found.append(_elsewhere(case, given, cores, work))
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    found.append(tell("failed", case | {"rank": None, "seconds": None, "error": str(error)}))
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def figures(found: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
+    """Return how many were named, with their line and in time."""
+    late = [each for each in found if each["cause"] != "even"]
+    even = [each for each in found if each["cause"] == "even"]
+    right = [each for each in late if each["rank"] == each["late"]]
+    lines = [each for each in right if each["line_right"]]
+    in_time = [each for each in lines if each["seconds"] <= MOST_S]
+    started = [each for each in even if each.get("started")]
+    by_cause = {
+        cause: [each["seconds"] for each in right if each["cause"] == cause]
+        for cause in dict.fromkeys(each["cause"] for each in late)
     }
-    print(json.dumps(summary, indent=1))
+    return {
+        "ranks": ranks,
+        "late": len(late),
+        "named": len(right),
+        "with_their_line": len(lines),
+        "in_time": len(in_time),
+        "even": len(even),
+        "even_watched": len(started),
+        "wrong": sum(each["rank"] is not None and each["rank"] != each["late"] for each in found),
+        "seconds": spread([each["seconds"] for each in right], 1) if right else None,
+        "by_cause": {cause: spread(seconds, 1) if seconds else None for cause, seconds in by_cause.items()},
+        "met": {
+            f"each is named with its line within {MOST_S:g} s": len(in_time) == len(late),
+            "no other rank is named": not any(
+                each["rank"] is not None and each["rank"] != each["late"] for each in found
+            ),
+            "all even ranks were watched": len(started) == len(even),
+        },
+        "cases": list(found),
+    }
+
+
+def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure and report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--even", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=0)
+    parser.add_argument("--causes", nargs="+", default=["sleep", "input", "core"], choices=CAUSES)
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
+    parser.add_argument("--limit", type=float, default=LIMIT_S)
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    given = parser.parse_args(list(arguments))
+    if given.job:
+        found = measure(*json.loads(given.job))
+        print(json.dumps(found))
+        return found
+    return report("stragglers", figures(measure_all(given), given.ranks))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
