@@ -15,9 +15,10 @@ from hoptui.domain.stack_kinds import Kind
 
 SLOT_NS = 2_000_000_000
 """As long as what a message of stack samples covers."""
-AFTER, BETWEEN, BEFORE = 3, 1, 5
-"""The least number of slots after a step, the slots in which it may lie, and those before it."""
-SLOTS = 12
+AFTER, BETWEEN, BEFORE = 3, 1, 7
+"""The least number of slots after a step, the slots in which it may lie, and those before it. What comes
+again every 20 s is no step: the usual window holds all of it."""
+SLOTS = 14
 """How many of the newest slots are looked at: a step is seen at several looks."""
 LEAST, APART = 0.25, 0.1
 """The least difference of the means before and after a step, and between the nearest two slots."""

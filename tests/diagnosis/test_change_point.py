@@ -28,7 +28,7 @@ def test_a_step_is_found_while_the_slots_before_it_are_known(after: int, mixed: 
 
 
 def test_from_one_kind_to_another() -> None:
-    assert slots_since_step([*slots([0.8] * 8), *slots([0.8] * AFTER, "save")]) == AFTER
+    assert slots_since_step([*slots([0.8] * (BEFORE + BETWEEN)), *slots([0.8] * AFTER, "save")]) == AFTER
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,11 @@ def test_from_one_kind_to_another() -> None:
         [0.1] * (SLOTS - AFTER + 1) + [0.9] * (AFTER - 1),
         [0.1, 0.9] * (SLOTS // 2),
         [0.1] * 4 + [0.9] * 4 + [0.1] * 4,
+        [0.9] * 4 + [0.1] * 6 + [0.9] * 4,
         [0.5] * 8 + [0.65] * 4,
         [0.1] * (BEFORE - 1) + [0.5] + [0.9] * AFTER,
     ],
-    ids=["steady", "too new", "alternating", "over again", "small", "too little before"],
+    ids=["steady", "too new", "alternating", "too short", "over again", "small", "too little before"],
 )
 def test_what_is_no_step(shares: list[float]) -> None:
     assert slots_since_step(slots(shares)) is None
@@ -57,7 +58,7 @@ def test_chance_is_no_step() -> None:
 
 
 def test_a_step_in_the_readings_of_a_gpu() -> None:
-    busy = [Slot(readings={"busy": 0.95, "sm_active": 0.9})] * 7
+    busy = [Slot(readings={"busy": 0.95, "sm_active": 0.9})] * (BEFORE + BETWEEN)
     idle = [Slot(readings={"busy": 0.4, "sm_active": 0.3})] * AFTER
     assert slots_since_step([*busy, *idle]) == AFTER
     assert slots_since_step([*busy, Slot(), *idle[1:]]) is None
