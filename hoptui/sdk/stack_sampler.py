@@ -39,7 +39,7 @@ SMOOTHING = 0.1
 """The weight of a new sample in the mean costs."""
 SWITCH_S, LONGER_S = 20e-6, 1e-3
 """Switch intervals while a sample waits. With the first it sees code that runs for microseconds, and takes
-CPU time while C code keeps the interpreter. With the other it does where it is let go of often, for moments."""
+CPU time while C code keeps the interpreter. With the other, where it is let go of often, for moments."""
 EXPENSIVE_S = 0.5e-3
 """The CPU time of waiting after which the other switch interval is used."""
 LONGER = 20
