@@ -10,7 +10,7 @@ from hoptui.daemon.state.command_log import CHANGED, LATEST
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.state.row_buffers import Ring
-from hoptui.diagnosis.change_point import SLOT_NS, SLOTS, Slot, slots_since_step
+from hoptui.diagnosis.change_point import SLOT_NS, SLOTS, ActivitySlot, slots_since_step
 from hoptui.diagnosis.sampled_time import SampledTime
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
@@ -191,7 +191,9 @@ class Diagnosing:
         known = [self._between(f"gpu/{gpu.uuid}", ends[0] - SLOT_NS, end) for gpu in gpus]
         rows = [each for each in known if each is not None]
         kinds = run.stacks.kinds(ends)
-        slots = [Slot(counts, _busy(rows, t - SLOT_NS, t)) for t, counts in zip(ends, kinds, strict=True)]
+        slots = [
+            ActivitySlot(counts, _busy(rows, t - SLOT_NS, t)) for t, counts in zip(ends, kinds, strict=True)
+        ]
         after = slots_since_step(slots)
         return 0 if after is None else end - after * SLOT_NS
 

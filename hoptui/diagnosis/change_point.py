@@ -29,14 +29,14 @@ FEW = 8
 
 
 @dataclass(frozen=True)
-class Slot:
+class ActivitySlot:
     """The stack samples of all ranks by kind in one slot, and means of GPU readings, 0 to 1."""
 
     kinds: Mapping[Kind, int] = field(default_factory=dict)
     readings: Mapping[str, float] = field(default_factory=dict)
 
 
-def slots_since_step(slots: Sequence[Slot]) -> int | None:
+def slots_since_step(slots: Sequence[ActivitySlot]) -> int | None:
     """Return how many of the newest slots are after a step, None if there is none.
 
     Args:
@@ -49,7 +49,7 @@ def slots_since_step(slots: Sequence[Slot]) -> int | None:
     return None
 
 
-def _differ(before: Sequence[Slot], after: Sequence[Slot]) -> bool:
+def _differ(before: Sequence[ActivitySlot], after: Sequence[ActivitySlot]) -> bool:
     if any(_apart(old, new, LEAST) for old, new in _readings(before, after)):
         return True
     old, new = [_counts(slot) for slot in before], [_counts(slot) for slot in after]
@@ -58,13 +58,15 @@ def _differ(before: Sequence[Slot], after: Sequence[Slot]) -> bool:
     return any(_kind_differs(kind, old, new) for kind in {kind for counts in (*old, *new) for kind in counts})
 
 
-def _readings(before: Sequence[Slot], after: Sequence[Slot]) -> Iterator[tuple[list[float], list[float]]]:
+def _readings(
+    before: Sequence[ActivitySlot], after: Sequence[ActivitySlot]
+) -> Iterator[tuple[list[float], list[float]]]:
     """Yield the readings that all slots have."""
     for name in set.intersection(*({*slot.readings} for slot in (*before, *after))):
         yield [slot.readings[name] for slot in before], [slot.readings[name] for slot in after]
 
 
-def _counts(slot: Slot) -> Counter[Kind]:
+def _counts(slot: ActivitySlot) -> Counter[Kind]:
     return Counter({kind: count for kind, count in slot.kinds.items() if kind != "paused"})
 
 

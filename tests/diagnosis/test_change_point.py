@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from hoptui.diagnosis.change_point import AFTER, BEFORE, BETWEEN, SLOTS, Slot, slots_since_step
+from hoptui.diagnosis.change_point import AFTER, BEFORE, BETWEEN, SLOTS, ActivitySlot, slots_since_step
 from hoptui.domain.stack_kinds import Kind
 
 
-def slots(shares: Iterable[float], kind: Kind = "input", samples: int = 20) -> list[Slot]:
+def slots(shares: Iterable[float], kind: Kind = "input", samples: int = 20) -> list[ActivitySlot]:
     """Slots with these shares of a kind. The rest computes."""
     counts = (round(samples * share) for share in shares)
-    return [Slot({kind: count, "compute": samples - count}) for count in counts]
+    return [ActivitySlot({kind: count, "compute": samples - count}) for count in counts]
 
 
 @pytest.mark.parametrize("after", range(AFTER, SLOTS - BEFORE - BETWEEN + 1))
@@ -58,10 +58,10 @@ def test_chance_is_no_step() -> None:
 
 
 def test_a_step_in_the_readings_of_a_gpu() -> None:
-    busy = [Slot(readings={"busy": 0.95, "sm_active": 0.9})] * (BEFORE + BETWEEN)
-    idle = [Slot(readings={"busy": 0.4, "sm_active": 0.3})] * AFTER
+    busy = [ActivitySlot(readings={"busy": 0.95, "sm_active": 0.9})] * (BEFORE + BETWEEN)
+    idle = [ActivitySlot(readings={"busy": 0.4, "sm_active": 0.3})] * AFTER
     assert slots_since_step([*busy, *idle]) == AFTER
-    assert slots_since_step([*busy, Slot(), *idle[1:]]) is None
+    assert slots_since_step([*busy, ActivitySlot(), *idle[1:]]) is None
 
 
 def test_few_samples_and_pauses_say_nothing() -> None:
@@ -71,4 +71,4 @@ def test_few_samples_and_pauses_say_nothing() -> None:
 
 def test_slots_without_anything() -> None:
     assert slots_since_step([]) is None
-    assert slots_since_step([Slot(Counter())] * SLOTS) is None
+    assert slots_since_step([ActivitySlot(Counter())] * SLOTS) is None
