@@ -10,7 +10,7 @@ from hoptui.daemon.state.command_log import CHANGED, LATEST
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.state.row_buffers import Ring
-from hoptui.diagnosis.change_point import SLOT_NS, SLOTS, ActivitySlot, slots_since_step
+from hoptui.diagnosis.change_point import SLOT_NS, SLOTS, ActivitySlot, step_end
 from hoptui.diagnosis.sampled_time import SampledTime
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
@@ -192,10 +192,10 @@ class Diagnosing:
         rows = [each for each in known if each is not None]
         kinds = run.stacks.kinds(ends)
         slots = [
-            ActivitySlot(counts, _busy(rows, t - SLOT_NS, t)) for t, counts in zip(ends, kinds, strict=True)
+            ActivitySlot(t, counts, _busy(rows, t - SLOT_NS, t))
+            for t, counts in zip(ends, kinds, strict=True)
         ]
-        after = slots_since_step(slots)
-        return 0 if after is None else end - after * SLOT_NS
+        return step_end(slots) or 0
 
     def _start(self, source: str, case: _Case) -> int | None:
         """Return the stamp from which rows count: some iterations after the start or the last change.

@@ -1,34 +1,35 @@
 """When a run is found to do something else than before: a lasting step in its samples or GPU readings."""
 
 import random
-from collections import Counter
 from collections.abc import Iterable
 
 import pytest
 
-from hoptui.diagnosis.change_point import AFTER, BEFORE, BETWEEN, SLOTS, ActivitySlot, slots_since_step
+from hoptui.diagnosis.change_point import AFTER, BEFORE, BETWEEN, SLOTS, ActivitySlot, step_end
 from hoptui.domain.stack_kinds import Kind
 
 
 def slots(shares: Iterable[float], kind: Kind = "input", samples: int = 20) -> list[ActivitySlot]:
-    """Slots with these shares of a kind. The rest computes."""
+    """Slots 0, 1, … with these shares of a kind. The rest computes."""
     counts = (round(samples * share) for share in shares)
-    return [ActivitySlot({kind: count, "compute": samples - count}) for count in counts]
+    return [ActivitySlot(i, {kind: count, "compute": samples - count}) for i, count in enumerate(counts)]
 
 
 @pytest.mark.parametrize("after", range(AFTER, SLOTS - BEFORE - BETWEEN + 1))
 @pytest.mark.parametrize("mixed", [0.0, 0.4, 0.8])
-def test_a_step_is_found_while_the_slots_before_it_are_known(after: int, mixed: float) -> None:
-    found = slots_since_step(slots([0.05] * (SLOTS - after - 1) + [mixed] + [0.8] * after))
-    assert found is not None
-    assert abs(found - after) <= 1
-    back = slots_since_step(slots([0.8] * (SLOTS - after - 1) + [mixed] + [0.05] * after))
-    assert back is not None
-    assert abs(back - after) <= 1
+@pytest.mark.parametrize("samples", [6, 20])
+def test_a_step_is_found_while_the_slots_before_it_are_known(after: int, mixed: float, samples: int) -> None:
+    place = SLOTS - after - 1
+    for old, new in ((0.05, 0.8), (0.8, 0.05)):
+        found = step_end(slots([old] * place + [mixed] + [new] * after, samples=samples))
+        assert found in (place - 1, place, place + 1)
 
 
 def test_from_one_kind_to_another() -> None:
-    assert slots_since_step([*slots([0.8] * (BEFORE + BETWEEN)), *slots([0.8] * AFTER, "save")]) == AFTER
+    found = step_end(
+        slots([0.8] * (BEFORE + BETWEEN)) + slots([0.8] * (BEFORE + BETWEEN + AFTER), "save")[-AFTER:]
+    )
+    assert found == BEFORE
 
 
 @pytest.mark.parametrize(
@@ -45,30 +46,42 @@ def test_from_one_kind_to_another() -> None:
     ids=["steady", "too new", "alternating", "too short", "over again", "small", "too little before"],
 )
 def test_what_is_no_step(shares: list[float]) -> None:
-    assert slots_since_step(slots(shares)) is None
+    assert step_end(slots(shares)) is None
 
 
-def test_chance_is_no_step() -> None:
+@pytest.mark.parametrize("samples", [4, 8, 20])
+def test_chance_is_no_step(samples: int) -> None:
     source = random.Random(3)
     found = 0
-    for _ in range(2000):
-        counts = [sum(source.random() < 0.5 for _ in range(20)) for _ in range(SLOTS)]
-        found += slots_since_step(slots(count / 20 for count in counts)) is not None
+    for _ in range(1000):
+        counts = [sum(source.random() < 0.5 for _ in range(samples)) for _ in range(SLOTS)]
+        found += step_end(slots((count / samples for count in counts), samples=samples)) is not None
     assert found <= 1
 
 
 def test_a_step_in_the_readings_of_a_gpu() -> None:
-    busy = [ActivitySlot(readings={"busy": 0.95, "sm_active": 0.9})] * (BEFORE + BETWEEN)
-    idle = [ActivitySlot(readings={"busy": 0.4, "sm_active": 0.3})] * AFTER
-    assert slots_since_step([*busy, *idle]) == AFTER
-    assert slots_since_step([*busy, ActivitySlot(), *idle[1:]]) is None
+    busy = [ActivitySlot(i, readings={"busy": 0.95, "sm_active": 0.9}) for i in range(BEFORE + BETWEEN)]
+    idle = [
+        ActivitySlot(BEFORE + BETWEEN + i, readings={"busy": 0.4, "sm_active": 0.3}) for i in range(AFTER)
+    ]
+    assert step_end([*busy, *idle]) == BEFORE
+    assert step_end([*busy, ActivitySlot(0), *idle[1:]]) is None
+
+
+def test_slots_without_samples_are_left_out() -> None:
+    """Messages that come late leave some without any."""
+    some = slots([0.05] * BEFORE + [0.4] + [0.8] * AFTER)
+    spread = [ActivitySlot(10 * slot.end, slot.kinds) for slot in some]
+    without = [ActivitySlot(10 * slot.end + 5) for slot in some]
+    both = [each for pair in zip(spread, without, strict=True) for each in pair]
+    assert step_end(both) == 10 * BEFORE
 
 
 def test_few_samples_and_pauses_say_nothing() -> None:
-    assert slots_since_step(slots([0.0] * 8 + [1.0] * AFTER, samples=5)) is None
-    assert slots_since_step(slots([0.0] * 8 + [1.0] * AFTER, "paused")) is None
+    assert step_end(slots([0.0] * 12 + [1.0] * AFTER, samples=3)) is None
+    assert step_end(slots([0.0] * 12 + [1.0] * AFTER, "paused")) is None
 
 
 def test_slots_without_anything() -> None:
-    assert slots_since_step([]) is None
-    assert slots_since_step([ActivitySlot(Counter())] * SLOTS) is None
+    assert step_end([]) is None
+    assert step_end([ActivitySlot(0)] * SLOTS) is None
