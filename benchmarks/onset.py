@@ -34,6 +34,8 @@ MOST_S = 15.0
 MINUTE_S = 60.0
 START_S = 90.0
 """The longest time until the first verdict of a steady load."""
+ANSWER_S = 60.0
+"""The longest time to wait for an answer: other programs may take the CPU."""
 STEADY = ("json_between_steps", "rows_in_python", "saves_each_step", "evaluates_often")
 GOOD_ON_GPU = ("compute-bound", "power-limited", "healthy", "memory-bandwidth-bound")
 
@@ -106,7 +108,7 @@ def follow(node: Bench, iteration_s: float, repeat: int, dwell_s: float) -> list
     command = ["-m", "benchmarks.onset_loop", name, "cuda" if gpu else "cpu", str(iteration_s), str(dwell_s)]
     child = node.start([sys.executable, *command, *causes], OMP_NUM_THREADS=THREADS)
     assert child.stdout is not None
-    with node.session() as session:
+    with Session(client="bench", start_daemon=True, timeout_s=ANSWER_S) as session:
         shown = verdicts(session, name, child)
     changes = [(cause, float(t)) for cause, t in (line.split() for line in child.stdout)]
     found = onsets(changes, shown, gpu=gpu)
@@ -117,7 +119,10 @@ def follow(node: Bench, iteration_s: float, repeat: int, dwell_s: float) -> list
 
 def steady(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
     """Count the changes of a load's verdict in the minute after its first one."""
-    with started(node, load, lane) as child, node.session() as session:
+    with (
+        started(node, load, lane) as child,
+        Session(client="bench", start_daemon=True, timeout_s=ANSWER_S) as session,
+    ):
         first = verdicts_until_one(session, f"labelled-{load.name}", child)
         shown = verdicts(session, f"labelled-{load.name}", child, until=time.monotonic() + MINUTE_S)
     told = [each.verdict for each in shown if each.verdict != "none"]
