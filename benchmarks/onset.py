@@ -12,14 +12,16 @@ if there is one.
 from __future__ import annotations
 
 import argparse
+import os
 import queue
 import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +29,7 @@ import torch
 from benchmarks.labelled.catalogue import LabelledLoad, all_loads, lot_of
 from benchmarks.labelled_diagnosis import THREADS, right_of, started
 from benchmarks.measure import Bench, bench, quantile, report, spread, tell
-from hoptui.client.session import Session
+from hoptui.client.session import Session, Unreachable
 
 ITERATIONS_S = (0.01, 0.1, 0.5, 2.0)
 MOST_S = 15.0
@@ -143,25 +145,28 @@ def verdicts_until_one(session: Session, name: str, child: subprocess.Popen[Any]
     return "none"
 
 
-def in_lanes(node: Bench, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run the loops, so many at a time."""
-    waiting: queue.SimpleQueue[tuple[float, int]] = queue.SimpleQueue()
-    for repeat in range(given.repeats):
-        for iteration_s in given.only:
-            waiting.put((iteration_s, repeat))
-    found: list[dict[str, Any]] = []
+def in_lanes(jobs: Sequence[Callable[[], None]], lanes: int) -> list[str]:
+    """Run jobs, so many at a time. Return the errors of those that failed."""
+    waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+    failed: list[str] = []
 
     def work() -> None:
         with suppress(queue.Empty):
             while True:
-                found.extend(follow(node, *waiting.get_nowait(), given.dwell))
+                job = waiting.get_nowait()
+                try:
+                    job()
+                except (Unreachable, RuntimeError, OSError) as error:
+                    failed.append(tell("failed", f"{type(error).__name__}: {error}"))
 
-    threads = [threading.Thread(target=work) for _ in range(given.lanes)]
+    threads = [threading.Thread(target=work) for _ in range(lanes)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return failed
 
 
 def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -188,12 +193,22 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser.add_argument("--dwell", type=float, default=40.0, help="seconds of each cause")
     parser.add_argument("--steady", nargs="*", default=STEADY, help="labelled loads of the development lot")
     given = parser.parse_args(list(arguments))
+    os.environ["HOPTUI_LABELLED_DEVICE"] = "cuda" if torch.cuda.is_available() else "cpu"
     loads = [all_loads()[name] for name in given.steady]
     if test := [load.name for load in loads if lot_of(load.name) != "development"]:
         parser.error(f"not in the development lot: {', '.join(test)}")
+    found: list[dict[str, Any]] = []
+    minutes: dict[str, Any] = {}
     with bench() as node, node.session():
-        found = in_lanes(node, given)
-        minutes = {load.name: steady(node, load, 0) for load in loads}
+
+        def follow_one(iteration_s: float, repeat: int) -> None:
+            found.extend(follow(node, iteration_s, repeat, given.dwell))
+
+        def steady_one(load: LabelledLoad) -> None:
+            minutes[load.name] = steady(node, load, 0)
+
+        loops = [partial(follow_one, each, repeat) for repeat in range(given.repeats) for each in given.only]
+        failed = in_lanes([*loops, *(partial(steady_one, load) for load in loads)], given.lanes)
     figures = {
         **summary(found),
         "by_iteration": {f"{s:g}": summary([e for e in found if e["iteration_s"] == s]) for s in given.only},
@@ -202,7 +217,9 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
             for cause in dict.fromkeys(e["to"] for e in found)
         },
         "steady": minutes,
+        "failed": failed,
         "met": {
+            "all could be measured": not failed,
             f"a new verdict within {MOST_S:g} s": all((e["seconds"] or 1e9) <= MOST_S for e in found),
             "no wrong verdict in between": not any(e["wrong"] for e in found),
             "a steady loop keeps its verdict": not any(each["changes"] for each in minutes.values()),
