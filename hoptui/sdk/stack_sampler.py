@@ -32,7 +32,9 @@ EVERY_S, RAREST_S = 0.1, 5.0
 BUDGET = 0.001
 """The share of the time that the thread may use."""
 NAMING = 0.0003
-"""The share of the time for naming places that have not been named before. The rest of them waits."""
+"""The share of the time for naming places. The rest of them waits."""
+NAMING_AHEAD_S = 0.01
+"""So much of it may be used ahead: at the start of a run all places are new."""
 WAITING_BUDGET = 0.005
 """The share of the time that the thread may use to wait for the interpreter, without having it."""
 SMOOTHING = 0.1
@@ -107,6 +109,7 @@ class StackSampler:
         self._failed = failed
         self._interval = _Interval(time.monotonic_ns())
         self._names = _Names()
+        self._naming_ns = NAMING_AHEAD_S * 1e9
         self._over = threading.Lock()  # returns to this code sooner than an event
         self._over.acquire()
         self._own = threading.Thread(target=self._main, name="hoptui-stacks", daemon=True)
@@ -131,10 +134,13 @@ class StackSampler:
         passed = max(1, ended - taken.began)
         names = self._names
         names.add(taken)
-        stacks, left_out = names.stacks(until=began + int(NAMING * passed))
+        self._naming_ns = min(self._naming_ns + NAMING * passed, NAMING_AHEAD_S * 1e9)
+        stacks, left_out = names.stacks(until=began + int(self._naming_ns))
+        naming_ns = time.thread_time_ns() - began
+        self._naming_ns -= naming_ns
         if not stacks:
             return None
-        spent = taken.spent_ns + time.thread_time_ns() - began
+        spent = taken.spent_ns + naming_ns
         return pack(stacks, taken.began, ended, left_out=left_out + taken.left_out, cost=spent / passed)
 
     def sample(self) -> bool:
@@ -301,30 +307,37 @@ class _Names:
         found = self._frames.get((place, innermost))
         if found is None:
             identity, offset = place
-            found = frame_at(self._codes[identity], offset, innermost=innermost)
+            found = (innermost_frame_at if innermost else frame_at)(self._codes[identity], offset)
             self._frames[place, innermost] = found
         return found
 
 
-def frame_at(code: CodeType, offset: int, *, innermost: bool = False) -> StackFrame:
-    """Return what is known of an instruction: `offset` is that of `frame.f_lasti`.
+def frame_at(code: CodeType, offset: int) -> StackFrame:
+    """Return the file, function and line of an instruction: `offset` is that of `frame.f_lasti`."""
+    lines = (line for start, end, line in code.co_lines() if start <= offset < end)
+    return StackFrame(
+        clean_text(code.co_filename, LONGEST_NAME),
+        clean_text(code.co_qualname, LONGEST_NAME),
+        next(lines, None) or code.co_firstlineno,
+    )
 
-    Args:
-        innermost: Whether what it calls is to be named: it has no frame of its own.
-    """
+
+def innermost_frame_at(code: CodeType, offset: int) -> StackFrame:
+    """Return what is known of an instruction that has no frame inside, with what it calls."""
     last = max(0, offset) // 2
     if code.co_code[2 * last : 2 * last + 1] == RESUME:  # a function that begins is at its first statement
         last += 1
     places = list(itertools.islice(code.co_positions(), last + 1))
-    line, end_line, column, end_column = places[-1] if len(places) > last else (None, None, None, None)
-    return StackFrame(
-        clean_text(code.co_filename, LONGEST_NAME),
-        clean_text(code.co_qualname, LONGEST_NAME),
-        line or code.co_firstlineno,
-        end_line or 0,
-        -1 if column is None else column,
-        -1 if end_column is None else end_column,
-        _called(code, places) if innermost and line is not None else "",
+    frame = frame_at(code, 2 * last)
+    if len(places) <= last or places[last][0] is None:
+        return frame
+    line, end_line, column, end_column = places[last]
+    return frame._replace(
+        line=line or frame.line,
+        end_line=end_line or 0,
+        column=-1 if column is None else column,
+        end_column=-1 if end_column is None else end_column,
+        call=_called(code, places),
     )
 
 

@@ -28,7 +28,7 @@ from hoptui.sdk.stack_sampler import (
     WAITING_BUDGET,
     StackSampler,
     _Costs,
-    frame_at,
+    innermost_frame_at,
 )
 from tests.conftest import until
 
@@ -140,7 +140,7 @@ def test_a_function_of_c_is_named_by_the_expression_that_calls_it() -> None:
 
 def calls_of(code: CodeType) -> list[str]:
     """What the calls and operators of some code are named."""
-    found = [frame_at(code, each.offset, innermost=True).call for each in dis.get_instructions(code)]
+    found = [innermost_frame_at(code, each.offset).call for each in dis.get_instructions(code)]
     return sorted(filter(None, found))
 
 
@@ -164,7 +164,7 @@ def test_operators_truth_and_the_parts_of_a_name_are_known() -> None:
 def test_a_function_that_begins_is_at_its_first_statement() -> None:
     code = method.__code__
     entry = next(each.offset for each in dis.get_instructions(code) if each.opname == "RESUME")
-    assert frame_at(code, entry, innermost=True).line == code.co_firstlineno + 1
+    assert innermost_frame_at(code, entry).line == code.co_firstlineno + 1
 
 
 def test_a_call_far_down_in_long_code_is_named_in_little_time() -> None:
@@ -174,7 +174,7 @@ def test_a_call_far_down_in_long_code_is_named_in_little_time() -> None:
     code = space["generated"].__code__
     last = max(each.offset for each in dis.get_instructions(code) if each.opname.startswith("CALL"))
     began = time.thread_time()
-    assert frame_at(code, last, innermost=True).call == "f1999"
+    assert innermost_frame_at(code, last).call == "f1999"
     assert time.thread_time() - began < 0.05
 
 
@@ -242,6 +242,7 @@ def test_an_error_ends_it_and_is_reported() -> None:
 
 def test_naming_takes_a_bounded_time_and_the_rest_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_sampler, "NAMING", 0.0)
+    monkeypatch.setattr(stack_sampler, "NAMING_AHEAD_S", 0.0)
     sampler = sampler_of(threading.get_ident)
 
     def deeper(depth: int) -> None:
