@@ -149,22 +149,34 @@ class StackSampler:
         Returns:
             Whether all threads but the sampled one and that of the sampler wait.
         """
-        interval = self._interval
         threads = sys._current_frames()
         frame = threads.pop(self._thread(), None)
+        chain: list[tuple[FrameType, int]] = []
+        while frame is not None and len(chain) < MOST_DEPTH:  # quickly: the thread may go on
+            chain.append((frame, frame.f_lasti))
+            frame = frame.f_back
+        if chain:
+            self._count(chain)
         threads.pop(self._own.ident or 0, None)
+        return all(map(_waits, threads.values()))
+
+    def _count(self, chain: list[tuple[FrameType, int]]) -> None:
+        """Count a sample, its innermost frame first. It is left out if the thread went on meanwhile."""
+        interval = self._interval
+        innermost, place = chain[0]
+        if innermost.f_lasti != place:
+            interval.left_out += 1
+            return
         found: list[Place] = []
-        while frame is not None and len(found) < MOST_DEPTH:
+        for frame, offset in reversed(chain):
             code = frame.f_code
             interval.codes[id(code)] = code
-            found.append((id(code), frame.f_lasti))
-            frame = frame.f_back
-        places = tuple(found[::-1])
-        if places in interval.counts or (places and len(interval.counts) < MOST_STACKS):
+            found.append((id(code), offset))
+        places = tuple(found)
+        if places in interval.counts or len(interval.counts) < MOST_STACKS:
             interval.counts[places] += 1
-        elif places:
+        else:
             interval.left_out += 1
-        return all(map(_waits, threads.values()))
 
     def _main(self) -> None:
         dice = random.Random()
@@ -174,13 +186,14 @@ class StackSampler:
             _wake_in_time()
             while not self._over.acquire(timeout=costs.pause_s * dice.uniform(1 - JITTER, 1 + JITTER)):
                 began = time.thread_time_ns()
-                switch.restore((began - used) / 1e9)  # the sampled thread must not interrupt the sample
+                waiting_s = (began - used) / 1e9
                 if self.sample():
-                    switch.shorten()
-                ended = time.thread_time_ns()
-                self._interval.spent_ns += ended - began
-                costs.add((began - used) / 1e9, (ended - began) / 1e9)
-                used = ended
+                    switch.shorten(waiting_s)
+                else:
+                    switch.restore()
+                used = time.thread_time_ns()
+                self._interval.spent_ns += used - began
+                costs.add(waiting_s, (used - began) / 1e9)
         except Exception as error:
             self._failed(error)
         finally:
@@ -222,31 +235,34 @@ class _SwitchInterval:
 
     def __init__(self) -> None:
         self._longer = 0  # for how many samples
-        self._before = 0.0
+        self._before = self._wanted = 0.0
         self._short = 0.0  # as the interpreter rounds it; 0 while the interval is that of the script
         _switch_intervals.add(self)
 
-    def shorten(self) -> None:
-        """Make it short, if it is not."""
-        now, wanted = sys.getswitchinterval(), LONGER_S if self._longer else SWITCH_S
-        if now > wanted:
-            self._before = now
-            sys.setswitchinterval(wanted)
-            self._short = sys.getswitchinterval()
-
-    def restore(self, waiting_s: float = 0.0) -> None:
-        """Make it what it was before, unless the script has set it meanwhile.
+    def shorten(self, waiting_s: float) -> None:
+        """Make it short, if it is not.
 
         Args:
-            waiting_s: The CPU time that it took to wait since it was made short.
+            waiting_s: The CPU time that it took to wait for the last sample.
         """
-        if self._short and sys.getswitchinterval() == self._short:
-            sys.setswitchinterval(self._before)
-        if self._short and waiting_s > EXPENSIVE_S:
+        if waiting_s > EXPENSIVE_S:
             self._longer = 0 if self._longer else LONGER
         else:
             self._longer = max(0, self._longer - 1)
-        self._short = 0.0
+        wanted = LONGER_S if self._longer else SWITCH_S
+        if wanted != self._wanted:
+            self.restore()
+        now = sys.getswitchinterval()
+        if now > wanted and now != self._short:
+            self._before = now
+            sys.setswitchinterval(wanted)
+            self._wanted, self._short = wanted, sys.getswitchinterval()
+
+    def restore(self) -> None:
+        """Make it what it was before, unless the script has set it meanwhile."""
+        if self._short and sys.getswitchinterval() == self._short:
+            sys.setswitchinterval(self._before)
+        self._wanted = self._short = 0.0
 
 
 _switch_intervals: weakref.WeakSet[_SwitchInterval] = weakref.WeakSet()

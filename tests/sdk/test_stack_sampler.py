@@ -40,6 +40,20 @@ def sampler_of(thread: Callable[[], int]) -> StackSampler:
     return StackSampler(thread, failed)
 
 
+def sample(sampler: StackSampler) -> None:
+    """Take a sample as the sampler does, in another thread."""
+    other = threading.Thread(target=sampler.sample)
+    other.start()
+    other.join(30)
+    assert not other.is_alive()
+
+
+def itself() -> Callable[[], int]:
+    """Have this thread sampled."""
+    ident = threading.get_ident()
+    return lambda: ident
+
+
 class Worker:
     """A thread that does something until it is told to stop, for the sampler to look at."""
 
@@ -214,10 +228,10 @@ def test_it_samples_more_rarely_where_a_sample_is_expensive() -> None:
 def test_many_different_stacks_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_sampler, "MOST_STACKS", 3)
     monkeypatch.setattr(stack_sampler, "NAMING", 1e9)
-    sampler = sampler_of(threading.get_ident)
+    sampler = sampler_of(itself())
 
     def deeper(depth: int) -> None:
-        sampler.sample()
+        sample(sampler)
         if depth:
             deeper(depth - 1)
 
@@ -243,16 +257,16 @@ def test_an_error_ends_it_and_is_reported() -> None:
 def test_naming_takes_a_bounded_time_and_the_rest_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_sampler, "NAMING", 0.0)
     monkeypatch.setattr(stack_sampler, "NAMING_AHEAD_S", 0.0)
-    sampler = sampler_of(threading.get_ident)
+    sampler = sampler_of(itself())
 
     def deeper(depth: int) -> None:
-        sampler.sample()
+        sample(sampler)
         if depth:
             deeper(depth - 1)
 
     deeper(4)
-    sampler.sample()
-    sampler.sample()
+    sample(sampler)
+    sample(sampler)
     sizes = []
     while (samples := sampler.take()) is not None:
         sizes.append(sum(samples.counts))
@@ -261,9 +275,9 @@ def test_naming_takes_a_bounded_time_and_the_rest_comes_later(monkeypatch: pytes
 
 
 def test_names_that_no_message_can_carry_are_spelled_so_that_one_can() -> None:
-    code = compile("sampler.sample()", "/home/\udce9/" + "x" * 10_000, "exec")
-    sampler = sampler_of(threading.get_ident)
-    exec(code, {"sampler": sampler})
+    code = compile("sample(sampler)", "/home/\udce9/" + "x" * 10_000, "exec")
+    sampler = sampler_of(itself())
+    exec(code, {"sampler": sampler, "sample": sample})
     samples = sampler.take()
     assert samples is not None
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(samples), type=StackSamples) == samples
