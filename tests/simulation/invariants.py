@@ -159,9 +159,11 @@ def viewers_know(node: Node) -> Iterator[str]:
 def right_process(node: Node) -> Iterator[str]:
     """A command changes only the process that it was meant for."""
     for given in node.truth.given.values():
-        for _, setting in _calls(node, given) if given.verb == "set" else ():
+        for was, setting in _calls(node, given) if given.verb == "set" else ():
             if setting.epoch != given.epoch:
                 yield f"{given.value} was meant for epoch {given.epoch}, and epoch {setting.epoch} has it"
+            if was.pid != given.pid:
+                yield f"{given.value} was meant for process {given.pid}, and process {was.pid} has it"
 
 
 def person_beats_tuner(node: Node) -> Iterator[str]:

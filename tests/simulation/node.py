@@ -67,6 +67,7 @@ class Trainer:
         self._first = self.was.value
         environ = node.environ() | ({"CUDA_VISIBLE_DEVICES": GPUS[0]} if node.serves else {})
         self.process = node.kernel.spawn(f"run {name}", self._main, environ)
+        self.was.pid = self.process.pid
         self.process.at_end.append(self._over)
         if member is not None:
             member.job.watch(self.process)
@@ -108,7 +109,6 @@ class Trainer:
         )
         self.knobs = knobs
         while self._goes_on(run) and not self.ends:
-            was.epoch = self._epoch
             self._name(run)
             if wanted := run.restart_wanted:
                 if self.member is None:
@@ -138,7 +138,7 @@ class Trainer:
             kernel.wait(lambda task=task: task.done, [task.joined])  # type: ignore[misc]
         self._over(killed=False)
         self.was = Incarnation(len(self.node.truth.processes), kernel.seconds, value=before.value)
-        self.was.iteration_s = before.iteration_s
+        self.was.iteration_s, self.was.pid = before.iteration_s, before.pid
         self.node.truth.processes.append(self.was)
         self._first = before.value
         kernel.sleep(kernel.random.uniform(0.5, 4.0))  # imports, and loads the checkpoint
@@ -171,6 +171,7 @@ class Trainer:
             self.process.kill()  # its collectives fail. A stop of this boundary was decided alone
         if not going_on and was.stopped_at is None:
             was.stopped_at, was.stopped_step = was.boundaries + 1, was.steps
+            was.stopped_epoch = self._epoch
         was.boundaries += 1
         if self.knobs is not None and self.was.rank == 0:
             self.knobs.note()
@@ -268,18 +269,18 @@ class Viewer:
 
         def give() -> None:
             client = self.client
-            if client is None or client.store.run(run) is None:
+            if client is None or (shown := client.store.run(run)) is None:
                 return
             if what == "set":
                 details.update(knob="lr")
             if value is not None:
                 details.update(value=value)
-            epoch = client.store.run(run).epoch  # type: ignore[union-attr]
             given = client.send(what, run, **details)  # type: ignore[arg-type]
             self.node.truth.given[given] = Given(
                 id=given,
                 run=run,
-                epoch=epoch,
+                epoch=shown.epoch,
+                pid=shown.pid,
                 verb=what,
                 by=self.kind,
                 value=value,

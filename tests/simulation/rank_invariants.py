@@ -66,17 +66,14 @@ def stops_agree(node: Node) -> Iterator[str]:
                 yield f"rank {one.rank} of {trainer.name} stopped at boundary {at}, rank {two.rank} passed it"
 
 
-def _of(node: Node, verb: str) -> Iterator[tuple[CommandRecord, list[Incarnation]]]:
-    """Yield the records of commands, with the processes of rank 0 that may have carried them out."""
-    for record in audited(node).values():
-        if record.verb == verb:
-            was = [w for w in node.truth.processes if w.run == record.run and w.rank == 0]
-            yield record, [w for w in was if w.epoch in (0, record.epoch)]
+def _of(node: Node, verb: str) -> Iterator[CommandRecord]:
+    """Yield the records of commands of a kind that are reported as applied."""
+    yield from (r for r in audited(node).values() if r.verb == verb and r.stage == "applied")
 
 
 def changes_true(node: Node) -> Iterator[str]:
     """A change that is told as applied has been made on every rank, even if the store raised."""
-    told = {r.wanted for r, _ in _of(node, "set") if r.knob == "lr" and r.stage == "applied"}
+    told = {record.wanted for record in _of(node, "set") if record.knob == "lr"}
     for trainer in node.trainers:
         for other in (rank.was for rank in trainer.others):
             for value in told & _set_by(trainer.was) - _set_by(other):
@@ -92,9 +89,9 @@ def calls_true(node: Node) -> Iterator[str]:
     calls = {
         call_path(was.number, i): call for was in node.truth.processes for i, call in enumerate(was.calls)
     }
-    for record, _ in _of(node, "checkpoint"):
+    for record in _of(node, "checkpoint"):
         path = record.fields.get("path")
-        if record.stage == "applied" and (path not in calls or calls[path].raised):
+        if path not in calls or calls[path].raised:
             yield f"a checkpoint is told as applied, and {path!r} was not written"
     traced = {
         (was.run, call.epoch)
@@ -102,15 +99,20 @@ def calls_true(node: Node) -> Iterator[str]:
         for call in was.calls
         if was.rank == 0 and call.verb == "profile"
     }
-    for record, _ in _of(node, "profile"):
-        if record.stage == "applied" and (record.run, record.epoch) not in traced:
+    for record in _of(node, "profile"):
+        if (record.run, record.epoch) not in traced:
             yield "a trace is told as started, and the handler was not called"
 
 
 def stops_true(node: Node) -> Iterator[str]:
-    """A stop that is told as applied has stopped the run, at the step that is told."""
-    for record, processes in _of(node, "stop"):
-        stopped = [was.stopped_step for was in processes]
-        alive = any(was.ended_s is None for was in processes)
-        if record.stage == "applied" and alive and record.step not in stopped:
-            yield f"a stop is told as applied at {record.step}, and the run stopped at {stopped}"
+    """A stop that is told as applied has stopped a process of that restart, at the step that is told.
+
+    A process that was killed before its boundary returned may have told of a stop.
+    """
+    for record in _of(node, "stop"):
+        processes = [was for was in node.truth.processes if was.run == record.run and was.rank == 0]
+        stopped = [(was.stopped_epoch, was.stopped_step) for was in processes if was.stopped_at is not None]
+        killed = any(was.killed and was.stopped_at is None for was in processes)
+        if (record.epoch, record.step) not in stopped and not killed:
+            told = f"at {record.step} of restart {record.epoch}"
+            yield f"a stop is told as applied {told}, and the run stopped at {stopped}"

@@ -17,13 +17,19 @@ from hoptui.node.addresses import Addresses
 from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, Stage, ViewerWelcome
 from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
 from tests.simulation.actions import ACTIONS
-from tests.simulation.invariants import ranks_agree, rows_accounted, shown_when_kept, stages_forward
+from tests.simulation.invariants import (
+    ranks_agree,
+    right_process,
+    rows_accounted,
+    shown_when_kept,
+    stages_forward,
+)
 from tests.simulation.kernel import Killed
 from tests.simulation.memory_invariants import runs_bounded
 from tests.simulation.node import Trainer, Viewer
-from tests.simulation.rank_invariants import calls_true, changes_true
+from tests.simulation.rank_invariants import calls_true, changes_true, stops_true
 from tests.simulation.service_invariants import targets_kept
-from tests.simulation.truth import Call, Incarnation, Setting, Truth
+from tests.simulation.truth import Call, Given, Incarnation, Setting, Truth
 from tests.simulation.tuned import ServicesTruth, Wish
 
 SECOND = 1_000_000_000
@@ -208,7 +214,7 @@ def test_a_change_may_reach_only_some_ranks_if_the_store_raises_during_it(
     raised_at: set[int], stage: Stage, found: int
 ) -> None:
     # Rank 0 had the agreement of all ranks, and set its knob. The store raised before rank 1 could read it.
-    first = Incarnation(0, 0.0, run="r", epoch=1, boundaries=22, trail=[(1, 0.0), (22, 7.25)])
+    first = Incarnation(0, 0.0, run="r", boundaries=22, trail=[(1, 0.0), (22, 7.25)])
     first.settings.append(Setting(7.0, 1.0, epoch=1))
     other = Incarnation(1, 0.0, run="r", rank=1, boundaries=22, trail=[(1, 0.0)])
     trainer = SimpleNamespace(
@@ -238,6 +244,7 @@ def test_a_stop_of_a_rank_is_noted_unless_another_has_ended(ended: bool) -> None
         member=SimpleNamespace(job=SimpleNamespace(broken=ended)),
         process=SimpleNamespace(kill=kill),
         knobs=None,
+        _epoch=1,
     )
     with pytest.raises(Killed) if ended else nullcontext():
         Trainer._boundary(trainer, SimpleNamespace(boundary=lambda step: False))  # type: ignore[arg-type]
@@ -268,10 +275,36 @@ def test_only_a_rank_that_may_not_know_its_run_has_no_link(
 def test_a_trace_is_looked_for_in_the_restart_that_it_was_asked_of(epoch: int, found: int) -> None:
     # A welcome raised the restart after the first boundary. The second one began a trace and was the last.
     called = Call("profile", boundary=2, at_s=5.0, epoch=2)
-    was = Incarnation(0, 0.0, run="r", epoch=1, boundaries=1, calls=[called])
+    was = Incarnation(0, 0.0, run="r", boundaries=1, calls=[called])
     told = CommandRecord(id="c", run="r", epoch=epoch, verb="profile", stage="applied")
     node = SimpleNamespace(
         auditor=SimpleNamespace(client=SimpleNamespace(store=SimpleNamespace(commands={"c": told}))),
         truth=Truth(processes=[was]),
     )
     assert len(list(calls_true(node))) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "step", "killed", "found"),
+    [(2, 1, False, 0), (1, 1, False, 1), (2, 5, False, 1), (2, 5, True, 0)],
+)
+def test_a_stop_is_looked_for_in_the_restart_that_it_was_asked_of(
+    epoch: int, step: int, killed: bool, found: int
+) -> None:
+    # The first welcome made it restart 2 before the only boundary, which it stopped at.
+    stopped = Incarnation(0, 0.0, run="r", stopped_at=2, stopped_step=1, stopped_epoch=2)
+    other = Incarnation(1, 9.0, run="r", killed=killed)
+    told = CommandRecord(id="c", run="r", epoch=epoch, verb="stop", stage="applied", step=step)
+    node = SimpleNamespace(
+        auditor=SimpleNamespace(client=SimpleNamespace(store=SimpleNamespace(commands={"c": told}))),
+        truth=Truth(processes=[stopped, other]),
+    )
+    assert len(list(stops_true(node))) == found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("pid", "epoch", "found"), [(7, 1, 0), (8, 1, 1), (7, 2, 1)])
+def test_a_command_is_meant_for_the_process_that_its_viewer_showed(pid: int, epoch: int, found: int) -> None:
+    given = Given("c", "r", epoch=1, pid=7, verb="set", by="person", value=3.0, viewer="v", at_s=0.0)
+    was = Incarnation(0, 0.0, run="r", pid=pid, settings=[Setting(3.0, 1.0, epoch)])
+    node = SimpleNamespace(truth=Truth(processes=[was], given={"c": given}))
+    assert len(list(right_process(node))) == found  # type: ignore[arg-type]

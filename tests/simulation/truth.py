@@ -36,7 +36,7 @@ class Incarnation:
     number: int
     began_s: float
     run: str = ""
-    epoch: int = 0
+    pid: int = 0
     iteration_s: float = 0.0
     steps: int = 0  # rows that it logged, one for each iteration that ended
     settings: list[Setting] = field(default_factory=list)
@@ -52,6 +52,8 @@ class Incarnation:
     stopped_at: int | None = None
     """The boundary that told its loop to stop."""
     stopped_step: int | None = None
+    stopped_epoch: int = 0
+    """The restart that it was when it stopped."""
     suspended_s: float = 0.0
     dropped: int = 0  # as it counted them itself
     doubted: int = 0  # of which it cannot know whether they arrived
@@ -68,6 +70,8 @@ class Given:
     id: str
     run: str
     epoch: int
+    pid: int
+    """The restart, and the process of rank 0, that the viewer showed as the command was given."""
     verb: str
     by: str
     value: Value | None
