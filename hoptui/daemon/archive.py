@@ -198,9 +198,20 @@ class Archive:
         """Store the stack samples of a run."""
         self._add(lambda: self._history.stacks(run, batch), (run,), batch.samples)
 
-    def keep(self, run: str) -> None:
-        """Write the data of a run to disk now instead of with the next flush."""
-        self._put(lambda: self._history.flush(run), now=True)
+    def keep(self, run: str) -> Callable[[], bool]:
+        """Write the data of a run to disk now instead of with the next flush.
+
+        Returns a function that returns whether all that was known until now is on disk. If the disk refuses
+        it, it stays False.
+        """
+        written = threading.Event()
+
+        def write() -> None:
+            if self._history.flush(run):
+                written.set()
+
+        self._put(write, now=True)
+        return written.is_set
 
     def confirm(self, run: str) -> None:
         """Write the data of a run to disk now, and call `written` when it is there or the disk refuses it."""
@@ -363,7 +374,7 @@ class Archive:
         if urgent:
             self._urgent[record.run] = None
 
-    def _do(self, job: Callable[[], None]) -> None:
+    def _do(self, job: Callable[[], object]) -> None:
         try:
             job()
         except Exception as error:

@@ -237,11 +237,19 @@ class History:
         for run in self._open.keys() & counts.keys():
             self._open[run].lose(counts[run])
 
-    def flush(self, *runs: str) -> None:
-        """Write waiting data of these runs (none: of all) to disk, and keep recordings within their limit."""
-        for writer in self._of(runs or self.open):
-            if self._flush(writer) and writer.ended:
+    def flush(self, *runs: str) -> bool:
+        """Write waiting data of these runs (none: of all) to disk, and keep recordings within their limit.
+
+        Returns whether the recordings of all of them are open and have everything.
+        """
+        writers = self._of(runs or self.open)
+        complete = len(writers) >= len(runs)
+        for writer in writers:
+            written = self._flush(writer)
+            complete = complete and written
+            if written and writer.ended:
                 self.close(writer.run)
+        return complete
 
     def summarise(self) -> bool:
         """Summarise older rows in one recording where that is due. Return False if there is none.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -22,7 +22,7 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.protocol.messages import Command, CommandRecord, Origin
-from hoptui.tuner.observation import MemoryReading, Observation
+from hoptui.tuner.observation import MemoryReading, Observation, Proposal
 from hoptui.tuner.rollback import TRIES, Rollback, cut_off, unfinished
 from hoptui.tuner.trial import ChangeSet
 from hoptui.tuner.tuner import TOLD, Tuner
@@ -162,26 +162,45 @@ PROGRESS_NS = 1_000_000_000
 ON_DISK_S = 30.0
 """The cost of trials is written to disk this often."""
 
+DISK_NS = 5_000_000_000
+"""If a trial is not on disk after this time, the tuner looks at the run again before it asks once more."""
+SLOW_DISK_NS = 1_000_000_000
+"""After this time the state shows that the tuner waits for the disk."""
+
 Forward = Callable[[Command, TrackedRun], object]
+Keep = Callable[[str], Callable[[], bool]]
+
+
+@dataclass(frozen=True)
+class _Intent:
+    """A trial that begins once it is on disk: a daemon that is killed in it must leave it to the next one."""
+
+    proposal: Proposal
+    epoch: int
+    versions: Mapping[str, int]
+    """Of the run's knobs, when it was proposed."""
+    t: int
+    on_disk: Callable[[], bool]
 
 
 class TunerController:
     """A tuner and its run.
 
-    `keep` writes what is known of the run to disk at once. `forward` sends a command to the run.
+    `keep` writes what is known of the run to disk at once. It returns a function that returns whether that is
+    there. `forward` sends a command to the run.
 
     The published state has the trials of an earlier tuner, too. When this tuner takes over from one that was
     cut off, it first rolls back the unfinished trial.
     """
 
-    def __init__(
-        self, node: Node, forward: Forward, keep: Callable[[str], None], tuner: Tuner, run: TrackedRun
-    ) -> None:
+    def __init__(self, node: Node, forward: Forward, keep: Keep, tuner: Tuner, run: TrackedRun) -> None:
         self.tuner = tuner
         self._node = node
         self._forward = forward
         self._keep = keep
         self._run = run.id
+        self._on_disk: Callable[[], bool] = lambda: False  # whether the newest state is
+        self._intent: _Intent | None = None
         self._earlier: TunerState | None = None
         self._rollback: Rollback | None = None  # of a trial that was cut off
         self._goes_on: Fact | None = None  # why it took over, until that is reported
@@ -199,7 +218,9 @@ class TunerController:
     @property
     def state(self) -> TunerState:
         """The state of the tuner, with the trials of an earlier one."""
-        state, earlier = self.tuner.state, self._earlier
+        state, earlier, intent = self.tuner.state, self._earlier, self._intent
+        if intent is not None and self._node.clock.t() - intent.t >= SLOW_DISK_NS:
+            state = structs.replace(state, stand="waiting", facts=(fact("wait.disk"),))
         if earlier is None:
             return state
         if self._rollback is not None:
@@ -210,6 +231,8 @@ class TunerController:
     @property
     def trying(self) -> tuple[Change, ...]:
         """The changes of the running trial, or of the one that was cut off and is not rolled back yet."""
+        if self._intent is not None:
+            return ()
         trial = self._rollback.trial if self._rollback is not None else self.state.trial
         return trial.changes if trial is not None and trial.result == "running" else ()
 
@@ -262,18 +285,46 @@ class TunerController:
         if self._goes_on is not None:
             self.event(fact("tuner.goes_on", cause=self._goes_on))
             self._goes_on = None
+        if self._intent is not None and self._begin(self._intent, observation.t):
+            return
         # What users set before is in its overrides, unless it was released.
         own = [record for record in observation.records if record.t >= self._begun]
         proposal = self.tuner.look(replace(observation, records=own))
-        if proposal is not None:
-            ids = _ids(proposal.changes)
-            self.tuner.sent(ids)
-            self.publish()  # on its way to the disk first: a daemon that is killed now must know
-            self._submit(proposal.changes, proposal.why, ids)
+        self.publish()
+        if proposal is None:
+            return
+        if self.tuner.state.trial is None:  # it undoes a trial, or makes room
+            self._make(proposal)
+        else:
+            epoch, versions = self.run.state.epoch, self._versions()
+            self._intent = _Intent(proposal, epoch, versions, observation.t, self._on_disk)
+            self._begin(self._intent, observation.t)
+
+    def _begin(self, intent: _Intent, t: int) -> bool:
+        """Begin a trial once it is on disk. False if that is no longer wanted, or the disk does not take it.
+
+        The tuner drops a proposal for which no commands were sent, at its next look.
+        """
+        same = intent.epoch == self.run.state.epoch and intent.versions == self._versions()
+        if same and not intent.on_disk() and t - intent.t < DISK_NS:
+            self.publish()
+            return True
+        self._intent = None
+        if same and intent.on_disk():
+            self._make(intent.proposal)
+            return True
+        return False
+
+    def _make(self, proposal: Proposal) -> None:
+        """Make the changes of a proposal of the tuner."""
+        ids = _ids(proposal.changes)
+        self.tuner.sent(ids)
+        self._submit(proposal.changes, proposal.why, ids)
         self.publish()
 
     def stop(self, viewer: str) -> None:
         """End the tuner, and roll back an unfinished trial in the name of this viewer."""
+        self._intent = None
         stopped = self.tuner.stop(self._node.clock.t())
         rollback, self._rollback = self._rollback or stopped, None
         self.publish()
@@ -289,7 +340,7 @@ class TunerController:
 
         `crash` is the reason that leaves a trial unfinished.
         """
-        left = self.state
+        self._intent, left = None, self.state
         if crash is None:
             self.tuner.stop(self._node.clock.t())
         state = cut_off(left, crash) if crash is not None else self.state
@@ -307,6 +358,7 @@ class TunerController:
 
     def leave(self) -> None:
         """Roll back an unfinished trial because the daemon ends. The next daemon checks the outcome."""
+        self._intent = None
         rollback = self._unfinished()
         if rollback is not None:
             self._roll_back_at_once(rollback, fact("daemon.ends"))
@@ -335,7 +387,7 @@ class TunerController:
                 self._reported = trial.t
                 self.event(trial_ended(trial), "warning" if trial.result == "failed" else "info")
         self._node.remember(run)
-        self._keep(run.id)
+        self._on_disk = self._keep(run.id)
 
     def _unfinished(self) -> Rollback | None:
         """The rollback of a trial that this tuner leaves unfinished."""
@@ -397,6 +449,9 @@ class TunerController:
         if lacking := [knob for knob in knobs if knob not in declared]:
             self.event(fact("rollback.not_declared_yet", knobs=lacking), "warning")
 
+    def _versions(self) -> dict[str, int]:
+        return {knob.spec.name: knob.version for knob in self.run.state.knobs}
+
     def _submit(
         self, changes: Sequence[Change], why: tuple[Fact, ...], ids: Mapping[str, str], viewer: str = NAME
     ) -> list[tuple[Change, Fact]]:
@@ -405,9 +460,8 @@ class TunerController:
         A command that changes nothing replaces one on its way, whichever comes first. So it expects no
         version.
         """
-        node, run = self._node, self.run
+        node, run, versions = self._node, self.run, self._versions()
         origin = Origin(kind="tuner", user=self.tuner.state.user, pid=os.getpid(), client=NAME)
-        versions = {knob.spec.name: knob.version for knob in run.state.knobs}
         refused = []
         for change in changes:
             command = Command(

@@ -55,6 +55,7 @@ class Keeper:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.found: int | None = None
+        self.on_disk = True
         self.states: list[RunState] = []
         self.events: list[Event] = []
         self.settled: tuple[TunerResult, ...] = ()
@@ -79,8 +80,9 @@ class Keeper:
     def finish(self, run: str) -> None:
         self.log.append("finish")
 
-    def keep(self, run: str) -> None:
+    def keep(self, run: str) -> Callable[[], bool]:
         self.log.append("keep")
+        return lambda: self.on_disk
 
     def confirm(self, run: str) -> None:
         self.log.append("confirm")
@@ -112,6 +114,7 @@ class Script:
         self.plan: list[Proposal | Exception] = []
         self.scenes: list[Observation] = []
         self.ids: dict[str, str] = {}
+        self.rolls_back = False  # what it proposes undoes a trial
         self.rests: PriorResult | None = None
         self.took_over: TunerState | None = None
 
@@ -130,7 +133,7 @@ class Script:
         found = self.plan.pop(0) if self.plan else None
         if isinstance(found, Exception):
             raise found
-        if found is not None:
+        if found is not None and not self.rolls_back:
             self.put(stand="trial", trial=Trial(changes=found.changes, t=observation.t, why=found.why))
         return found
 

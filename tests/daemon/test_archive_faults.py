@@ -16,7 +16,7 @@ from hoptui.daemon.archive import Archive
 from hoptui.daemon.recordings import History, RetentionLimits
 from hoptui.domain.pacing import Timings
 from hoptui.node.addresses import Addresses
-from hoptui.recording import Recording, RecordingError
+from hoptui.recording import Recording, RecordingError, library
 from hoptui.recording.library import KnownRun
 from tests import factories
 from tests.conftest import TestNode, until
@@ -268,3 +268,29 @@ def test_a_disk_that_hangs_does_not_keep_the_daemon(start: Start, caplog: pytest
         assert "1 jobs of the archive were not done" in caplog.text
     finally:
         free.set()
+
+
+def test_what_is_to_be_kept_is_known_once_it_is_on_disk(tmp_path: Path, start: Start) -> None:
+    archive = start()
+    assert archive.restore(5.0) == []
+    unknown = archive.keep("unknown")
+    archive.run(KNOWN, NODE)
+    written = archive.keep(STATE.run)
+    until(written, what="the state of the run on disk")
+    path = Addresses(tmp_path, tmp_path).recording(STATE.run)
+    with Recording.open(path) as recording:
+        assert library.known_run(recording) is not None
+    assert not unknown()
+
+
+def test_what_the_disk_refuses_is_never_called_kept(tmp_path: Path, start: Start) -> None:
+    in_the_way = tmp_path / "later"
+    in_the_way.touch()
+    archive = start(in_the_way)
+    archive.run(KNOWN, NODE)
+    refused = archive.keep(STATE.run)
+    until(lambda: archive.problem_of(STATE.run), what="the refusal")
+    in_the_way.unlink()
+    in_the_way.mkdir(mode=0o700)
+    until(archive.keep(STATE.run), what="a later write")
+    assert not refused()

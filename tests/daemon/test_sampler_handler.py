@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,10 @@ class Keeper:
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
     def stacks(self, run: str, batch: StackBatch) -> None: ...
 
-    def keep(self, run: str) -> None: ...
     def confirm(self, run: str) -> None: ...
+    def keep(self, run: str) -> Callable[[], bool]:
+        return lambda: True
+
     def finish(self, run: str) -> None: ...
 
     def stored(self, run: str) -> int | None:

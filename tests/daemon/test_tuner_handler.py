@@ -9,11 +9,11 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.handlers.tuners import BROKE
-from hoptui.daemon.tuning import trial_ended
+from hoptui.daemon.tuning import DISK_NS, trial_ended
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import Fact, fact, nested
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
-from hoptui.protocol.messages import Origin
+from hoptui.protocol.messages import Bye, Origin
 from hoptui.tuner.observation import PriorResult
 from hoptui.tuner.rollback import unfinished
 from tests.daemon.quiet_node import LR, MICRO, PURPOSE, RUN, SECOND, UP, QuietNode
@@ -389,3 +389,92 @@ def test_a_tuner_waits_until_the_run_has_told_what_users_have_set(quiet: QuietNo
     assert len(quiet.script.scenes) == seen, "outcomes that this daemon lacks are on their way"
     quiet.look()
     assert len(quiet.script.scenes) == seen + 1
+
+
+# a trial begins once it is on disk --------------------------------------------------------------------------
+
+
+def test_a_trial_is_on_disk_before_the_run_gets_its_value(quiet: QuietNode) -> None:
+    # A daemon that is killed in it leaves it to the next one, which undoes what it finds on disk.
+    quiet.tune()
+    quiet.keeper.on_disk = False
+    quiet.script.propose(UP)
+    quiet.look(0.5)
+    assert quiet.keeper.states[-1].tuner == quiet.tuner
+    assert unfinished(quiet.tuner) is not None
+    quiet.look(0.5)
+    assert (quiet.commands, quiet.script.ids) == ([], {})
+    quiet.keeper.on_disk = True
+    quiet.look(0.5)
+    assert [command.value for command in quiet.commands] == [64]
+    assert quiet.script.ids == {"micro_batch": quiet.commands[0].id}
+    quiet.look()
+    assert len(quiet.commands) == 1
+
+
+def test_a_tuner_says_that_it_waits_for_a_slow_disk_and_looks_again_later(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.keeper.on_disk = False
+    quiet.script.propose(UP)
+    quiet.look(0.5)
+    looks = len(quiet.script.scenes)
+    assert quiet.tuner.stand == "trial"
+    quiet.look(1.0)
+    assert (quiet.tuner.stand, quiet.tuner.facts) == ("waiting", (fact("wait.disk"),))
+    assert len(quiet.script.scenes) == looks
+    quiet.look(DISK_NS / SECOND)
+    assert len(quiet.script.scenes) == looks + 1
+    assert quiet.commands == []
+
+
+def test_a_trial_that_waits_for_the_disk_is_dropped_for_what_a_user_sets(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.keeper.on_disk = False
+    quiet.script.propose(UP)
+    quiet.look(0.5)
+    quiet.person("micro_batch", 16, effective=16, version=1)
+    quiet.keeper.on_disk = True
+    looks = len(quiet.script.scenes)
+    quiet.look(0.5)
+    assert quiet.commands == []
+    assert len(quiet.script.scenes) == looks + 1
+
+
+def test_a_trial_that_waits_for_the_disk_does_not_begin_in_another_process(quiet: QuietNode) -> None:
+    quiet.tune()
+    quiet.keeper.on_disk = False
+    quiet.script.propose(UP)
+    quiet.look(0.5)
+    quiet.run.restarting = True
+    quiet.hello(nonce="n2")
+    quiet.keeper.on_disk = True
+    quiet.look(0.5)
+    assert quiet.commands == []
+    assert quiet.script.scenes[-1].epoch == 2
+
+
+@pytest.mark.parametrize("end", ["stop", "finish", "leave", "crash"])
+def test_a_trial_that_waits_for_the_disk_never_begins_after_the_end(quiet: QuietNode, end: str) -> None:
+    quiet.tune()
+    quiet.keeper.on_disk = False
+    quiet.script.propose(UP)
+    quiet.look(0.5)
+    if end == "stop":
+        assert quiet.tune("stop").granted
+    elif end == "leave":
+        quiet.tuners.close()
+    else:
+        quiet.runs.receive(b"n1", None, Bye(reason="finished" if end == "finish" else "exception"))
+    quiet.keeper.on_disk = True
+    quiet.script.plan.clear()
+    quiet.look(0.5)
+    assert quiet.commands == []
+
+
+def test_what_undoes_a_trial_does_not_wait_for_the_disk(trying: QuietNode) -> None:
+    trying.keeper.on_disk = False
+    trying.script.end("reverted")
+    trying.script.propose(Change(knob="micro_batch", before=64, value=32))
+    trying.script.rolls_back = True
+    trying.look(0.5)
+    assert [command.value for command in trying.commands] == [64, 32]

@@ -67,6 +67,7 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "run.crashed": {},
     "run.process_ended": {},
     "wait.run_state": {"state": "paused"},
+    "wait.disk": {},
     "wait.power_unknown": {},
     "wait.total_power_unknown": {},
     "budget.too_small": {"left_s": 41.7},

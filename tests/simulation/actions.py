@@ -296,14 +296,14 @@ def _narrow(node: Node, number: float) -> None:
 def _full(node: Node, number: float) -> None:
     seconds = 1 + 40 * number
     node.fail_disk(seconds)
-    node.system.disk.full = True
+    node.system.disk.full = node.truth.disk_refused = True
     node.kernel.after(seconds, lambda: setattr(node.system.disk, "full", False))
 
 
 def _broken(node: Node, number: float) -> None:
     seconds = 1 + 10 * number
     node.fail_disk(seconds)
-    node.system.disk.broken = True
+    node.system.disk.broken = node.truth.disk_refused = True
     node.kernel.after(seconds, lambda: setattr(node.system.disk, "broken", False))
 
 

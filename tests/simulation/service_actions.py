@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PRIMES = (5, 11, 23, 47, 97, 193, 389)
 """Values that people choose, and a tuner never does: it doubles and halves."""
+SLOW_S = 60.0
 
 
 def choose(node: Node, trainer: Trainer, viewer: Viewer, knob: str, value: int) -> None:
@@ -87,10 +88,18 @@ def target_and_kill(node: Node, trainer: Trainer, number: float) -> None:
 
 
 def kill_in_trial(node: Node, number: float) -> None:
-    """The daemon dies a moment after the script has got the next value that the tuner tries."""
+    """The daemon dies a moment after the script has got the next value that the tuner tries.
+
+    In every second case the disk has been slow for up to a minute.
+    """
+    disk = node.system.disk
+    if int(number * 1000) % 2:
+        disk.slow_s = 0.1 + 2 * number
+        node.fail_disk(SLOW_S)
+        node.kernel.after(SLOW_S, lambda: setattr(disk, "slow_s", 0.0))
 
     def kill() -> None:
-        daemon = node.daemon
+        daemon, disk.slow_s = node.daemon, 0.0
         if daemon is not None and not node.settling:
             node.disturb(60.0)
             daemon.dies_at = daemon.operations + 1 + int(8 * number)

@@ -82,10 +82,10 @@ def _certain(node: Node, since_s: float, within_s: float = ON_DISK_S) -> bool:
 
 
 def chosen_values_hold(node: Node) -> Iterator[str]:
-    """Whatever became of the tuner and of its daemon, a knob has a value that a person chose, or one that the
-    tuner found better and kept."""
-    if node.truth.disk_failed():
-        return  # a trial that is not on disk cannot be reverted by the next daemon
+    """Whatever became of the tuner and of its daemon, however slow the disk is, a knob has a value that a
+    person chose, or one that the tuner found better and kept."""
+    if node.truth.disk_refused:
+        return  # the next daemon cannot read what the one before has kept or tried
     for trainer in node.trainers:
         shown = _shown(node, trainer)
         if not trainer.process.alive or trainer.knobs is None or shown is None:

@@ -94,6 +94,8 @@ class Truth:
     """By command and stage: whether the recording had the outcome when a viewer showed it without a mark."""
     disk: list[tuple[float, float]] = field(default_factory=list)
     """When the disk was full, failing or slow, in seconds."""
+    disk_refused: bool = False
+    """Whether it was ever full or failing."""
 
     def disturb(self, start_s: float, end_s: float) -> None:
         """Note that nothing need be quick in this time."""

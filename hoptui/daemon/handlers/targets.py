@@ -41,7 +41,7 @@ class _Case:
 class TargetDesk:
     """Answers requests for targets, and judges them. `keep` brings what is known of a run to the disk."""
 
-    def __init__(self, node: Node, keep: Callable[[str], None]) -> None:
+    def __init__(self, node: Node, keep: Callable[[str], object]) -> None:
         self._node = node
         self._keep = keep
         self._cases: dict[str, _Case] = {}

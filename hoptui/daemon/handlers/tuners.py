@@ -39,12 +39,13 @@ BROKE, BREAK = fact("tuner.broken"), fact("tuner.broke")
 
 
 class ResultStore(Protocol):
-    """What the archive does for tuners. `keep` brings what is known of a run to the disk at once."""
+    """What the archive does for tuners. `keep` brings what is known of a run to the disk at once. It returns
+    a function that returns whether it is there."""
 
     @property
     def settled(self) -> Sequence[TunerResult]: ...
     def settle(self, result: TunerResult) -> None: ...
-    def keep(self, run: str) -> None: ...
+    def keep(self, run: str) -> Callable[[], bool]: ...
 
 
 class _Crashed(NamedTuple):

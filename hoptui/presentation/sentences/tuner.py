@@ -120,6 +120,7 @@ SENTENCES: Mapping[str, Entry] = {
     "run.process_ended": "the run's process ended",
     # why nothing is tried now
     "wait.run_state": "the run is {state}",
+    "wait.disk": "the trial is not on disk yet: without that, the next daemon could not undo it",
     "wait.power_unknown": "the power drawn is unknown",
     "wait.total_power_unknown": "what all GPUs of the run draw together is unknown",
     "budget.too_small": (
