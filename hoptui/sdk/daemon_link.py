@@ -198,9 +198,7 @@ class DaemonLink:
                 if errors >= ERRORS_IN_A_ROW:
                     raise
         if self._state.alive:
-            if not self._greeted:
-                self._reach(sock, where, zmq)
-            self._farewell(sock, zmq)
+            self._end(sock, where, zmq)
 
     def _off(self, reason: str) -> None:
         self._state.switch_off(reason)
@@ -551,6 +549,40 @@ class DaemonLink:
                 return
             sock.poll(20, zmq.POLLOUT)
 
+    def _end(self, sock: Any, where: Addresses, zmq: Any) -> None:
+        """Send the last messages, to the daemon that lives now."""
+        holder = processes.lock_holder(where) or 0
+        if not self._greeted:
+            self._reach(sock, where, zmq)
+        elif self._welcomed and holder > 0 and holder != self._daemon:
+            self._meet(sock, zmq)
+        self._farewell(sock, zmq)
+
+    def _meet(self, sock: Any, zmq: Any) -> None:
+        """Say hello to a daemon that has replaced the one that had welcomed this run.
+
+        ZeroMQ connects again without a word. The new daemon reads only what follows a hello, and its answer
+        shows which rows it lacks.
+        """
+        until = time.monotonic() + TELL_S
+        while not self._hello(sock, zmq) and time.monotonic() < until:
+            sock.poll(20, zmq.POLLOUT)
+        self._greeted = True
+        while not self._welcomed and time.monotonic() < until:
+            self._hear(sock, zmq)
+
+    def _hear(self, sock: Any, zmq: Any) -> messages.ToRun | None:
+        """Receive a message if one comes soon. A command is ignored: no boundary is left for it."""
+        if not sock.poll(20, zmq.POLLIN):
+            return None
+        with contextlib.suppress(zmq.Again, codec.WireError):
+            frames = sock.recv_multipart(zmq.NOBLOCK)
+            said = codec.to_run(frames)
+            if not isinstance(said, messages.Command):
+                self._receive(frames, sock, zmq)
+                return said
+        return None
+
     def _farewell(self, sock: Any, zmq: Any) -> None:
         while self._collect():
             pass
@@ -612,15 +644,7 @@ class DaemonLink:
         refused = False
         while self._acks and state.inbox.unacknowledged and time.monotonic() < until:
             self._send_outcomes(sock, zmq)
-            if not sock.poll(20, zmq.POLLIN):
-                continue
-            with contextlib.suppress(zmq.Again, codec.WireError):
-                frames = sock.recv_multipart(zmq.NOBLOCK)
-                said = codec.to_run(frames)
-                if isinstance(said, messages.Command):
-                    continue  # no boundary is left for it
-                refused = refused or isinstance(said, messages.Error)
-                self._receive(frames, sock, zmq)
+            refused = isinstance(self._hear(sock, zmq), messages.Error) or refused
         # A daemon that did not know the run gets all of it again after its welcome.
         return not self._outcomes and (self._welcomed or not refused)
 

@@ -14,8 +14,10 @@ import pytest
 
 from hoptui.domain.columns import is_known
 from hoptui.domain.stacks import unpack
+from hoptui.node import processes
 from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec, messages
+from hoptui.sdk import daemon_link
 from hoptui.sdk.daemon_link import DaemonLink
 from hoptui.sdk.metric_values import TimedRow
 from hoptui.sdk.run import Run
@@ -724,6 +726,50 @@ def test_a_run_that_ends_says_hello_to_a_daemon_that_does_not_know_it(
     assert stranger.read[-1] == messages.Bye(reason="finished", told=told)
     assert _told(stranger) == [("a", "applied")] * (1 + told)
     assert any(isinstance(said, messages.Rows) for said in stranger.read) == told
+
+
+@pytest.mark.parametrize("holder", [7, 8, 0, None])
+def test_a_run_without_outcomes_says_hello_at_its_end_to_a_daemon_that_has_replaced_its_own(
+    link: DaemonLink, monkeypatch: pytest.MonkeyPatch, holder: int | None
+) -> None:
+    """The rows that the daemon before had not written, the last ones and the goodbye were lost uncounted."""
+    wire = Wire()
+    link._hello(wire, zmq)
+    _welcome(link, wire, 7, hello=1)
+    for step in (1, 2):
+        link._state.rows.append((time.monotonic_ns(), step, {"loss": 1.0}))
+        link._state.rows_added += 1
+        if step == 1:
+            link._collect()
+            link._send_rows(wire, zmq)
+    link._bye = messages.Bye(reason="finished")
+    monkeypatch.setattr(processes, "lock_holder", lambda _: holder)
+    stranger = Stranger(link)
+    link._end(stranger, Addresses(Path("/"), Path("/")), zmq)
+    rows_read = [part for m in stranger.read if isinstance(m, messages.Rows) for part in m.parts]
+    if holder == 8:
+        assert [step for part in rows_read for step in part.steps()] == [1, 2]
+        assert stranger.read[-1] == messages.Bye(reason="finished", told=True)
+    else:  # as far as it can know, it is its own
+        assert _hellos(stranger) == []
+
+
+def test_a_replacement_that_does_not_answer_is_not_waited_for_long(
+    link: DaemonLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = Wire()
+    link._hello(wire, zmq)
+    _welcome(link, wire, 7, hello=1)
+    link._bye = messages.Bye(reason="finished")
+    monkeypatch.setattr(processes, "lock_holder", lambda _: 8)
+    monkeypatch.setattr(daemon_link, "TELL_S", 0.05)
+    monkeypatch.setattr(daemon_link, "LAST_S", 0.05)
+    for deaf in (0, 1 << 30):  # it takes messages, or none
+        silent = Wire(deaf)
+        link._end(silent, Addresses(Path("/"), Path("/")), zmq)
+        goodbyes = [m for m in silent.sent if isinstance(m, messages.Bye)]
+        assert len(goodbyes) == (deaf == 0)
+        link._welcomed = True
 
 
 def test_a_nan_that_a_script_logs_is_told_from_a_value_that_is_left_out() -> None:
