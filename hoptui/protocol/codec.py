@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
-from hoptui.domain import columns, devices, enumerations, stacks
+from hoptui.domain import columns, devices, enumerations, line_counts, stacks
 from hoptui.domain.targets import SetTargets
 from hoptui.domain.tuning import Tune
 from hoptui.protocol import messages
@@ -126,6 +126,9 @@ def _check(message: object) -> None:
     elif isinstance(message, messages.RunStacks):
         for each in message.ranks:
             stacks.check(each.samples)
+    elif isinstance(message, messages.RunLines):
+        for line in message.ranks:
+            line_counts.check(line.counts)
     elif isinstance(message, messages.Buckets):
         figures = (message.low, message.high, message.mean)
         raw = (message.t, message.step, *message.low, *message.high, *message.mean)
@@ -141,6 +144,7 @@ _DURATIONS: dict[type, tuple[str, ...]] = {
     for kind in (
         messages.Command,
         messages.Fetch,
+        messages.FetchLines,
         messages.FetchStacks,
         messages.Lease,
         messages.Hold,

@@ -17,6 +17,7 @@ from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSam
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.domain.line_counts import LineCounts
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
 from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.domain.targets import SetTargets, TargetsSet, TargetState
@@ -408,6 +409,20 @@ class FetchStacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks.fetch")
     seconds: float = KEPT_S
 
 
+class FetchLines(msgspec.Struct, frozen=True, kw_only=True, tag="lines.fetch"):
+    """A request for the lines of the script that a run was at in the last seconds, at most a minute.
+
+    Of a run that has ended, it is the time before its newest samples. The answer begins with rank `first`
+    and has at most `ranks` processes.
+    """
+
+    id: int
+    run: str
+    seconds: float = KEPT_S
+    first: int = 0
+    ranks: int = 1
+
+
 class ViewerBye(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.bye"):
     """The viewer disconnects. Without it, the daemon notices by its silence."""
 
@@ -675,6 +690,25 @@ class RunStacks(msgspec.Struct, frozen=True, kw_only=True, tag="stacks"):
     ranks: tuple[RankStacks, ...] = ()
 
 
+class RankLines(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines of one process of a run."""
+
+    rank: int
+    counts: LineCounts
+
+
+class RunLines(msgspec.Struct, frozen=True, kw_only=True, tag="lines"):
+    """The answer to FetchLines, in order of rank. A process that sends no samples is left out.
+
+    `next` is the rank that the next page begins with, -1 if this is the last.
+    """
+
+    id: int
+    run: str
+    ranks: tuple[RankLines, ...] = ()
+    next: int = -1
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     """A request that cannot be answered: a stable `code` and one sentence."""
 
@@ -718,6 +752,7 @@ FromViewer = (
     | Query
     | Describe
     | FetchStacks
+    | FetchLines
     | ViewerBye
     | Shutdown
 )
@@ -727,6 +762,7 @@ ToViewer = (
     | Buckets
     | Description
     | RunStacks
+    | RunLines
     | Outcome
     | LeaseState
     | Tuned

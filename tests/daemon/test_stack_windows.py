@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from hoptui.daemon.handlers import pages
+from hoptui.daemon.handlers.targets import TargetDesk
+from hoptui.daemon.handlers.viewers import ViewerDesk
 from hoptui.daemon.state.stack_windows import MOST_PARTS, RECORD_NS, StackWindows
 from hoptui.domain.hot_lines import sampled
-from hoptui.domain.stacks import KEPT_S, StackFrame, StackSamples, pack, unpack
-from hoptui.protocol import messages
+from hoptui.domain.line_counts import count
+from hoptui.domain.stacks import KEPT_S, Stack, StackFrame, StackSamples, pack, unpack
+from hoptui.protocol import codec, messages
 from hoptui.recording import Recording
 from hoptui.recording.stack_minutes import MINUTE_BYTES
 from tests.conftest import TestNode, until
@@ -58,6 +62,76 @@ def test_samples_of_the_future_are_ignored(quiet: QuietNode) -> None:
     run = quiet.node.registry.get(RUN)
     assert run is not None
     assert sum(run.stacks.since(0)[0].counts) == 20
+
+
+def test_lines_are_those_of_the_samples_of_the_time() -> None:
+    windows = StackWindows()
+    for second in range(2, 62, 2):
+        windows.add(0, part(second))
+        windows.add(3, part(second, {ONE: 5, OTHER: 15}))
+    for t, rank in ((0, 0), (0, 3), (30 * SECOND, 3)):
+        assert dict(windows.lines(t))[rank] == count(windows.since(t)[rank])
+    assert list(dict(windows.lines(0, first=1))) == [3]
+    assert list(windows.lines(60 * SECOND)) == []
+    assert windows.last_t == 60 * SECOND
+
+
+def ask_lines(quiet: QuietNode, **asked: int) -> messages.RunLines:
+    """What a viewer gets that asks for lines."""
+    answers: list[messages.ToViewer] = []
+
+    def send(identity: bytes, answer: messages.ToViewer) -> bool:
+        answers.append(answer)
+        return True
+
+    targets = TargetDesk(quiet.node, lambda _: None)
+    desk = ViewerDesk(quiet.node, send, quiet.runs, quiet.tuners, targets, lambda: None)
+    hello = messages.ViewerHello(protocol=messages.PROTOCOL, viewer="v1", client="test")
+    desk.receive(b"v1", None, hello)
+    desk.receive(b"v1", None, messages.FetchLines(id=9, run=RUN, **asked))
+    (found,) = (one for one in answers if isinstance(one, messages.RunLines))
+    assert found.id == 9
+    return found
+
+
+def test_lines_come_in_pages_of_ranks(quiet: QuietNode) -> None:
+    run = quiet.node.registry.get(RUN)
+    assert run is not None
+    for rank in range(5):
+        run.stacks.add(rank, part(quiet.now // SECOND, {ONE: rank + 1}))
+    assert [each.rank for each in ask_lines(quiet).ranks] == [0]
+    page = ask_lines(quiet, first=1, ranks=2)
+    assert ([each.rank for each in page.ranks], page.next) == ([1, 2], 3)
+    page = ask_lines(quiet, first=page.next, ranks=100)
+    assert ([each.counts.samples for each in page.ranks], page.next) == ([4, 5], -1)
+
+
+def test_a_page_of_lines_fits_into_an_answer(quiet: QuietNode) -> None:
+    run = quiet.node.registry.get(RUN)
+    assert run is not None
+    for rank in range(32):
+        long: dict[Stack, int] = {
+            (StackFrame(f"/{'ä' * 300}/{n}.py", "ü" * 300, n, call="ö" * 300),): 1 for n in range(64)
+        }
+        samples = pack(long, quiet.now - SECOND, quiet.now, most_bytes=1 << 20)
+        run.stacks.add(rank, samples)
+    first, found = 0, []
+    while first >= 0:
+        page = ask_lines(quiet, first=first, ranks=32)
+        assert len(codec.encode(page)) <= pages.LINES + pages.KIB
+        found += [each.rank for each in page.ranks]
+        first = page.next
+    assert found == list(range(32))
+
+
+def test_the_last_minute_of_a_run_that_has_ended_is_kept(quiet: QuietNode) -> None:
+    run = quiet.node.registry.get(RUN)
+    assert run is not None
+    run.stacks.add(0, part(quiet.now // SECOND))
+    run.exit("done", "", 1.0)
+    quiet.now += 3600 * SECOND
+    (rank,) = ask_lines(quiet).ranks
+    assert rank.counts.samples == 20
 
 
 SCRIPT = """

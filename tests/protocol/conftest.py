@@ -15,6 +15,7 @@ from hoptui.domain.details import Repository, RunDetails
 from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
+from hoptui.domain.line_counts import count as count_lines
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
@@ -263,6 +264,7 @@ SAMPLES = pack_stacks(
     left_out=2,
     cost=0.001,
 )
+COUNTS = count_lines(SAMPLES)
 DOUBLES = (array("d", [0.5, math.nan]).tobytes(),)
 
 EXAMPLES: list[messages.Message] = [
@@ -396,6 +398,8 @@ EXAMPLES: list[messages.Message] = [
     messages.Describe(id=10, run="r1"),
     messages.FetchStacks(id=11, run="r1", seconds=10.0),
     messages.RunStacks(id=11, run="r1", ranks=(messages.RankStacks(rank=3, samples=SAMPLES),)),
+    messages.FetchLines(id=12, run="r1", seconds=10.0, first=2, ranks=8),
+    messages.RunLines(id=12, run="r1", ranks=(messages.RankLines(rank=3, counts=COUNTS),), next=4),
     messages.ViewerBye(id=7),
     messages.Shutdown(id=7),
     messages.ViewerWelcome(protocol=1, pid=99, version="0.1.0", host="node-7", records=True),

@@ -14,12 +14,15 @@ from msgspec import msgpack, structs
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.facts import Fact
-from hoptui.protocol.messages import HUNG, CommandRecord, Event, NodeState, RunState, Vital
+from hoptui.domain.line_counts import LineCounts
+from hoptui.protocol.messages import HUNG, CommandRecord, Event, NodeState, RankLines, RunState, Vital
 
 KIB = 1 << 10
 VITALS, HARDWARE, RUNS, PROCESSES = 384 * KIB, 256 * KIB, 1024 * KIB, 256 * KIB
 EVENTS, COMMANDS, ROWS = 384 * KIB, 512 * KIB, 1024 * KIB
 """Shares of a message, in bytes. With 256 KiB to spare they are `codec.MAX_ANSWER_BYTES`."""
+LINES = 512 * KIB
+"""The size of an answer with lines of code. One process takes less."""
 LARGEST_RUN, LARGEST_ITEM, LARGEST_VITAL = 1000 * KIB, 192 * KIB, 4 * KIB
 LONGEST_TEXT, LONGEST_NAME = 500, 100
 TOO_LARGE = "too_large"
@@ -187,6 +190,22 @@ def rows(part: Columns, left: int) -> tuple[Columns, bool]:
 def weight(part: Columns) -> int:
     """Return at least the bytes of rows in a message."""
     return (len(part.names) + 2) * (8 * len(part) + 8) + sum(len(n.encode()) + 8 for n in part.names)
+
+
+def lines(found: Iterable[tuple[int, LineCounts]], most: int) -> tuple[tuple[RankLines, ...], int]:
+    """Return the lines of the first processes, at most `most`, and the rank that the next page begins with.
+
+    It is -1 after the last one.
+    """
+    page: list[RankLines] = []
+    left = LINES
+    for rank, counts in found:
+        item = RankLines(rank=rank, counts=counts)
+        left -= size(item)
+        if len(page) == most or left < 0:
+            return tuple(page), rank
+        page.append(item)
+    return tuple(page), -1
 
 
 def _short(value: bool | float | str | None) -> bool | float | str | None:

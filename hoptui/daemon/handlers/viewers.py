@@ -121,6 +121,8 @@ class ViewerDesk:
                 self.reply(identity, messages.Description(id=number, run=name, details=details))
             case messages.FetchStacks(id=number, run=name, seconds=seconds):
                 self.reply(identity, self._stacks(number, name, seconds))
+            case messages.FetchLines():
+                self.reply(identity, self._lines(message))
             case messages.Command():
                 self._command(viewer, message)
             case messages.Lease():
@@ -220,6 +222,15 @@ class ViewerDesk:
         found = run.stacks.since(since) if run is not None else {}
         ranks = tuple(messages.RankStacks(rank=rank, samples=samples) for rank, samples in found.items())
         return messages.RunStacks(id=number, run=name, ranks=ranks[:MOST_RANKS])
+
+    def _lines(self, asked: messages.FetchLines) -> messages.RunLines:
+        run = self._node.registry.get(asked.run)
+        if run is None:
+            return messages.RunLines(id=asked.id, run=asked.run)
+        end = run.stacks.last_t if run.exited else self._node.clock.t()
+        found = run.stacks.lines(end - int(min(asked.seconds, KEPT_S) * 1e9), asked.first)
+        ranks, following = pages.lines(found, max(1, min(asked.ranks, MOST_RANKS)))
+        return messages.RunLines(id=asked.id, run=asked.run, ranks=ranks, next=following)
 
     def _command(self, viewer: Viewer, command: messages.Command) -> None:
         node = self._node

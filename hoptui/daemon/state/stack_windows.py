@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hoptui.domain.activities import Activity, activities, summed
 from hoptui.domain.hot_lines import sampled
+from hoptui.domain.line_counts import LineCounts, counted
 from hoptui.domain.stack_kinds import Kind
 from hoptui.domain.stacks import KEPT_S, StackSamples, merged
 from hoptui.recording.stack_minutes import MINUTE_BYTES
@@ -68,9 +69,23 @@ class StackWindows:
         }
         return {rank: counts for rank, counts in found.items() if counts}
 
+    @property
     def last_t(self) -> int:
-        """Return the end of the newest samples of any process, 0 if there are none."""
+        """The stamp of the newest samples of any process, 0 without any."""
         return max((parts[-1].ended for parts in self._parts.values()), default=0)
+
+    def lines(self, t: int, first: int = 0) -> Iterator[tuple[int, LineCounts]]:
+        """Yield each rank from `first` on, and the lines of its samples that ended after `t`.
+
+        A process without any is left out. Stacks were looked at when they came.
+        """
+        for rank, parts in sorted(self._parts.items()):
+            recent = [at for at, part in enumerate(parts) if part.ended > t] if rank >= first else []
+            if recent:
+                own = [parts[at] for at in recent]
+                found = summed(self._activities[rank][at] for at in recent)
+                began, ended = min(part.began for part in own), max(part.ended for part in own)
+                yield rank, counted(found, began, ended, sum(map(sampled, own)))
 
     def kinds(self, ends: Sequence[int]) -> list[Counter[Kind]]:
         """Return what all processes did, by kind: one count for each of `ends`.
