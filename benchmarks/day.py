@@ -260,6 +260,9 @@ class DayClient:
     def describe(self, run_id: str) -> None:
         self._conversation.describe(run_id)
 
+    def fetch_lines(self, run_id: str, *, every_rank: bool = False, whole: bool = False) -> None:
+        self._conversation.fetch_lines(run_id, every_rank, self._clock.now / SECOND)
+
     def sample(self, hz: float) -> None:
         self._conversation.hz = hz
 

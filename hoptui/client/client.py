@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
 
 import zmq
 from msgspec.structs import replace
@@ -24,12 +24,16 @@ from hoptui.client.conversation import NO_LIMITS, Conversation, Details, Outbox,
 from hoptui.client.routes import Here, Trouble, Way
 from hoptui.client.subscriptions import on_the_line
 from hoptui.client.target import Place
+from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.tuning import Limits
 from hoptui.model.store import Store
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.node.processes import user_name
 from hoptui.protocol import codec
 from hoptui.protocol.messages import Buckets, Command, Origin, State, Verb, ViewerBye
+
+if TYPE_CHECKING:
+    from hoptui.client.line_reader import LineReader
 
 Change = Literal["link", "node", "events", "commands", "vitals"]
 
@@ -98,6 +102,7 @@ class Client:
         self._conversation = Conversation(
             self.store, self._outbox, client=client, viewer=os.urandom(8).hex(), remote=bool(node)
         )
+        self._lines_of: LineReader | None = None
         self._calls: deque[Callable[[], None]] = deque()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -162,6 +167,35 @@ class Client:
     def describe(self, run_id: str) -> None:
         """Ask what a run is. `store.details` gets the answer."""
         self._call(partial(self._conversation.describe, run_id))
+
+    def fetch_lines(self, run_id: str, *, every_rank: bool = False, whole: bool = False) -> None:
+        """Ask where the time of a run goes. `store.lines` gets the answer.
+
+        The last minute is that of its first process, or of `every_rank`. It is asked for every two seconds at
+        most, however often this is called. The `whole` time is read from the recording, in a thread.
+        """
+        if not whole:
+            self._call(lambda: self._conversation.fetch_lines(run_id, every_rank, time.monotonic()))
+        elif self.link.node:
+            self.store.apply_lines(run_id, FoundLines(problem="elsewhere"), whole=True)
+        else:
+            self._read_lines(run_id)
+
+    def _read_lines(self, run_id: str) -> None:
+        from hoptui.client.line_reader import LineReader  # here: it needs SQLite, other screens do not
+
+        found = self.store.lines.get((run_id, True))
+        if found is not None and found.t0 <= self.store.now() <= found.t1:
+            return
+        try:
+            path = (self._where or addresses()).recording(run_id)
+        except AddressError as error:
+            self.store.apply_lines(run_id, FoundLines(problem="unreadable", detail=str(error)), whole=True)
+            return
+        if self._lines_of is None:
+            self._lines_of = LineReader()
+        answer = partial(self.store.apply_lines, run_id, whole=True)
+        self._lines_of.ask(path, self.store.now(), answer, whole=True, live=True)
 
     def sample(self, hz: float) -> None:
         """Request a sampling rate of the GPUs (0: the daemon's default; at most 10)."""

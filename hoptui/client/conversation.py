@@ -16,6 +16,7 @@ import msgspec
 
 from hoptui.client.subscriptions import Flow, Following
 from hoptui.domain.knobs import KnobValue
+from hoptui.domain.line_counts import FoundLines, LineCounts
 from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.model.store import Store
 from hoptui.protocol import messages
@@ -136,6 +137,12 @@ LATEST_S = 1.0
 """Interval of requests for the last values of every run, while one lives and none is watched; else:"""
 LATEST_SELDOM_S = 5.0
 
+LINES_EVERY_S = 2.0
+"""The least time between two requests for the lines of a run. Without an answer, it is the following."""
+LINES_AGAIN_S = 10.0
+RANKS_PER_PAGE = 8
+"""Processes of an answer with lines. More of them would keep the daemon from others for milliseconds."""
+
 PAUSE_S = 60.0
 """How long a run stays paused after its pause was renewed."""
 
@@ -211,8 +218,12 @@ class Conversation:
         self._ids = itertools.count(1)
         self.following = Following(store, self._ids, self.flow.appetite)
         self._asked_at: dict[int, float] = {}  # when each Query was sent
-        self._requests: list[messages.Lease | Tune | messages.Describe] = []
+        self._requests: list[messages.Lease | Tune | messages.Describe | messages.FetchLines] = []
         self._described = ""  # the run of the newest Describe
+        self._lines: messages.FetchLines | None = None  # that is not answered yet
+        self._lines_at = -LINES_AGAIN_S
+        self._asked_for = ("", False)  # the run, and whether all of its ranks
+        self._pages: dict[int, LineCounts] = {}  # the ranks of the pages before
         self._state = 0
         self._events = 0
         self._commands = 0
@@ -232,7 +243,7 @@ class Conversation:
         """Start over on a new connection: send Hello, then continue from the known stamps."""
         self.greeted = False
         self.heard = self._next_hello = self._next_latest = self._next_fetch = now
-        self._fetch = None
+        self._fetch = self._lines = None
         self._thin_before = False
         self._asked_at = {}
         self.following.reconnected()
@@ -254,6 +265,30 @@ class Conversation:
         """Ask what a run is. An older daemon does not know the request: then it is unknown."""
         self._described = run
         self._requests.append(messages.Describe(id=next(self._ids), run=run))
+
+    def fetch_lines(self, run: str, every_rank: bool, now: float) -> None:
+        """Ask for the lines of a run, of its first rank or page by page of all, unless that was just done."""
+        wait_s = LINES_EVERY_S if self._lines is None else LINES_AGAIN_S
+        if self._asked_for == (run, every_rank) and now - self._lines_at < wait_s:
+            return
+        self._asked_for, self._lines_at, self._pages = (run, every_rank), now, {}
+        self._ask_lines(run, 0)
+
+    def _ask_lines(self, run: str, first: int) -> None:
+        ranks = RANKS_PER_PAGE if self._asked_for[1] else 1
+        self._lines = messages.FetchLines(id=next(self._ids), run=run, first=first, ranks=ranks)
+        self._requests.append(self._lines)
+
+    def _got_lines(self, page: messages.RunLines) -> None:
+        asked = self._lines
+        if asked is None or page.id != asked.id:
+            return
+        self._lines = None
+        self._pages |= {each.rank: each.counts for each in page.ranks}
+        if page.next > asked.first and self._asked_for[1]:
+            self._ask_lines(page.run, page.next)
+        else:
+            self.store.apply_lines(page.run, FoundLines(self._pages))
 
     def due(self, now: float) -> list[messages.FromViewer]:
         """Return what to send now, in this order."""
@@ -306,6 +341,8 @@ class Conversation:
                 self.following.answered(message.id, message)
             case messages.Description():
                 self.store.apply_details(message.run, message.details)
+            case messages.RunLines():
+                self._got_lines(message)
             case messages.LeaseState():
                 pass  # the run's pulse reports how long it stays paused
             case Tuned():
@@ -324,7 +361,7 @@ class Conversation:
         self.greeted = True
         self._state = self._processes = self._page = 0  # another daemon counts from the start
         self._next_fetch = now
-        self._requests = []  # requests from before the reconnect are outdated
+        self._requests, self._lines = [], None  # requests from before the reconnect are outdated
         self._outbox.reconnected(now, another=another)
 
     def _fetched(self, delta: messages.Delta, now: float) -> None:
@@ -395,6 +432,9 @@ class Conversation:
             return
         if error.code in ("protocol", "descriptors"):
             self.problem = error.text
+            return
+        if error.code == "unsupported" and self._lines is not None and "'lines.fetch'" in error.text:
+            self.store.apply_lines(self._lines.run, FoundLines(problem="old_daemon"))
             return
         if error.code == "unsupported" and self._described and not error.id:
             self.store.apply_details(self._described, None)

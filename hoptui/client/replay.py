@@ -6,11 +6,13 @@ import os
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Unpack
 
 from hoptui.client.client import Link
 from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
+from hoptui.client.line_reader import LineReader
 from hoptui.domain.devices import Level
 from hoptui.domain.tuning import Limits, Tuned
 from hoptui.model.recorded.store import RecordedStore
@@ -70,6 +72,7 @@ class Replay:
             self._recording.close()
             raise
         self._clock = clock
+        self._lines = LineReader()
         self._wall_offset_ns = self._recording.wall_offset_ns
         start, end = self.store.span
         self.playing = False
@@ -104,6 +107,15 @@ class Replay:
 
     def describe(self, run_id: str) -> None:
         """Do nothing: `store.details` has what is recorded."""
+
+    def fetch_lines(self, run_id: str, *, every_rank: bool = False, whole: bool = False) -> None:
+        """Read where the time of the run went, in a thread: in the minute around the position, or up to it.
+
+        `store.lines` gets the answer.
+        """
+        found, t = self.store.lines.get((run_id, whole)), self.position
+        if found is None or not found.t0 <= t <= found.t1:
+            self._lines.ask(self._path, t, partial(self.store.apply_lines, run_id, whole=whole), whole=whole)
 
     def sample(self, hz: float) -> None:
         """Do nothing: there is no sampling."""

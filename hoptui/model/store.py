@@ -18,6 +18,7 @@ from hoptui.domain.columns import Columns, is_known, run_of
 from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.facts import fact, nested
+from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS, Closeups, TileRequest, iterations
 from hoptui.model.series import Series
@@ -99,6 +100,7 @@ class Store:
         self.commands: dict[str, CommandRecord] = {}
         self.tuned: dict[str, Tuned] = {}
         self.details: dict[str, RunDetails | None] = {}
+        self.lines: dict[tuple[str, bool], FoundLines] = {}
         self.processes: tuple[GpuProcess, ...] = ()
         self.changes = 0
         self.node_version = 0
@@ -267,6 +269,19 @@ class Store:
         with self._lock:
             if run not in self.details or self.details[run] != details:
                 self.details = {run: details}  # a viewer looks at one at a time
+                self.changes += 1
+
+    def apply_lines(self, run: str, found: FoundLines, *, whole: bool = False) -> None:
+        """Process where the time of a run goes: in its last minute, or in its `whole` time.
+
+        `lines` are by the id of the run and `whole`. A viewer looks at one run at a time.
+        """
+        with self._lock:
+            if self.lines.get((run, whole)) != found:
+                self.lines = {
+                    **{key: one for key, one in self.lines.items() if key[0] == run},
+                    (run, whole): found,
+                }
                 self.changes += 1
 
     def forget(self, source: str) -> None:

@@ -10,6 +10,9 @@ from hoptui.client.conversation import (
     HELLO_S,
     LATEST_S,
     LATEST_SELDOM_S,
+    LINES_AGAIN_S,
+    LINES_EVERY_S,
+    RANKS_PER_PAGE,
     SILENCE_S,
     WAIT_S,
     Conversation,
@@ -18,6 +21,9 @@ from hoptui.client.conversation import (
 from hoptui.client.subscriptions import HUNGRY
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuProcess
+from hoptui.domain.line_counts import FoundLines, count
+from hoptui.domain.stacks import StackFrame
+from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.model.store import Store
 from hoptui.protocol.messages import (
     PROTOCOL,
@@ -27,11 +33,14 @@ from hoptui.protocol.messages import (
     Error,
     Event,
     Fetch,
+    FetchLines,
     FromViewer,
     Lease,
     LeaseState,
     Outcome,
     Query,
+    RankLines,
+    RunLines,
     Stage,
     ToViewer,
     ViewerHello,
@@ -44,6 +53,9 @@ from tests.golden import Golden
 
 RUN = "run/abcd2345"
 WELCOME = ViewerWelcome(protocol=PROTOCOL, pid=7, version="0.1.0", host="gpu07")
+
+
+COUNTS = count(pack_stacks({(StackFrame("train.py", "main", 3),): 5}, 10, 20))
 
 
 class Table:
@@ -406,3 +418,69 @@ def test_processes_come_once_for_each_version_and_anew_from_another_daemon(table
     table.hear()
     table.say(WELCOME)
     assert table.fetch().processes == 0
+
+
+def lines_asked(table: Table) -> list[tuple[int, int]]:
+    """The first rank and the most ranks of each request for lines that is sent now."""
+    return [(m.first, m.ranks) for m in table.hear() if isinstance(m, FetchLines)]
+
+
+def page(table: Table, ranks: tuple[int, ...], following: int = -1) -> RunLines:
+    """An answer to the newest request for lines."""
+    assert table.talk._lines is not None
+    found = tuple(RankLines(rank=rank, counts=COUNTS) for rank in ranks)
+    return RunLines(id=table.talk._lines.id, run="abcd2345", ranks=found, next=following)
+
+
+def test_lines_are_asked_for_every_two_seconds_however_often_a_screen_draws(table: Table) -> None:
+    table.settle(table.greet())
+    for _ in range(3):
+        table.talk.fetch_lines("abcd2345", False, table.now)
+    assert lines_asked(table) == [(0, 1)]
+    table.say(page(table, (0,), following=1))
+    assert table.store.lines["abcd2345", False] == FoundLines({0: COUNTS})
+    table.talk.fetch_lines("abcd2345", False, table.now + LINES_EVERY_S / 2)
+    assert lines_asked(table) == []
+    table.talk.fetch_lines("abcd2345", False, table.now + LINES_EVERY_S)
+    assert lines_asked(table) == [(0, 1)]
+    table.talk.fetch_lines("abcd2345", False, table.now + 2 * LINES_EVERY_S)
+    assert lines_asked(table) == [], "the answer is on its way"
+    table.talk.fetch_lines("abcd2345", False, table.now + LINES_EVERY_S + LINES_AGAIN_S)
+    assert lines_asked(table) == [(0, 1)], "it was lost"
+
+
+def test_lines_of_all_ranks_come_page_by_page(table: Table) -> None:
+    table.settle(table.greet())
+    table.talk.fetch_lines("abcd2345", True, table.now)
+    assert lines_asked(table) == [(0, RANKS_PER_PAGE)]
+    late = page(table, (7,))
+    table.say(page(table, (0, 1), following=5))
+    assert table.store.lines == {}
+    assert lines_asked(table) == [(5, RANKS_PER_PAGE)]
+    table.say(late)
+    assert table.store.lines == {}, "it answers an earlier request"
+    table.say(page(table, (5,)))
+    assert list(table.store.lines["abcd2345", False].ranks) == [0, 1, 5]
+    assert lines_asked(table) == []
+
+
+def test_an_older_daemon_has_no_lines_and_still_describes_runs(table: Table) -> None:
+    table.settle(table.greet())
+    table.talk.describe("abcd2345")
+    table.talk.fetch_lines("abcd2345", False, table.now)
+    table.hear()
+    text = "no message of the kind 'lines.fetch' is understood here"
+    table.say(Error(code="unsupported", text=text))
+    assert table.store.lines["abcd2345", False].problem == "old_daemon"
+    assert "abcd2345" not in table.store.details
+    assert not table.talk.refused
+
+
+def test_after_a_reconnect_lines_are_asked_for_again(table: Table) -> None:
+    table.settle(table.greet())
+    table.talk.fetch_lines("abcd2345", False, table.now)
+    lost = lines_asked(table)
+    table.talk.connected(table.now)
+    table.greet()
+    table.talk.fetch_lines("abcd2345", False, table.now + LINES_EVERY_S)
+    assert lines_asked(table) == lost

@@ -150,6 +150,7 @@ class FakeClient:
         self.asked_hz: list[float] = []
         self.asked_every_s = 0.0
         self.described: list[str] = []
+        self.lines_asked: list[tuple[str, bool, bool]] = []
         self.started = self.closed = self.read_only = False
 
     def start(self) -> None:
@@ -182,6 +183,9 @@ class FakeClient:
 
     def describe(self, run_id: str) -> None:
         self.described.append(run_id)
+
+    def fetch_lines(self, run_id: str, *, every_rank: bool = False, whole: bool = False) -> None:
+        self.lines_asked.append((run_id, every_rank, whole))
 
     def pace(self, seconds: float) -> None:
         self.asked_every_s = seconds

@@ -18,6 +18,7 @@ from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.facts import fact
 from hoptui.domain.freshness import FORGET
+from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.progress import ITERATION, finished
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS
@@ -225,6 +226,8 @@ class RecordedStore:
         self.run_id = state.run
         self.details = {state.run: details}
         self.tuned: dict[str, Tuned] = {}
+        self.lines: dict[tuple[str, bool], FoundLines] = {}
+        self._answers = 0
         self.processes: tuple[GpuProcess, ...] = ()  # only their sums are recorded, in `derived/<run id>`
         self.chronicle = Chronicle(state, events, commands, self.span[1])
         self._position = self.span[0]
@@ -254,8 +257,8 @@ class RecordedStore:
 
     @property
     def changes(self) -> int:
-        """Differs whenever the known data differs: it is the position."""
-        return self._position
+        """Differs whenever the known data differs: it stands for the position and for `lines`."""
+        return hash((self._position, self._answers))
 
     def now(self) -> int:
         """Return the position."""
@@ -312,6 +315,11 @@ class RecordedStore:
         """The commands by id, in the order of the requests."""
         self._follow()
         return {**self._commands, **self._refused} if self._refused else self._commands
+
+    def apply_lines(self, run: str, found: FoundLines, *, whole: bool = False) -> None:
+        """Keep where the time went, as `Store.apply_lines` does. Any thread may call it."""
+        self.lines = {**self.lines, (run, whole): found}
+        self._answers += 1
 
     def refuse(self, record: CommandRecord) -> None:
         """Keep a command of this viewer, which cannot be carried out."""
