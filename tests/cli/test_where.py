@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hoptui.cli.commands.where import MOST_SOURCE, source_line
-from hoptui.domain.stack_kinds import CodeLine
 from hoptui.domain.stacks import Stack, StackFrame, pack
+from hoptui.model.source_code import MOST_SOURCE, source_line
 from hoptui.protocol.messages import Error, FetchStacks, FromViewer, RankStacks, ToViewer
 from hoptui.recording import Recording, stack_minutes
 from hoptui.recording.ingest import Boot
@@ -117,16 +116,16 @@ def test_an_older_daemon_has_none(hoptui: Hoptui, sampled: FakeDaemon) -> None:
 
 @pytest.mark.parametrize("file", ["/dev/zero", "/nowhere/train.py", "/", "\0", "<string>"])
 def test_no_source_is_read_of_what_is_no_regular_file(file: str) -> None:
-    assert source_line(CodeLine(file, 1, "f")) == ""
+    assert source_line(file, 1) == ""
 
 
 def test_no_source_is_read_of_a_large_file(tmp_path: Path) -> None:
     path = tmp_path / "large.py"
     path.write_text("first\n")
-    assert source_line(CodeLine(str(path), 1, "f")) == "first"
+    assert source_line(str(path), 1) == "first"
     with path.open("ab") as file:
         file.truncate(MOST_SOURCE + 1)
-    assert source_line(CodeLine(str(path), 1, "f")) == ""
+    assert source_line(str(path), 1) == ""
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import linecache
 import math
-import stat
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
@@ -31,8 +29,8 @@ from hoptui.cli.support.terminal import (
 from hoptui.client.session import RefusedError
 from hoptui.client.target import is_path
 from hoptui.domain.hot_lines import HotLine, hot_lines, sampled
-from hoptui.domain.stack_kinds import CodeLine
 from hoptui.domain.stacks import KEPT_S, StackSamples
+from hoptui.model.source_code import source_line
 from hoptui.model.stack_samples import LiveStacks, RecordedStacks, RunSamples
 from hoptui.presentation import numbers, stacks
 from hoptui.protocol.messages import RunState
@@ -41,8 +39,6 @@ from hoptui.recording import Recording, RecordingError, library
 SECOND = 1_000_000_000
 SHOWN, KEPT_SOURCE = 10, 60
 """Lines in the text, and characters of their source."""
-MOST_SOURCE = 4 << 20
-"""Bytes of a file whose lines are shown."""
 OLD_DAEMON = (
     "the daemon is older than this hoptui and has no stack samples: hoptui daemon stop, then try again"
 )
@@ -255,19 +251,9 @@ def _cells(line: HotLine) -> tuple[str, ...]:
         numbers.percentage(100 * line.share),
         stacks.KINDS[line.kind],
         stacks.place(line.place),
-        numbers.clean(source_line(line.place), KEPT_SOURCE) or numbers.clean(line.inside, KEPT_SOURCE),
+        numbers.clean(source_line(line.place.file, line.place.line), KEPT_SOURCE)
+        or numbers.clean(line.inside, KEPT_SOURCE),
     )
-
-
-def source_line(place: CodeLine) -> str:
-    """Return a line of a file, "" if it is no regular file of reasonable size that can be read here."""
-    try:
-        found = Path(place.file).stat()
-    except (OSError, ValueError):
-        return ""
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_SOURCE:
-        return ""
-    return linecache.getline(place.file, place.line).strip()
 
 
 def _nothing(found: Found) -> str:
