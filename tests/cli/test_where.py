@@ -226,3 +226,18 @@ def test_status_names_the_line_and_how_long_it_was_sampled(hoptui: Hoptui, sampl
     sampled.stacks.clear()
     assert "where:" not in hoptui("status", "ppo").out
     assert hoptui("status", "ppo", "--json").json["where"] is None
+
+
+def test_status_has_the_line_of_the_last_minute_of_an_ended_run(
+    hoptui: Hoptui, ppo: FakeDaemon, recorded: Path
+) -> None:
+    ppo.node = structs.replace(ppo.node, runs=(*ppo.node.runs, over("eeee5555", "old", world=2)))
+    assert (
+        "where it last was: waits for the GPU 100 %, train.py:15 main (item)" in hoptui("status", "old").out
+    )
+    found = hoptui("status", "old", "--json").json["where"]
+    assert (found["kind"], found["line"], found["recorded"]) == ("wait", 15, True)
+    recorded.write_bytes(b"not a database at all" * 100)
+    assert hoptui("status", "old", "--json").json["where"] is None
+    recorded.unlink()
+    assert hoptui("status", "old").code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,10 +30,12 @@ from hoptui.domain.knobs import KnobState
 from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.model import runs
+from hoptui.model.stack_samples import RecordedStacks
 from hoptui.presentation import details as presented
 from hoptui.presentation import diagnosis, numbers, sentences, stacks, tuner, vocabulary
 from hoptui.presentation.readings import value_text
 from hoptui.protocol.messages import Event, RunState, Vital
+from hoptui.recording import Recording, RecordingError
 
 LAST = 10  # events and commands in `status`
 MOST_ENTRIES = 12  # of the configuration
@@ -126,11 +129,25 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
 
 
 def _samples(seen: NodeSnapshot, run: RunState) -> StackSamples | None:
-    """The stack samples of the first rank of a live run over the last minute, None if there are none."""
+    """The stack samples of the first rank over the last minute of a run, None if there are none.
+
+    Those of a run that has ended are in its recording.
+    """
     if not seen.lives(run):
-        return None
+        return _recorded_samples(seen.session.where.recording(run.run))
     with suppress(RefusedError):  # of an older daemon
         return next((each.samples for each in seen.session.stacks(run.run, KEPT_S)), None)
+    return None
+
+
+def _recorded_samples(path: Path) -> StackSamples | None:
+    if not path.exists():
+        return None
+    with suppress(RecordingError), Recording.open(path) as opened:
+        last = max(opened.minutes()[0], default=0)
+        if last:
+            found = RecordedStacks(opened).between(max(1, last - round(KEPT_S * SECOND)), 0)
+            return next(iter(found.ranks.values()), None)
     return None
 
 
@@ -147,6 +164,7 @@ def _where_json(seen: NodeSnapshot, run: RunState) -> dict[str, Any] | None:
         "inside": lines[0].inside,
         "seconds": (samples.ended - samples.began) / SECOND,
         "samples": sampled(samples),
+        "recorded": not seen.lives(run),
         "text": stacks.where(samples),
     }
 
@@ -190,7 +208,7 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     say(f"iteration {numbers.grouped(vocabulary.iteration(vital))}{total}, {_pace(seen, run, metrics)}")
     samples = _samples(seen, run)
     if samples is not None and (where := stacks.where(samples)):
-        say(f"where: {where}")
+        say(f"{'where' if seen.lives(run) else 'where it last was'}: {where}")
     phases = _phases(metrics)
     whole = max(metrics.get("iteration_s", 0.0), sum(s for name, s in phases.items() if "/" not in name))
     if phases:
