@@ -14,11 +14,13 @@ from hoptui.client.client import Link
 from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.client.line_reader import LineReader
 from hoptui.domain.devices import Level
+from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.tuning import Limits, Tuned
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.node.processes import user_name
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import CommandRecord, Origin, Verb
+from hoptui.protocol.ranges import MOST_STAMP
 from hoptui.recording import Recording
 
 SECOND = 1_000_000_000
@@ -73,6 +75,7 @@ class Replay:
             raise
         self._clock = clock
         self._lines = LineReader()
+        self._sampled = bool(self._recording.minutes()[0])
         self._wall_offset_ns = self._recording.wall_offset_ns
         start, end = self.store.span
         self.playing = False
@@ -114,7 +117,9 @@ class Replay:
         `store.lines` gets the answer.
         """
         found, t = self.store.lines.get((run_id, whole)), self.position
-        if found is None or not found.t0 <= t <= found.t1:
+        if not self._sampled and found is None:
+            self.store.apply_lines(run_id, FoundLines(t1=MOST_STAMP), whole=whole)
+        elif found is None or not found.t0 <= t <= found.t1:
             self._lines.ask(self._path, t, partial(self.store.apply_lines, run_id, whole=whole), whole=whole)
 
     def sample(self, hz: float) -> None:

@@ -175,6 +175,7 @@ class HoptuiApp(DrawnApp):
         "screens/knob_editor/screen.tcss",
         "screens/history/screen.tcss",
         "screens/tuner/screen.tcss",
+        "screens/where/screen.tcss",
         "screens/charts/screen.tcss",
         "styles/finder.tcss",
         "styles/confirm.tcss",
@@ -358,6 +359,12 @@ class HoptuiApp(DrawnApp):
         run = getattr(self.screen, "run_id", None)
         if run is not None and not isinstance(self.screen, TunerScreen):
             self.push_screen(TunerScreen(run))
+
+    def open_where(self, run: str) -> None:
+        """Show the lines of the script that the time of a run goes to."""
+        from hoptui.tui.screens.where.screen import WhereScreen
+
+        self.push_screen(WhereScreen(run))
 
     def open_charts(self, run: str | None, *, find: bool) -> None:
         """Open the charts of a run, or of the node, as they were left; with `find`, open the search for

@@ -155,6 +155,7 @@ _FURTHER = (
     "gpu.screen",
     "history.screen",
     "tuner.screen",
+    "where.screen",
     "settings.screen",
 )
 """Screens that are imported when they are opened, or one per beat after the first frame: the start does not

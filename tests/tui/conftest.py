@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,6 +19,7 @@ from hoptui.client.client import Change, Link
 from hoptui.client.conversation import NO_LIMITS, Details, ReadOnlyError, TuneOp
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.facts import fact
+from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts
 from hoptui.domain.tuning import Limits
 from hoptui.model.store import Store
 from hoptui.protocol.messages import (
@@ -74,6 +76,24 @@ GPU = factories.gpu(
     },
 )
 NO_DRIVER = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
+
+
+def line(kind: str, number: int, function: str, inside: str = "", file: str = "ppo.py") -> CountedLine:
+    """A line of the script of the run."""
+    return CountedLine(kind, f"/home/ana/ppo/{file}", number, function, inside, 0)
+
+
+LINES: Mapping[CountedLine, int] = {
+    line("environment", 88, "rollout", "step", "cartpole_env.py"): 212,
+    line("compute", 41, "act", "F.linear", "policy.py"): 121,
+    line("compute", 133, "update", "run_backward"): 118,
+    line("wait", 140, "update", "item"): 74,
+    line("script", 96, "rollout"): 31,
+    line("compute", 136, "update", "_foreach_add_"): 22,
+    line("log", 160, "main", "print"): 11,
+    line("save", 171, "save_checkpoint", "save"): 6,
+}
+"""The samples of a minute of the run."""
 
 
 @cache
@@ -236,7 +256,30 @@ class Scene:
         self.tell(node=self.node, vitals={RUN: self.vital} if self.node.runs else {})
         if history:
             self.rows(240)
+            self.sampled(LINES)
         return self
+
+    def sampled(self, *ranks: Mapping[CountedLine, int], whole: bool = False, seconds: int = 60) -> Scene:
+        """The stack samples of ranks from 0 on, as counts of lines, over the last `seconds`."""
+        found = {rank: self.counts(lines, seconds) for rank, lines in enumerate(ranks) if lines}
+        self.client.store.apply_lines(RUN, FoundLines(found), whole=whole)
+        return self
+
+    def counts(self, lines: Mapping[CountedLine, int], seconds: int = 60) -> LineCounts:
+        """The samples of a process."""
+        kinds: Counter[str] = Counter()
+        for line, samples in lines.items():
+            kinds[line.kind] += samples
+        return LineCounts(
+            began=self.client.ns - seconds * SECOND,
+            ended=self.client.ns,
+            samples=kinds.total(),
+            kinds=dict(kinds.most_common()),
+            lines=tuple(
+                msgspec.structs.replace(line, samples=samples)
+                for line, samples in sorted(lines.items(), key=lambda item: -item[1])
+            ),
+        )
 
     def update(self, *, vital: dict[str, Any] | None = None, run: dict[str, Any] | None = None) -> None:
         """Change fields of the run or its vital."""

@@ -11,8 +11,7 @@ import pytest
 from hoptui.domain.columns import pack
 from hoptui.protocol.messages import Buckets, RankState
 from hoptui.tui.components import phases
-from tests.golden import Golden
-from tests.tui.conftest import RUN, SECOND, Scene
+from tests.tui.conftest import RUN, SECOND, Scene, line, rendered
 
 
 def test_a_rare_long_phase_leaves_nothing_unaccounted_for(scene: Callable[..., Scene]) -> None:
@@ -67,13 +66,15 @@ def test_the_slowest_rank_is_named_where_one_is_slower(scene: Callable[..., Scen
     assert phases.slowest(made.app().view(RUN)) == "slowest: rank 2, 250 ms"
 
 
-def test_in_a_small_terminal_the_one_line_tells_how_phases_are_named(
-    scene: Callable[..., Scene], golden: Golden
-) -> None:
+def test_in_a_small_terminal_a_run_without_phases_has_its_lines_of_code(scene: Callable[..., Scene]) -> None:
     made = scene().live(history=False)
     made.tell(columns=(pack(f"run/{RUN}", [(made.client.ns, 1, {"iteration_s": 0.15})]),))
-    (line,) = phases.short(made.app().view(RUN), 78)
-    golden(["".join(span.text for span in line)])
+    assert rendered(phases.short(made.app().view(RUN), 78), 78) == ["where the time goes: asking the daemon"]
+    made.sampled({line("wait", 140, "update", "item"): 9})
+    assert rendered(phases.short(made.app().view(RUN), 60), 60) == [
+        "━ waits for the GPU 100 %",
+        "100 %  waits for the GPU  ppo.py:140 update (item)",
+    ]
 
 
 def test_of_what_was_summed_up_before_somebody_came_a_few_iterations_are_asked_for(

@@ -28,6 +28,7 @@ TITLES: Mapping[str, str] = {
     "staged": "In the staged changes",
     "history": "On the history",
     "tuner": "On the tuner",
+    "where": "On the lines",
     "limits": "While limits are chosen",
     "filter": "While a filter is typed",
     "story": "In the story of a command",
@@ -72,6 +73,8 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("ETA", "Iterations that are left, times the seconds of one now. A change of a knob changes it."),
         ("phases", "Where the time of an iteration goes, by the marks that the run sets (run.phase). Good: "
          "the phase that does the learning takes most of it."),
+        ("computes", "Where the time goes: what the training thread does and at which lines of the script, "
+         "from samples of its stack in the last minute. A run without phases has only them."),
         ("SM 71 %", "Beside a phase: how busy the GPUs are during it. Only samples whose whole window lies "
          "within the phase count, at least five. Shorter phases are unknown; faster sampling shows more."),
         ("⚠ busy ≥ 90 %", "A target that a user has set (hoptui target), with the mean over half a minute of "
@@ -148,6 +151,18 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("older", "The newest 2 000 are listed; where there may be more, the end of the list reads those "
          "before from the recordings."),
         ("copy", "The terminal is asked to copy (OSC 52); some refuse, so the line is shown as well."),
+    ),
+    "where": (
+        ("share", "Of all samples of the stack of the training thread. The line is the innermost one of the "
+         "script; in brackets is what it calls most often."),
+        ("(Python before)", "The sample came late: Python code before this line held the interpreter."),
+        ("waits", "For the GPU: what is called may wait for it (.item(), .cpu(), synchronize). For other "
+         "ranks: a collective."),
+        ("computes", "Modules, autograd and optimizers. With a GPU, they launch kernels."),
+        ("most on", "The rank with the greatest share at a line, if that is much greater than that of all "
+         "ranks."),
+        ("whole run", "From the recording, which has the samples minute by minute. In a replay, up to the "
+         "position."),
     ),
     "filter": (
         ("words", "All of them must be in what is said of a command: the knob, its values, how far it came, "

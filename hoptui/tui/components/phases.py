@@ -12,6 +12,7 @@ from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import value_text
 from hoptui.tui.charts.line_chart import whole_dots
 from hoptui.tui.components import figures
+from hoptui.tui.components import lines as lines_of_code
 from hoptui.tui.snapshot import SECOND, AnySeries, View
 from hoptui.tui.styled_text import FULL, TRACK, Line, Span
 
@@ -221,11 +222,12 @@ def _read(view: View) -> dict[str, str]:
 
 
 def short(view: View, width: int) -> list[Line]:
-    """One stacked bar of the outermost phases, and a line that names them."""
+    """One stacked bar of the outermost phases, and a line that names them; of a run without any, its lines of
+    code."""
     whole, _, found = measured(view)
     found = [phase for phase in found if not phase.depth]
     if not found or whole is None:
-        return _none(view, width, 'run.phase("rollout") in its loop names phases')
+        return _none(view, width) if named(view) else lines_of_code.short(view, width)
     head = Span(f"iteration {numbers.seconds(whole)} ", "dim")
     across = width - len(head.text)
     spans: list[Span] = []
@@ -285,15 +287,14 @@ def _most(found: list[PhaseBar], height: int) -> list[PhaseBar]:
     return [phase for phase in found if phase not in dropped]
 
 
-def _none(view: View, width: int, how: str = "") -> list[Line]:
-    """Why there is nothing to see; `how` says in one line how to name phases."""
+def _none(view: View, width: int) -> list[Line]:
+    """Why there is nothing to see."""
     if view.run is None:
         return figures.missing_lines(view, width, "looking for the run")
-    if not view.store.names(view.source):
-        return [(Span("no iteration has ended yet", "dim"),)]
-    if how:
-        return [(Span(how, "dim"),)]
-    return [
-        (Span("this run names no phases; in its loop:", "dim"),),
-        (Span('  with run.phase("rollout"): …', ""),),
-    ]
+    return [(Span("no iteration has ended yet", "dim"),)]
+
+
+def named(view: View) -> bool:
+    """Whether the run has named a phase, or that is not known: no iteration has ended yet."""
+    names = view.store.names(view.source)
+    return not names or any(name.startswith(PREFIX) for name in names)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hoptui.presentation import numbers
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.charts.plot import Mark, span_of
-from hoptui.tui.components import host, phases, runs, tuner
+from hoptui.tui.components import host, lines, phases, runs, tuner
 from hoptui.tui.components.figures import headline
 from hoptui.tui.screen_base import set_height
 from hoptui.tui.screens.run import content
@@ -94,13 +94,13 @@ class HardwarePanel(Panel):
     def tell(self, view: View) -> None:
         """The readings of this moment."""
         width, height = self.content_size
-        title, lines = content.hardware(view, width)
+        title, read = content.hardware(view, width)
         beside = bool(view.gpus())
         if height:  # unless it is not shown now
-            lines = lines[: max(1, height - beside)]  # what is cut is worth less than the host
-        self._spare = height - len(lines) - beside
-        set_height(self._readings, len(lines))
-        self._readings.show(lines, faded=view.node_stale)
+            read = read[: max(1, height - beside)]  # what is cut is worth less than the host
+        self._spare = height - len(read) - beside
+        set_height(self._readings, len(read))
+        self._readings.show(read, faded=view.node_stale)
         self._host.display = beside
         self._host.show([host.short(view, width)], faded=view.node_stale)
         self.label(title)
@@ -115,28 +115,52 @@ class HardwarePanel(Panel):
         self.legend([(curve.label, curve.ink) for curve in curves])
 
 
+CHARTED = 8  # lines below the bars from which there is room for lines of code and a chart
+BESIDE_CHART, MOST_LINES = 4, 9  # lines of code with that of the kinds
+
+
 class PhasesPanel(Panel):
-    """Where an iteration goes, and under it, where there is room, where they went over time."""
+    """Where an iteration goes; under it the lines of code, and where there is room, the phases over time.
+
+    Of a run without phases, it has the lines of code alone.
+    """
 
     def __init__(self) -> None:
-        self._bars, self._layers = Lines("phase-lines"), Lines("phase-chart")
-        super().__init__(self._bars, self._layers, name="phases")
+        self._bars, self._code, self._layers = (
+            Lines("phase-lines"),
+            Lines("where-lines"),
+            Lines("phase-chart"),
+        )
+        super().__init__(self._bars, self._code, self._layers, name="phases")
 
     def draw(self, view: View, split: phases.Split, stretch: TimeSpan) -> None:
-        """The bars first: the layers take what they leave."""
+        """The bars first, then the lines: the layers take what they leave."""
         width, height = self.content_size
         if not height:
             return
-        bars = phases.lines(view, split, width, height)
+        named = phases.named(view)
+        bars = phases.lines(view, split, width, height) if named else []
+        rest = height - len(bars)
+        room = max(BESIDE_CHART, min(MOST_LINES, rest // 3)) if named and rest >= CHARTED else rest
+        code = lines.panel(view, width, room, hint=not named)
+        set_height(self._bars, len(bars))
+        set_height(self._code, len(code))
+        self._bars.show(bars, faded=view.metrics_stale)
+        self._code.show(code, faded=lines.old(view))
+        keys = view.hint("view.where", "all lines")
+        if not named:
+            self._layers.show([])
+            self.legend([])
+            self.label(lines.title(view, width - 2), keys)
+            return
         span_s, marks, _, end, newest = stretch
         chart, over_s = content.phase_layers(
-            view, width, height - len(bars), span_s, marks=marks, newest=newest, end=end
+            view, width, rest - len(code), span_s, marks=marks, newest=newest, end=end
         )
-        set_height(self._bars, len(bars))
-        self._bars.show(bars, faded=view.metrics_stale)
         self._layers.show(chart, faded=view.metrics_stale)
         title, means = phases.title(view, split), f" · over time as means of {numbers.seconds(over_s)}"
-        self.label(f"{title}{means}" if chart and len(title) + len(means) <= width - 2 else title)
+        whole = f"{title}{means}" if chart and len(title) + len(means) <= width - 2 else title
+        self.label(whole, "" if chart else keys)
         self.legend(content.phase_legend(view) if chart else [])
 
 
@@ -154,16 +178,16 @@ class TunerPanel(Panel):
         width, height = self.content_size
         if not height:
             return
-        lines = tuner.short(view, width)
-        room, tried = height - len(lines) - 2, tuner.trials(view)
+        told = tuner.short(view, width)
+        room, tried = height - len(told) - 2, tuner.trials(view)
         if room > 0 and tried:
             cells = tuner.trial_columns(view, tried, width)
-            lines += [
+            told += [
                 (),
                 tuner.trial_head(cells),
                 *(tuner.trial_row(view, one, cells, width) for one in tried[:room]),
             ]
-        self._told.show(lines, faded=view.stale and view.replay is None)
+        self._told.show(told, faded=view.stale and view.replay is None)
         self.label("Tuner", view.hint("view.tuner", "more"))
 
     def on_resize(self) -> None:

@@ -43,6 +43,7 @@ VERBS: dict[str, Verb] = {
 DEFAULT_SPAN_S = 300.0
 LEAST_BOX = 3  # lines below which a box of knobs has none to show
 REFIT_S = 1.0  # for so long after a new size a frozen screen is drawn too: else its panels would stay empty
+HIGH = 38  # lines of a terminal that has room for lines of code below the phases
 ROOMY = 50  # lines of a terminal that has room for phases over time beside everything else
 
 
@@ -89,7 +90,7 @@ class RunScreen(LiveScreen):
         super().on_mount()
 
     def on_resize(self) -> None:
-        self.set_class(self.size.height >= ROOMY, "-roomy")
+        self.set_class(self.size.height >= HIGH, "-high").set_class(self.size.height >= ROOMY, "-roomy")
         self._fit()
 
     def _fit(self) -> None:
@@ -161,6 +162,8 @@ class RunScreen(LiveScreen):
 
     def _draw_lists(self, view: View) -> None:
         split = phases.measured(view)
+        if self.run_id is not None:
+            self.hoptui.client.fetch_lines(self.run_id)
         self._lines("verdict").show(
             [runs.diagnosis_line(view, split, self.size.width - 2)], faded=view.metrics_stale
         )
@@ -217,7 +220,7 @@ class RunScreen(LiveScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "next_panel":
             return self.mode == "compact"
-        if action == "details":
+        if action in ("details", "where"):
             return self.run_id is not None
         if action == "gpus":
             return bool(self.hoptui.view(None).gpus())
@@ -292,6 +295,10 @@ class RunScreen(LiveScreen):
 
         if self.run_id is not None:
             self.hoptui.push_screen(DetailsBox(self.run_id))
+
+    def action_where(self) -> None:
+        if self.run_id is not None:
+            self.hoptui.open_where(self.run_id)
 
     def action_gpus(self) -> None:
         shown = self.view().gpus() or self.hoptui.view(None).gpus()

@@ -1,0 +1,1 @@
+"""The screen of the lines that the time of a run goes to."""

@@ -1,0 +1,186 @@
+"""The text of the screen of lines: what is chosen, the table, and all that is known of one line. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, LineShare
+from hoptui.domain.stacks import HELD
+from hoptui.presentation import numbers, stacks
+from hoptui.tui.components import lines
+from hoptui.tui.snapshot import View
+from hoptui.tui.styled_text import Line, Span, width_of
+
+MARGIN, GAP = 2, 2
+MOST_PLACE = 48
+BARRED = 100  # cells from which there is room for a bar
+LABEL = 10
+LEAST_MORE = 1.25
+"""How much greater the share of a rank must be than that of all, to be worth a word."""
+
+Place = tuple[str, str, int, str]
+"""The kind, file, line and function of a row."""
+
+
+class LineColumns(NamedTuple):
+    """Cells of each column with the gap after it, 0 if it is left out. The source takes the rest."""
+
+    share: int
+    bar: int
+    kind: int
+    place: int
+    rank: int
+
+
+def key(line: CountedLine) -> Place:
+    """What a row stands for: it stays the same when its share changes."""
+    return line.kind, line.file, line.line, line.function
+
+
+def columns(found: Sequence[LineShare], width: int, *, several: bool) -> LineColumns:
+    """Columns as wide as their longest text. `several`: the samples are of more than one rank."""
+    kind = max((len(stacks.KINDS.get(one.line.kind, one.line.kind)) for one in found), default=0)
+    place = max((len(lines.place(one.line)) for one in found), default=0)
+    return LineColumns(
+        share=lines.SHARE,
+        bar=lines.BAR + GAP if width >= BARRED else 0,
+        kind=kind + GAP,
+        place=min(place, MOST_PLACE) + GAP,
+        rank=max(map(len, map(_rank, found)), default=0) + GAP if several and any(map(_rank, found)) else 0,
+    )
+
+
+def head(cells: LineColumns) -> Line:
+    """The names of the columns."""
+    return (
+        Span("", width=MARGIN),
+        Span("share", "dim", cells.share - GAP, right=True),
+        Span("", width=GAP),
+        *([Span("", "dim", cells.bar)] if cells.bar else []),
+        Span("the thread", "dim", cells.kind),
+        Span("line", "dim", cells.place),
+        *([Span("most on", "dim", cells.rank)] if cells.rank else []),
+        Span("source, or what it calls", "dim"),
+    )
+
+
+def rows(
+    found: Sequence[LineShare], cells: LineColumns, sources: Mapping[tuple[str, int], str], cursor: int
+) -> list[Line]:
+    """One line each; `sources` has those that could be read."""
+    return [_row(one, cells, sources, chosen=at == cursor) for at, one in enumerate(found)]
+
+
+def _row(one: LineShare, cells: LineColumns, sources: Mapping[tuple[str, int], str], *, chosen: bool) -> Line:
+    ink = lines.INKS.get(one.line.kind, "dim")
+    source = numbers.clean(sources.get((one.line.file, one.line.line), ""), 200)
+    called = f"({stacks.called(one.line.inside)})" if one.line.inside else ""
+    return (
+        Span("› " if chosen else "  ", "key"),
+        Span(numbers.percentage(100 * one.share), "strong", cells.share - GAP, right=True),
+        Span("", width=GAP),
+        *(lines.barred(one.share, ink) if cells.bar else ()),
+        Span(stacks.KINDS.get(one.line.kind, one.line.kind), ink, cells.kind),
+        Span(lines.place(one.line), "strong" if chosen else "", cells.place),
+        *([Span(_rank(one), "warn", cells.rank)] if cells.rank else []),
+        Span(source) if source else Span(called, "dim"),
+    )
+
+
+def _rank(one: LineShare) -> str:
+    """`rank 3 91 %` where its share is much greater than that of all ranks."""
+    more = one.of_rank >= LEAST_MORE * one.share
+    return f"rank {one.rank} {numbers.percentage(100 * one.of_rank)}" if more else ""
+
+
+def choice(ranks: Sequence[int], rank: int | None, width: int, *, whole: bool) -> Line:
+    """What is shown of what can be chosen: `last minute  ›whole run   rank ›all  0  1  2`."""
+    line: Line = (
+        Span(" "),
+        *_option("last minute", chosen=not whole),
+        *_option("whole run", chosen=whole),
+    )
+    if len(ranks) < 2 and rank is None:
+        return line
+    line = (*line, Span("   ranks"), *_option("all", chosen=rank is None))
+    shown = list(ranks)
+    if rank is not None and width_of(line) + 5 * len(shown) > width:
+        shown = [rank]
+    for each in shown:
+        option = _option(str(each), chosen=each == rank)
+        if width_of(line) + width_of(option) > width - 2:
+            return (*line, Span(" …", "dim"))
+        line = (*line, *option)
+    return line
+
+
+def _option(text: str, *, chosen: bool) -> Line:
+    return Span(" ›" if chosen else "  ", "key"), Span(text, "strong" if chosen else "dim")
+
+
+def notes(found: FoundLines) -> str:
+    """What is missing in the samples of a recording."""
+    return ", ".join(stacks.left_out(found.ranks_left_out, found.unreadable, found.skipped))
+
+
+def story(
+    view: View,
+    line: CountedLine,
+    ranks: Mapping[int, LineCounts],
+    source: Sequence[tuple[int, str]] | None,
+    width: int,
+) -> list[Line]:
+    """All that is known of a line; `source` is None while it is being read."""
+    at = {rank: _samples(counts, line) for rank, counts in ranks.items()}
+    total = sum(counts.samples for counts in ranks.values())
+    share = numbers.percentage(100 * sum(at.values()) / total) if total else numbers.UNKNOWN
+    kind = stacks.KINDS.get(line.kind, line.kind)
+    found = [
+        ("file", Span(f"{numbers.clean(line.file, 400)}:{line.line}")),
+        ("function", Span(numbers.clean(line.function, 200))),
+        (
+            "share",
+            Span(f"{share}, {numbers.counted(sum(at.values()), 'sample')} of {numbers.grouped(total)}"),
+        ),
+        ("thread", Span(kind, lines.INKS.get(line.kind, ""))),
+    ]
+    if line.inside == HELD:
+        found.append(("late", Span("Python code before this line held the interpreter until here")))
+    elif line.inside:
+        found.append(("calls", Span(f"{numbers.clean(line.inside, 200)}, most often")))
+    if len(ranks) > 1:
+        of = (
+            f"{rank}: {numbers.percentage(100 * at[rank] / counts.samples)}" for rank, counts in ranks.items()
+        )
+        found.append(("ranks", Span("   ".join(of))))
+    shown = [one for label, span in found for one in _wrapped(label, span, width)]
+    return [*shown, (), *_source(view, line, source)]
+
+
+def _source(view: View, line: CountedLine, source: Sequence[tuple[int, str]] | None) -> list[Line]:
+    if source is None:
+        return [(Span("reading the source", "dim"),)]
+    if not source:
+        where = f" here: the run is on {numbers.clean(view.link.node, 40)}" if view.link.node else " here"
+        return [(Span(f"the source cannot be read{where}", "dim"),)]
+    return [
+        (
+            Span("› " if number == line.line else "  ", "key"),
+            Span(str(number), "dim", len(str(source[-1][0])), right=True),
+            Span(f"  {numbers.clean(text.expandtabs(4), 300)}", "strong" if number == line.line else ""),
+        )
+        for number, text in source
+    ]
+
+
+def _samples(counts: LineCounts, line: CountedLine) -> int:
+    return sum(one.samples for one in counts.lines if key(one) == key(line))
+
+
+def _wrapped(label: str, span: Span, width: int) -> list[Line]:
+    parts = textwrap.wrap(span.text, max(16, width - LABEL), break_on_hyphens=False) or [""]
+    return [
+        (Span(label if not i else "", "dim", LABEL), Span(part, span.ink)) for i, part in enumerate(parts)
+    ]
