@@ -19,6 +19,7 @@ from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.screens.settings.screen import SettingsScreen
 from hoptui.tui.screens.tuner.screen import LimitsBox, TunerScreen
+from hoptui.tui.screens.where.screen import WhereScreen
 from screenshots.camera import Do, Seat, Step, To, sitting
 
 Size = tuple[int, int]
@@ -71,6 +72,7 @@ FULL = (
     Shot("gpus", GpusScreen, ("d",)),
     Shot("chart", ChartScreen, (*CHARTS, *"hhhhhhhhhhhh")),
     Shot("history", HistoryScreen, ("h",)),
+    Shot("where", WhereScreen, ("w",)),
     Shot("settings", SettingsScreen, ("f4",)),
     Shot("tuner", TunerScreen, ("t",), seat="tuned", moment=END),
     Shot("hosts", HostsScreen, ("down",), seat="hosts"),

@@ -34,6 +34,7 @@ SCOPES = {
     "settings": "Settings",
     "history": "History",
     "tuner": "Tuner",
+    "where": "Lines",
     "limits": "Tuner: limits",
     "chart": "Charts",
     "finder": "Series finder",

@@ -51,7 +51,7 @@ class LineCounts(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[CountedLine, ...] = ()
 
 
-class LineShare(NamedTuple):
+class SharedLine(NamedTuple):
     """A line and its share of all samples. `rank` has the greatest share there, which is `of_rank`."""
 
     line: CountedLine
@@ -126,7 +126,7 @@ def check(counts: LineCounts) -> None:
         raise ValueError("lines have more samples than there are")
 
 
-def shares(ranks: Mapping[int, LineCounts]) -> list[LineShare]:
+def shares(ranks: Mapping[int, LineCounts]) -> list[SharedLine]:
     """Return the lines of some processes together, those with the greatest share first."""
     total = sum(counts.samples for counts in ranks.values())
     lines: dict[tuple[str, str, int, str], list[tuple[int, CountedLine]]] = {}
@@ -137,7 +137,7 @@ def shares(ranks: Mapping[int, LineCounts]) -> list[LineShare]:
     for of_line in lines.values():
         share = sum(line.samples for _, line in of_line) / total
         rank, line = max(of_line, key=lambda one: one[1].samples / ranks[one[0]].samples)
-        found.append(LineShare(line, share, rank, line.samples / ranks[rank].samples))
+        found.append(SharedLine(line, share, rank, line.samples / ranks[rank].samples))
     return sorted(found, key=lambda one: -one.share)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, LineShare, kind_shares, shares
+from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, SharedLine, kind_shares, shares
 from hoptui.domain.stack_kinds import CodeLine
 from hoptui.presentation import numbers, stacks
 from hoptui.tui.snapshot import OLD_S, SECOND, View
@@ -135,7 +135,7 @@ def rows(ranks: Mapping[int, LineCounts], width: int, most: int) -> list[Line]:
     return [_row(each, width, kind) for each in found]
 
 
-def _row(found: LineShare, width: int, kind: int) -> Line:
+def _row(found: SharedLine, width: int, kind: int) -> Line:
     ink = INKS.get(found.line.kind, "dim")
     return (
         Span(numbers.percentage(100 * found.share), "strong", SHARE - 2, right=True),

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, LineShare
+from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, SharedLine
 from hoptui.domain.stacks import HELD
 from hoptui.presentation import numbers, stacks
 from hoptui.tui.components import lines
@@ -39,7 +39,7 @@ def key(line: CountedLine) -> Place:
     return line.kind, line.file, line.line, line.function
 
 
-def columns(found: Sequence[LineShare], width: int, *, several: bool) -> LineColumns:
+def columns(found: Sequence[SharedLine], width: int, *, several: bool) -> LineColumns:
     """Columns as wide as their longest text. `several`: the samples are of more than one rank."""
     kind = max((len(stacks.KINDS.get(one.line.kind, one.line.kind)) for one in found), default=0)
     place = max((len(lines.place(one.line)) for one in found), default=0)
@@ -67,13 +67,15 @@ def head(cells: LineColumns) -> Line:
 
 
 def rows(
-    found: Sequence[LineShare], cells: LineColumns, sources: Mapping[tuple[str, int], str], cursor: int
+    found: Sequence[SharedLine], cells: LineColumns, sources: Mapping[tuple[str, int], str], cursor: int
 ) -> list[Line]:
     """One line each; `sources` has those that could be read."""
     return [_row(one, cells, sources, chosen=at == cursor) for at, one in enumerate(found)]
 
 
-def _row(one: LineShare, cells: LineColumns, sources: Mapping[tuple[str, int], str], *, chosen: bool) -> Line:
+def _row(
+    one: SharedLine, cells: LineColumns, sources: Mapping[tuple[str, int], str], *, chosen: bool
+) -> Line:
     ink = lines.INKS.get(one.line.kind, "dim")
     source = numbers.clean(sources.get((one.line.file, one.line.line), ""), 200)
     called = f"({stacks.called(one.line.inside)})" if one.line.inside else ""
@@ -89,7 +91,7 @@ def _row(one: LineShare, cells: LineColumns, sources: Mapping[tuple[str, int], s
     )
 
 
-def _rank(one: LineShare) -> str:
+def _rank(one: SharedLine) -> str:
     """`rank 3 91 %` where its share is much greater than that of all ranks."""
     more = one.of_rank >= LEAST_MORE * one.share
     return f"rank {one.rank} {numbers.percentage(100 * one.of_rank)}" if more else ""

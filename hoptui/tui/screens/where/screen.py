@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
-from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, LineShare, shares
+from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, SharedLine, shares
 from hoptui.model.source_code import source_around, source_line
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.app_protocol import Frame, Moved, Picked
@@ -104,12 +104,12 @@ class WhereScreen(LiveScreen):
     def _ranks(self, view: View) -> Mapping[int, LineCounts]:
         return lines.chosen(self._found(view), self.rank)
 
-    def _shown(self, view: View) -> list[LineShare]:
+    def _shown(self, view: View) -> list[SharedLine]:
         return shares(self._ranks(view))
 
     # sources ----------------------------------------------------------------------------------------------
 
-    def _read_sources(self, view: View, listed: Iterable[LineShare]) -> None:
+    def _read_sources(self, view: View, listed: Iterable[SharedLine]) -> None:
         """Read the source of lines that were not looked at, in a thread: a file system may hang."""
         wanted = [(one.line.file, one.line.line) for one in listed]
         missing = [place for place in wanted if place not in self._sources]
