@@ -82,7 +82,7 @@ def test_a_panel_shown_alone_is_so_the_next_time_and_has_its_chart(
         await settled(app, pilot)
         assert app.screen.query_one("#throughput", Panel).region.area
         assert read(app, "phase-chart") == "", "there is no room for it"
-        assert not app.screen.query_one("#phases", Panel).border_subtitle
+        assert app.screen.query_one("#phases", Panel).border_subtitle == "w all lines", "no legend"
         assert app.preferences.alone == ""
         await pilot.resize_terminal(120, 52)
         await settled(app, pilot)

@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 
 from hoptui.client.client import Link
+from hoptui.domain.columns import pack
 from hoptui.domain.facts import fact
+from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.targets import Target, TargetState
 from hoptui.protocol.messages import Event
 from hoptui.settings import Config, Remembered
 from hoptui.tui.run_control import Seen
 from tests import factories
-from tests.tui.conftest import RUN, START, WALL, Scene
+from tests.tui.conftest import LINES, RUN, START, WALL, Scene, line
 
 Snapshot = Callable[..., None]
 SECOND = 1_000_000_000
@@ -298,3 +300,38 @@ def test_run_in_sixteen_colours(snapshot: Snapshot) -> None:
 def test_run_without_colours(snapshot: Snapshot) -> None:
     """No colours at all: what matters is bold."""
     snapshot(working().app(theme="none"), themes=("none",))
+
+
+def unphased() -> Scene:
+    """A run that names no phases."""
+    there = Scene(gpus=1).live(history=False)
+    rows = [(there.client.ns - (60 - i) * SECOND, i, {"iteration_s": 1.0, "loss": 0.5}) for i in range(60)]
+    there.tell(columns=(pack(f"run/{RUN}", rows),))
+    return there
+
+
+def test_run_without_phases(snapshot: Snapshot) -> None:
+    """The lines of code in place of the phases."""
+    snapshot(unphased().sampled(LINES).app())
+
+
+def test_run_without_phases_or_samples(snapshot: Snapshot) -> None:
+    """Neither phases nor stack samples, and why."""
+    there = unphased()
+    there.client.store.apply_lines(RUN, FoundLines())
+    snapshot(there.app())
+
+
+def test_lines(snapshot: Snapshot) -> None:
+    """Where the time goes, line by line, over three ranks of which one loads data."""
+    there = working().sampled(LINES, LINES, {**LINES, line("input", 37, "augment", "rotate", "data.py"): 400})
+    there.update(run={"world": 3})
+    snapshot(there.app(), "w", "down")
+
+
+def test_lines_of_the_whole_run_elsewhere(snapshot: Snapshot) -> None:
+    """The recording is on another node."""
+    there = working()
+    there.client.link = Link("live", 0.0, node="gpu99")
+    there.client.store.apply_lines(RUN, FoundLines(problem="elsewhere"), whole=True)
+    snapshot(there.app(), "w", "a")

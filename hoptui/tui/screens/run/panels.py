@@ -115,7 +115,6 @@ class HardwarePanel(Panel):
         self.legend([(curve.label, curve.ink) for curve in curves])
 
 
-CHARTED = 8  # lines below the bars from which there is room for lines of code and a chart
 BESIDE_CHART, MOST_LINES = 4, 9  # lines of code with that of the kinds
 
 
@@ -141,7 +140,9 @@ class PhasesPanel(Panel):
         named = phases.named(view)
         bars = phases.lines(view, split, width, height) if named else []
         rest = height - len(bars)
-        room = max(BESIDE_CHART, min(MOST_LINES, rest // 3)) if named and rest >= CHARTED else rest
+        room = rest
+        if named and rest > content.LEAST_ROWS:  # there is room for a chart
+            room = max(min(BESIDE_CHART, rest - content.LEAST_ROWS), min(MOST_LINES, rest // 3))
         code = lines.panel(view, width, room, hint=not named)
         set_height(self._bars, len(bars))
         set_height(self._code, len(code))
