@@ -184,7 +184,7 @@ class Diagnosing:
 
     def _step(self, run: TrackedRun, gpus: list[GpuInfo], start: int) -> int:
         """Return when the run began to do something else, 0 if it goes on as it did since `start`."""
-        end = run.stacks.last_t() or run.last_t
+        end = run.stacks.last_t or run.last_t
         ends = [t for t in range(end - (SLOTS - 1) * SLOT_NS, end + 1, SLOT_NS) if t - SLOT_NS >= start]
         if not ends:
             return 0

@@ -38,11 +38,11 @@ def test_the_last_minute_of_each_rank_is_kept() -> None:
 
 def test_kinds_by_the_message_nearest_to_a_moment() -> None:
     windows = StackWindows()
-    assert windows.last_t() == 0
+    assert windows.last_t == 0
     for second in range(2, 22, 2):
         windows.add(0, part(second, {ONE: second}))
     windows.add(1, pack({SAVES: 3}, 17 * SECOND, int(18.7 * SECOND)))
-    assert windows.last_t() == 20 * SECOND
+    assert windows.last_t == 20 * SECOND
     found = windows.kinds([t * SECOND for t in (14, 16, 18, 20, 22)])
     assert found == [{"script": 14}, {"script": 16}, {"script": 18, "save": 3}, {"script": 20}, {}]
     assert windows.kinds([]) == []

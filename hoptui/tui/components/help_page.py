@@ -155,7 +155,6 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
     "where": (
         ("share", "Of all samples of the stack of the training thread. The line is the innermost one of the "
          "script; in brackets is what it calls most often."),
-        ("(Python before)", "The sample came late: Python code before this line held the interpreter."),
         ("waits", "For the GPU: what is called may wait for it (.item(), .cpu(), synchronize). For other "
          "ranks: a collective."),
         ("computes", "Modules, autograd and optimizers. With a GPU, they launch kernels."),

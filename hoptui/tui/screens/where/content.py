@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, SharedLine
-from hoptui.domain.stacks import HELD
 from hoptui.presentation import numbers, stacks
 from hoptui.tui.components import lines
 from hoptui.tui.snapshot import View
@@ -148,9 +147,7 @@ def story(
         ),
         ("thread", Span(kind, lines.INKS.get(line.kind, ""))),
     ]
-    if line.inside == HELD:
-        found.append(("late", Span("Python code before this line held the interpreter until here")))
-    elif line.inside:
+    if line.inside:
         found.append(("calls", Span(f"{numbers.clean(line.inside, 200)}, most often")))
     if len(ranks) > 1:
         of = (
