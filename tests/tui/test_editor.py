@@ -337,7 +337,7 @@ def test_who_only_looks_sees_no_key_that_steers(scene: MakeScene, play: Play, re
         for label in ("edit", "staged", "undo", "pause", "stop"):
             assert label not in keys
         assert "h history" in keys
-        await press(pilot, "w", "e", "enter", "a", "u", "p", "s", "c")
+        await press(pilot, "e", "enter", "a", "u", "p", "s", "c")
         assert isinstance(app.screen, RunScreen)
         assert (there.client.sent, there.client.renewed) == ([], [])
 

@@ -29,7 +29,7 @@ def test_a_run_is_shown_and_no_key_steers_it(
         assert "read-only" in read(app, "identity")
         assert "go on)" not in read(app, "progress"), "p does not"
         keys = read(app, "keys")
-        assert "freeze" in keys
+        assert "history" in keys
         for word in ("edit", "undo", "pause", "go on", "checkpoint", "stop"):
             assert word not in keys
         await pilot.press("e", "u", "p", "c", "s", "f", "enter")
