@@ -11,6 +11,7 @@ from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.state.row_buffers import Ring
 from hoptui.diagnosis.change_point import SLOT_NS, SLOTS, ActivitySlot, step_end
+from hoptui.diagnosis.sampled_time import FEW as FEW_SAMPLES
 from hoptui.diagnosis.sampled_time import SampledTime
 from hoptui.diagnosis.verdict import Diagnostician
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
@@ -183,7 +184,8 @@ class Diagnosing:
         )
 
     def _step(self, run: TrackedRun, gpus: list[GpuInfo], start: int) -> int:
-        """Return when the run began to do something else, 0 if it goes on as it did since `start`."""
+        """Return when the run began to do something else, 0 if it goes on as it did since `start`, or too few
+        samples show it."""
         end = run.stacks.last_t or run.last_t
         ends = [t for t in range(end - (SLOTS - 1) * SLOT_NS, end + 1, SLOT_NS) if t - SLOT_NS >= start]
         if not ends:
@@ -195,7 +197,9 @@ class Diagnosing:
             ActivitySlot(t, counts, _busy(rows, t - SLOT_NS, t))
             for t, counts in zip(ends, kinds, strict=True)
         ]
-        return step_end(slots) or 0
+        step = step_end(slots) or 0
+        since = summed(run.stacks.activities(step + STACKS_NS).values()).total()
+        return 0 if any(kinds) and since < FEW_SAMPLES else step
 
     def _start(self, source: str, case: _Case) -> int | None:
         """Return the stamp from which rows count: some iterations after the start or the last change.

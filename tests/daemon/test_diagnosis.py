@@ -174,6 +174,15 @@ def test_a_new_cause_in_the_samples_is_named_within_fifteen_seconds(watched: Wat
     assert watched.events == ["healthy", "data-bound", "healthy"]
 
 
+def test_a_new_cause_with_few_samples_is_not_unknown_meanwhile(watched: Watched) -> None:
+    watched.run.own(Resolved((), said=True))
+    watched.sampled = COMPUTES
+    watched.train(41)
+    watched.sampled = {READ: 4, **dict.fromkeys(COMPUTES, 1)}
+    watched.train(40)
+    assert watched.events == ["healthy", "data-bound"]
+
+
 def test_an_iteration_that_evaluates_for_long_is_no_new_cause(watched: Watched) -> None:
     watched.run.own(Resolved((), said=True))
     watched.sampled = COMPUTES
@@ -354,7 +363,7 @@ def test_a_recorded_run_gets_the_verdict_that_it_deserves() -> None:
 
 TRAINS = """
 import time, hoptui
-run = hoptui.connect("small")
+run = hoptui.connect("small", stacks=False)  # it sleeps: the GPU of the test is told its load
 run.gpus(["GPU-a"])
 run.knob("grad_accum", 4, min=1, max=64, effect="speed")
 for i in run.iterations():
