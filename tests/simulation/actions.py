@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hoptui.client.conversation import TuneOp
+from hoptui.daemon.state.command_log import REPEATED_S
 from tests.simulation import rank_actions as ranks
 from tests.simulation import service_actions as services
 from tests.simulation.node import Node, Trainer, Viewer
@@ -192,7 +193,7 @@ def _last_change(node: Node, number: float) -> None:
     """The daemon dies within moments of commands, and their run ends before another daemon has met it."""
     trainer = _living(node, number)
     if trainer is not None and int(number * 1000) % 2:
-        _die_after_change(node, trainer, number)
+        _LAST_CHANGES[int(number * 1000) % 8 // 2](node, trainer, number)
     else:
         _kill_daemon_at(node, number)
         _finish(node, number)
@@ -222,19 +223,69 @@ def _die_after_change(node: Node, trainer: Trainer, number: float) -> None:
     trainer.at_next_change = die
 
 
+def _die_with_run(node: Node, trainer: Trainer, number: float) -> None:
+    """A run ends in good order with a change. Its daemon is killed as its process ends, like all processes of
+    a container. The disk takes a moment for each write.
+    """
+    disk = node.system.disk
+
+    def end() -> None:
+        if node.daemon is None or node.settling:
+            return
+        node.disturb(30.0)
+        disk.slow_s = 0.02 + 0.02 * number
+        trainer.ends = True
+        trainer.process.at_end.append(die)
+        _again_later(node, trainer, 1.0 + 5 * number)
+
+    def die(_: bool) -> None:
+        disk.slow_s = 0.0
+        if not node.settling:
+            _kill_daemon(node, number)
+
+    trainer.at_next_change = end
+
+
+def _change_late(node: Node, trainer: Trainer, number: float) -> None:
+    """A run is suspended as commands come, for longer than a viewer repeats them. The disk is full meanwhile.
+    The session ends just after the change.
+    """
+    seconds, process = REPEATED_S + 2.0 + 6 * number, trainer.process
+    _full(node, 1.0)
+    node.disturb(seconds + 40.0)
+    trainer.was.suspended_s += seconds + 1
+    process.stop()
+    node.kernel.after(seconds, process.resume)
+
+    def die() -> None:
+        node.kernel.after(0.1, kill)
+
+    def kill() -> None:
+        node.system.disk.full = False
+        if not node.settling:
+            _end_session(node)
+
+    trainer.at_next_change = die
+
+
+_LAST_CHANGES = (_die_after_change, _die_with_run, _die_after_change, _change_late)
+
+
 def _logout(node: Node, number: float) -> None:
     """A session ends after commands to a suspended run: its dashboards and the daemon die."""
     _stop("run")(node, number)
     _set(node, number, 2)
 
-    def end() -> None:
-        for viewer in node.viewers:
-            if viewer.process.alive:
-                viewer.process.kill()
-        _kill_daemon(node, number)
-        node.view(f"viewer{len(node.viewers)}")
+    _soon(node, 4.0 * number, lambda: _end_session(node))
 
-    _soon(node, 4.0 * number, end)
+
+def _end_session(node: Node) -> None:
+    """All dashboards and the daemon are killed, and a new dashboard comes."""
+    for viewer in node.viewers:
+        if viewer.process.alive:
+            viewer.process.kill()
+    _kill_daemon(node, 0.0)
+    node.view(f"viewer{len(node.viewers)}")
 
 
 def _soon(node: Node, seconds: float, call: Callable[[], object]) -> None:
@@ -244,6 +295,8 @@ def _soon(node: Node, seconds: float, call: Callable[[], object]) -> None:
 
 
 def _stop(choose: str) -> Callable[[Node, float], None]:
+    """Suspend a process, and continue it later. A daemon that hangs for long is killed instead."""
+
     def stop(node: Node, number: float) -> None:
         seconds = 0.2 + 50 * number**3
         if choose == "daemon":
@@ -266,7 +319,9 @@ def _stop(choose: str) -> Callable[[Node, float], None]:
         if choose == "daemon" and node.truth.disk_failed(node.kernel.seconds):
             node.fail_disk(seconds)  # what the disk did not take, it can write when it goes on
         process.stop()
-        node.kernel.after(seconds, process.resume)
+        hangs = choose == "daemon" and number > 0.9
+        end = process.kill if hangs else process.resume
+        node.kernel.after(seconds, lambda: process.resume() if node.settling else end())
 
     return stop
 

@@ -39,6 +39,38 @@ def set_batch(node: Node, trainer: Trainer, viewer: Viewer, number: float) -> No
 def set_width(node: Node, trainer: Trainer, viewer: Viewer, number: float) -> None:
     node.disturb(20.0 + 3 * trainer.was.iteration_s)
     choose(node, trainer, viewer, WIDTH, 1000 + node.next_value())
+    if int(number * 1000) % 4 == 3:
+        _restart_again(node, trainer, viewer, number)
+
+
+def _restart_again(node: Node, trainer: Trainer, viewer: Viewer, number: float) -> None:
+    """The new process is asked for another width, and gives way too. Its daemon is killed then, which has
+    written nothing since the new process began.
+    """
+    disk = node.system.disk
+
+    def begun() -> None:
+        if not node.settling:
+            node.fail_disk(SLOW_S)
+            node.disturb(SLOW_S + 20.0)
+            disk.slow_s = SLOW_S
+            node.kernel.after(SLOW_S, over)
+            node.kernel.after(2.0 + number, again)
+
+    def again() -> None:
+        if not node.settling:
+            node.services.at_next_process = kill
+            choose(node, trainer, viewer, WIDTH, 1000 + node.next_value())
+
+    def kill() -> None:
+        over()
+        if node.daemon is not None and not node.settling:
+            node.daemon.kill()
+
+    def over() -> None:
+        disk.slow_s = 0.0
+
+    node.services.at_next_process = begun
 
 
 def ask_tuner(op: TuneOp, node: Node, trainer: Trainer, viewer: Viewer) -> None:

@@ -73,6 +73,8 @@ class ServicesTruth:
     """When a daemon read them."""
     at_next_trial: Callable[[], object] | None = None
     """Called once, when the script has the next value that the tuner tries."""
+    at_next_process: Callable[[], object] | None = None
+    """Called once, when the next process has declared its knobs."""
 
     def read(self, part: Columns) -> None:
         """Note a reading of a sampler."""
@@ -103,6 +105,9 @@ class TunedKnobs:
         )
         run.knob(WIDTH, self.width, min=1, max=1 << 40, cost="restart")
         truth.widths.setdefault(run.id, []).append(self.width)
+        if (call := truth.at_next_process) is not None:
+            truth.at_next_process = None
+            call()
         self.note()
 
     @property
