@@ -225,7 +225,7 @@ def _no_resend() -> list[Patch]:
     return [(send_buffer.SendBuffer, "resend_after", _nothing)]
 
 
-@defect("dropped rows are not counted")
+@defect("dropped rows are not counted", "stop daemon")
 def _uncounted() -> list[Patch]:
     return [(send_buffer.SendBuffer, "dropped", property(lambda self: 0))]
 
@@ -451,7 +451,7 @@ def _one_page() -> list[Patch]:
     return [(pages, "commands", everything)]
 
 
-@defect("a command is given when its outcome comes")
+@defect("a command is given when its outcome comes", "last change")
 def _given_with_its_outcome() -> list[Patch]:
     taken_over = command_log._taken_over
 
