@@ -30,12 +30,10 @@ from hoptui.domain.knobs import KnobState
 from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.model import runs
-from hoptui.model.stack_samples import RecordedStacks
 from hoptui.presentation import details as presented
 from hoptui.presentation import diagnosis, numbers, sentences, stacks, tuner, vocabulary
 from hoptui.presentation.readings import value_text
 from hoptui.protocol.messages import Event, RunState, Vital
-from hoptui.recording import Recording, RecordingError
 
 LAST = 10  # events and commands in `status`
 MOST_ENTRIES = 12  # of the configuration
@@ -143,6 +141,9 @@ def _samples(seen: NodeSnapshot, run: RunState) -> StackSamples | None:
 def _recorded_samples(path: Path) -> StackSamples | None:
     if not path.exists():
         return None
+    from hoptui.model.stack_samples import RecordedStacks
+    from hoptui.recording import Recording, RecordingError
+
     with suppress(RecordingError), Recording.open(path) as opened:
         last = max(opened.minutes()[0], default=0)
         if last:
