@@ -289,7 +289,7 @@ import os, sys, threading, zlib
 from hoptui.domain.stacks import unpack
 from hoptui.sdk import stack_sampler
 
-stack_sampler.EVERY_S = 0.01
+stack_sampler.EVERY_S, stack_sampler.BUDGET, stack_sampler.WAITING_BUDGET = 0.01, 1.0, 1.0
 main = threading.get_ident()
 sampler = stack_sampler.StackSampler(lambda: main, print)
 before = sys.getswitchinterval()
@@ -345,7 +345,7 @@ for n in range(1_000_000):
                 counts[stack[-1].function] += count
         if sum(counts.values()) >= 100:
             break
-assert counts["python"] > counts["letting_go"], counts
+assert 3 * counts["python"] > counts["letting_go"], counts  # none, with an interval of 5 ms
 """)
 
 
