@@ -197,7 +197,9 @@ class Diagnosing:
             ActivitySlot(t, counts, _busy(rows, t - SLOT_NS, t))
             for t, counts in zip(ends, kinds, strict=True)
         ]
-        step = step_end(slots) or 0
+        step = step_end(slots)
+        if step is None:
+            return 0
         since = summed(run.stacks.activities(step + STACKS_NS).values()).total()
         return 0 if any(kinds) and since < FEW_SAMPLES else step
 

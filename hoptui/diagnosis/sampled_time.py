@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hoptui.domain.activities import Activity
+from hoptui.domain.activities import Activity, by_line
 from hoptui.domain.stack_kinds import CodeLine, Kind
 
 FEW = 20
@@ -64,11 +64,7 @@ class SampledTime:
 
 def _lines(counts: Mapping[Activity, int], total: int) -> list[LineShare]:
     """Return the lines, those with the most samples first."""
-    by_line: dict[tuple[Kind, CodeLine], Counter[str]] = {}
-    for activity, count in counts.items():
-        by_line.setdefault((activity.kind, activity.place), Counter())[activity.inside] += count
-    found = [
+    return [
         LineShare(kind, place, names.most_common(1)[0][0], names.total() / total)
-        for (kind, place), names in by_line.items()
+        for (kind, place), names in by_line(counts)
     ]
-    return sorted(found, key=lambda line: -line.share)

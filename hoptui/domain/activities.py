@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hoptui.domain.stack_groups import inside
@@ -34,6 +34,14 @@ def activities(samples: StackSamples) -> Counter[Activity]:
             own = any(frame.function == OWN_LOADER for frame in stack)
             found[Activity(kind_of(stack), place_of(stack), inside(stack), own)] += count
     return found
+
+
+def by_line(counts: Mapping[Activity, int]) -> list[tuple[tuple[Kind, CodeLine], Counter[str]]]:
+    """Return the lines with what they call and how often, those with the most samples first."""
+    lines: dict[tuple[Kind, CodeLine], Counter[str]] = {}
+    for activity, count in counts.items():
+        lines.setdefault((activity.kind, activity.place), Counter())[activity.inside] += count
+    return sorted(lines.items(), key=lambda item: -item[1].total())
 
 
 def summed(parts: Iterable[Counter[Activity]]) -> Counter[Activity]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hoptui.domain.activities import Activity, activities
+from hoptui.domain.activities import Activity, activities, by_line
 from hoptui.domain.hot_lines import sampled
 from hoptui.domain.stacks import StackSamples
 
@@ -86,13 +86,9 @@ def count(samples: StackSamples) -> LineCounts:
 
 def counted(found: Mapping[Activity, int], began: int, ended: int, samples: int) -> LineCounts:
     """Return the lines of activities. `samples` counts also those that had no stack."""
-    lines: dict[tuple[str, str, int, str], Counter[str]] = {}
     kinds: Counter[str] = Counter()
     for activity, times in found.items():
-        kind, place = activity.kind, activity.place
-        kinds[kind] += times
-        lines.setdefault((kind, *place), Counter())[activity.inside] += times
-    most = sorted(lines.items(), key=lambda item: -item[1].total())[:MOST_LINES]
+        kinds[activity.kind] += times
     return LineCounts(
         began=began,
         ended=ended,
@@ -101,13 +97,13 @@ def counted(found: Mapping[Activity, int], began: int, ended: int, samples: int)
         lines=tuple(
             CountedLine(
                 kind,
-                file[-MOST_TEXT:],
-                line,
-                function[:MOST_TEXT],
+                place.file[-MOST_TEXT:],
+                place.line,
+                place.function[:MOST_TEXT],
                 inside.most_common(1)[0][0][:MOST_TEXT],
                 inside.total(),
             )
-            for (kind, file, line, function), inside in most
+            for (kind, place), inside in by_line(found)[:MOST_LINES]
         ),
     )
 

@@ -5,7 +5,7 @@ own CPU time, and makes a pause after each sample that keeps it within `BUDGET`.
 
 A thread that runs Python keeps the interpreter for the switch interval of Python, 5 ms, unless it lets go of
 it before. It nearly always does, in a call of C code, so samples would find such calls alone. The switch
-interval is therefore shorter between samples. It stays as it is while another thread of the script runs.
+interval is therefore shorter while it samples. It stays as it is while another thread of the script runs.
 """
 
 from __future__ import annotations
@@ -235,12 +235,12 @@ class _SwitchInterval:
 
     def __init__(self) -> None:
         self._longer = 0  # for how many samples
-        self._before = self._wanted = 0.0
+        self._before = 0.0
         self._short = 0.0  # as the interpreter rounds it; 0 while the interval is that of the script
         _switch_intervals.add(self)
 
     def shorten(self, waiting_s: float) -> None:
-        """Make it short, if it is not.
+        """Make it short until the next sample, if that of the script is longer.
 
         Args:
             waiting_s: The CPU time that it took to wait for the last sample.
@@ -249,20 +249,18 @@ class _SwitchInterval:
             self._longer = 0 if self._longer else LONGER
         else:
             self._longer = max(0, self._longer - 1)
-        wanted = LONGER_S if self._longer else SWITCH_S
-        if wanted != self._wanted:
-            self.restore()
-        now = sys.getswitchinterval()
-        if now > wanted and now != self._short:
+        self.restore()
+        now, wanted = sys.getswitchinterval(), LONGER_S if self._longer else SWITCH_S
+        if now > wanted:
             self._before = now
             sys.setswitchinterval(wanted)
-            self._wanted, self._short = wanted, sys.getswitchinterval()
+            self._short = sys.getswitchinterval()
 
     def restore(self) -> None:
         """Make it what it was before, unless the script has set it meanwhile."""
         if self._short and sys.getswitchinterval() == self._short:
             sys.setswitchinterval(self._before)
-        self._wanted = self._short = 0.0
+        self._short = 0.0
 
 
 _switch_intervals: weakref.WeakSet[_SwitchInterval] = weakref.WeakSet()
