@@ -16,6 +16,8 @@ REFUSE = 48
 """New runs and viewers are refused with fewer free descriptors than this."""
 SHUT = 32
 """The sockets are shut with fewer free descriptors than this: so many can connect at once before they are."""
+RECORDING = 4
+"""An open recording takes so many: SQLite's three files and the lock."""
 OPEN = "/proc/self/fd"
 
 
@@ -45,11 +47,14 @@ def raise_limit() -> int:
 
 
 def free() -> int:
-    """Return how many more files this process can open."""
+    """Return how many more files this process can open. Listing the open ones takes one."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return REFUSE
-    return soft - len(os.listdir(OPEN))  # noqa: PTH208 - paths would take longer, at every tick
+    try:
+        return soft - len(os.listdir(OPEN))  # noqa: PTH208 - paths would take longer, at every tick
+    except OSError:
+        return 0
 
 
 def refusal() -> str:

@@ -259,7 +259,7 @@ class Server:
             self._to_run(identity, self._nonsense(error, peer))
             return
         if isinstance(message, messages.RunHello):
-            if self._node.registry.of(identity) is None and descriptors.free() < descriptors.REFUSE:
+            if self._node.registry.of(identity) is None and self._free_descriptors() < descriptors.REFUSE:
                 self._to_run(identity, self._full())
                 return
             known = self._node.registry.get(message.run)
@@ -275,7 +275,7 @@ class Server:
         except codec.WireError as error:
             self._to_viewer(identity, self._nonsense(error, peer))
             return
-        if isinstance(message, messages.ViewerHello) and descriptors.free() < descriptors.REFUSE:
+        if isinstance(message, messages.ViewerHello) and self._free_descriptors() < descriptors.REFUSE:
             self._to_viewer(identity, self._full())
             return
         self._viewer_desk.receive(identity, peer, message)
@@ -284,9 +284,17 @@ class Server:
         log.warning("a connection is refused: few file descriptors are left")
         return messages.Error(code="descriptors", text=descriptors.refusal())
 
+    def _free_descriptors(self) -> int:
+        """Return how many descriptors are free, less those for recordings that are not open yet.
+
+        The thread of the archive opens them later. Connections must not take them.
+        """
+        unopened = sum(self._archive.stored(run.id) is None for run in self._node.registry.live())
+        return descriptors.free() - descriptors.RECORDING * unopened
+
     def _mind_descriptors(self) -> None:
         """Shut the sockets while few descriptors are left: libzmq aborts where it cannot accept."""
-        free = descriptors.free()
+        free = self._free_descriptors()
         for door in (self._runs, self._viewers):
             try:
                 if free < descriptors.SHUT and not door.shut:

@@ -77,6 +77,9 @@ def test_more_connections_than_descriptors(node: TestNode) -> None:
         assert str(descriptors.LEAST) in refused[0]
         until(lambda: not node.where.runs.exists(), what="shut sockets")
         assert viewer.state().pid == pid
+        recorded = [node.where.recording(f"run{number:05}") for number in range(len(welcome))]
+        until(lambda: all(path.exists() for path in recorded), what="a recording of each run")
+        assert viewer.state().history == "", "connections took no descriptor of a recording"
         for sock in welcome:
             sock.send(codec.encode(messages.Bye(reason="finished")))
         until(lambda: all(run.exited_wall for run in viewer.state().runs), what="the end of the runs")
@@ -97,6 +100,25 @@ def _welcomed(node: TestNode) -> bool:
         return isinstance(viewer.receive(), messages.ViewerWelcome)
     finally:
         viewer.close()
+
+
+def test_none_is_free_where_even_listing_them_fails() -> None:
+    """The daemon ended, with a traceback in its log."""
+    code = """if True:
+        import resource
+        from hoptui.daemon import descriptors
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        held = []
+        try:
+            while True:
+                held.append(open("/dev/null"))
+        except OSError:
+            print(descriptors.free())
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert ended.stdout == "0\n"
 
 
 def test_without_a_limit_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
