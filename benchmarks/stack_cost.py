@@ -2,19 +2,20 @@
 
 The loops: small modules of torch, which launch kernels on a GPU if there is one; pure Python; the same beside
 a thread that prepares batches; and beside two threads that compute in Python. Each pair is one block with the
-sampler and one without, in random order. python -m benchmarks.stack_cost --pairs 40
+sampler and one without, in random order. Run it alone, on one core:
+taskset -c 1 python -m benchmarks.stack_cost --only pure modules
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import math
 import queue
 import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.measure import report, tell
@@ -22,6 +23,10 @@ from hoptui.sdk.stack_sampler import BUDGET, EVERY_S, StackSampler
 
 TAKE_S = 1.0
 """How often the link takes the samples."""
+SETTLE_S = 0.13
+"""The sampler notices that it is on or off within one of its periods."""
+ACCOUNT_S = 12.0
+"""The time of which the sampler tells its cost, on all the time."""
 CONFIDENCE = 1.96
 
 
@@ -79,35 +84,56 @@ def torch_modules() -> Callable[[], object]:
     return step
 
 
-@contextlib.contextmanager
-def sampled(costs: list[float]) -> Iterator[None]:
-    """Sample this thread, and take the samples as the link does. Adds the cost that the sampler tells.
+class Switch:
+    """A sampler of this thread that can be switched off. Its samples are taken as the link takes them.
 
-    The first samples are left out: their places are new, and to name them may cost more, once.
+    `costs` are the shares of the time that it tells.
     """
-    thread, over = threading.get_ident(), threading.Event()
 
-    def failed(error: Exception) -> None:
+    def __init__(self) -> None:
+        self.costs: list[float] = []
+        self._thread = threading.get_ident()
+        self._on = threading.Event()
+        self._rested = False
+        self._over = threading.Event()
+        self._link = threading.Thread(target=self._take, daemon=True)
+
+    def __enter__(self) -> Switch:
+        self._sampler = StackSampler(self._sampled, self._failed)
+        self._sampler.start()
+        self._link.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._on.set()
+        self._sampler.stop()
+        self._over.set()
+        self._link.join()
+
+    def turn(self, step: Callable[[], object], *, on: bool) -> None:
+        """Switch, and run until the sampler has noticed."""
+        self._rested = False
+        (self._on.set if on else self._on.clear)()
+        rate(step, SETTLE_S)
+
+    def _sampled(self) -> int:
+        """Return the thread to sample. Off: none at first, which restores the switch interval; then wait."""
+        if self._on.is_set():
+            return self._thread
+        if self._rested:
+            self._on.wait()
+            return self._thread
+        self._rested = True
+        return 0
+
+    def _take(self) -> None:
+        while not self._over.wait(TAKE_S):
+            if (samples := self._sampler.take()) is not None:
+                self.costs.append(samples.cost)
+
+    @staticmethod
+    def _failed(error: Exception) -> None:
         raise error
-
-    sampler = StackSampler(lambda: thread, failed)
-
-    def take() -> None:
-        first = True
-        while not over.wait(TAKE_S):
-            if (samples := sampler.take()) is not None and not first:
-                costs.append(samples.cost)
-            first = False
-
-    link = threading.Thread(target=take, daemon=True)
-    sampler.start()
-    link.start()
-    try:
-        yield
-    finally:
-        sampler.stop()
-        over.set()
-        link.join()
 
 
 def rate(step: Callable[[], object], seconds: float) -> float:
@@ -119,24 +145,38 @@ def rate(step: Callable[[], object], seconds: float) -> float:
     return done / passed
 
 
+def interval(changes: Sequence[float]) -> tuple[float, float]:
+    """Return the interval of 95 % of the median, from the order of the values. It assumes no distribution."""
+    ordered = sorted(changes)
+    half = CONFIDENCE * len(ordered) ** 0.5 / 2
+    middle = (len(ordered) - 1) / 2
+    return ordered[max(0, math.floor(middle - half))], ordered[
+        min(len(ordered) - 1, math.ceil(middle + half))
+    ]
+
+
 def measure(step: Callable[[], object], pairs: int, seconds: float) -> dict[str, Any]:
-    """Return the cost by the sampler's account, and the change of the rate in percent with its interval."""
-    for _ in range(50):
-        step()
+    """Return the cost by the sampler's account, and the change of the rate in percent with its interval.
+
+    The speed of a machine drifts within seconds. So the blocks are short, and there are many.
+    """
     changes: list[float] = []
-    costs: list[float] = []
-    for _ in range(pairs):
-        found: dict[bool, float] = {}
-        for on in random.sample((True, False), 2):
-            with sampled(costs) if on else contextlib.nullcontext():
+    with Switch() as switch:
+        switch.turn(step, on=True)
+        rate(step, ACCOUNT_S)
+        costs = switch.costs[1:]  # the first names all places, once
+        for _ in range(pairs):
+            found: dict[bool, float] = {}
+            for on in random.sample((True, False), 2):
+                switch.turn(step, on=on)
                 found[on] = rate(step, seconds)
-        changes.append(100 * (found[True] / found[False] - 1))
-    half = CONFIDENCE * statistics.stdev(changes) / len(changes) ** 0.5
+            changes.append(100 * (found[True] / found[False] - 1))
+    least, most = interval(changes)
     return {
         "own account, percent": round(100 * statistics.median(costs), 4),
         "own account, most": round(100 * max(costs), 4),
-        "change of the rate, percent": round(statistics.mean(changes), 3),
-        "interval": [round(statistics.mean(changes) - half, 3), round(statistics.mean(changes) + half, 3)],
+        "change of the rate, percent": round(statistics.median(changes), 3),
+        "interval": [round(least, 3), round(most, 3)],
         "pairs": pairs,
     }
 
@@ -144,8 +184,8 @@ def measure(step: Callable[[], object], pairs: int, seconds: float) -> dict[str,
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stack_cost")
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each block")
+    parser.add_argument("--pairs", type=int, default=800)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of each block")
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of loops")
     options = parser.parse_args()
     loops = {

@@ -120,6 +120,11 @@ STEADY = {
 }
 
 
+def peak_excess(chance: random.Random) -> float:
+    """Return |t| with 4 degrees of freedom: how far a peak of memory lies above the usual."""
+    return abs(chance.gauss(0, 1)) / math.sqrt(chance.gammavariate(2, 0.5))
+
+
 class Steered:
     """A run that obeys commands at its next boundary: `t` seconds and `step` iterations old, its `points` as
     in an observation.
@@ -228,10 +233,7 @@ class SimulatedRun(Steered):
         """The boundary, and one iteration."""
         self._obey()
         load, micro = self.load, self.value("micro_batch")
-        tail = abs(self._chance.gauss(0, 1)) / math.sqrt(
-            self._chance.gammavariate(2, 0.5)
-        )  # |t| with 4 degrees of freedom
-        peak = (load.base + load.per * micro) * (1 + load.tail * tail)
+        peak = (load.base + load.per * micro) * (1 + load.tail * peak_excess(self._chance))
         free = CAPACITY - load.taken(self.t)
         self.step += 1
         self.expected_ooms += load.likelihood(micro, self.t)

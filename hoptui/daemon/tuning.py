@@ -44,6 +44,11 @@ READINGS = (
     "throttle",
 )
 """What is looked at of a GPU, the host or a run's processes."""
+WORK = ("samples", "tokens", "env_steps")
+"""What runs count as the work of an iteration."""
+RATE = "_per_s"
+LOSSES = ("loss", "train_loss", "train/loss")
+"""What runs call their training loss."""
 RETRIES = ("alloc_retries", "num_alloc_retries")
 """What runs call torch's count of allocations that had to free the cache first."""
 
@@ -56,6 +61,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
     host = _recent(node, "host", t)
     busy = _mean(host, "cpu_percent")
     vital = run.vital(t / 1e9)
+    rows = ring.excerpt((metric, *WORK, *LOSSES, *ASIDE_COLUMNS), most=POINTS) if ring and metric else None
     return Observation(
         t=t,
         epoch=run.state.epoch,
@@ -63,9 +69,9 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         step=vital.step,
         knobs=run.state.knobs,
         metric=metric,
-        points=throughput(ring.excerpt((metric, *ASIDE_COLUMNS), most=POINTS), metric)
-        if ring is not None and metric
-        else (),
+        points=throughput(rows, metric) if rows is not None else (),
+        samples=throughput(rows, metric.removesuffix(RATE)) if rows is not None else (),
+        losses=_losses(rows),
         records=_newest_records(node.book.of(run.id)),
         memories=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
@@ -76,6 +82,12 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         others_busy=_others_busy(node, run, busy, t),
         throttled=_throttled(gpus),
     )
+
+
+def _losses(rows: Columns | None) -> Sequence[tuple[int, float]]:
+    """Of the first name that the run logs a training loss by."""
+    known = (found for name in LOSSES if rows is not None and (found := throughput(rows, name)))
+    return next(known, ())
 
 
 def _newest_records(records: Sequence[CommandRecord]) -> tuple[CommandRecord, ...]:

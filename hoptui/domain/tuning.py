@@ -53,7 +53,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     memory: float = 0.92
     power_w: float | None = None
-    budget: float = 0.02
+    budget: float = 0.04
     objective: Objective = "throughput"
     learning: tuple[str, ...] = ()
     dry: bool = False

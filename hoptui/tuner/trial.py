@@ -30,6 +30,8 @@ ABOVE = 0.03
 trial that uses more is ended."""
 HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
+CAUTIOUS = 0.25
+"""The part of the budget that may be spent before a trial was kept."""
 FEW = 2
 """If the budget is overdrawn, this many iterations after the first suffice to show harm. Each may cost as
 much as the whole budget."""
@@ -250,6 +252,8 @@ class Budget:
     A trial costs the time for which the run paused for it. Unless it is kept, it also costs its iterations:
     those of a kept change were faster than they would have been. Time in which the run does not train does
     not count.
+
+    Until a trial is kept, only a part of the share is spent on guesses: the values in effect may be the best.
     """
 
     def __init__(self, share: float, now: int) -> None:
@@ -258,14 +262,17 @@ class Budget:
         self.spent = 0.0
         self.fruitless = False
         """Whether a trial was reverted before."""
+        self.fruitful = False
+        """Whether one was kept."""
         self._t = now
 
-    def take_over(self, lived: float, share: float, *, fruitless: bool) -> None:
+    def take_over(self, lived: float, share: float, *, fruitless: bool, fruitful: bool) -> None:
         """Continue the account of an earlier tuner of the run: `lived` seconds, and the `share` of them that
         its trials cost."""
         self.lived += lived
         self.spent += share * lived
         self.fruitless |= fruitless
+        self.fruitful |= fruitful
 
     def tick(self, t: int, *, training: bool, trying: bool) -> float:
         """Advance the clock to `t` (monotonic ns). `training` and `trying` describe the time since the last
@@ -283,17 +290,26 @@ class Budget:
         return self.share * max(self.lived, YOUNG_S) - self.spent
 
     @property
+    def left_for_guesses(self) -> float:
+        """The same for trials that nothing speaks for."""
+        share = self.share if self.fruitful else CAUTIOUS * self.share
+        return share * max(self.lived, YOUNG_S) - self.spent
+
+    @property
     def share_spent(self) -> float:
         """The share of the run's time so far that was spent."""
         return self.spent / self.lived if self.lived else 0.0
 
-    def affords(self, standstill: float, iterations: float) -> bool:
+    def affords(self, standstill: float, iterations: float, *, advised: bool = False) -> bool:
         """Whether the budget covers a trial: seconds of pausing, and of iterations.
+
+        `advised`: the diagnosis or an earlier run speaks for it.
 
         Until the first trial is reverted, iterations do not count. Otherwise a run with iterations of minutes
         could never try anything.
         """
-        return standstill + (iterations if self.fruitless else 0.0) <= self.left
+        left = self.left if advised else self.left_for_guesses
+        return standstill + (iterations if self.fruitless else 0.0) <= left
 
     def refund(self, seconds: float) -> None:
         """Give back the seconds of a kept trial that cost nothing."""

@@ -11,6 +11,7 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.tuning import Change, Limits, Result, Stand, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tuner.effect import WARM_UP, measure, plan_for
+from hoptui.tuner.learning_check import changed_learning
 from hoptui.tuner.observation import Observation, PriorResult, Proposal
 from hoptui.tuner.overrides import KnobOverrides, asks
 from hoptui.tuner.rollback import Rollback
@@ -93,8 +94,10 @@ class Tuner:
 
     def charge(self, left: TunerState) -> None:
         """Continue the account of the run: the expenses of an earlier tuner count."""
-        fruitless = any(trial.result != "kept" for trial in left.tried)
-        self._budget.take_over(left.lived_s, left.spent, fruitless=fruitless)
+        results = {trial.result for trial in left.tried}
+        self._budget.take_over(
+            left.lived_s, left.spent, fruitless=bool(results - {"kept"}), fruitful="kept" in results
+        )
         self._state = structs.replace(
             self._state, spent=self._budget.share_spent, lived_s=round(self._budget.lived, 1)
         )
@@ -262,7 +265,7 @@ class Tuner:
             self._say("baseline", _to_go(missing))
         elif not self._affords(candidate):
             self._rested = True
-            self._say("holding", fact("budget.too_small", left_s=max(0.0, self._budget.left)))
+            self._say("holding", fact("budget.too_small", left_s=max(0.0, self._budget.left_for_guesses)))
         else:
             return self._begin(candidate, observation), ()
         return None, candidate.changes
@@ -286,7 +289,7 @@ class Tuner:
     def _affords(self, tried: Candidate) -> bool:
         """Whether the remaining budget covers a trial of it."""
         iterations = length(tried.changes) * self.incumbent.series.seconds
-        return self._budget.affords(tried.standstill + tried.way_back, iterations)
+        return self._budget.affords(tried.standstill + tried.way_back, iterations, advised=tried.advised)
 
     def _otherwise(self, t: int) -> bool:
         """Whether refused values may be tried again, because the speed of the run has changed."""
@@ -334,6 +337,10 @@ class Tuner:
             attempt.told, changes=read, measured=found, iterations=found.iterations
         )
         self._say("trial", fact("tuner.measures", changes=read, iterations=found.iterations))
+        levers = [lever for lever, _ in attempt.tried.settings]
+        if (learned := changed_learning(levers, observation, step)) is not None:
+            self.overrides.freeze(learned.fields["knobs"])
+            return self._take_back("failed", learned, observation)
         if observation.state not in ("live", "busy"):
             return None
         ending = attempt.ending(observation, self._limits, after, found, overdrawn=self._budget.left < 0)
@@ -346,6 +353,7 @@ class Tuner:
                 self._tracks.dropped(attempt.tried, ending.found)
             return self._take_back("reverted", ending.why, observation, told=ending.figure)
         self._tracks.kept(attempt.tried, found)
+        self._budget.fruitful = True
         self._budget.refund(max(0.0, attempt.seconds - move.standstill(observation.records)))
         self._end("kept", ending.why)
         self._attempt = None

@@ -63,6 +63,42 @@ def test_between_rungs_lie_multiples_of_eight_that_keep_the_product() -> None:
     assert pieces.finer() == pieces.rungs()
 
 
+def test_numeric_choices_are_sizes_in_their_own_steps() -> None:
+    (lever,) = levers([knob("rows", 2, cost="free", choices=(1, 2, 4, 32, 36))], Limits(), ())
+    assert lever.ordered
+    assert lever.rungs() == lever.finer() == [1, 2, 4, 32, 36]
+    assert lever.family == "other", "its name tells nothing"
+
+
+def test_choices_that_keep_a_product_are_those_that_divide_it() -> None:
+    both = knob("micro_batch", 2, choices=(1, 2, 3, 4, 5, 8), keeps=PRODUCT), pair()[1]
+    (lever,) = levers(both, Limits(), ())
+    assert lever.rungs() == [1, 2, 4, 8]
+
+
+def test_choices_with_a_special_number_have_no_order() -> None:
+    (lever,) = levers([knob("bucket", 25, choices=(-1, 25, 50))], Limits(), ())
+    assert not lever.ordered
+    assert lever.alternatives() == [-1, 50]
+    assert lever.family == "mode"
+
+
+def test_the_alternatives_of_a_switch() -> None:
+    (lever,) = levers([knob("fused", False, kind="bool", min=None, max=None, scale="linear")], Limits(), ())
+    assert (lever.alternatives(), lever.rungs()) == ([True], [])
+
+
+def test_what_costs_nothing_comes_first_and_what_is_on_last() -> None:
+    bools: dict[str, Any] = {"kind": "bool", "min": None, "max": None, "scale": "linear"}
+    run = [
+        knob("compile", False, cost="rebuild", **bools),
+        knob("sync", True, cost="free", **bools),
+        knob("fused", False, cost="free", **bools),
+    ]
+    found = ranked(levers(run, Limits(), ()), None)
+    assert [lever.name for lever in found] == ["fused", "compile", "sync"]
+
+
 def test_pieces_alone_are_larger_where_they_are_fewer() -> None:
     (lever,) = levers([knob("grad_accum", 8)], Limits(), ())
     rungs = lever.rungs()
@@ -118,8 +154,8 @@ def test_what_only_follows_is_the_runs_business() -> None:
         ("unknown", ["micro_batch", "num_workers", "env_workers", "chunk", "compile"]),
         ("data-bound", ["num_workers", "chunk"]),
         ("env-bound", ["env_workers", "chunk"]),
-        ("launch-bound", ["micro_batch", "compile", "chunk"]),
-        ("power-limited", ["micro_batch", "compile", "chunk"]),
+        ("launch-bound", ["micro_batch", "chunk", "compile"]),
+        ("power-limited", ["micro_batch", "chunk", "compile"]),
         ("heat-limited", []),
     ],
 )

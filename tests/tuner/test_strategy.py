@@ -23,14 +23,15 @@ def test_what_limited_the_run_before_a_change_is_not_told_as_of_now(stale: bool)
     )
 
 
-def test_what_is_tried_is_the_same_whether_a_diagnosis_is_of_now_or_not() -> None:
+def test_what_is_tried_first_is_the_same_whether_a_diagnosis_is_of_now_or_not() -> None:
     tried = []
     for stale in (False, True):
         course = Course(*pair(), knob("compile", "off", cost="free", choices=("off", "on")))
         course.facts["diagnosis"] = structs.replace(diagnosed("launch-bound", COMPILE), stale=stale)
         course.look(300)
         tried.append([proposal.changes for proposal in course.proposals])
-    assert tried[0] == tried[1]
+    assert len(tried[1]) > 3
+    assert tried[0][: len(tried[1])] == tried[1], "with one of now, values are tried once more"
 
 
 def test_memory_that_is_unknown_is_not_said_to_be_too_little() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import YOUNG_S, Measured
 from hoptui.tuner.effect import WARM_UP, measure, plan_for
-from hoptui.tuner.trial import Budget, decide, doubt, figure, harmful
+from hoptui.tuner.trial import CAUTIOUS, Budget, decide, doubt, figure, harmful
 
 SECOND = 1_000_000_000
 TRIAL = plan_for(["micro_batch"], trial=True)
@@ -127,8 +127,19 @@ def test_slow_iterations_may_be_tried_once_and_a_long_standstill_has_to_be_paid(
     assert budget.affords(standstill=10, iterations=1000)
     assert not budget.affords(standstill=100, iterations=0)
     budget.fruitless = True
-    assert not budget.affords(standstill=10, iterations=1000)
-    assert budget.affords(standstill=10, iterations=50)
+    assert not budget.affords(standstill=10, iterations=1000, advised=True)
+    assert budget.affords(standstill=10, iterations=50, advised=True)
+
+
+def test_guesses_have_a_part_of_the_budget_until_one_was_kept() -> None:
+    budget = Budget(0.04, 0)
+    guesses = CAUTIOUS * 0.04 * YOUNG_S
+    assert budget.left_for_guesses == pytest.approx(guesses)
+    assert budget.left == pytest.approx(144)
+    assert budget.affords(standstill=guesses + 1, iterations=0, advised=True)
+    assert not budget.affords(standstill=guesses + 1, iterations=0)
+    budget.fruitful = True
+    assert budget.affords(standstill=guesses + 1, iterations=0)
 
 
 def test_what_was_kept_is_refunded() -> None:
@@ -140,7 +151,7 @@ def test_what_was_kept_is_refunded() -> None:
 
 def test_what_another_tuner_has_spent_is_spent() -> None:
     budget = Budget(0.02, 0)
-    budget.take_over(7200, 0.015, fruitless=True)
+    budget.take_over(7200, 0.015, fruitless=True, fruitful=False)
     assert budget.left == pytest.approx(144 - 108)
     assert budget.share_spent == pytest.approx(0.015)
     assert not budget.affords(standstill=0, iterations=40)

@@ -209,13 +209,13 @@ def test_a_choice_is_tried_where_it_is_advised_and_its_standstill_can_be_paid() 
             "diagnosis": diagnosed("launch-bound", Advice(knob="compile", direction="to", value="default"))
         }
     course.look(600, every=3)
-    assert (results(course), course.values["compile"]) == (["kept"], "default"), (
-        "45 s, where an hour allows 72"
+    assert (results(course)[0], course.values["compile"]) == ("kept", "default"), (
+        "45 s, where an hour allows 144"
     )
     slow.look(3600, every=3)
     assert slow.proposals == [], "an hour allows 36 s"
     slow.look(1200, every=3)
-    assert results(slow) == ["kept"]
+    assert results(slow)[0] == "kept"
     assert slow.tuner.state.tried[0].t / SECOND >= (STANDSTILL_S["rebuild"] + OFF_S) / 0.01
 
 
@@ -337,7 +337,10 @@ def test_a_trial_at_half_the_speed_ends_before_its_first_look() -> None:
 
 def test_what_told_too_little_is_tried_once_more_and_then_left() -> None:
     chance = random.Random(2)
-    course = Course(knob("micro_batch", 8), rate=lambda _: 500 * math.exp(0.4 * chance.gauss(0, 1)))
+    rich = Limits(budget=0.2)
+    course = Course(
+        knob("micro_batch", 8), rate=lambda _: 500 * math.exp(0.4 * chance.gauss(0, 1)), limits=rich
+    )
     course.until(lambda: course.tuner.state.stand == "holding", 900)
     tried = [c.value for t in course.tuner.state.tried for c in t.changes]
     assert max(map(tried.count, tried)) == 2

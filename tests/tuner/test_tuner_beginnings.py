@@ -66,7 +66,7 @@ SWITCHED_ON = PriorResult({k.spec.name: "on" for k in SWITCHES}, peak=GIB)
 
 
 def test_what_served_another_run_keeps_nothing_else_from_being_tried_where_it_costs_too_much() -> None:
-    course = Course(*pair(), *SWITCHES, known=SWITCHED_ON)
+    course = Course(*pair(), *SWITCHES, known=SWITCHED_ON, limits=Limits(budget=0.02))
     course.rest()
     assert course.values["micro_batch"] == 256
     rich = Course(*pair(), *SWITCHES, known=SWITCHED_ON, limits=Limits(budget=0.1))
@@ -75,7 +75,7 @@ def test_what_served_another_run_keeps_nothing_else_from_being_tried_where_it_co
 
 
 def test_what_served_another_run_is_not_forgotten_before_it_can_be_afforded() -> None:
-    course = Course(*pair(), *SWITCHES, known=SWITCHED_ON)
+    course = Course(*pair(), *SWITCHES, known=SWITCHED_ON, limits=Limits(budget=0.02))
     course.rest()
     course.look(60)
     assert course.tuner.found() is None, "it would take the place of what may serve better"

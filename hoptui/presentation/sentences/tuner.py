@@ -148,6 +148,14 @@ SENTENCES: Mapping[str, Entry] = {
     # why something is tried
     "trial.no_clear_limit": "what limits the run is not clear: one step is tried",
     "trial.limit": _limit,
+    "trial.samples_changed": (
+        "{knobs:names} changes the work of an iteration, {before:.4g} → {after:.4g}: "
+        "not a speed knob, left alone"
+    ),
+    "trial.loss_changed": (
+        "{knobs:names} changes the loss, {before:.3g} → {after:.3g}: not a speed knob, left alone"
+    ),
+    "trial.room_for": "a smaller size leaves enough memory for {knob}",
     "trial.both": "both at once: either may hold back what the other would bring",
     "trial.prior_result": "what served the last run of this kind best",
     "trial.memory_expected": "expected to take {share:percent} of the memory, rare peaks aside",

@@ -10,6 +10,10 @@ from hoptui.tuner.observation import MemoryReading
 
 NOTICED = 0.02
 """The share of all memory from which a change by other processes counts."""
+GROWTH = 0.02
+"""A need that is higher by this share is more than noise."""
+FIXED = 0.5
+"""So much of the memory that does not grow with the size is assumed to stay where another setting changes."""
 STILL = 0.002
 """The share of all memory by which other processes may grow between two looks and still count as steady."""
 LOOKS_STILL = 10
@@ -76,6 +80,7 @@ class MemoryModel:
         self._size = 0.0
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._tail = Tail()
+        self._fixed = 0.0  # the least bytes that any size takes
         self._uncounted: deque[float] = deque()  # how far the newest readings lie above the lowest
 
     def saw(self, size: float, used: int) -> None:
@@ -104,7 +109,11 @@ class MemoryModel:
         self._uncounted.clear()
 
     def clear(self) -> None:
-        """Forget all readings, because another setting has changed."""
+        """Forget all readings, because another setting has changed. What does not grow with the size is known
+        roughly."""
+        if self.grows:
+            fit = linear_regression(list(self._usual), list(self._usual.values()))
+            self._fixed = FIXED * max(0.0, fit.intercept)
         self._usual.clear()
         self._recent.clear()
         self._uncounted.clear()
@@ -114,6 +123,11 @@ class MemoryModel:
     def fitted(self) -> bool:
         """Whether more than one size was seen."""
         return len(self._usual) > 1
+
+    @property
+    def grows(self) -> bool:
+        """Whether larger sizes were seen to need more memory."""
+        return self.fitted and self._usual[self.largest] > (1 + GROWTH) * self._usual[min(self._usual)]
 
     @property
     def largest(self) -> float:
@@ -143,14 +157,15 @@ class MemoryModel:
     def _line(self, size: float) -> float | None:
         """The usual need of `size`. Between two known sizes it lies on the line between them.
 
-        With one known size, all memory is assumed to grow with a larger size, and none to shrink with a
-        smaller one.
+        With one known size, all memory but the fixed part is assumed to grow with a larger size, and none to
+        shrink with a smaller one.
         """
         if not self._usual:
             return None
         largest = self.largest
         if len(self._usual) == 1:
-            return self._usual[largest] * max(1.0, size / largest)
+            fixed = min(self._fixed, self._usual[largest])
+            return fixed + (self._usual[largest] - fixed) * max(1.0, size / largest)
         if size <= largest:
             return self._between(size)
         slope = linear_regression(list(self._usual), list(self._usual.values())).slope

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, linear_regression
@@ -31,6 +31,8 @@ less than a long time at that size."""
 SWAYS, SWAYS_S, BELIEVED = 0.15, 3.0, 2
 """Refused values are tried again if the speed with the same values differs by this share, for this many
 seconds. It happens at most this many times."""
+TRIES = 2
+"""A way of computing is tried this often, the second time beside other sizes."""
 WIDE = 0.15
 """An interval wider than this leaves the gain unclear."""
 DEAR = 0.12
@@ -77,6 +79,8 @@ class ParameterHistory:
     refused: set[KnobValue] = field(default_factory=set)
     doubted: set[KnobValue] = field(default_factory=set)
     shapes: set[float] = field(default_factory=set)
+    left: set[KnobValue] = field(default_factory=set)  # ways of computing that were given up for another
+    tries: Counter[KnobValue] = field(default_factory=Counter)  # of ways of computing that were not kept
     closed: set[int] = field(default_factory=set)
     slower: bool = False  # a larger size was surely slower
     outdated: Fact | None = None  # why earlier refusals may no longer hold
@@ -138,6 +142,7 @@ class ParameterHistory:
             self.again[value] = fact("again.unclear")
             return
         self.refused.add(value)
+        self.tries[value] += not way
         self.sway.refused(found.before)
         self.slower |= way > 0 and lost
         if way > 0 and lost and self.stride > 1:
@@ -192,15 +197,17 @@ class ParameterHistory:
     def once_more(self) -> None:
         """Allow `outdated` refusals again. A larger value may be better now, and it may fit. The reason does
         not apply to smaller values."""
-        less, believed = self.closed & {-1}, self.sway.believed
+        less, left, believed = self.closed & {-1}, self.left.copy(), self.sway.believed
         again = dict.fromkeys(self.refused, self.outdated) if self.outdated is not None else {}
         self.reopen()
+        self.left = left | {value for value, count in self.tries.items() if count >= TRIES}
         self.closed, self.again, self.sway = less, again, SpeedDrift(believed=believed)
 
     def reopen(self) -> None:
         """Forget all results, because the run has changed: everything may be tried again."""
         self.rates.clear()
         self.refused.clear()
+        self.left.clear()
         self.doubted.clear()
         self.closed.clear()
         self.again.clear()
@@ -234,7 +241,8 @@ class ParameterHistories:
     def batches(self, observation: Observation, frozen: Collection[str]) -> Iterator[Lever]:
         """The levers with a known effect on memory."""
         for lever in self.levers(observation, frozen):
-            if lever.family == "batch" and self.of(lever).memory.fitted:
+            memory = self.of(lever).memory
+            if memory.grows or (lever.family == "batch" and memory.fitted):
                 yield lever
 
     def in_vain(self, settings: Settings) -> bool:
@@ -282,7 +290,7 @@ class ParameterHistories:
         """Record a trial that was kept. The memory models of the other levers start over."""
         names = {lever.name for lever, _ in tried.settings}
         for name, track in self._tracks.items():
-            if name not in names:
+            if len(names) > 1 or name not in names:
                 track.memory.clear()
             if len(names) > 1 or name not in names:
                 track.outdated = fact("again.other_knob")
@@ -292,6 +300,8 @@ class ParameterHistories:
             if tried.way:
                 self.of(lever).closed.add(-tried.way)
                 self.of(lever).slower = tried.way < 0
+            elif not lever.ordered:
+                self.of(lever).left.add(lever.knob.value)
 
     def dropped(self, tried: Candidate, found: Measured) -> None:
         """Record a reverted trial. With several levers, it is unknown which of them caused the result."""
@@ -353,7 +363,7 @@ class ParameterHistories:
     def forget_memory(self) -> None:
         """Forget the memory of an earlier process, which does not apply to a new one."""
         for track in self._tracks.values():
-            track.memory.clear()
+            track.memory = MemoryModel()
             track.shapes.clear()
 
     def _others_stand_still(self, observation: Observation) -> bool:

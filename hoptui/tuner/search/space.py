@@ -29,26 +29,27 @@ READERS: tuple[Family, ...] = ("input", "env")
 
 SURE = 0.5
 """A diagnosis with a lower confidence is ignored here."""
+SIZES_FIRST: tuple[Family, ...] = ("batch", "other", "mode")
 WORTH_TRYING: Mapping[str, tuple[Family, ...]] = {
-    "launch-bound": ("batch", "mode", "other"),
+    "launch-bound": SIZES_FIRST,
+    "host-bound": SIZES_FIRST,
+    "compute-bound": SIZES_FIRST,
+    "memory-bandwidth-bound": SIZES_FIRST,
+    "memory-latency-bound": SIZES_FIRST,
+    "memory-unused": SIZES_FIRST,
+    "power-limited": SIZES_FIRST,
+    "communication-bound": ("batch", "other"),
     "data-bound": ("input", "other"),
-    "env-bound": ("env", "other"),
-    "memory-bandwidth-bound": ("mode", "batch", "other"),
-    "compute-bound": ("mode", "other"),
-    "power-limited": ("batch", "mode", "other"),
-    "heat-limited": (),
-    "host-bound": ("other",),
     "transfer-bound": ("input", "other"),
+    "env-bound": ("env", "other"),
+    "heat-limited": (),
     "save-bound": (),
     "compiling": (),
     "wrong-device": (),
     "straggler": (),
-    "memory-latency-bound": ("mode", "batch", "other"),
-    "communication-bound": ("batch", "other"),
-    "memory-unused": ("batch", "mode", "other"),
 }
 """The families that help against each limit, the likeliest first. A batch is never raised while the GPU waits
-for something else."""
+for data. Otherwise sizes come first: a GPU that is busy with small pieces looks like one that computes."""
 ANYTHING: tuple[Family, ...] = ("batch", "input", "env", "other", "mode")
 NEAR = 1.2
 """Two values closer than this factor are one rung. Each value costs a compilation, and the memory of a
@@ -58,6 +59,8 @@ FINEST = 8
 STANDSTILL_S = {"free": 0.0, "shape": 2.0, "rebuild": 40.0, "restart": float("inf")}
 """The assumed cost of a change before the run has reported one. A compilation is a rebuild, 5 to 32 s on a
 GPU (docs/internals/benchmark_log.md)."""
+CHEAP_S = 5.0
+"""A change that takes no longer is tried before those that do."""
 OFF_S = 5.0
 """The same for returning to off: nothing is compiled."""
 READERS_S = 5.0
@@ -109,14 +112,25 @@ class Lever:
         return 1.0 / max(value, 0.5) if _counts_pieces(self.name) else max(value, 0.5)
 
     def sized(self, value: KnobValue) -> bool:
-        """Whether `value` is a size. A choice is not, and neither is a negative number, which has a special
-        meaning (−1: automatic)."""
+        """Whether `value` is a size. Negative numbers have a special meaning (−1: automatic), so choices with
+        one have no order."""
         spec = self.knob.spec
-        return spec.kind in ("int", "float") and not spec.choices and self.size_of(value) > 0
+        numbers = spec.kind in ("int", "float") and all(self.size_of(choice) > 0 for choice in spec.choices)
+        return numbers and self.size_of(value) > 0
 
     def rungs(self) -> list[KnobValue]:
-        """The values to choose from, including the one in effect, by increasing size. Empty for a choice."""
+        """The values to choose from, including the one in effect, by increasing size. Empty for a way of
+        computing."""
         return list(self._rungs)
+
+    def alternatives(self) -> list[KnobValue]:
+        """The values of a way of computing, without the one in effect, in the order of their declaration.
+        Empty for a size."""
+        spec = self.knob.spec
+        if self.ordered:
+            return []
+        values: tuple[KnobValue, ...] = (False, True) if spec.kind == "bool" else spec.choices
+        return [value for value in values if value != self.knob.value]
 
     def finer(self) -> list[KnobValue]:
         """The rungs and, between whole ones, quarters of the steps in multiples of eight, by increasing size.
@@ -139,7 +153,9 @@ class Lever:
         found = list(self._here)
         for value in self._steps:
             # The value in effect comes first: a nearly equal value would be another shape without a benefit.
-            if all(_apart(value, known) for known in found):
+            # Choices are few, and their author wants them all.
+            chosen = self.knob.spec.choices and value not in found
+            if chosen or all(_apart(value, known) for known in found):
                 found.append(value)
         return tuple(sorted(found, key=self.size_of))
 
@@ -166,7 +182,9 @@ class Lever:
 
     def _values(self) -> Iterator[int | float]:
         spec, here = self.knob.spec, self.knob.value
-        if self.partner is not None:
+        if spec.choices:
+            yield from (v for v in spec.choices if not isinstance(v, str) and self._possible(v))
+        elif self.partner is not None:
             yield from self._divisors(_product(self.knob, self.partner))
         elif spec.kind == "int":
             yield from (v for v in notches(spec) if _valid(spec, v))
@@ -174,12 +192,14 @@ class Lever:
             for k in range(1, 9):
                 yield from (v for v in (here * 2 ** (k / 2), here / 2 ** (k / 2)) if _valid(spec, v))
 
-    def _possible(self, value: int) -> bool:
+    def _possible(self, value: int | float) -> bool:
         """Whether it may be set, and the following knob has a valid value too."""
         if not _valid(self.knob.spec, value) or self.partner is None:
             return _valid(self.knob.spec, value)
+        if value < 1:
+            return False
         follows, rest = divmod(_product(self.knob, self.partner), value)
-        return not rest and _valid(self.partner.spec, follows)
+        return not rest and _valid(self.partner.spec, int(follows))
 
     def _divisors(self, product: int) -> Iterator[int]:
         """Values that divide the product, each the nearest to a rung of the ladder, and the largest one."""
@@ -196,12 +216,14 @@ class Lever:
 @dataclass(frozen=True)
 class Candidate:
     """A trial to propose: levers and their values, the direction of size (1, −1; 0: neither), the reasons,
-    and the expected gain (None: unknown; 0: in doubt)."""
+    and the expected gain (None: unknown; 0: in doubt). `advised`: the diagnosis or an earlier run speaks for
+    it."""
 
     settings: tuple[tuple[Lever, KnobValue], ...]
     way: int
     why: tuple[Fact, ...] = ()
     gain: float | None = None
+    advised: bool = False
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -268,7 +290,9 @@ def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
     advised = [a.knob for a in known.advice if a.knob] if known else []
     first = [lever for name in advised for lever in found if name in lever.names]
     rest = [lever for family in families for lever in found if lever.family == family]
-    rest.sort(key=lambda lever: lever.learning)  # what changes only the speed comes first
+    # What changes only the speed comes first, and then what costs no time: much can be tried instead.
+    # What somebody has switched on comes last.
+    rest.sort(key=lambda lever: (lever.learning, lever.knob.value is True, _dear(lever)))
     return list({lever.name: lever for lever in (*first, *rest)}.values())
 
 
@@ -299,6 +323,10 @@ def standstill(lever: Lever) -> float:
     return READERS_S if cost == "rebuild" and lever.family == "input" else STANDSTILL_S[cost]
 
 
+def _dear(lever: Lever) -> bool:
+    return lever.family not in READERS and standstill(lever) > CHEAP_S
+
+
 def _partner(knob: KnobState, known: dict[str, KnobState]) -> tuple[KnobState | None, bool]:
     """The knob that follows (None: none does), and whether that is unambiguous."""
     products = [r for r in relations(knob.spec.keeps) if not r.name and not r.under]
@@ -323,7 +351,7 @@ def _family(spec: KnobSpec) -> Family:
     role = next((role for role, names in NAMES.items() if spec.name.lower() in names), None)
     if role is not None:
         return FAMILIES.get(role, "batch")
-    if spec.choices or spec.kind in ("bool", "str"):
+    if spec.kind in ("bool", "str") or any(value < 0 for value in spec.choices if not isinstance(value, str)):
         return "mode"
     return "batch" if spec.keeps or spec.cost == "shape" else "other"
 

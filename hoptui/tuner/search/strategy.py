@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from hoptui.diagnosis.knob_roles import NAMES, OFF
 from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobError, KnobValue, check_value
@@ -14,10 +16,31 @@ from hoptui.tuner.observation import Observation, PriorResult
 from hoptui.tuner.search.parameter_history import FARTHEST, ParameterHistories, ParameterHistory
 from hoptui.tuner.search.space import READERS, Candidate, Lever, advised, decisive, ranked
 
-NOT_SMALLER: tuple[Verdict, ...] = ("launch-bound", "memory-unused", "power-limited")
+NOT_SMALLER: tuple[Verdict, ...] = (
+    "launch-bound", "host-bound", "compute-bound", "memory-unused", "power-limited",
+)  # fmt: skip
 """A smaller size does not help against these."""
-OTHER_WAY = 1.5
-"""The effect of another way of computing on memory is unknown, so 1.5 times the present use must fit."""
+OTHER_WAY, NOT_RECOMPUTED = 1.5, 4.0
+"""The effect of another way of computing on memory is unknown, so this many times the present use must fit.
+The second is for activations that are no longer recomputed."""
+
+
+def _growth(lever: Lever) -> float:
+    """How many times the memory another way of computing may take."""
+    recomputed = lever.name.lower() in NAMES["recompute"] and lever.knob.value not in OFF
+    return NOT_RECOMPUTED if recomputed else OTHER_WAY
+
+
+def _room_for(times: float, observation: Observation, share: float) -> bool:
+    """Whether `times` the memory that the run holds would stay within `share` of all of it."""
+    memory = observation.memory
+    return memory is not None and times * memory.used + memory.others <= share * memory.total
+
+
+def _farthest(lever: Lever, values: Sequence[KnobValue]) -> float:
+    """The largest size of one step: the next one, where choices are farther apart."""
+    above = (lever.size_of(v) for v in values if lever.size_of(v) > lever.size)
+    return max(FARTHEST * lever.size * 1.001, min(above, default=0.0) if lever.knob.spec.choices else 0.0)
 
 
 class NoCandidate(NamedTuple):
@@ -41,6 +64,7 @@ class Search:
         self._known = known
         self.owed = False
         self._passed_over = False
+        self._frozen: Collection[str] = ()
 
     def next(
         self,
@@ -48,9 +72,9 @@ class Search:
         frozen: Collection[str],
         affords: Callable[[Candidate], bool] = lambda _: True,
     ) -> Candidate | NoCandidate:
-        """The next candidate, or why there is none. The prior result is skipped while `affords` is false for
-        it."""
-        found = self._tracks.levers(observation, frozen)
+        """The next candidate, or why there is none. Those for which `affords` is false are skipped, unless no
+        other is left."""
+        found, self._frozen = self._tracks.levers(observation, frozen), frozen
         if not found:
             return NoCandidate(fact("search.no_knob"))
         start = self._start(observation, found)
@@ -63,9 +87,13 @@ class Search:
             # The cause of a wait comes before a change that would only hide the wait.
             if lever.family in READERS and advised(lever, verdict)[0]:
                 self._reopen(lever)
-        tried = self._first(order, observation)
-        if isinstance(tried, Candidate):
+        tried = self._first(order, observation, affords)
+        if isinstance(tried, Candidate) and self._crowds(tried, observation):
+            ways = self._first([lever for lever in order if not lever.ordered], observation, affords)
+            tried = ways if isinstance(ways, Candidate) and affords(ways) else tried
+        if isinstance(tried, Candidate) and affords(tried):
             return tried
+        dear = tried if isinstance(tried, Candidate) else None
         if verdict is not None and verdict.stale:
             return NoCandidate(fact("search.limit_unseen"), yet=True)
         if any(self._unread(lever, observation) for lever in order):
@@ -73,12 +101,13 @@ class Search:
         if not order:
             limit = verdict.verdict if verdict else "unknown"
             return NoCandidate(fact("search.no_remedy", verdict=limit))
-        again = self._first([lever for lever in order if self._reopen(lever)], observation)
-        return (
-            again
-            if isinstance(again, Candidate)
-            else self._both(order, found, observation) or NoCandidate(tried)
-        )
+        again = self._first([lever for lever in order if self._reopen(lever)], observation, affords)
+        if isinstance(again, Candidate) and (affords(again) or dear is None):
+            return again
+        both = self._both(order, found, observation)
+        if both is not None and (affords(both) or dear is None):
+            return both
+        return tried if isinstance(tried, Candidate) else NoCandidate(tried)
 
     def made(self) -> None:
         """Record that the newest candidate is being tried."""
@@ -87,16 +116,22 @@ class Search:
 
     # the next step ------------------------------------------------------------------------------------------
 
-    def _first(self, order: Sequence[Lever], observation: Observation) -> Candidate | Fact:
-        """The first candidate of these levers, or why there is none."""
+    def _first(
+        self, order: Sequence[Lever], observation: Observation, affords: Callable[[Candidate], bool]
+    ) -> Candidate | Fact:
+        """The first candidate of these levers that can be afforded, or else the first, or why there is
+        none."""
         reasons: list[Fact] = []
+        dear: Candidate | None = None
         for lever in order:
             tried = self._climb(lever, observation) if lever.ordered else self._choose(lever, observation)
-            if isinstance(tried, Candidate):
+            if isinstance(tried, Candidate) and affords(tried):
                 return tried
-            if tried is not None:
+            if isinstance(tried, Candidate):
+                dear = dear or tried
+            elif tried is not None:
                 reasons.append(tried)
-        return reasons[0] if reasons else fact("search.exhausted")
+        return dear or (reasons[0] if reasons else fact("search.exhausted"))
 
     def _both(
         self, order: Sequence[Lever], found: Sequence[Lever], observation: Observation
@@ -125,11 +160,20 @@ class Search:
             return None
         return Candidate(both, 1, (fact("trial.both"),))
 
+    def _crowds(self, tried: Candidate, observation: Observation) -> bool:
+        """Whether a larger size would leave too little memory to try another way of computing."""
+        memory = observation.memory
+        if tried.way <= 0 or memory is None:
+            return False
+        peaks = (self._tracks.of(lever).memory.predicted(lever.size_of(v)) for lever, v in tried.settings)
+        most = max((peak for peak in peaks if peak is not None), default=0.0)
+        return OTHER_WAY * most + memory.others > self._limits.memory * memory.total
+
     def _reopen(self, lever: Lever) -> bool:
-        """Let an outdated lever be climbed once more. Another lever was turned or the run's speed has
+        """Let an outdated lever be turned once more. Another lever was turned or the run's speed has
         changed, so its best value may have changed."""
         track = self._tracks.of(lever)
-        if lever.ordered and track.outdated:
+        if track.outdated:
             track.once_more()
             return True
         return False
@@ -158,7 +202,8 @@ class Search:
                 gain = track.gain(here, lever.size_of(value), falling=False)
                 if gain is None or gain >= WORTH or track.stride == 1:
                     expected = 0.0 if value in track.doubted else gain
-                    return Candidate(((lever, value),), 1, self._why(lever, observation, value), expected)
+                    why = self._why(lever, observation, value)
+                    return Candidate(((lever, value),), 1, why, expected, advised=way > 0)
             elif over:
                 blocked = over
             elif up:
@@ -166,10 +211,11 @@ class Search:
         if -1 not in track.closed and (
             way < 0 or (way == 0 and self._down(lever, track, observation.diagnosis))
         ):
-            below = [v for v in lever.rungs() if here / FARTHEST <= lever.size_of(v) < here]
-            below = [v for v in below if track.compiled(lever.size_of(v))]
-            if below:
-                return Candidate(((lever, below[-1]),), -1, self._why(lever, observation, below[-1]))
+            below = [v for v in lever.rungs() if lever.size_of(v) < here]
+            below = [v for v in below[-1:] if track.compiled(lever.size_of(v)) and v not in track.refused]
+            if below and self._holds_below(lever, below[0], observation):
+                why = self._why(lever, observation, below[0])
+                return Candidate(((lever, below[0]),), -1, why, advised=way < 0)
         return blocked
 
     def _above(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
@@ -179,11 +225,11 @@ class Search:
 
     def _within_reach(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
         """Those of `values` that are one step above, and not known to be too large."""
-        track, here = self._tracks.of(lever), lever.size
+        track = self._tracks.of(lever)
         return [
             v
             for v in values
-            if here < lever.size_of(v) <= FARTHEST * here * 1.001
+            if lever.size < lever.size_of(v) <= _farthest(lever, values)
             and lever.size_of(v) < track.ceiling
             and track.compiled(lever.size_of(v))
         ]
@@ -203,7 +249,7 @@ class Search:
         track, memory, here = self._tracks.of(lever), observation.memory, lever.size
         for value in lever.rungs():
             size = lever.size_of(value)
-            near = here < size <= FARTHEST * here * 1.001
+            near = here < size <= _farthest(lever, lever.rungs())
             if (
                 memory is None
                 or not near
@@ -227,21 +273,55 @@ class Search:
             return lever.family == "batch" and track.memory.largest > 0 and not larger
         return track.slower and gain >= WORTH
 
+    def _holds_below(self, lever: Lever, value: KnobValue, observation: Observation) -> bool:
+        """Whether a smaller size fits. A number may count pieces, so that a smaller one needs more memory."""
+        if lever.family in ("batch", "input", "env") or self._tracks.of(lever).memory.grows:
+            return True
+        return _room_for(lever.size / lever.size_of(value), observation, self._limits.memory)
+
     def _choose(self, lever: Lever, observation: Observation) -> Candidate | Fact | None:
-        """Choose the value that the diagnosis names. A choice has no order to climb."""
-        _, value = advised(lever, observation.diagnosis)
-        if value is None or value == lever.knob.value or value in self._tracks.of(lever).refused:
+        """Choose a way of computing: the one that the diagnosis names, else the next that was not tried."""
+        values = self._ways(lever, observation)
+        if not values:
             return None
-        try:
-            value = check_value(lever.knob.spec, value)
-        except KnobError:
-            return None
-        memory = observation.memory
-        if memory is None:
+        value = values[0]
+        if observation.memory is None:
             return fact("memory.unknown_choice", knob=lever.name, value=value)
-        if OTHER_WAY * memory.used + memory.others > self._limits.memory * memory.total:
-            return fact("memory.too_little", knob=lever.name, value=value)
-        return Candidate(((lever, value),), 0, self._why(lever, observation, value))
+        if not _room_for(_growth(lever), observation, self._limits.memory):
+            smaller = self._beside_smaller(lever, value, observation)
+            return smaller or fact("memory.too_little", knob=lever.name, value=value)
+        named = value == advised(lever, observation.diagnosis)[1]
+        return Candidate(((lever, value),), 0, self._why(lever, observation, value), advised=named)
+
+    def _beside_smaller(self, lever: Lever, value: KnobValue, observation: Observation) -> Candidate | None:
+        """A way of computing together with a smaller size, which leaves enough memory for it."""
+        memory = observation.memory
+        for other in self._tracks.batches(observation, (*self._frozen, *lever.names)):
+            model, settings = self._tracks.of(other).memory, None
+            for below in other.rungs():
+                size = other.size_of(below)
+                peak = model.predicted(size)
+                if size >= other.size or peak is None or memory is None:
+                    break
+                if _growth(lever) * peak + memory.others <= self._limits.memory * memory.total:
+                    settings = (lever, value), (other, below)
+            if settings is not None and not self._tracks.in_vain(settings):
+                return Candidate(settings, 0, (fact("trial.room_for", knob=lever.name),))
+        return None
+
+    def _ways(self, lever: Lever, observation: Observation) -> list[KnobValue]:
+        """The ways of computing to try, the one that the diagnosis names first.
+
+        What changes learning is not tried without advice, however much it is allowed.
+        """
+        track = self._tracks.of(lever)
+        _, value = advised(lever, observation.diagnosis)
+        values = [] if lever.learning else lever.alternatives()
+        if value is not None:
+            with suppress(KnobError):
+                values.insert(0, check_value(lever.knob.spec, value))
+        tried = track.refused | track.left | {lever.knob.value}
+        return [value for value in dict.fromkeys(values) if value not in tried]
 
     def _start(self, observation: Observation, found: Sequence[Lever]) -> Candidate | None:
         """The parts of the prior result that are not in effect. None if there are none or they would not
@@ -260,7 +340,8 @@ class Search:
             if value != lever.knob.value
             and (known.peak is not None or self._tracks.fits(lever, value, observation))
         ]
-        return Candidate(tuple(settings), 1, (fact("trial.prior_result"),)) if settings else None
+        why = (fact("trial.prior_result"),)
+        return Candidate(tuple(settings), 1, why, advised=True) if settings else None
 
     def _exact(self, lever: Lever, value: KnobValue) -> tuple[KnobValue, ...]:
         """The value itself, if it may be set. It need not be on the rungs of this run."""

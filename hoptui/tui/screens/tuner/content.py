@@ -74,7 +74,7 @@ def _frozen_beside(view: View, knob: KnobState) -> str:
 
 EVERY = Limits(learning=("*",))
 MEMORY = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95, 0.98)
-BUDGET = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
+BUDGET = (0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.2)
 POWER = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Shares of the power that a GPU may draw at all."""
 USUAL_W = 700.0  # if no GPU reports its limit: that of an H100 or H200

@@ -1,0 +1,41 @@
+"""The tuner on simulated loops that nobody prepared: it comes near to the grid, and breaks nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.tuner_unprepared import DEVELOPMENT, NEAR, Loop, drawn, drive, number
+
+OUT_OF_REACH = ("memory unknown",)
+"""Nothing is made larger where the memory that it would take is unknown."""
+
+
+@pytest.mark.parametrize("name", DEVELOPMENT)
+def test_it_comes_near_to_the_grid(name: str) -> None:
+    found = drive(DEVELOPMENT[name], 1000)
+    assert not found["lost"]
+    assert not found["learning"]
+    assert found["trials"] <= 20
+    if name in OUT_OF_REACH:
+        assert found["trials"] == 0
+    else:
+        assert found["share"] >= NEAR
+        assert found["minutes"] < 6
+
+
+def test_most_loops_that_are_drawn_arrive() -> None:
+    found = [drive(drawn(seed), seed) for seed in range(5000, 5010)]
+    assert sum(one["share"] >= NEAR for one in found) >= 8
+    assert not any(one["lost"] or one["learning"] for one in found)
+
+
+def test_a_run_that_runs_out_of_memory_is_lost() -> None:
+    rows = number("rows", 64, (32, 64))
+    loop = Loop(
+        (rows,), lambda values: DEVELOPMENT["saves memory"].iteration({**values, "checkpointing": False})
+    )
+    found = drive(loop, 1)
+    assert found["lost"]
+    assert not math.isfinite(found["minutes"])
