@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 
 from hoptui.domain.facts import clean_text
 from hoptui.domain.stacks import MOST_DEPTH, Stack, StackFrame, StackSamples, pack
@@ -48,8 +48,10 @@ LONGER = 20
 """For so many samples the longer one is used then."""
 MOST_WAITING_S = 5e-3
 """A longer wait counts as this in the mean: the import of a library keeps the interpreter for long, once."""
+MOST_SAMPLES = 512
+"""Samples between two messages. More are counted as left out."""
 MOST_STACKS = 512
-"""Different stacks between two messages. More are counted as left out."""
+"""Different stacks that wait for names. More are counted as left out."""
 MOST_PLACES = 4096
 """Places in code whose line and columns are remembered."""
 LONGEST_NAME = 300
@@ -85,15 +87,15 @@ SDK = str(Path(__file__).parent) + os.sep
 
 
 class _Interval:
-    """The samples since `began` (monotonic ns), and the code objects in them by `id`, which keeps them alive.
+    """The samples since `began` (monotonic ns).
 
-    `spent_ns` is the CPU time that they took. `left_out` of them are not in `counts`.
+    A chain is a code object and the offset of its instruction, of each frame in turn, the innermost first.
+    `spent_ns` is the CPU time that they took. `left_out` samples are not in `chains`.
     """
 
     def __init__(self, began: int) -> None:
         self.began = began
-        self.counts: Counter[tuple[Place, ...]] = Counter()
-        self.codes: dict[int, CodeType] = {}
+        self.chains: list[list[CodeType | int]] = []
         self.left_out = 0
         self.spent_ns = 0
 
@@ -108,6 +110,7 @@ class StackSampler:
         self._thread = thread
         self._failed = failed
         self._interval = _Interval(time.monotonic_ns())
+        self._known_waits: dict[int, tuple[CodeType, bool]] = {}  # by `id`, with the code that keeps it
         self._names = _Names()
         self._naming_ns = NAMING_AHEAD_S * 1e9
         self._over = threading.Lock()  # returns to this code sooner than an event
@@ -150,33 +153,31 @@ class StackSampler:
             Whether all threads but the sampled one and that of the sampler wait.
         """
         threads = sys._current_frames()
-        frame = threads.pop(self._thread(), None)
-        chain: list[tuple[FrameType, int]] = []
-        while frame is not None and len(chain) < MOST_DEPTH:  # quickly: the thread may go on
-            chain.append((frame, frame.f_lasti))
+        innermost = frame = threads.pop(self._thread(), None)
+        chain: list[CodeType | int] = []
+        while frame is not None and len(chain) < 2 * MOST_DEPTH:  # quickly: the thread may go on
+            chain.append(frame.f_code)
+            chain.append(frame.f_lasti)
             frame = frame.f_back
-        if chain:
-            self._count(chain)
+        if innermost is not None:
+            interval = self._interval
+            if innermost.f_lasti == chain[1] and len(interval.chains) < MOST_SAMPLES:
+                interval.chains.append(chain)
+            else:  # the thread went on meanwhile, or nobody takes the samples
+                interval.left_out += 1
         threads.pop(self._own.ident or 0, None)
-        return all(map(_waits, threads.values()))
+        return all(self._waits(other.f_code) for other in threads.values())
 
-    def _count(self, chain: list[tuple[FrameType, int]]) -> None:
-        """Count a sample, its innermost frame first. It is left out if the thread went on meanwhile."""
-        interval = self._interval
-        innermost, place = chain[0]
-        if innermost.f_lasti != place:
-            interval.left_out += 1
-            return
-        found: list[Place] = []
-        for frame, offset in reversed(chain):
-            code = frame.f_code
-            interval.codes[id(code)] = code
-            found.append((id(code), offset))
-        places = tuple(found)
-        if places in interval.counts or len(interval.counts) < MOST_STACKS:
-            interval.counts[places] += 1
-        else:
-            interval.left_out += 1
+    def _waits(self, code: CodeType) -> bool:
+        """Whether a thread in this function waits, without the interpreter."""
+        known = self._known_waits.get(id(code))  # to hash the code object itself takes longer than all else
+        if known is None:
+            if len(self._known_waits) >= MOST_PLACES:
+                self._known_waits.clear()
+            file = code.co_filename
+            waits = f"{file.rpartition('/')[2]} {code.co_name}" in WAITS or file.startswith(SDK)
+            known = self._known_waits[id(code)] = (code, waits)
+        return known[1]
 
     def _main(self) -> None:
         dice = random.Random()
@@ -198,12 +199,6 @@ class StackSampler:
             self._failed(error)
         finally:
             switch.restore()
-
-
-def _waits(frame: FrameType) -> bool:
-    code = frame.f_code
-    file = code.co_filename
-    return f"{file.rpartition('/')[2]} {code.co_name}" in WAITS or file.startswith(SDK)
 
 
 def _wake_in_time() -> None:
@@ -285,9 +280,14 @@ class _Names:
 
     def add(self, interval: _Interval) -> None:
         """Add samples. The sampling thread may just add its last one."""
-        for places, count in list(interval.counts.items()):
-            self._unnamed[places] += count
-        self._codes.update(interval.codes)
+        for chain in interval.chains.copy():
+            places: list[Place] = []
+            for code, offset in zip(chain[-2::-2], chain[::-2], strict=True):
+                assert isinstance(code, CodeType)
+                assert isinstance(offset, int)
+                self._codes[id(code)] = code
+                places.append((id(code), offset))
+            self._unnamed[tuple(places)] += 1
 
     def stacks(self, until: int) -> tuple[Counter[Stack], int]:
         """Return samples, those of at least one stack, and how many are left out.
