@@ -244,6 +244,10 @@ def _batch_size(values: Values) -> Iteration:
     return Iteration(0.05 + 0.001 * size, size, 10 + 0.1 * size)
 
 
+def _pieces(values: Values) -> Iteration:
+    return GPT.of(64 / _int(values["pieces"]))
+
+
 def _mixed(values: Values) -> Iteration:
     """Return an iteration of a loop whose batch size is declared as speed, beside a knob that is."""
     found = _batch_size(values)
@@ -289,6 +293,10 @@ DEVELOPMENT: Mapping[str, Loop] = {
     "knobs without effect": Loop((number("chunk", 4, (1, 2, 4, 8, 16)), switch("pinned")), _nothing),
     "saves memory": Loop((number("rows", 4, POWERS), switch("checkpointing", True)), _checkpointed),
     "helps large pieces only": Loop((number("rows", 2, POWERS), switch("fast")), _together),
+    "counts pieces": Loop((number("pieces", 32, (1, 2, 4, 8, 16, 32)),), _pieces),
+    "counts pieces, begins between": Loop(
+        (number("pieces", 16, most=64),), _pieces, lambda _: "compute-bound"
+    ),
     "memory unknown": Loop((number("micro_batch", 2, POWERS),), _gpt, _launches, known=False),
     "noisy": Loop(
         (number("micro_batch", 2, POWERS), switch("compile", cost="rebuild")), _gpt, _launches, noise=0.12

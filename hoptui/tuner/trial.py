@@ -17,7 +17,7 @@ from hoptui.domain.knobs import KnobValue
 from hoptui.domain.throughput import level, usable
 from hoptui.domain.tuning import YOUNG_S, Change, Limits, Measured, Trial
 from hoptui.protocol.messages import FINAL, CommandRecord
-from hoptui.tuner.effect import BLOCK, LOOKS, PATIENT, WARM_UP, WORTH
+from hoptui.tuner.effect import BLOCK, CLEAR, LOOKS, PATIENT, WARM_UP, WORTH
 from hoptui.tuner.observation import Observation
 from hoptui.tuner.search.space import Candidate, Lever
 
@@ -177,9 +177,11 @@ def figured(trial: Trial) -> Measured | None:
     return structs.replace(trial.measured, settled=True)
 
 
-def length(changes: Iterable[Change]) -> int:
-    """Iterations that a trial of these changes usually takes."""
-    return WARM_UP + (PATIENT[0] if any(reads(change.knob) for change in changes) else LOOKS[1])
+def length(changes: Iterable[Change], gain: float | None = None) -> int:
+    """Iterations that a trial of these changes usually takes: fewer with a large expected `gain`."""
+    if any(reads(change.knob) for change in changes):
+        return WARM_UP + PATIENT[0]
+    return WARM_UP + LOOKS[0 if gain is not None and gain > 2 * CLEAR else 1]
 
 
 def blames(trouble: CommandRecord) -> bool:

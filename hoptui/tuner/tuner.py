@@ -288,7 +288,7 @@ class Tuner:
 
     def _affords(self, tried: Candidate) -> bool:
         """Whether the remaining budget covers a trial of it."""
-        iterations = length(tried.changes) * self.incumbent.series.seconds
+        iterations = length(tried.changes, tried.gain) * self.incumbent.series.seconds
         return self._budget.affords(tried.standstill + tried.way_back, iterations, advised=tried.advised)
 
     def _otherwise(self, t: int) -> bool:

@@ -115,10 +115,16 @@ def test_what_told_too_little_is_tried_once_more(
 
 def test_after_a_larger_size_was_slower_the_best_may_lie_between() -> None:
     track = ParameterHistory()
-    track.dropped(64, 1, None, measured(-0.2, 0.05))
+    track.dropped(64, 1, None, measured(-0.1, 0.05))
     assert (track.stride, track.slower, track.closed) == (1, True, set())
     track.dropped(48, 1, None, measured(-0.1, 0.05))
     assert track.closed == {1}
+
+
+def test_after_a_larger_size_was_far_slower_none_between_is_tried() -> None:
+    track = ParameterHistory()
+    track.dropped(64, 1, None, measured(-0.4, 0.05))
+    assert (track.slower, track.closed) == (True, {1})
 
 
 LONG = round(SWAYS_S * SECOND)

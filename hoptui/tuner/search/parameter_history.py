@@ -11,7 +11,7 @@ from statistics import fmean, linear_regression
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Limits, Measured
-from hoptui.tuner.effect import WORTH
+from hoptui.tuner.effect import CLEAR, WORTH
 from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.search.memory_model import NOTICED, MemoryModel
 from hoptui.tuner.search.space import READERS, Candidate, Lever, levers
@@ -145,7 +145,7 @@ class ParameterHistory:
         self.tries[value] += not way
         self.sway.refused(found.before)
         self.slower |= way > 0 and lost
-        if way > 0 and lost and self.stride > 1:
+        if way > 0 and lost and highest >= -CLEAR and self.stride > 1:
             self.stride = 1  # the best may lie between
         elif way:
             self.closed.add(way)

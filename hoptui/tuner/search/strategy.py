@@ -215,7 +215,8 @@ class Search:
             below = [v for v in below[-1:] if track.compiled(lever.size_of(v)) and v not in track.refused]
             if below and self._holds_below(lever, below[0], observation):
                 why = self._why(lever, observation, below[0])
-                return Candidate(((lever, below[0]),), -1, why, advised=way < 0)
+                gain = track.gain(here, lever.size_of(below[0]), falling=True)
+                return Candidate(((lever, below[0]),), -1, why, gain, advised=way < 0)
         return blocked
 
     def _above(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
@@ -267,6 +268,8 @@ class Search:
             return False
         here = lever.size
         gain = track.gain(here, here / 1.4, falling=True)
+        if gain is None and lever.family == "other":  # which direction is faster is unknown
+            return track.memory.largest > 0
         if gain is None:  # without readings of memory, the reason for a lack of larger trials is unknown
             known = decisive(diagnosis)
             larger = known is not None and known.verdict in NOT_SMALLER
