@@ -93,7 +93,7 @@ def allowed(learning: Iterable[str]) -> str:
 
 
 def standing(state: TunerState) -> str:
-    """`● nothing is left to try`; nothing between a trial and what follows it."""
+    """`● no untested setting is left`; nothing between a trial and what follows it."""
     word = STANDS[state.stand]
     if state.stand == "trial":
         return f"{word.symbol} trying {changes(state.trial.changes)}" if state.trial else ""

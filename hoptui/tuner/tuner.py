@@ -3,16 +3,18 @@ thread."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.tuning import Change, Limits, Result, Stand, Trial, TunerState
-from hoptui.protocol.messages import CommandRecord
+from hoptui.protocol.messages import CommandRecord, Verb
 from hoptui.tuner.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.learning_check import changed_learning
 from hoptui.tuner.observation import Observation, PriorResult, Proposal
+from hoptui.tuner.outside_load import OutsideLoad
 from hoptui.tuner.overrides import KnobOverrides, asks
 from hoptui.tuner.rollback import Rollback
 from hoptui.tuner.search.memory_guard import MemoryGuard
@@ -22,6 +24,10 @@ from hoptui.tuner.search.strategy import NoCandidate, Search
 from hoptui.tuner.throughput_series import Incumbent, ObjectiveSeries
 from hoptui.tuner.trial import Budget, ChangeSet, RunningTrial, again, blames, figured, length, obstacle
 
+DISTURBING: tuple[Verb, ...] = ("pause", "checkpoint", "profile")
+"""Commands that change the speed of the iterations after them."""
+MOST_VOIDS = 3
+"""The same change is measured anyway after so many trials that something disturbed."""
 TOLD = 50
 """The number of ended trials that are reported."""
 
@@ -53,6 +59,8 @@ class Tuner:
         self._search = Search(self._tracks, known)
         self.incumbent = Incumbent(ObjectiveSeries(limits.objective))
         self._room = MemoryGuard(self._tracks)
+        self._outside = OutsideLoad()
+        self._voids: Counter[tuple[Change, ...]] = Counter()
         self._seen_choices: set[str] = set()  # ids of users' commands
         self._observation: Observation | None = None
         self._attempt: RunningTrial | None = None
@@ -177,6 +185,8 @@ class Tuner:
             self._abandon("interrupted", fact("trial.run_went_back"))
         self._tracks.expire(observation.t)
         self._listen(observation)
+        self._outside.look(observation, trying=trying)
+        self._void(observation)
         if observation.memory is not None:
             self._room.watch(observation)
             self._learn_memory(observation)
@@ -210,6 +220,19 @@ class Tuner:
             self._abandon("interrupted", fact("trial.user_set", knobs=sorted(new)))
         elif aside := own & self.overrides.all:
             self._abandon("interrupted", fact("trial.left_alone", knobs=sorted(aside)))
+
+    def _void(self, observation: Observation) -> None:
+        """End a trial in which something else changed the speed. It tells nothing, so it may be tried
+        again."""
+        if self._attempt is None or self._voids[self._attempt.move.changes] >= MOST_VOIDS:
+            return
+        since, move = self._attempt.told.t, self._attempt.move
+        asked = (r.verb for r in observation.records if r.verb in DISTURBING and r.t >= since)
+        verb = next(asked, None)
+        why = fact("trial.disturbed", verb=verb) if verb is not None else self._outside.changed()
+        if why is not None:
+            self._voids[move.changes] += 1
+            self._abandon("interrupted", why)
 
     @property
     def _underway(self) -> set[str]:

@@ -158,6 +158,14 @@ def test_knobs_are_released_together(quiet: QuietNode) -> None:
     assert (quiet.tuner.frozen, quiet.node.book.held(RUN)) == ((), frozenset())
 
 
+def test_a_knob_that_the_limits_name_is_released(quiet: QuietNode) -> None:
+    quiet.person("micro_batch", 48)
+    quiet.person("lr", 1e-3)
+    state = quiet.tune(limits=Limits(learning=("lr",))).state
+    assert state.frozen == ("micro_batch",), "nobody has asked for that one"
+    assert fact("tuner.released", knob="lr", by="ana (pid 7)") in quiet.said()
+
+
 def test_a_knob_is_frozen_and_everybody_is_told(quiet: QuietNode) -> None:
     quiet.tune()
     assert quiet.tune("freeze", knob="lr").state.frozen == ("lr",)

@@ -126,6 +126,8 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     ],
     "trial.user_set": {"knobs": ["grad_accum", "micro_batch"]},
     "trial.left_alone": {"knobs": ["micro_batch"]},
+    "trial.disturbed": {"verb": "profile"},
+    "trial.load_changed": {"before": 0.12, "after": 0.81},
     "trial.run_went_back": {},
     "trial.run_restarted": {},
     "trial.tuner_stopped": {},

@@ -142,3 +142,18 @@ def test_an_older_recording_speaks_for_itself() -> None:
 def test_facts_join() -> None:
     two = (fact("run.reconnected"), fact("restarted"))
     assert sentences.joined(two, " | ") == " | ".join(map(sentences.sentence, two))
+
+
+OF_THE_TUNER = ("tuner", "trial", "search", "memory", "budget", "again", "wait", "rollback", "power", "tune")
+MOST_WORDS = 20
+
+
+def test_messages_of_the_tuner_are_short() -> None:
+    """Numbers and signs do not count as words."""
+    for code, samples in SAMPLES.items():
+        if code.partition(".")[0] not in OF_THE_TUNER:
+            continue
+        for fields in samples if isinstance(samples, list) else [samples]:
+            text = sentences.sentence(fact(code, **fields))
+            words = [word for word in text.split() if any(c.isalpha() for c in word)]
+            assert len(words) <= MOST_WORDS, text

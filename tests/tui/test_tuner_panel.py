@@ -77,7 +77,7 @@ def test_all_there_is_to_know(golden: Golden) -> None:
 def test_more_than_the_budget_is_a_warning_and_no_budget_no_bar(golden: Golden) -> None:
     old = replace(STATE, lived_s=7200.0)
     golden([said(tuner.facts(look(tuned(old)), 100))[5]])
-    for state, inks in ((replace(old, spent=0.03), True), (replace(STATE, spent=0.03), False)):
+    for state, inks in ((replace(old, spent=0.06), True), (replace(STATE, spent=0.06), False)):
         line = tuner.facts(look(tuned(state)), 100)[5]
         assert ("warn" in {span.ink for span in line}) is inks, "a young one may use more of its time"
     none = tuner.facts(look(tuned(replace(STATE, limits=Limits(budget=0.0)))), 100)[5]

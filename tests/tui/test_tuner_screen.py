@@ -59,7 +59,7 @@ def test_started_within_the_limits_that_were_chosen(play: Play, read: Read, gold
 
     play(there.app(), script)
     assert there.client.tuned == [
-        (RUN, "start", "", Limits(memory=0.9, budget=0.03, objective="energy")),
+        (RUN, "start", "", Limits(memory=0.9, budget=0.06, objective="energy")),
     ]
     golden(sheet(shown))
 
@@ -74,7 +74,7 @@ def test_keys_that_come_all_at_once_keep_their_order(play: Play) -> None:
         await told(app, pilot)
 
     play(there.app(), script)
-    assert [wish[3] for wish in there.client.tuned] == [Limits(budget=0.03, objective="energy")]
+    assert [wish[3] for wish in there.client.tuned] == [Limits(budget=0.06, objective="energy")]
 
 
 def test_what_changes_the_mathematics_is_asked_about(play: Play, read: Read, golden: Golden) -> None:

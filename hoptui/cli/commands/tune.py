@@ -16,7 +16,7 @@ from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, 
 from hoptui.client.session import Unreachable
 from hoptui.domain.tuning import Limits, Objective, Trial, TunerState, check_limits
 from hoptui.model.command_history import command_line, named
-from hoptui.presentation import numbers, sentences, tuner, vocabulary
+from hoptui.presentation import numbers, sentences, tuner, tuner_report, vocabulary
 from hoptui.protocol.messages import RunState
 
 RETURN_S = 30.0
@@ -28,7 +28,7 @@ LEARNING = "learning"
 class _Act(NamedTuple):
     """An operation on the tuner other than starting it."""
 
-    op: Literal["stop", "status", "freeze", "release"]
+    op: Literal["stop", "status", "report", "freeze", "release"]
     knob: str = ""
 
 
@@ -46,7 +46,7 @@ def tune(
         ),
     ] = None,
     budget: Annotated[
-        str | None, Parameter(show_default=False, help="Share of the run's time that trials may cost (2%).")
+        str | None, Parameter(show_default=False, help="Share of the run's time that trials may cost (4%).")
     ] = None,
     objective: Annotated[
         Objective | None, Parameter(show_default=False, help="The quantity to improve (throughput).")
@@ -72,6 +72,9 @@ def tune(
     status: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Show the tuner's state and its trials.")
     ] = False,
+    report: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Show the gain, its cost, and values to copy.")
+    ] = False,
     stop: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Stop the tuner; a running trial is reverted.")
     ] = False,
@@ -91,10 +94,11 @@ def tune(
     limits = _limits(within or [], budget, objective, allow or [], dry=dry_run)
     acts = [_Act("stop")] if stop else []
     acts += [_Act("status")] if status else []
+    acts += [_Act("report")] if report else []
     acts += [_Act("freeze", freeze)] if freeze is not None else []
     acts += [_Act("release", release)] if release is not None else []
     if len(acts) > 1:
-        raise usage("give only one of --stop, --status, --freeze and --release")
+        raise usage("give only one of --stop, --status, --report, --freeze and --release")
     if acts and (detach or limits != Limits()):
         raise usage(f"--{acts[0].op} cannot be combined with limits, --dry-run or --detach")
     if detach and dry_run:
@@ -105,8 +109,9 @@ def tune(
 
 
 def _act(run: str, act: _Act, *, json: bool) -> int:
-    with look(steers=act.op != "status", readings=False) as seen:
-        if act.op == "status":
+    reads = act.op == "status" or act.op == "report"
+    with look(steers=not reads, readings=False) as seen:
+        if act.op == "status" or act.op == "report":
             found = seen.find(run)
             state = found.tuner or TunerState()
         else:
@@ -117,7 +122,9 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
             if not answer.granted:
                 raise Fail(sentences.refusal(answer), REJECTED)
             state = answer.state
-        if json:
+        if act.op == "report":
+            _report(found, state, json=json)
+        elif json:
             dump({"run": found.run, "tuner": tuner.in_words(state)})
         elif act.op in ("freeze", "release"):
             does = "leaves alone" if act.op == "freeze" else "may turn"
@@ -125,6 +132,24 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
         else:
             _print_state(state)
     return OK
+
+
+def _report(run: RunState, state: TunerState, *, json: bool) -> None:
+    """Print what the tuner has achieved."""
+    if json:
+        dump(
+            {
+                "run": run.run,
+                "tuner": tuner.in_words(state),
+                "gain": tuner_report.gain(state),
+                "lost_units": tuner_report.lost_units(state),
+                "values": tuner_report.improved(state, run.knobs),
+            }
+        )
+        return
+    say(f"{numbers.clean(run.name)}: {tuner.standing(state) or 'trying'}")
+    for line in tuner_report.lines(state, run.knobs, run.units):
+        say(line)
 
 
 def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:

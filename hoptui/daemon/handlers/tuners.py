@@ -116,6 +116,7 @@ class TunerDesk:
                 self._crashed.pop(run.id, None)
                 ended, left = run.state.tuner, run.left_tuner
                 self._undoing.pop(run.id, None)
+                self._release_named(run, tune.limits, who)
                 tuning = self._begin(run, tune.limits, who.user)
                 if left is not None and (trial := unfinished(left)) is not None:
                     tuning.undo(trial, _ending(left))
@@ -137,6 +138,14 @@ class TunerDesk:
                 released = fact("tuner.released", knob=tune.knob, by=by)
                 self._node.event("tuner", released, run=run.id, step=run.last_step)
                 self.release(run, (tune.knob,), who)
+
+    def _release_named(self, run: TrackedRun, limits: Limits, who: Origin) -> None:
+        """Give back the knobs that the limits name, though a user has set them: that is asked for now."""
+        held = self._node.book.overrides(run.id).chosen & set(limits.learning)
+        for knob in sorted(held):
+            released = fact("tuner.released", knob=knob, by=author(who, sentence=True))
+            self._node.event("tuner", released, run=run.id, step=run.last_step)
+        self.release(run, held, who)
 
     def _refusal(self, tune: Tune, run: TrackedRun) -> Fact | None:
         name, tuning = run.state.name, self._tunings.get(run.id)

@@ -95,16 +95,16 @@ def _throughput(fields: Fields, write: Write) -> str:
 SENTENCES: Mapping[str, Entry] = {
     # what the tuner does now
     "tuner.begins": "begins",
-    "tuner.measures_baseline": "measures the values in effect: {iterations} iterations to go",
+    "tuner.measures_baseline": "measures the current values: {iterations} iterations to go",
     "tuner.tries": "tries {changes:changes}",
     "tuner.sets": "waits until {changes:changes} is in effect",
     "tuner.measures": "measures {changes:changes}: {iterations} iterations",
     "tuner.would_set": "would set {changes:changes}: {why:facts}",
     "tuner.not_now": "not now: {why:fact}",
-    "tuner.nothing_tried": "nothing is tried: {why:fact}",
-    "tuner.knobs_left_alone": "left alone: {knobs:names}",
+    "tuner.nothing_tried": "done: {why:fact}",
+    "tuner.knobs_left_alone": "not touched: {knobs:names} (--release frees a knob)",
     "tuner.run_ended": "the run's process has ended: {reason}",
-    "tuner.broken": "it broke, and turns nothing any more: see the daemon's log",
+    "tuner.broken": "stopped by an internal error: see the daemon's log",
     # what happens to it
     "tuner.started": lambda fields, _: f"started by {fields['by']}{', dry' if fields['dry'] else ''}",
     "tuner.stopped": lambda fields, _: f"stopped by {fields['by']}" if "by" in fields else "stopped",
@@ -113,40 +113,34 @@ SENTENCES: Mapping[str, Entry] = {
     "tuner.leaves_alone": "leaves {knobs:names} alone: {why:fact}",
     "tuner.in_trial": "{cause:fact} in the middle of a trial",
     "tuner.goes_on": _goes_on,
-    "tuner.broke": "the tuner broke",
+    "tuner.broke": "the tuner has stopped: internal error",
     "daemon.restarted": "the daemon was restarted",
     "daemon.ends": "the daemon ends",
     "run.crashed": "the run crashed",
     "run.process_ended": "the run's process ended",
     # why nothing is tried now
     "wait.run_state": "the run is {state}",
-    "wait.disk": "the trial is not on disk yet: without that, the next daemon could not undo it",
+    "wait.disk": "the trial is not on disk yet, so a new daemon could not undo it",
     "wait.power_unknown": "the power drawn is unknown",
     "wait.total_power_unknown": "what all GPUs of the run draw together is unknown",
-    "budget.too_small": (
-        "the next trial may cost more than the {left_s:.0f} s that the budget has left; "
-        "a larger one allows it"
-    ),
-    "search.no_knob": "the run has no knob that it may turn",
-    "search.all_left_alone": "every knob that it may turn is left alone: {knobs:names}",
-    "search.limit_unseen": "what limits the run with the values in effect is not seen yet",
-    "search.memory_unseen": "how much memory the values in effect take is not seen yet",
-    "search.no_remedy": "the run is {verdict}, against which none of its knobs helps",
-    "search.exhausted": "nothing is left to try",
-    "memory.unknown": "how much memory the run takes is unknown: nothing is made larger",
-    "memory.unknown_choice": "how much memory the run takes is unknown: {knob} {value:value} is not tried",
-    "memory.too_little": "too little memory is free to try {knob} {value:value}",
-    "memory.taken": "{share:percent} of the memory is taken already, the limit is {limit:percent}",
+    "budget.too_small": "the next trial may exceed the budget ({left_s:.0f} s left); raise --budget",
+    "search.no_knob": "no knob of effect speed, and no other is allowed (--allow)",
+    "search.all_left_alone": "all its knobs are frozen: {knobs:names} (--release frees a knob)",
+    "search.limit_unseen": "the bottleneck of the current values is not known yet",
+    "search.memory_unseen": "the memory of the current values is not known yet",
+    "search.no_remedy": "the run is {verdict}; none of its knobs helps against that",
+    "search.exhausted": "no untested setting is left",
+    "memory.unknown": "the memory of the run is unknown: no size is raised",
+    "memory.unknown_choice": "the memory of the run is unknown: {knob} {value:value} is not tried",
+    "memory.too_little": "too little free memory to try {knob} {value:value}",
+    "memory.taken": "{share:percent} of the memory is used already; the limit is {limit:percent}",
     "memory.limit": (
         "{knob} {value:value} may take {need:percent} of the memory, the limit is {limit:percent}"
     ),
-    "memory.rare_peaks": (
-        "{knob} {value:value} takes {need:percent} of the memory, "
-        "and its rare peaks may take more than there is"
-    ),
+    "memory.rare_peaks": "{knob} {value:value} takes {need:percent} of the memory; short peaks may exceed it",
     "power.limit": _power,
     # why something is tried
-    "trial.no_clear_limit": "what limits the run is not clear: one step is tried",
+    "trial.no_clear_limit": "bottleneck unknown; trying the next value",
     "trial.limit": _limit,
     "trial.samples_changed": (
         "{knobs:names} changes the work of an iteration, {before:.4g} → {after:.4g}: "
@@ -156,36 +150,36 @@ SENTENCES: Mapping[str, Entry] = {
         "{knobs:names} changes the loss, {before:.3g} → {after:.3g}: not a speed knob, left alone"
     ),
     "trial.room_for": "a smaller size leaves enough memory for {knob}",
-    "trial.both": "both at once: either may hold back what the other would bring",
-    "trial.prior_result": "what served the last run of this kind best",
-    "trial.memory_expected": "expected to take {share:percent} of the memory, rare peaks aside",
+    "trial.both": "both together: each may hide the gain of the other",
+    "trial.prior_result": "the best values of an earlier run of this kind",
+    "trial.memory_expected": "expected memory {share:percent}",
     "trial.again": "tried again: {why:fact}",
     "again.unclear": "the first measurement was not clear",
-    "again.other_knob": "another knob has been turned since",
+    "again.other_knob": "another knob has changed since",
     "again.drift": _drift,
-    "memory.taken_by_others": (
-        "other processes have taken {size_bytes:gib} of the memory: room is made before it runs out"
-    ),
-    "memory.peaks_near_limit": (
-        "its rare peaks of memory come near the limit: a size that they do not reach, before it runs out"
-    ),
+    "memory.taken_by_others": "other processes took {size_bytes:gib} of the memory: the size is reduced",
+    "memory.peaks_near_limit": "short peaks come near the memory limit: the size is reduced",
     # how a trial ends
     "trial.ended": _ended,
     "trial.note": "{text}",
     "trial.effect": lambda fields, _: _effect(fields["gain"], fields["interval"]),
     "trial.too_few": "too few iterations to measure the effect",
-    "trial.likely": _kept_in_doubt("likely a gain, but not surely"),
-    "trial.smaller": _kept_in_doubt("no gain is sure, and it is the smaller"),
+    "trial.likely": _kept_in_doubt("probably a gain"),
+    "trial.smaller": _kept_in_doubt("no certain gain; kept because it is smaller"),
     "trial.harmful": "less than half as fast",
-    "trial.unmeasured": "too little could be measured in all the time that was expected, and more",
-    "trial.stalled": "hardly an iteration came through in all the time that was expected, and more",
+    "trial.unmeasured": "too few iterations finished in the trial",
+    "trial.stalled": "hardly an iteration finished in the trial",
     "trial.alloc_retries": "the allocator had to try again",
     "trial.memory": "{share:percent} of the memory is taken",
     "trial.power": "it draws {power_w:.0f} W, the limit is {limit_w:.0f} W",
     "trial.ignored": "the run reads back the previous values",
     "trial.command_ended": lambda fields, _: fields["reason"] or fields["stage"],
     "trial.user_set": "a user set {knobs:names}",
-    "trial.left_alone": "{knobs:names} is to be left alone",
+    "trial.left_alone": "{knobs:names} was frozen",
+    "trial.disturbed": "a user's {verb} disturbed it",
+    "trial.load_changed": (
+        "the load of other processes changed: {before:percent} → {after:percent} of the CPUs"
+    ),
     "trial.run_went_back": "the run went back to an earlier iteration",
     "trial.run_restarted": "the run was restarted",
     "trial.tuner_stopped": "the tuner was stopped",

@@ -12,7 +12,7 @@ from hoptui.domain.enumerations import ByValue
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits, Measured, Result, Stand, Trial, TunerState, may_turn
 from hoptui.model.command_history import UNDO
-from hoptui.presentation import diagnosis, numbers, sentences, tuner, vocabulary
+from hoptui.presentation import diagnosis, numbers, sentences, tuner, tuner_report, vocabulary
 from hoptui.presentation import tuner as tuning
 from hoptui.presentation.tuner import RESULTS, STANDS
 from hoptui.presentation.vocabulary import Word
@@ -121,6 +121,8 @@ def facts(view: View, width: int) -> list[Line]:
     if at_work(state) or state.tried:
         lines += _labelled("limits", tuner.limits(state.limits), width)
         lines.append(_with_label("spent", _spent(view, state, width - LABEL)))
+    if view.run is not None and (values := tuner_report.improved(state, view.run.knobs)):
+        lines += _labelled("copy", tuner_report.copied(values), width)
     return [*lines, *_limit(view, width)]
 
 

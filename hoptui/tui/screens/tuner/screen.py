@@ -155,7 +155,7 @@ class TunerScreen(LiveScreen):
             tuner.trial_row(view, one, cells, width, chosen=focused and i == choices.index)
             for i, one in enumerate(shown)
         ]
-        nothing: Line = (Span("nothing was tried" if view.exited else "nothing was tried yet", "dim"),)
+        nothing: Line = (Span("nothing was tried" if view.exited else "no trial has ended yet", "dim"),)
         choices.show_rows(rows, len(rows), marked=focused, faded=view.node_stale)
         self._lines("trial-head").show([tuner.trial_head(cells) if rows else nothing])
         self._draw_detail(view, shown)

@@ -1,0 +1,45 @@
+"""Whether other processes began or ceased to use the CPUs in a trial, which makes it void."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import fmean
+
+from hoptui.domain.facts import Fact, fact
+from hoptui.tuner.observation import Observation
+
+BEFORE = 10
+"""The newest looks before a trial that are compared with those in it."""
+ENOUGH = 5
+"""Looks in a trial that suffice."""
+CHANGED = 0.2
+"""The share of all CPUs from which a change counts."""
+FULL = 0.95
+"""On a host that is as busy as this, a run that takes more leaves less for others."""
+
+
+class OutsideLoad:
+    """The share of the CPUs that other processes use, before a trial and in it."""
+
+    def __init__(self) -> None:
+        self._before: deque[float] = deque(maxlen=BEFORE)
+        self._now: deque[float] = deque(maxlen=ENOUGH)
+        self._full = False
+
+    def look(self, observation: Observation, *, trying: bool) -> None:
+        """Add what is read now. `trying`: a trial goes on, or its rollback."""
+        busy = observation.others_busy
+        self._full = (observation.host_busy or 0.0) >= FULL
+        if not trying:
+            self._now.clear()
+        if busy is not None:
+            (self._now if trying else self._before).append(busy)
+
+    def changed(self) -> Fact | None:
+        """Return how it has changed in the trial. None if it has not, or is unknown."""
+        if len(self._now) < ENOUGH or len(self._before) < ENOUGH:
+            return None
+        before, now = fmean(self._before), fmean(self._now)
+        if abs(now - before) < CHANGED or (now < before and self._full):
+            return None
+        return fact("trial.load_changed", before=before, after=now)

@@ -1,0 +1,80 @@
+"""A trial that something else disturbed tells nothing: it is reverted, and tried again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hoptui.protocol.messages import CommandRecord, Origin
+from hoptui.tuner.outside_load import BEFORE, ENOUGH, OutsideLoad
+from hoptui.tuner.tuner import MOST_VOIDS
+from tests.tuner.simulated_run import SECOND, Course, codes, level, results
+
+
+def user(course: Course, verb: Any) -> None:
+    """A user gives a command that is carried out at once."""
+    course.records.append(
+        CommandRecord(
+            id=f"u{len(course.records)}",
+            run="r",
+            epoch=1,
+            verb=verb,
+            stage="applied",
+            origin=Origin(kind="person", user="ana"),
+            t=course.seconds * SECOND,
+        )
+    )
+
+
+@pytest.mark.parametrize("verb", ["pause", "checkpoint", "profile"])
+def test_a_trial_that_a_user_disturbs_is_tried_again(verb: str) -> None:
+    course = Course()
+    tried = course.into_trial()
+    user(course, verb)
+    course.look(3)
+    assert results(course) == ["interrupted"]
+    assert codes(course.tuner.state.tried[0].why)[-1] == "trial.disturbed"
+    assert course.into_trial() == tried
+    course.rest()
+    assert course.values["micro_batch"] == 256
+
+
+def test_a_trial_beside_another_load_is_tried_again() -> None:
+    course = Course(rate=level)
+    course.facts |= {"others_busy": 0.1, "host_busy": 0.4}
+    tried = course.into_trial()
+    course.facts |= {"others_busy": 0.5, "host_busy": 0.8}
+    course.until(lambda: results(course))
+    assert results(course) == ["interrupted"]
+    assert codes(course.tuner.state.tried[0].why)[-1] == "trial.load_changed"
+    assert course.into_trial() == tried
+
+
+def test_a_change_that_is_always_disturbed_is_measured_in_the_end() -> None:
+    course = Course()
+    for _ in range(MOST_VOIDS):
+        course.into_trial()
+        user(course, "checkpoint")
+        course.look(3)
+    course.into_trial()
+    user(course, "checkpoint")
+    course.until(lambda: len(results(course)) > MOST_VOIDS)
+    assert results(course) == ["interrupted"] * MOST_VOIDS + ["kept"]
+
+
+def of(before: float, now: float, host: float) -> Any:
+    """What is found after steady loads before a trial and in it."""
+    load, course = OutsideLoad(), Course()
+    for busy, trying, count in ((before, False, BEFORE), (now, True, ENOUGH)):
+        course.facts |= {"others_busy": busy, "host_busy": host}
+        for _ in range(count):
+            load.look(course.observation(), trying=trying)
+    return load.changed()
+
+
+def test_what_counts_as_another_load() -> None:
+    assert of(0.1, 0.2, 0.5) is None
+    assert of(0.1, 0.4, 0.5).fields == {"before": pytest.approx(0.1), "after": pytest.approx(0.4)}
+    assert of(0.4, 0.1, 0.5) is not None
+    assert of(0.4, 0.1, 1.0) is None, "the run itself takes what others had"
