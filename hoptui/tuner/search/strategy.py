@@ -165,7 +165,9 @@ class Search:
         memory = observation.memory
         if tried.way <= 0 or memory is None:
             return False
-        peaks = (self._tracks.of(lever).memory.predicted(lever.size_of(v)) for lever, v in tried.settings)
+        models = [(self._tracks.of(lever).memory, lever.size_of(value)) for lever, value in tried.settings]
+        # With one known size, the prediction is the most that it may take, and far too high.
+        peaks = (model.predicted(size) for model, size in models if model.fitted)
         most = max((peak for peak in peaks if peak is not None), default=0.0)
         return OTHER_WAY * most + memory.others > self._limits.memory * memory.total
 
