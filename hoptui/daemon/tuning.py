@@ -15,6 +15,7 @@ from msgspec import structs
 
 from hoptui.daemon.state.command_log import throughput
 from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.outside_load import others_busy
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import IDLE, REASONS, Level
@@ -79,7 +80,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         drawn_w=_drawn(run, gpus),
         diagnosis=run.state.diagnosis,
         host_busy=None if busy is None else busy / 100,
-        others_busy=_others_busy(node, run, busy, t),
+        others_busy=_others_busy(node, run, t),
         throttled=_throttled(gpus),
     )
 
@@ -131,13 +132,12 @@ def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> tuple
     return (MemoryReading(used=int(own), others=max(0, int(used - own)), total=int(total)),)
 
 
-def _others_busy(node: Node, run: TrackedRun, host: float | None, t: int) -> float | None:
+def _others_busy(node: Node, run: TrackedRun, t: int) -> float | None:
     """The share of the host's CPUs that other processes have at work; unknown for a run of several, of which
     one is read."""
-    own, cpus = _mean(_recent(node, f"process/{run.id}", t), "cpu_percent"), node.hardware.cpus
-    if host is None or own is None or not cpus or run.state.world > 1:
+    if run.state.world > 1:
         return None
-    return max(0.0, (host - own / cpus) / 100)
+    return others_busy(node.rings, run.id, node.hardware.cpus, t - BACK_NS, t)
 
 
 def _throttled(gpus: Iterable[Columns]) -> str:

@@ -89,6 +89,13 @@ def test_power_is_no_matter_for_a_run_without_a_gpu_once_that_is_known(
     assert quiet.tune(limits=limits).granted, "it may be on that one: nobody knows"
 
 
+def test_the_energy_of_ranks_that_share_a_gpu_is_refused_at_once(quiet: QuietNode) -> None:
+    quiet.run.state = structs.replace(quiet.run.state, world=2, gpus=("A",))
+    refused = quiet.tune(limits=Limits(objective="energy"))
+    assert (refused.code, refused.fields) == ("tune.fewer_gpus", {"run": "lm", "ranks": 2, "gpus": 1})
+    assert quiet.tune().granted, "the throughput is that of all ranks"
+
+
 def test_a_second_start_is_refused_unless_the_first_was_dry(quiet: QuietNode) -> None:
     assert quiet.tune(limits=Limits(dry=True)).granted
     assert quiet.tune(who=BEN).granted

@@ -269,6 +269,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "effect.measuring": {"had": 7, "least": 15},
     "effect.cut_short": {},
     "effect.restarted": {},
+    "effect.load_changed": {"before": 0.12, "after": 0.81},
     "effect.shared": {"knobs": ["lr", "grad_accum"]},
     # diagnosis
     "diagnosis.verdict": [

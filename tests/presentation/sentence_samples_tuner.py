@@ -148,6 +148,7 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "tune.no_live_run": {"run": "nobody12"},
     "tune.off": {"run": "ppo"},
     "tune.on_already": [{"run": "ppo", "user": "ben"}, {"run": "ppo", "user": ""}],
+    "tune.fewer_gpus": {"run": "lm", "ranks": 4, "gpus": 2},
     "tune.no_gpu": {"run": "ppo"},
     "tune.bad_limits": [
         _limits(Limits(memory=1.5)),

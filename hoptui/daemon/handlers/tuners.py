@@ -165,7 +165,10 @@ class TunerDesk:
         report power."""
         matters = limits.power_w is not None or limits.objective == "energy"
         none = run.said if self._node.gpus else not self._node.sampler_problems
-        if not matters or run.state.gpus or not none:
+        gpus = len(run.state.gpus)
+        if limits.objective == "energy" and 0 < gpus < run.state.world:
+            return fact("tune.fewer_gpus", run=run.state.name, ranks=run.state.world, gpus=gpus)
+        if not matters or gpus or not none:
             return None
         return fact("tune.no_gpu", run=run.state.name)
 

@@ -15,7 +15,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec import structs
 
-from hoptui.daemon.state import command_log
+from hoptui.daemon.state import command_log, outside_load
 from hoptui.daemon.state.alert_book import AlertBook
 from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.derived_rows import THROUGHPUT
@@ -31,6 +31,7 @@ from hoptui.domain.knobs import coefficient
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.domain.stacks import StackSamples
 from hoptui.domain.throughput import ASIDE_COLUMNS
+from hoptui.domain.tuning import Measured
 from hoptui.protocol import VERSION
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
 from hoptui.recording.library import KnownRun
@@ -442,4 +443,12 @@ class Node:
         if metric and ring is not None and places:
             rows = ring.excerpt((metric, *ASIDE_COLUMNS), most=MEASURED)
             for record, found in command_log.measured(applied, places, rows, metric, run.state.tuner):
-                self.book.measured(record, found)
+                if (whole := self._beside_load(run, record, found)) != record.measured:
+                    self.book.measured(record, whole)
+
+    def _beside_load(self, run: TrackedRun, record: CommandRecord, found: Measured) -> Measured:
+        """Add to an effect that the load of other processes has changed meanwhile, which it may come from."""
+        if run.state.world > 1 or found.gain is None or not record.settled:
+            return found
+        remark = outside_load.changed(self.rings, run.id, self.hardware.cpus, record.settled, self.clock.t())
+        return structs.replace(found, remarks=(*found.remarks, remark)) if remark is not None else found

@@ -125,5 +125,8 @@ SENTENCES: Mapping[str, Entry] = {
     "effect.measuring": "measuring: {had} of {least} iterations",
     "effect.cut_short": "another change came before it could be measured",
     "effect.restarted": "not measured: the run was restarted",
+    "effect.load_changed": (
+        "but other processes used {before:percent} of the CPUs before and {after:percent} after"
+    ),
     "effect.shared": "together with {knobs:and}",
 }

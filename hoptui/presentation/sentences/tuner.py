@@ -202,6 +202,7 @@ SENTENCES: Mapping[str, Entry] = {
     "tune.no_live_run": "no live run has the id {run:quoted}",
     "tune.off": "{run} is not being tuned",
     "tune.on_already": _on_already,
+    "tune.fewer_gpus": "{ranks} ranks of {run} use {gpus} GPU(s) here: their energy cannot be measured",
     "tune.no_gpu": "{run} has no GPU, and the power that it draws is not known without",
     "tune.bad_limits": _bad_limits,
     "tune.no_knobs": "{run} has declared no knobs so far",

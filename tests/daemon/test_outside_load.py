@@ -1,0 +1,63 @@
+"""Effects beside a load of other processes that came or went: the figure says so."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from hoptui.daemon.state import outside_load
+from hoptui.daemon.state.row_buffers import Rings
+from hoptui.domain.columns import pack
+from tests.daemon.quiet_node import RUN, SECOND, QuietNode
+
+CPUS = 4
+AT = 100 * SECOND
+
+
+def rings(host: tuple[float, float], own: tuple[float, float]) -> Rings:
+    """The CPUs for 20 s before `AT`, and for 20 s after it: percent of all, and percent of one by the run."""
+    found = Rings()
+    for source, (before, after) in (("host", host), (f"process/{RUN}", own)):
+        rows = [(AT + s * SECOND, -1, {"cpu_percent": before if s <= 0 else after}) for s in range(-19, 21)]
+        found.append(pack(source, rows))
+    return found
+
+
+def changed(host: tuple[float, float], own: tuple[float, float]) -> tuple[float, float] | None:
+    found = outside_load.changed(rings(host, own), RUN, CPUS, AT, AT + 20 * SECOND)
+    return None if found is None else (found.fields["before"], found.fields["after"])
+
+
+def test_a_load_that_comes_or_goes() -> None:
+    assert changed((30.0, 80.0), (100.0, 100.0)) == (0.05, 0.55)
+    assert changed((80.0, 30.0), (100.0, 100.0)) == (0.55, 0.05)
+
+
+def test_a_run_that_takes_more_is_no_other_load() -> None:
+    assert changed((30.0, 80.0), (100.0, 300.0)) is None
+    assert changed((100.0, 100.0), (100.0, 300.0)) is None, "others get less of a full host"
+
+
+def test_what_is_not_read_is_unknown() -> None:
+    assert outside_load.changed(Rings(), RUN, CPUS, AT, AT + 20 * SECOND) is None
+    assert outside_load.others_busy(rings((30.0, 30.0), (0.0, 0.0)), RUN, 0, 0, AT) is None
+    known = outside_load.others_busy(rings((30.0, 30.0), (40.0, 40.0)), RUN, CPUS, 0, AT)
+    assert known == pytest.approx(0.2)
+
+
+def test_the_effect_of_a_change_tells_of_it() -> None:
+    quiet = QuietNode()
+    quiet.hello()
+    quiet.node.hardware = structs.replace(quiet.node.hardware, cpus=CPUS)
+    for after in (False, True):
+        if after:
+            quiet.person("micro_batch", 64)
+        for _ in range(40):
+            quiet.rows(500.0 if after else 1000.0)
+            busy = {"host": 90.0 if after else 30.0, f"process/{RUN}": 100.0}
+            for source, percent in busy.items():
+                quiet.node.rows((pack(source, [(quiet.now, -1, {"cpu_percent": percent})]),))
+    (record,) = quiet.node.book.of(RUN)
+    assert record.measured is not None
+    assert record.measured.gain == pytest.approx(-0.5, abs=0.01)
+    assert [remark.code for remark in record.measured.remarks] == ["effect.load_changed"]
