@@ -7,15 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Trial, TunerState
-from hoptui.presentation import numbers, tuner, vocabulary
+from hoptui.presentation import numbers, sentences, tuner, vocabulary
 
 PER_SECOND = "_per_s"
 ENDED = ("kept", "reverted", "failed", "interrupted")
 
 
 def improved(state: TunerState, knobs: Sequence[KnobState]) -> dict[str, KnobValue]:
-    """Return the values in effect of the knobs that a kept trial has changed, in the order of the trials."""
+    """Return the values of the knobs that a kept trial has changed, in the order of the trials.
+
+    They are those in effect, or before a trial that goes on.
+    """
     known = {knob.spec.name: knob.value for knob in knobs}
+    if state.trial is not None:
+        known |= {change.knob: change.before for change in state.trial.changes}
     first: dict[str, KnobValue] = {}
     for trial in _kept(state):
         for change in trial.changes:
@@ -50,12 +55,24 @@ def lines(state: TunerState, knobs: Sequence[KnobState], units: Mapping[str, str
     kept = _kept(state)
     yield f"{numbers.counted(len(ended), 'trial')}, {len(kept)} kept{_total(state, kept, units)}"
     for trial in ended:
-        speeds = vocabulary.speeds(trial.measured, units)
-        took = numbers.duration(round(trial.seconds))
-        yield "  " + "  ".join(filter(None, (tuner.sentence(trial), speeds, took)))
+        yield f"  {_line(trial, units)}"
     yield f"cost: {tuner.cost(state)}{_lost(state, units)}"
     if values := improved(state, knobs):
         yield f"copy into your script: {copied(values)}"
+
+
+def _line(trial: Trial, units: Mapping[str, str]) -> str:
+    """Return a trial without the reasons why it was tried. Those of its end tell why one has no figure."""
+    word = tuner.RESULTS[trial.result]
+    figured = trial.result in ("kept", "reverted") and trial.measured is not None
+    parts = (
+        f"{word.symbol} {word.text}",
+        tuner.changes(trial.changes),
+        vocabulary.effect_text(trial.measured) if figured else sentences.why(trial),
+        vocabulary.speeds(trial.measured, units) if figured else "",
+        numbers.duration(round(trial.seconds)),
+    )
+    return "  ".join(filter(None, parts))
 
 
 def _kept(state: TunerState) -> list[Trial]:

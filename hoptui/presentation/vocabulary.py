@@ -90,6 +90,8 @@ COSTS = ByValue(
     str,
 )
 
+WIDEST = 1.0
+"""A wider interval of an effect is shown without its number."""
 RESTART = "weights of other shapes begin anew, and pending commands are dropped"
 """What a knob of cost `restart` does, for a question."""
 
@@ -203,7 +205,7 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
     if measured.gain is None or measured.interval is None:
         count = numbers.counted(measured.iterations, "iteration")
         return note or ("measuring" if brief else f"measuring: {count}")
-    interval = numbers.percent(measured.interval, decimals=1)
+    interval = numbers.percent(measured.interval, decimals=1) if measured.interval < WIDEST else "over 100 %"
     if measured.detectable:
         gain = numbers.percent(measured.gain, signed=True, decimals=1)
         found = gain if brief else f"{gain} ± {interval.removesuffix(' %')}"

