@@ -26,6 +26,8 @@ from hoptui.tuner.trial import Budget, ChangeSet, RunningTrial, again, blames, f
 
 DISTURBING: tuple[Verb, ...] = ("pause", "checkpoint", "profile")
 """Commands that change the speed of the iterations after them."""
+MOST_REOPENED = 2
+"""After so many changes of the speed without a trial that was kept, the rejected values stay rejected."""
 MOST_VOIDS = 3
 """The same change is measured anyway after so many trials that something disturbed."""
 TOLD = 50
@@ -60,6 +62,7 @@ class Tuner:
         self.incumbent = Incumbent(ObjectiveSeries(limits.objective))
         self._room = MemoryGuard(self._tracks)
         self._outside = OutsideLoad()
+        self._reopened = 0
         self._voids: Counter[tuple[Change, ...]] = Counter()
         self._seen_choices: set[str] = set()  # ids of users' commands
         self._observation: Observation | None = None
@@ -191,7 +194,9 @@ class Tuner:
             self._room.watch(observation)
             self._learn_memory(observation)
         if observation.shift is not None and self._attempt is None and self._rollback is None:
-            self._tracks.reopen()
+            if self._reopened < MOST_REOPENED:  # on a busy host the speed never stays
+                self._reopened += 1
+                self._tracks.reopen()
             self.incumbent.rest(observation, self.incumbent.series.newest + 1)
 
     def _restarted(self, observation: Observation) -> None:
@@ -376,6 +381,7 @@ class Tuner:
                 self._tracks.dropped(attempt.tried, ending.found)
             return self._take_back("reverted", ending.why, observation, told=ending.figure)
         self._tracks.kept(attempt.tried, found)
+        self._reopened = 0
         self._budget.fruitful = True
         self._budget.refund(max(0.0, attempt.seconds - move.standstill(observation.records)))
         self._end("kept", ending.why)

@@ -1,4 +1,4 @@
-"""The share of the CPUs that processes other than a run's use, and how it changed beside a measured effect."""
+"""The share of the CPUs that processes other than a run's use, and its change beside a measured effect."""
 
 from __future__ import annotations
 
