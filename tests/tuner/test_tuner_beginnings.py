@@ -86,7 +86,7 @@ def test_what_served_another_run_is_not_forgotten_before_it_can_be_afforded() ->
 
 
 def test_a_shift_opens_the_search_again_at_most_twice() -> None:
-    course = Course(rate=level)
+    course = Course(rate=level, limits=Limits(budget=0.2))
     course.rest()
     for proposals in (4, 6, 6):
         at = course.seconds * SECOND
