@@ -87,7 +87,7 @@ def test_json_has_the_documented_keys(node: TestNode, capsys: pytest.CaptureFixt
     for command, words in {
         "get": ["get", "toy"],
         "gpus": ["gpus"],
-        "tune": ["tune", "toy", "--status"],
+        "tune": ["tune", "toy", "--report"],
         "target": ["target", "toy"],
         "daemon status": ["daemon", "status"],
         "doctor": ["doctor"],
