@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import median
 
 from hoptui.domain.facts import Fact, fact
@@ -17,6 +19,9 @@ SAME_COUNT = 0.02
 """Counts of the same work differ by less than this, beyond what they did before: batches of text vary."""
 SAME_LOSS = 1.5
 """A loss that jumps by more than this factor has another scale. Learning takes longer."""
+SEVERAL, GROUPS = 7, 9
+"""Losses in a group, and the groups before a jump: it must be larger than the changes between them."""
+LARGER = 1.5
 
 Values = Sequence[tuple[int, float]]
 
@@ -38,15 +43,21 @@ def changed_learning(levers: Iterable[Lever], observation: Observation, step: in
         low, high = min(before) * (1 - SAME_COUNT), max(before) * (1 + SAME_COUNT)
         if not low <= median(after) <= high:
             return fact("trial.samples_changed", knobs=names, before=median(before), after=median(after))
-    before, after = _sides(observation.losses, step)
-    if len(after) >= LOSSES_ENOUGH and len(before) == BEFORE and min(before) > 0:
-        factor = median(after) / median(before)
+    before, after = _sides(observation.losses, step, GROUPS * SEVERAL)
+    if len(after) >= LOSSES_ENOUGH and len(before) >= BEFORE and min(*before, *after) > 0:
+        groups = [
+            math.log(median(before[i : i + SEVERAL]))
+            for i in range(len(before) % SEVERAL, len(before), SEVERAL)
+        ]
+        changes = [b - a for a, b in pairwise(groups)]
+        new = median(after[:SEVERAL])
+        jump = math.log(new) - groups[-1] - changes[-1]  # a loss that falls falls on
         beyond = not min(before) <= median(after) <= max(before)
-        if beyond and not 1 / SAME_LOSS <= factor <= SAME_LOSS:
-            return fact("trial.loss_changed", knobs=names, before=median(before), after=median(after))
+        if beyond and abs(jump) > max(math.log(SAME_LOSS), LARGER * max(map(abs, changes))):
+            return fact("trial.loss_changed", knobs=names, before=math.exp(groups[-1]), after=new)
     return None
 
 
-def _sides(values: Values, step: int) -> tuple[list[float], list[float]]:
+def _sides(values: Values, step: int, most: int = BEFORE) -> tuple[list[float], list[float]]:
     before = [value for iteration, value in values if iteration < step]
-    return before[-BEFORE:], [value for iteration, value in values if iteration > step]
+    return before[-most:], [value for iteration, value in values if iteration > step]

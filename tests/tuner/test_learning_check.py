@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -48,8 +50,16 @@ def test_another_scale_of_the_loss_is_found(factor: float) -> None:
     assert found.code == "trial.loss_changed"
 
 
-def test_a_loss_that_falls_is_learning() -> None:
-    assert told((BATCH,), [64.0] * 40, [2.4 - 0.02 * i for i in range(40)]) is None
+@pytest.mark.parametrize("rate", [0.99, 0.95])
+def test_a_loss_that_falls_is_learning(rate: float) -> None:
+    assert told((BATCH,), [64.0] * 40, [10.8 * rate**i for i in range(40)]) is None
+
+
+def test_a_loss_that_scatters_is_no_jump() -> None:
+    chance = random.Random(3)
+    losses = [math.exp(chance.gauss(0, 1)) for _ in range(40)]
+    assert told((BATCH,), [64.0] * 40, losses) is None
+    assert told((BATCH,), [64.0] * 40, [value - 1 for value in losses]) is None, "it may be negative"
 
 
 def test_what_keeps_a_product_or_may_affect_learning_is_not_judged() -> None:
