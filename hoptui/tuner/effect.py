@@ -23,6 +23,8 @@ those that the new readers have meanwhile read. Only many iterations together sh
 LONGER = (180, 360, 720, 1440, 2880)
 """Further looks at a change where noise comes in bursts, such as neighbours on shared cores. A burst outlasts
 many short iterations."""
+LONGER_S = 6.0
+"""A trial of a run with short iterations has those of them that take no longer than this."""
 WORTH = 0.02
 """What a trial must gain. A larger setting costs memory, and a later change of the load can exceed it."""
 CLEAR = 0.10
@@ -56,12 +58,18 @@ class MeasurementPlan(NamedTuple):
     longer: Sequence[int] = ()
 
 
-def plan_for(knobs: Iterable[str], *, trial: bool = False) -> MeasurementPlan:
-    """How a change of these knobs together is measured. A `trial` asks whether it is worth keeping."""
+def plan_for(knobs: Iterable[str], *, trial: bool = False, seconds: float = 0.0) -> MeasurementPlan:
+    """How a change of these knobs together is measured. A `trial` asks whether it is worth keeping.
+
+    Where iterations take few `seconds` (0: unknown), a trial may be looked at longer.
+    """
     slow = any(map(reads, knobs))
     if not trial:
         return MeasurementPlan(PATIENT, longer=LONGER[1:]) if slow else ORDINARY
-    return MeasurementPlan(PATIENT, WORTH) if slow else MeasurementPlan(LOOKS, WORTH, CLEAR)
+    if slow:
+        return MeasurementPlan(PATIENT, WORTH)
+    longer = tuple(look for look in LONGER[:-1] if 0 < look * seconds <= LONGER_S)
+    return MeasurementPlan(LOOKS, WORTH, CLEAR, longer)
 
 
 ORDINARY = MeasurementPlan(longer=LONGER)

@@ -28,7 +28,9 @@ SCATTER = 0.015
 """The largest standard error of a baseline's level that is precise enough."""
 SEEN = 3.0
 """A gain of more than this many times the uncertainty of its baseline needs no longer baseline."""
-KEPT = 400
+COMPARED = 720
+"""The newest iterations that a trial is compared with, as far as there are: noise may come in long bursts."""
+KEPT = 2000
 LOOKS_KEPT = 30
 
 
@@ -172,7 +174,7 @@ class Incumbent:
     @property
     def baseline(self) -> list[float]:
         """The values that a trial is compared with."""
-        return self.series.values(self._since)
+        return usable(self.series.since(self._since))[-COMPARED:]
 
     def missing(self, gain: float | None) -> int:
         """How many iterations the baseline still needs. `gain` is the expected gain of the next trial (None:

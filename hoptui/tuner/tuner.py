@@ -358,7 +358,8 @@ class Tuner:
             self._tracks.ignored(attempt.tried)
             return self._take_back("failed", fact("trial.ignored"), observation)
         after = self.incumbent.series.since(step)
-        plan = plan_for((change.knob for change in move.changes), trial=True)
+        knobs = (change.knob for change in move.changes)
+        plan = plan_for(knobs, trial=True, seconds=self.incumbent.series.seconds)
         found = measure(self.incumbent.series.metric, attempt.before, after, plan)
         read = tuple(structs.replace(c, value=effective.get(c.knob, c.value)) for c in move.changes)
         attempt.told = structs.replace(

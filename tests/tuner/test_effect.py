@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
 from hoptui.tuner import noise
-from hoptui.tuner.effect import LOOKS, WARM_UP, MeasurementPlan, measure
+from hoptui.tuner.effect import LOOKS, WARM_UP, MeasurementPlan, measure, plan_for
 
 SEEDS = 300
 
@@ -215,3 +215,13 @@ def _simpson(f: Callable[[float], float], end: float, steps: int) -> float:
     width = end / steps
     inner = sum((4 if i % 2 else 2) * f(i * width) for i in range(1, steps))
     return (f(0.0) + inner + f(end)) * width / 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "longer"),
+    [(0.0, ()), (0.1, ()), (0.03, (180,)), (0.01, (180, 360)), (0.003, (180, 360, 720, 1440))],
+)
+def test_a_trial_of_short_iterations_may_last_longer(seconds: float, longer: tuple[int, ...]) -> None:
+    plan = plan_for(["rows"], trial=True, seconds=seconds)
+    assert (plan.looks, plan.longer) == (LOOKS, longer)
+    assert plan_for(["num_workers"], trial=True, seconds=seconds).longer == (), "these are long already"
