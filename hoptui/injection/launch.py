@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 VARIABLE = "_HOPTUI_RUN"
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
@@ -71,11 +74,13 @@ def parse(words: Sequence[str]) -> Launch:
 def environment(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the command."""
     found = dict(environ)
-    import json  # no earlier: `HOPTUI=off` needs none of it
-
     places = {name: place for name in ("msgspec", "zmq") if (place := _directory(name))}
-    wanted = {"name": launch.name, "tags": launch.tags, "places": places, "python": sys.executable}
-    found[VARIABLE] = json.dumps(wanted)
+    found[VARIABLE] = _object(
+        name="null" if launch.name is None else _quoted(launch.name),
+        tags=f"[{', '.join(map(_quoted, launch.tags))}]",
+        places=_object(**{name: _quoted(place) for name, place in places.items()}),
+        python=_quoted(sys.executable),
+    )
     path = found.get("PYTHONPATH", "")
     if path.split(os.pathsep)[0] != SITE:
         found["PYTHONPATH"] = f"{SITE}{os.pathsep}{path}" if path else SITE
@@ -123,17 +128,17 @@ def start(launch: Launch, environ: Mapping[str, str]) -> None:
     Raises:
         LaunchError: there is no such program, or it cannot be started.
     """
-    import signal
+    import _signal  # type: ignore[import-not-found]  # built in; `signal` takes milliseconds, for `enum`
 
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # one that is closed
             stream.flush()
     for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ"):  # Python ignores them, and a new program would too
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
+        if hasattr(_signal, name):
+            _signal.signal(getattr(_signal, name), _signal.SIG_DFL)
     program = launch.command[0]
     try:
-        os.execvpe(program, launch.command, environ)
+        _replace(program, launch.command, environ)
     except (FileNotFoundError, NotADirectoryError):
         raise LaunchError(f"there is no program {program!r}{_hint(program)}", NOT_FOUND) from None
     except OSError as error:
@@ -141,6 +146,26 @@ def start(launch: Launch, environ: Mapping[str, str]) -> None:
         raise LaunchError(f"{program} cannot be started: {why}{_hint(program)}", NOT_EXECUTABLE) from None
     except ValueError as error:  # an empty word, or one with a NUL
         raise LaunchError(f"the command cannot be started: {error}", NOT_FOUND) from None
+
+
+def _replace(program: str, command: list[str], environ: Mapping[str, str]) -> None:
+    """Do what `os.execvpe` does, without its import of `warnings`.
+
+    Raises:
+        OSError: of the first place that has the program, else of the last one.
+        ValueError: see `os.execve`.
+    """
+    if "/" in program:
+        os.execve(program, command, environ)
+    found: OSError | None = None
+    for place in environ.get("PATH", os.defpath).split(os.pathsep):
+        try:
+            os.execve(os.path.join(place, program), command, environ)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing: OSError = error
+        except OSError as error:
+            found = found or error
+    raise found or missing
 
 
 def main(words: Sequence[str]) -> int:
@@ -170,6 +195,20 @@ def _directory(package: str) -> str | None:
         if os.path.isdir(os.path.join(place, package)):
             return os.path.abspath(place)
     return None
+
+
+def _quoted(text: str) -> str:
+    """Return a text in JSON. Only an unusual one needs the module."""
+    if text.isascii() and text.isprintable() and not ('"' in text or "\\" in text):
+        return f'"{text}"'
+    import json
+
+    return json.dumps(text)
+
+
+def _object(**fields: str) -> str:
+    """Return an object in JSON. Each value is JSON already."""
+    return "{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}"
 
 
 def _hint(program: str) -> str:

@@ -78,6 +78,42 @@ def test_the_environment_has_the_injection_first_and_once() -> None:
     assert all((Path(place) / name).is_dir() for name, place in settings["places"].items())
 
 
+def test_unusual_texts_arrive_as_they_are() -> None:
+    texts = ['a "b"', "back\\slash", "épée", "line\nend", "\udcff", "😀"]
+    found = launch.environment(launch.Launch(["x"], texts[0], texts[1:]), {})
+    settings = json.loads(found[launch.VARIABLE])
+    assert [settings["name"], *settings["tags"]] == texts
+
+
+def test_a_program_is_looked_for_as_in_a_shell(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "train").write_text("")  # not executable
+    path = f"{tmp_path}/none:{tmp_path}/a:{tmp_path}/b"
+    with pytest.raises(PermissionError):
+        launch._replace("train", ["train"], {"PATH": path})
+    with pytest.raises(FileNotFoundError):
+        launch._replace("no-such-program", ["no-such-program"], {"PATH": path})
+    with pytest.raises(FileNotFoundError):
+        launch._replace("no-such-program", ["no-such-program"], {})
+
+
+def test_nothing_is_imported_that_delays_the_command() -> None:
+    def imported(*words: str) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-S", "-X", "importtime", *words],
+            env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+        return {line.rpartition("|")[2].strip() for line in lines}
+
+    root = str(Path(__file__).parents[2])
+    script = "import sys; from hoptui.__main__ import main; sys.exit(main())"
+    own = {"hoptui", "hoptui.__main__", "hoptui.injection", "hoptui.injection.launch", "hoptui.protocol"}
+    more = imported("-c", script, "run", "--name=n", "--tag=t", "--", "true") - imported("-c", "import os")
+    assert more == own | {"__future__"}
+
+
 @pytest.mark.parametrize(
     ("command", "code"), [("exit 7", 7), ("kill -TERM $$", -signal.SIGTERM), ("kill -9 $$", -signal.SIGKILL)]
 )
