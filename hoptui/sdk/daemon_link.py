@@ -67,10 +67,7 @@ DESCRIPTORS = 32
 
 
 class DaemonLink:
-    """Owns the socket. Its public methods are safe to call from the training thread.
-
-    `idle` is True while it will not look for rows soon. Then a thread that adds a row wakes it.
-    """
+    """Owns the socket. Its public methods are safe to call from the training thread."""
 
     def __init__(self, state: SharedState, owner: object = None) -> None:
         self._state = state
@@ -105,7 +102,6 @@ class DaemonLink:
         self._complaints: set[str] = set()
         self._stacks: StackSampler | None = None
         self._next_stacks = 0.0
-        self.idle = False
 
     def start(self) -> None:
         self._thread.start()
@@ -206,13 +202,13 @@ class DaemonLink:
 
     def _turn(self, sock: Any, poller: Any, where: Addresses, zmq: Any) -> None:
         wait = self._wait_ms()
-        self.idle = wait > 1000 * pacing.ROWS_EVERY_S + 1
+        self._state.link_sleeps = wait > 1000 * pacing.ROWS_EVERY_S + 1
         full = self._welcomed and bool(self._outcomes)
         if full != self._polls_out:
             self._polls_out = full
             poller.register(sock, zmq.POLLIN | zmq.POLLOUT if full else zmq.POLLIN)
         ready = dict(poller.poll(wait))
-        self.idle = False
+        self._state.link_sleeps = False
         if ready.get(self._wake_in.fileno()):
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)

@@ -16,13 +16,12 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobError
 from hoptui.protocol.messages import FATE_UNKNOWN, Command
 from hoptui.sdk.command_execution import CommandExecution
-from hoptui.sdk.metric_values import MICROSECONDS
+from hoptui.sdk.metric_values import COUNTS, add_rates
 from hoptui.sdk.rank_store import SharingError
 from hoptui.sdk.ranks import BoundaryPlan, RankAgreement
 from hoptui.sdk.shared_state import SharedState
 
-COUNTS = ("env_steps", "tokens", "samples")
-"""Metrics that count the work of one iteration. Each gives a rate, `<name>_per_s`."""
+NO_PHASES: dict[str, float] = {}
 
 
 class IterationRecorder:
@@ -36,7 +35,9 @@ class IterationRecorder:
         self._convert = state.converter.convert
         self._row: dict[str, float] | None = None
         self._last_t = 0
-        self._last: tuple[int, float] = (-1, 0.0)  # the last iteration that finished, and its seconds
+        # The last iteration that finished, and how long it took.
+        self._last_step = -1
+        self._last_ns: int | None = None
         self.began = 0
 
     def log(self, values: Mapping[str, Any] | None, metrics: Mapping[str, Any], step: int | None) -> None:
@@ -75,10 +76,14 @@ class IterationRecorder:
     def _log_late(self, step: int, metrics: Mapping[str, Any]) -> None:
         t = self._stamp()
         row = dict(self._state.converter.convert(t, step, metrics))
-        last, seconds = self._last
-        if step == last:
-            _add_rates(row, seconds)
+        if step == self._last_step and self._last_ns is not None:
+            add_rates(row, self._last_ns / 1e9)
         self._append(t, row, step)
+
+    def count(self, name: str, number: int) -> None:
+        """Log the work of the iteration in progress: `name` is one of `COUNTS`."""
+        if self._row is not None:
+            self._row[name] = number
 
     def begin(self, now: int) -> None:
         """Start an iteration. Phases between two iterations belong to neither."""
@@ -87,7 +92,6 @@ class IterationRecorder:
             state.phases.take()
         self._row = {} if state.alive and not state.stopping else None
         self.began = now
-        state.progress = now / 1e9
 
     def finish(self, now: int, *, interrupted: bool = False) -> None:
         """Queue the row of the iteration in progress, if there is one. `now` is in monotonic nanoseconds.
@@ -100,19 +104,22 @@ class IterationRecorder:
         self._row = None
         state = self._state
         try:
-            seconds = 0.0
-            if not interrupted:
-                spent_ns = now - self.began
-                seconds = spent_ns / 1e9
-                if row:
-                    _add_rates(row, seconds)
-                row["iteration_s"] = (spent_ns + 500) // 1000 / 1e6  # rounded, and faster than round()
+            step, phases = state.step, NO_PHASES
             if state.phases.seconds:
-                for path, spent in state.phases.take().items():
-                    row[f"phase/{path}"] = round(spent, MICROSECONDS)
-            self._last = (state.step, seconds)
-            if state.alive:
-                self._append(self._stamp(now), row, state.step)
+                phases = state.phases.take()
+            spent_ns = None if interrupted else now - self.began
+            self._last_step, self._last_ns = step, spent_ns
+            if not state.alive:
+                return
+            t = now
+            if now <= self._last_t or state.converter.in_flight:
+                t = self._queue_late(self._stamp(now))
+            # What follows from the duration is added later: see `complete`.
+            self._last_t = t
+            state.rows.append((t, step, row, spent_ns, phases))
+            state.rows_added += 1
+            if state.link_sleeps:
+                state.wake_sleeping_link()
         except Exception as error:  # an error of hoptui must not reach the loop
             state.give_up(error)
 
@@ -128,18 +135,20 @@ class IterationRecorder:
     def _append(self, t: int, row: dict[str, float], step: int) -> None:
         state = self._state
         if state.converter.in_flight:
-            for _, of, late in state.converter.late_rows():
-                self._queue(t, of, late)
-                t = self._stamp()
-        state.rows.append((t, step, row))
-        state.rows_added += 1
-        link = state.link
-        if link is not None and link.idle:
-            link.idle = False
-            link.wake()
+            t = self._queue_late(t)
+        self._queue(t, step, row)
+        if state.link_sleeps:
+            state.wake_sleeping_link()
+
+    def _queue_late(self, t: int) -> int:
+        """Queue the rows whose values have arrived from a GPU, from the stamp `t` on. Return the next one."""
+        for _, of, late in self._state.converter.late_rows():
+            self._queue(t, of, late)
+            t = self._stamp()
+        return t
 
     def _queue(self, t: int, step: int, row: dict[str, float]) -> None:
-        self._state.rows.append((t, step, row))
+        self._state.rows.append((t, step, row, None, NO_PHASES))
         self._state.rows_added += 1
 
     def _stamp(self, now: int = 0) -> int:
@@ -147,14 +156,6 @@ class IterationRecorder:
         now = now or time.monotonic_ns()
         self._last_t = now if now > self._last_t else self._last_t + 1
         return self._last_t
-
-
-def _add_rates(row: dict[str, float], seconds: float) -> None:
-    if seconds > 0:
-        for name in COUNTS:
-            if name in row:
-                rate = row[name] / seconds
-                row[f"{name}_per_s"] = round(rate, 3) if rate >= 1 else rate
 
 
 log = logging.getLogger("hoptui")
@@ -213,9 +214,14 @@ class IterationBoundary:
 
         Return whether there was anything to do.
         """
-        agreement = self._agreement
+        agreement, state = self._agreement, self._state
+        agreement.passed += 1
+        schedule = agreement.schedule
         try:
-            if not agreement.due(self._mine):
+            if schedule is not None:
+                if not schedule.due(agreement.passed):
+                    return False
+            elif not state.alive or not (state.inbox.due or self._stop_request is not None):
                 return False
             try:
                 self._exchange_all()
@@ -226,11 +232,6 @@ class IterationBoundary:
         return True
 
     # inside -------------------------------------------------------------------------------------------------
-
-    def _mine(self) -> bool:
-        """Whether a run of one process has something for this boundary."""
-        state = self._state
-        return state.alive and (bool(state.inbox.due) or self._stop_request is not None)
 
     def _exchange_all(self) -> None:
         """Exchange commands, and wait while paused."""

@@ -20,8 +20,39 @@ COPIES_IN_FLIGHT = 64
 MICROSECONDS = 6
 """Decimals of a duration. Further ones are noise, and a recording cannot compress noise."""
 
+COUNTS = ("env_steps", "tokens", "samples")
+"""Metrics that count the work of one iteration."""
+RATES = tuple((name, f"{name}_per_s") for name in COUNTS)
+"""Each of them, and the rate that it gives."""
+
 TimedRow = tuple[int, int, dict[str, float]]
 """Monotonic nanoseconds, step, values by metric."""
+QueuedRow = tuple[int, int, dict[str, float], int | None, dict[str, float]]
+"""A row as the training thread leaves it: a `TimedRow`, how long its iteration took in nanoseconds (None: it
+is not known, or the row is not that of an iteration), and seconds by phase."""
+
+
+def complete(row: QueuedRow) -> TimedRow:
+    """Add to a row what follows from its iteration: its duration, its phases and its rates.
+
+    The link thread does that for many rows at a time. In the training thread it would find cold caches.
+    """
+    t, step, values, spent_ns, phases = row
+    if spent_ns is not None:
+        add_rates(values, spent_ns / 1e9)
+        values["iteration_s"] = (spent_ns + 500) // 1000 / 1e6  # rounded, and faster than round()
+    for path, seconds in phases.items():
+        values[f"phase/{path}"] = round(seconds, MICROSECONDS)
+    return t, step, values
+
+
+def add_rates(values: dict[str, float], seconds: float) -> None:
+    """Add the rates of an iteration that took so long."""
+    if seconds > 0:
+        for name, per_s in RATES:
+            if name in values:
+                rate = values[name] / seconds
+                values[per_s] = round(rate, 3) if rate >= 1 else rate
 
 
 class MetricConverter:

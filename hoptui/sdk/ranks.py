@@ -6,7 +6,7 @@ communication.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -43,7 +43,7 @@ class RankAgreement:
     """The ranks of one run at their boundaries. A run of one process is `alone` and decides by itself.
 
     Every method raises SharingError, and nothing else, if the ranks cannot communicate. `passed` counts the
-    boundaries of this process.
+    boundaries of this process. `schedule` says which of them are joint; it is None for one process alone.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class RankAgreement:
         self.alone = True
         self.passed = 0
         self._exchange: Exchange | None = None
-        self._schedule: RankSchedule | None = None
+        self.schedule: RankSchedule | None = None
         self._reported: Fact | None = None
         self._prefix = next_prefix()
 
@@ -62,29 +62,24 @@ class RankAgreement:
         self.rank, self.alone = store.rank, False
         self._exchange = Exchange(store, self._prefix, presence)
         identity = msgspec.msgpack.encode(own) if store.rank == 0 else None
-        self._schedule = RankSchedule(store, self._prefix, presence, identity, member)
-        self._schedule.passed = self.passed
-        self._schedule.start()
+        self.schedule = RankSchedule(store, self._prefix, presence, identity, member)
+        self.schedule.passed = self.passed
+        self.schedule.start()
 
     def dissolve(self) -> None:
         """From now on this process decides alone."""
         self.leave(0.0)
-        self.rank, self.alone, self._schedule = 0, True, None
+        self.rank, self.alone, self.schedule = 0, True, None
 
     def leave(self, limit_s: float = LEAVE_S) -> None:
         """This rank passes no more boundaries. Wait at most so long until the others can know it."""
-        if self._schedule is not None:
-            self._schedule.close(limit_s)
-
-    def due(self, mine: Callable[[], bool]) -> bool:
-        """Come to a boundary. Return whether commands are exchanged here. One process alone asks `mine`."""
-        self.passed += 1
-        return mine() if self._schedule is None else self._schedule.due(self.passed)
+        if self.schedule is not None:
+            self.schedule.close(limit_s)
 
     def finish(self) -> None:
         """The commands of a joint boundary have been carried out."""
-        if self._schedule is not None:
-            self._schedule.finish()
+        if self.schedule is not None:
+            self.schedule.finish()
 
     def stop_request(self, mine: str | None) -> str | None:
         """Return who asked for a stop, with the rank that received it. None without a request."""

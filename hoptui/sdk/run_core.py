@@ -100,7 +100,7 @@ class RunCore:
 
     def boundary(self, step: int | None) -> bool:
         """Pass a boundary. Return False if the run stops here."""
-        state, recorder, execution = self.state, self.recorder, self.execution
+        state, recorder = self.state, self.recorder
         if state.phases.entered:
             state.phases.close_all()
         now = time.monotonic_ns()
@@ -113,20 +113,28 @@ class RunCore:
         state.progress = now / 1e9
         quiet = False
         try:
-            if now >= execution.next_follow and state.alive:
-                execution.follow(now)
-                self.sample_this_thread()
+            if now >= self.execution.next_follow:
+                self._follow(now)
             if self._joins_later and torch_has_ranks():
                 self._joins_later = False
                 self._join(store_of_torch())
-            if execution.handover is not None:
-                execution.finish_restart()
             quiet = not self.meeting.meet()
         except Exception as error:  # an error of hoptui must not reach the loop
             state.give_up(error)
-        recorder.begin(now if quiet else time.monotonic_ns())
+        if not quiet:
+            now = time.monotonic_ns()
+            state.progress = now / 1e9
+        recorder.begin(now)
         state.began = True
         return not state.stopping
+
+    def _follow(self, now: int) -> None:
+        """Do at the first boundary, and then once a second, what no other boundary needs."""
+        if self.state.alive:
+            self.execution.follow(now)
+            self.sample_this_thread()
+        if self.execution.handover is not None:
+            self.execution.finish_restart()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next process needs to continue this run."""

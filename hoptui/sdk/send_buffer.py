@@ -7,7 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 from hoptui.domain.columns import LOGGED_NAN, Columns, pack
-from hoptui.sdk.metric_values import TimedRow, clean_name
+from hoptui.sdk.metric_values import QueuedRow, TimedRow, clean_name, complete
 
 RESEND_S = 30.0
 """Rows that were sent and are younger than this can be sent again to a daemon that lost them."""
@@ -76,7 +76,7 @@ class SendBuffer:
         """Whether there are rows to send."""
         return bool(self._unsent)
 
-    def collect(self, rows: deque[TimedRow], added: int, now_ns: int) -> int:
+    def collect(self, rows: deque[QueuedRow], added: int, now_ns: int) -> int:
         """Take rows from `rows`, to which the training thread appends. Return how many.
 
         `added` is how many rows were ever appended, as read before this call. Rows that were sent and are too
@@ -84,7 +84,7 @@ class SendBuffer:
         """
         taken: list[TimedRow] = []
         while rows and len(taken) < TAKEN_AT_ONCE:
-            taken.append(rows.popleft())
+            taken.append(complete(rows.popleft()))
         self._taken += len(taken)
         # More rows may have been appended since. Then this is too low for now, and never too high.
         self._pushed_out = max(self._pushed_out, added - len(rows) - self._taken)

@@ -34,7 +34,7 @@ from hoptui.sdk.knobs import (
     field_setter,
     knob_spec,
 )
-from hoptui.sdk.metric_values import MetricConverter, TimedRow, clean_name
+from hoptui.sdk.metric_values import MetricConverter, QueuedRow, clean_name
 
 log = logging.getLogger("hoptui")
 V = TypeVar("V", bound=KnobValue)
@@ -244,9 +244,7 @@ Level = Literal["info", "warning"]
 
 
 class LinkControl(Protocol):
-    """The link thread for the training thread. `idle`: it does not look for rows soon, so wake it."""
-
-    idle: bool
+    """The link thread for the training thread."""
 
     def wake(self) -> None: ...
     def close(self, reason: Ending, detail: str, *, at_exit: bool = False) -> None: ...
@@ -271,6 +269,7 @@ class SharedState:
         paused_until: The end of rank 0's pause lease in monotonic seconds, 0.0 without a pause.
         rows: Rows for the link thread. The oldest are dropped first.
         rows_added: How many rows were ever added.
+        link_sleeps: Whether the link thread does not look for rows soon. Who adds a row then wakes it.
     """
 
     def __init__(self, name: str, total: int | None, details: DetailsBook | None = None) -> None:
@@ -292,7 +291,7 @@ class SharedState:
         self.phases = PhaseTimes()
         self.converter = MetricConverter()
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
-        self.rows: deque[TimedRow] = deque(maxlen=ROWS_KEPT)
+        self.rows: deque[QueuedRow] = deque(maxlen=ROWS_KEPT)
         self.rows_added = 0
         self.step = 0
         self.began = False
@@ -305,6 +304,7 @@ class SharedState:
         self.paused_until = 0.0
         self.boundary_wake = threading.Event()
         self.link: LinkControl | None = None
+        self.link_sleeps = False
 
     # called by the training thread --------------------------------------------------------------------------
 
@@ -333,6 +333,11 @@ class SharedState:
         """Have the link thread send at once."""
         if self.link is not None:
             self.link.wake()
+
+    def wake_sleeping_link(self) -> None:
+        """Have the link thread look for rows, once."""
+        self.link_sleeps = False
+        self.wake_link()
 
     def give_up(self, error: Exception) -> None:
         """Switch hoptui off in this run after an internal error. Training goes on."""
@@ -444,7 +449,8 @@ class PhaseTimer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         phases = self._phases
-        phases.close_all()
+        if len(phases.entered) > phases.floor:
+            phases.close_from(phases.floor)
         phases.floor = self._floor
         self.end()
 
@@ -458,10 +464,12 @@ class PhaseTimer:
     def end(self) -> None:
         """End the phase, and add its time."""
         phases = self._phases
+        path, seconds = phases.current, phases.seconds
         now = time.monotonic()
-        phases.add(phases.current, now - self._start)
-        if now - self._start >= LEAST_SPAN_S:
-            phases.spans.append((phases.current, self._start, now))
+        spent = now - self._start
+        seconds[path] = seconds.get(path, 0.0) + spent
+        if spent >= LEAST_SPAN_S:
+            phases.spans.append((path, self._start, now))
         phases.current = self._outer
         phases.since = now
 

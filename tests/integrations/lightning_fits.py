@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from hoptui.integrations.lightning import HoptuiCallback
+from tests.run_state import queued_rows
 from tests.sdk.two_ranks import command, meet_always, outcomes
 
 SAMPLES, BATCH, EPOCHS = 96, 2, 2
@@ -160,7 +161,7 @@ def fit(
     data = DataLoader(Numbers(), batch_size=BATCH, shuffle=True, num_workers=workers)
     torch.manual_seed(2)
     trainer.fit(module, data, DataLoader(Numbers(), batch_size=8) if trainer.limit_val_batches else None)
-    rows += [(step, row) for _, step, row in watch.state.rows]
+    rows += [(step, row) for _, step, row in queued_rows(watch.state)]
     done = [(o.stage, o.code, o.step, o.before, o.effective, o.fields) for o in commands.outcomes]
     return {
         "weights": commands.weights,

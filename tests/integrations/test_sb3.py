@@ -22,6 +22,7 @@ from hoptui.integrations import sb3 as adapter
 from hoptui.integrations.sb3 import HoptuiCallback
 from tests.conftest import TestNode, until
 from tests.integrations.proof import Proof
+from tests.run_state import queued_rows
 from tests.sdk.two_ranks import command, outcomes
 
 pytestmark = pytest.mark.timeout(300)
@@ -122,7 +123,7 @@ def applied(commands: Commands) -> list[tuple[Any, Any]]:
 
 def prove(proof: Proof, commands: Commands, due: int = TIMESTEPS) -> None:
     """All steps were collected, and training went on to the end."""
-    counted = sum(row.get("env_steps", 0) for _, _, row in commands.state.rows)
+    counted = sum(row.get("env_steps", 0) for _, _, row in queued_rows(commands.state))
     assert counted == commands.num_timesteps
     proof.samples(seen=sum(commands.collected), due=due)
 
@@ -135,7 +136,11 @@ def test_the_learning_rate_of_the_next_updates_changes(proof: Proof) -> None:
     prove(proof, commands)
     assert applied(commands) == [(0.0003, 0.01)]
     assert model.policy.optimizer.param_groups[0]["lr"] == 0.01
-    rates = [row["train/learning_rate"] for _, _, row in commands.state.rows if "train/learning_rate" in row]
+    rates = [
+        row["train/learning_rate"]
+        for _, _, row in queued_rows(commands.state)
+        if "train/learning_rate" in row
+    ]
     assert rates == [0.0003] * 3 + [0.01] * 5  # the command was given within the third rollout
 
 
@@ -347,7 +352,7 @@ def test_an_off_policy_algorithm_takes_a_number_between_two_rollouts(
         assert float(model.ent_coef_tensor) == pytest.approx(value)
     else:
         assert getattr(model, knob) == value
-    rows = [(step, row["env_steps"]) for _, step, row in commands.state.rows if "env_steps" in row]
+    rows = [(step, row["env_steps"]) for _, step, row in queued_rows(commands.state) if "env_steps" in row]
     assert rows == [(step, 100) for step in range(4)]  # an iteration is a hundred steps of the environments
     assert commands.plans[0] == 4
 
@@ -379,7 +384,7 @@ def test_a_row_has_the_metrics_of_its_own_iteration() -> None:
     callback = HoptuiCallback("learn")
     again = Commands(callback, {})
     model.learn(TIMESTEPS, callback=[callback, Losses(), again])
-    rows = [row for _, _, row in again.state.rows if "env_steps" in row]
+    rows = [row for _, _, row in queued_rows(again.state) if "env_steps" in row]
     assert [row["train/value_loss"] for row in rows] == pytest.approx(found)
     assert len(rows) == ROLLOUTS
     assert [row["env_steps"] for row in rows] == [ENVS * STEPS] * ROLLOUTS

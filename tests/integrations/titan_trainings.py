@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 import hoptui
 from tests.integrations.titan_cpu import LENGTH, Trainer, configuration
+from tests.run_state import queued_rows
 from tests.sdk.two_ranks import command, meet_always, outcomes
 
 STEPS, DUE = 6, 2
@@ -105,7 +106,7 @@ def train(
         "step": trainer.step,
         "seen": trainer.ntokens_seen // LENGTH,
         "outcomes": [(o.stage, o.code, o.step, o.before, o.effective, o.fields) for o in done],
-        "rows": [(step, row) for _, step, row in state.rows] if state is not None else [],
+        "rows": [(step, row) for _, step, row in queued_rows(state)] if state is not None else [],
         "total": state.total if state is not None else None,
         "knobs": sorted(state.declarations.knobs) if state is not None else [],
         "saved": [*trainer.saved, complete(Path(trainer.checkpointer.folder))],

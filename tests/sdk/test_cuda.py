@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hoptui
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
@@ -19,7 +19,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> hoptui.Run:
 
 
 def rows(run: hoptui.Run) -> list[tuple[int, dict[str, float]]]:
-    return [(step, row) for _, step, row in run_state(run).rows]
+    return [(step, row) for _, step, row in queued_rows(run_state(run))]
 
 
 def test_tensors_arrive_late_with_their_own_step_and_value(run: hoptui.Run) -> None:

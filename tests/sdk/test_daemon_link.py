@@ -19,7 +19,7 @@ from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec, messages
 from hoptui.sdk import daemon_link
 from hoptui.sdk.daemon_link import DaemonLink
-from hoptui.sdk.metric_values import TimedRow
+from hoptui.sdk.metric_values import QueuedRow
 from hoptui.sdk.run import Run
 from hoptui.sdk.send_buffer import (
     FORGOTTEN,
@@ -30,7 +30,7 @@ from hoptui.sdk.send_buffer import (
     TAKEN_AT_ONCE,
     SendBuffer,
 )
-from tests.run_state import run_state
+from tests.run_state import queued, run_state
 
 zmq = pytest.importorskip("zmq")
 
@@ -167,7 +167,7 @@ def test_whatever_a_socket_refuses_arrives_in_the_end(link: DaemonLink, tmp_path
     _command(link, wire, "a")
     for i in range(5):
         state.note(f"note {i}")
-        state.rows.append((time.monotonic_ns(), i, {"loss": 1.0}))
+        state.rows.append(queued(time.monotonic_ns(), i, {"loss": 1.0}))
         state.rows_added += 1
     link._next_rows, link._next_pulse = 0.0, time.monotonic() + 9
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_a_run_that_ends_sends_all_rows_that_wait(link: DaemonLink) -> None:
     wire = Wire()
     link._hello(wire, zmq)
     state = link._state
-    state.rows.extend((time.monotonic_ns() + i, i, {"x": 1.0}) for i in range(3 * TAKEN_AT_ONCE))
+    state.rows.extend(queued(time.monotonic_ns() + i, i, {"x": 1.0}) for i in range(3 * TAKEN_AT_ONCE))
     state.rows_added = len(state.rows)
     link._farewell(wire, zmq)
     sent = [
@@ -240,9 +240,9 @@ def test_a_run_that_lives_already_takes_one_other_id_however_often_it_is_asked_t
 S = 1_000_000_000
 
 
-def rows(*seconds: int, width: int = 1) -> deque[TimedRow]:
+def rows(*seconds: int, width: int = 1) -> deque[QueuedRow]:
     """What a training thread leaves: a row at each of these seconds."""
-    return deque((s * S, s, {f"m{i}": float(s) for i in range(width)}) for s in seconds)
+    return deque(queued(s * S, s, {f"m{i}": float(s) for i in range(width)}) for s in seconds)
 
 
 def steps_sent(out: SendBuffer) -> list[int]:
@@ -414,7 +414,7 @@ def test_rows_of_a_run_that_was_renamed_are_its_own() -> None:
 
 def test_names_that_cannot_travel_are_spelled_so_that_they_can() -> None:
     out = SendBuffer("run/a")
-    out.collect(deque([(S, 1, {"x" * 200: 1.0, "lone \ud800": 2.0, "fine": 3.0})]), 1, S)
+    out.collect(deque([queued(S, 1, {"x" * 200: 1.0, "lone \ud800": 2.0, "fine": 3.0})]), 1, S)
     [part] = out.batch()
     assert set(part.names) == {"x" * 100, "lone ?", "fine"}
 
@@ -715,7 +715,7 @@ def test_a_run_that_ends_says_hello_to_a_daemon_that_does_not_know_it(
     wire = Wire()
     link._hello(wire, zmq)
     _welcome(link, wire, 7, hello=1)
-    link._state.rows.append((time.monotonic_ns(), 1, {"loss": 1.0}))
+    link._state.rows.append(queued(time.monotonic_ns(), 1, {"loss": 1.0}))
     link._state.rows_added += 1
     link._collect()
     link._send_rows(wire, zmq)
@@ -739,7 +739,7 @@ def test_a_run_without_outcomes_says_hello_at_its_end_to_a_daemon_that_has_repla
     link._hello(wire, zmq)
     _welcome(link, wire, 7, hello=1)
     for step in (1, 2):
-        link._state.rows.append((time.monotonic_ns(), step, {"loss": 1.0}))
+        link._state.rows.append(queued(time.monotonic_ns(), step, {"loss": 1.0}))
         link._state.rows_added += 1
         if step == 1:
             link._collect()
@@ -776,9 +776,9 @@ def test_a_replacement_that_does_not_answer_is_not_waited_for_long(
 
 def test_a_nan_that_a_script_logs_is_told_from_a_value_that_is_left_out() -> None:
     out = SendBuffer("run/a")
-    logged = deque([(S, 1, {"loss": 1.0, "lr": 2.0}), (2 * S, 2, {"loss": -math.nan, "lr": math.inf})])
-    out.collect(logged, 2, 3 * S)
-    out.collect(deque([(3 * S, 3, {"lr": 3.0})]), 3, 4 * S)
+    first, second = {"loss": 1.0, "lr": 2.0}, {"loss": -math.nan, "lr": math.inf}
+    out.collect(deque([queued(S, 1, first), queued(2 * S, 2, second)]), 2, 3 * S)
+    out.collect(deque([queued(3 * S, 3, {"lr": 3.0})]), 3, 4 * S)
     known = [
         {n: is_known(v) for n, v in values.items()} for part in out.batch() for _, _, values in part.rows()
     ]

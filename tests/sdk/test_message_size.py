@@ -14,6 +14,7 @@ from hoptui.protocol.codec import MAX_BYTES
 from hoptui.sdk import message_size
 from hoptui.sdk.send_buffer import MESSAGE_BYTES, SendBuffer
 from tests.conftest import TestNode, until
+from tests.run_state import queued
 
 
 def _knobs(count: int, description: int) -> tuple[KnobState, ...]:
@@ -58,7 +59,7 @@ def test_an_outcome_that_is_too_large_is_sent_without_its_details() -> None:
 def test_parts_of_wide_rows_fit_into_a_message(names: int) -> None:
     buffer = SendBuffer("run/r")
     row = {f"metric/{i}": 1.0 for i in range(names)}
-    rows = [(t, t, row) for t in range(1, 301)]
+    rows = [queued(t, t, row) for t in range(1, 301)]
     buffer.collect(deque(rows), len(rows), 400)
     sent = 0
     while batch := buffer.batch():

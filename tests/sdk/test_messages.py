@@ -18,7 +18,7 @@ from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import Command, Outcome
 from hoptui.sdk.daemon_link import DaemonLink
 from hoptui.sdk.run import Run
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 
 numpy = pytest.importorskip("numpy")
 
@@ -161,7 +161,9 @@ def test_what_is_done_between_two_iterations_is_a_part_of_neither() -> None:
         pass
     assert _asked(run, verb="checkpoint").stage == "applied"
     run.boundary()
-    phases = [[name for name in row if name.startswith("phase/")] for _, _, row in run_state(run).rows]
+    phases = [
+        [name for name in row if name.startswith("phase/")] for _, _, row in queued_rows(run_state(run))
+    ]
     assert phases == [["phase/update"], []]
 
 

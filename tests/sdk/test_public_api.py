@@ -17,7 +17,7 @@ import hoptui
 import hoptui.sdk
 from hoptui.domain import knobs as wire
 from hoptui.sdk.knobs import KnobHandle
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 
 pytestmark = pytest.mark.usefixtures("off")
 
@@ -180,7 +180,7 @@ def test_an_attribute_of_the_script_collides_with_nothing(
     assert {name: getattr(run, name) for name in PROPERTIES["Run"]} == before
     for step in run.iterations(3):
         run.log(x=step)
-    assert [row["x"] for _, _, row in run_state(run).rows] == [0, 1, 2]
+    assert [row["x"] for _, _, row in queued_rows(run_state(run))] == [0, 1, 2]
     assert own.rows == "the script's"
 
 

@@ -241,9 +241,10 @@ def test_a_rank_without_hoptui_still_does_as_the_others(off: str) -> None:
 fault = {fault}
 knob = run.knob("n", 4, min=1, max=64)
 if fault and rank == 1:
-    def broken(now=0):
-        raise RuntimeError("planted")
-    run._core.recorder._stamp = broken
+    class Rows(list):
+        def append(self, row):
+            raise RuntimeError("planted")
+    run._core.state.rows = Rows()
 run.boundary()
 if rank == 0:
     command(run, knob="n", value=9)
@@ -333,7 +334,7 @@ if rank == 1:
     until(done)
     report()
     sys.exit()
-while not run._core._agreement._schedule._presence.joined(1):
+while not run._core._agreement.schedule._presence.joined(1):
     time.sleep(0.002)
 met.touch()
 until(told)
@@ -420,7 +421,7 @@ def train(seconds):
     while not Path(sys.argv[2], f"trained-{1 - rank}-{trained}").exists():
         time.sleep(0.0002)
     run.boundary()
-over, schedule = Path(sys.argv[2], "over"), run._core._agreement._schedule
+over, schedule = Path(sys.argv[2], "over"), run._core._agreement.schedule
 for i in range(10_000):
     if i == 500 and rank == 0:
         command(run, knob="n", value=9)

@@ -106,8 +106,6 @@ def test_values_are_checked_together_with_those_that_wait() -> None:
 class Watched:
     """In place of the thread that talks to the daemon."""
 
-    idle = False
-
     def wake(self) -> None: ...
 
 

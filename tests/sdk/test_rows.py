@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hoptui.sdk.run import Run
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 from tests.sdk.unit_run import rows
 
 pytestmark = pytest.mark.usefixtures("off")
@@ -77,22 +77,22 @@ def test_metrics_of_an_iteration_that_has_finished(run: Run) -> None:
     run.log({"other": 1}, step=0)
     run.log(loss=2.0, step=2)  # the one in progress
     run.boundary(3)
-    found = [(step, row) for _, step, row in run_state(run).rows if set(row) - {"iteration_s"}]
+    found = [(step, row) for _, step, row in queued_rows(run_state(run)) if set(row) - {"iteration_s"}]
     (one, late), (zero, other), (two, now) = found
     assert (one, zero, two) == (1, 0, 2)
     assert (late["loss"], late["samples"]) == (0.5, 64)
-    seconds = [row["iteration_s"] for _, step, row in run_state(run).rows if "iteration_s" in row]
+    seconds = [row["iteration_s"] for _, step, row in queued_rows(run_state(run)) if "iteration_s" in row]
     assert late["samples_per_s"] == pytest.approx(64 / seconds[1], rel=0.5), "seconds are rounded"
     assert other == {"other": 1.0}
     assert (now["loss"], "iteration_s" in now) == (2.0, True)
-    stamps = [t for t, _, _ in run_state(run).rows]
+    stamps = [t for t, _, _ in queued_rows(run_state(run))]
     assert stamps == sorted(set(stamps))
 
 
 def test_rows_of_a_loop_without_boundaries_have_the_step_that_is_given(run: Run) -> None:
     for step in (5, 10):
         run.log(loss=1.0, step=step)
-    assert [step for _, step, _ in run_state(run).rows] == [5, 10]
+    assert [step for _, step, _ in queued_rows(run_state(run))] == [5, 10]
 
 
 @pytest.mark.parametrize("step", ["x", None, object(), float("nan")])
@@ -100,7 +100,7 @@ def test_a_step_that_is_no_number_means_the_iteration_in_progress(run: Run, step
     run.boundary(4)
     run.log(loss=1.0, step=step)  # type: ignore[arg-type]
     run.boundary(5)
-    assert [step for _, step, row in run_state(run).rows if "loss" in row] == [4]
+    assert [step for _, step, row in queued_rows(run_state(run)) if "loss" in row] == [4]
 
 
 def test_the_number_of_planned_iterations_can_change(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -13,8 +14,9 @@ import pytest
 
 import hoptui
 from hoptui.protocol.messages import Flops
+from hoptui.sdk.metric_values import QueuedRow
 from hoptui.sdk.run import Run
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 from tests.sdk.unit_run import rows, send
 
 pytestmark = pytest.mark.usefixtures("off")
@@ -32,8 +34,8 @@ def test_an_iteration_is_one_row_with_its_time_phases_and_rates(run: Run) -> Non
     assert 0.002 <= first["phase/rollout/env"] <= first["phase/rollout"] <= first["iteration_s"]
     assert first["samples_per_s"] == pytest.approx(100 / first["iteration_s"], rel=1e-3)  # each is rounded
     assert second.keys() == first.keys()
-    assert [step for _, step, _ in run_state(run).rows] == [0, 1]
-    stamps = [t for t, _, _ in run_state(run).rows]
+    assert [step for _, step, _ in queued_rows(run_state(run))] == [0, 1]
+    stamps = [t for t, _, _ in queued_rows(run_state(run))]
     assert stamps == sorted(set(stamps))
 
 
@@ -184,8 +186,6 @@ def test_an_exception_in_the_loop_is_the_reason_of_the_end(monkeypatch: pytest.M
     said: list[tuple[str, str]] = []
 
     class Link:
-        idle = False
-
         def close(self, reason: str, detail: str, *, at_exit: bool = False) -> None:
             said.append((reason, detail))
 
@@ -231,10 +231,11 @@ def test_an_iteration_that_the_loop_breaks_off_after_counts(run: Run) -> None:
 def test_a_fault_of_ours_stays_ours(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError("planted")
+    class Rows(deque[QueuedRow]):
+        def append(self, row: QueuedRow) -> None:
+            raise RuntimeError("planted")
 
-    monkeypatch.setattr(run._core.recorder, "_stamp", broken)
+    monkeypatch.setattr(run_state(run), "rows", Rows())
     with caplog.at_level(logging.WARNING, "hoptui"):
         done = []
         for i in run.iterations(5):

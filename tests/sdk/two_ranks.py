@@ -64,7 +64,7 @@ def meet_always() -> None:
 
 def joint(run: Run) -> bool:
     """Pass boundaries up to the next joint one, that included. Return whether the run goes on."""
-    schedule = run._core._agreement._schedule
+    schedule = run._core._agreement.schedule
     assert schedule is not None
     before = schedule.finished
     while run.boundary() and schedule.finished == before:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hoptui.protocol.messages import Command, Origin, Outcome
 from hoptui.sdk.run import Run
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 
 PERSON = Origin(user="kim", pid=7)
 
@@ -21,4 +21,4 @@ def send(run: Run, verb: Any = "set", **fields: Any) -> list[Outcome]:
 
 
 def rows(run: Run) -> list[dict[str, float]]:
-    return [row for _, _, row in run_state(run).rows]
+    return [row for _, _, row in queued_rows(run_state(run))]

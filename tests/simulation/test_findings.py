@@ -16,6 +16,7 @@ from hoptui.model.store import Store
 from hoptui.node.addresses import Addresses
 from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, Stage, ViewerWelcome
 from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
+from tests.run_state import queued
 from tests.simulation.actions import ACTIONS
 from tests.simulation.invariants import (
     ranks_agree,
@@ -40,7 +41,7 @@ def test_rows_that_were_sent_and_did_not_arrive_are_counted() -> None:
     # A daemon hangs, and is killed: what waits in its sockets for longer than rows are kept is lost.
     buffer = SendBuffer("run/r")
     for second in range(1, 101):
-        buffer.collect(deque([(second * SECOND, second, {"loss": 1.0})]), second, second * SECOND)
+        buffer.collect(deque([queued(second * SECOND, second, {"loss": 1.0})]), second, second * SECOND)
         buffer.sent(buffer.batch())
     assert buffer.dropped == 0
     buffer.resend_after(40 * SECOND)

@@ -15,7 +15,7 @@ from hoptui.protocol.messages import Command, Outcome
 from hoptui_trainer.ppo import train as training
 from hoptui_trainer.ppo.job import PPOOptions
 from hoptui_trainer.ppo.report import PPOResult
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 
 SMALL = {"num_envs": 8, "rollout_len": 16, "minibatch_size": 64, "epochs": 2}
 
@@ -67,7 +67,7 @@ class Steered:
         """What is known of each iteration: on a GPU the metrics of an update come in a row of their own,
         later."""
         merged: dict[int, dict[str, float]] = {}
-        for _, step, row in run_state(self.run).rows:
+        for _, step, row in queued_rows(run_state(self.run)):
             merged.setdefault(step, {}).update(row)
         return list(merged.values())
 

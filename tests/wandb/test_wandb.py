@@ -14,7 +14,7 @@ import pytest
 import hoptui.wandb
 from hoptui.sdk.details import shown_values
 from tests.golden import Golden
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 
 wandb: Any = hoptui.wandb
 Rows = list[tuple[int, dict[str, float]]]
@@ -37,7 +37,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def rows(run: Any) -> Rows:
     """What was logged: the step and the values of each row."""
-    return [(step, row) for _, step, row in run_state(run.hoptui).rows]
+    return [(step, row) for _, step, row in queued_rows(run_state(run.hoptui))]
 
 
 def test_nanogpt(caplog: pytest.LogCaptureFixture) -> None:

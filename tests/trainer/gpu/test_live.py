@@ -23,7 +23,7 @@ from hoptui_trainer.ppo import train as ppo
 from hoptui_trainer.ppo.job import PPOOptions
 from hoptui_trainer.ppo.report import PPOResult
 from hoptui_trainer.ppo.state import PPOState
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 from tests.trainer.gpu.small import scarce
 
 PPO: KnobValues = {
@@ -73,7 +73,7 @@ class Watched:
         return list(run_state(self.run).inbox.collect_outcomes())[-1]
 
     def known(self, name: str) -> list[float]:
-        return [row[name] for _, _, row in run_state(self.run).rows if name in row]
+        return [row[name] for _, _, row in queued_rows(run_state(self.run)) if name in row]
 
 
 def train_ppo(device: torch.device) -> PPOResult:

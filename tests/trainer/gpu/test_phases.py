@@ -11,14 +11,14 @@ import torch
 import hoptui
 from hoptui_trainer.common.metrics import DelayedMetrics, Finished
 from hoptui_trainer.common.phases import CudaClock, phase_clock
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 
 CYCLES = 50_000_000
 """Of the GPU's clock: 25 to 50 ms, where launching it takes some µs."""
 
 
 def rows(run: hoptui.Run) -> list[dict[str, float]]:
-    return [row for _, _, row in run_state(run).rows]
+    return [row for _, _, row in queued_rows(run_state(run))]
 
 
 def test_phases_are_the_gpus_time_and_not_the_hosts(device: torch.device) -> None:

@@ -18,7 +18,7 @@ from hoptui_trainer.common.metrics import measured
 from hoptui_trainer.common.phases import phase_clock
 from hoptui_trainer.ppo import collector, evaluate, state, update
 from hoptui_trainer.ppo.state import PPOState
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 from tests.trainer.gpu.small import (
     Counting,
     assert_near,
@@ -226,7 +226,7 @@ def test_both_transfers_of_a_hybrid_run_take_time_of_their_own(device: torch.dev
     for _ in run.iterations(4):
         iterate(state, 1, clock)
         clock.end_iteration()
-    known = [row for _, _, row in run_state(run).rows if "phase/transfer" in row]
+    known = [row for _, _, row in queued_rows(run_state(run)) if "phase/transfer" in row]
     assert len(known) == 3
     for row in known:
         assert row["phase/transfer/weights"] > 0

@@ -31,7 +31,7 @@ from hoptui_trainer.lm.state import LMState
 from hoptui_trainer.lm.train import LMResult, train
 from hoptui_trainer.lm.update import update
 from tests.golden import Golden
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 from tests.trainer.eight_bit import eager_torchao
 from tests.trainer.printed import MEASURED, printed
 from tests.trainer.tensors import tensors
@@ -80,7 +80,7 @@ class Trial:
         ]
 
     def rows(self, name: str) -> list[float]:
-        return [row[name] for _, _, row in run_state(self.run).rows if name in row]
+        return [row[name] for _, _, row in queued_rows(run_state(self.run)) if name in row]
 
     def notes(self) -> list[str]:
         return [note.text for note in run_state(self.run).notes]

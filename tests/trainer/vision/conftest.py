@@ -19,7 +19,7 @@ from hoptui_trainer.vision import train as training
 from hoptui_trainer.vision.config import IN_MEMORY
 from hoptui_trainer.vision.job import VisionOptions
 from hoptui_trainer.vision.train import VisionResult
-from tests.run_state import run_state
+from tests.run_state import queued_rows, run_state
 
 SMALL = {"batch_size": 32, "micro_batch": 32}
 
@@ -78,7 +78,7 @@ class SteeredVision:
         return {outcome.id.split("'")[3]: outcome for outcome in run_state(self.run).inbox.collect_outcomes()}
 
     def rows(self) -> list[dict[str, float]]:
-        return [row for _, _, row in run_state(self.run).rows]
+        return [row for _, _, row in queued_rows(run_state(self.run))]
 
     def notes(self) -> list[str]:
         return [note.text for note in run_state(self.run).notes]
