@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections import deque
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from typing import Any
+from threading import get_ident
+from typing import Any, Protocol
 
 SIZES = "_hoptui_sizes"
-"""The attribute of an iterator of a DataLoader with the sizes of the batches that it has ordered."""
+"""The attribute of an iterator of a DataLoader with its `OrderedSizes`."""
 DEEPEST = 4
 """How deep in a batch its first tensor is looked for."""
+
+
+class Phase(Protocol):
+    """A phase of the iteration. It is timed from `begin` to `end`."""
+
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+
+
+class OrderedSizes(deque[int]):
+    """The sizes of the batches that an iterator has ordered.
+
+    `replicas` is what the function `replicas` returned for it, 0 before that.
+    """
+
+    replicas = 0
 
 
 class BatchCounts:
@@ -26,14 +41,14 @@ class BatchCounts:
     """
 
     def __init__(self) -> None:
-        self.phase: AbstractContextManager[None] | None = None
+        self.phase: Phase | None = None
         self._thread = 0
         self._ranks = 1
         self._waiting = False
         self._counts: dict[int, int | None] = {}
         self._last = 0
 
-    def begin(self, phase: AbstractContextManager[None], thread: int, ranks: int) -> None:
+    def begin(self, phase: Phase, thread: int, ranks: int) -> None:
         """Count from now on. `ranks` processes read as many samples each."""
         self._thread, self._ranks, self.phase = thread, ranks, phase
 
@@ -43,16 +58,20 @@ class BatchCounts:
         self._counts.clear()
         return found
 
-    def returned(self, iterator: Any, batch: object, ordered: int | None) -> None:
+    def returned(self, iterator: Any, batch: object, ordered: int | None, order: OrderedSizes | None) -> None:
         """An iterator has returned a batch. `ordered`: how many indices it was ordered by, if it was."""
-        key = id(iterator._dataset)
+        self._last = key = id(iterator._dataset)
         before = self._counts.get(key, 0)
         size = batch_size(iterator, batch) if ordered is None else ordered
-        self._last = key
         if before is None or size is None:
             self._counts[key] = None
-        else:
-            self._counts[key] = before + size * replicas(iterator, self._ranks)
+            return
+        of = order.replicas if order is not None else 0
+        if not of:
+            of = replicas(iterator, self._ranks)
+            if order is not None:
+                order.replicas = of
+        self._counts[key] = before + size * of
 
     def watch(self, dataloader: Any) -> None:
         """Follow all iterators of `torch.utils.data.dataloader`."""
@@ -62,20 +81,21 @@ class BatchCounts:
         @functools.wraps(following)
         def __next__(iterator: Any) -> Any:  # noqa: N807
             phase = self.phase
-            if phase is None or self._waiting or threading.get_ident() != self._thread:
+            if phase is None or self._waiting or get_ident() != self._thread:
                 batch = following(iterator)
             else:
                 self._waiting = True  # a dataset may have a DataLoader of its own
+                phase.begin()
                 try:
-                    with phase:
-                        batch = following(iterator)
+                    batch = following(iterator)
                 finally:
+                    phase.end()
                     self._waiting = False
             order = iterator.__dict__.get(SIZES)
             ordered = order.popleft() if order else None
             if phase is not None and not self._waiting:
                 try:
-                    self.returned(iterator, batch, ordered)
+                    self.returned(iterator, batch, ordered, order)
                 except Exception:  # an error of hoptui must not reach the script
                     self._counts[id(iterator._dataset)] = None
             return batch
@@ -86,7 +106,7 @@ class BatchCounts:
             if isinstance(index, list) and index and index[0] is not None:
                 order = iterator.__dict__.get(SIZES)
                 if order is None:
-                    order = iterator.__dict__[SIZES] = deque()
+                    order = iterator.__dict__[SIZES] = OrderedSizes()
                 order.append(len(index))
             return index
 

@@ -7,9 +7,9 @@ import json
 import logging
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from hoptui.injection.batches import BatchCounts
@@ -78,7 +78,7 @@ class InjectedRun:
         if self._compiling() or self._off:
             return
         try:
-            if self._thread and threading.get_ident() != self._thread:
+            if self._thread and get_ident() != self._thread:
                 return
             run = self.run
             if run is not None and self._core.made != self._connected:
@@ -125,15 +125,16 @@ class InjectedRun:
             self.end()
             return
         import hoptui
+        from hoptui.sdk.shared_state import PhaseTimer
 
         tags: dict[str, Any] = {"tags": tuple(self._settings["tags"])} if self._settings.get("tags") else {}
         run = hoptui.connect(self._settings.get("name") or script_name(sys.argv), **tags)
         run.decline("stop", NO_STOP)
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._core = sys.modules["hoptui.sdk.run_core"].RunCore
         self._connected = made + 1
         self._declare(run)
-        self.batches.begin(run.phase("data"), self._thread, ranks())
+        self.batches.begin(PhaseTimer(run._core.state.phases, "data"), self._thread, ranks())
         self.run = run
         atexit.register(self._at_exit)  # before that of hoptui, which was registered earlier
         close_with_multiprocessing(self._close)
@@ -145,7 +146,7 @@ class InjectedRun:
         self._steps += 1
         samples = self.batches.take()
         if samples:
-            run.log(samples=samples)
+            run._core.recorder.count("samples", samples)
         optimizer, made, schedule, rates = self._declared
         if (
             optimizer is not self._iteration.reference
@@ -153,7 +154,7 @@ class InjectedRun:
             or (schedule is not None and getattr(schedule(), "base_lrs", None) is not rates)
         ):
             self._declare(run)
-        run.boundary(self._steps)
+        run._core.boundary(self._steps)
 
     def _declare(self, run: Run) -> None:
         """Declare the knobs of the optimizer that makes the iterations now, and of its schedule."""

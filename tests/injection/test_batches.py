@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +26,13 @@ from hoptui.injection.batches import BatchCounts  # noqa: E402
 DATA = TensorDataset(torch.arange(10.0), torch.arange(10.0))
 
 
+class NoPhase:
+    """A phase that nobody times."""
+
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+
+
 class Stream(IterableDataset[Any]):
     """Items without indices."""
 
@@ -44,7 +50,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> BatchCounts:
         monkeypatch.setattr(base, name, getattr(base, name))  # put back after the test
     found = BatchCounts()
     found.watch(dataloader)
-    found.begin(contextlib.nullcontext(), threading.get_ident(), 1)
+    found.begin(NoPhase(), threading.get_ident(), 1)
     return found
 
 
@@ -94,17 +100,12 @@ def test_an_iteration_counts_the_dataset_that_it_read_last(counts: BatchCounts) 
 def test_all_ranks_count(counts: BatchCounts) -> None:
     shared: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=2, rank=0, shuffle=False)
     assert sizes(counts, DataLoader(DATA, batch_size=4, sampler=shared)) == [8, 2]
-    counts.begin(contextlib.nullcontext(), threading.get_ident(), 4)
+    counts.begin(NoPhase(), threading.get_ident(), 4)
     assert sizes(counts, DataLoader(DATA, batch_size=5)) == [20, 20]
 
 
 def test_the_wait_for_a_batch_is_a_phase_once_and_in_the_thread_that_trains(counts: BatchCounts) -> None:
     waits: list[str] = []
-
-    @contextlib.contextmanager
-    def phase() -> Iterator[None]:
-        waits.append("in")
-        yield
 
     class Nested(Dataset[Any]):
         def __len__(self) -> int:
@@ -114,10 +115,10 @@ def test_the_wait_for_a_batch_is_a_phase_once_and_in_the_thread_that_trains(coun
             return next(iter(DataLoader(DATA, batch_size=4)))[0]
 
     class Phase:
-        def __enter__(self) -> None:
+        def begin(self) -> None:
             waits.append("in")
 
-        def __exit__(self, *_: object) -> None:
+        def end(self) -> None:
             waits.append("out")
 
     counts.phase = Phase()
