@@ -7,6 +7,10 @@ Start: plain, injected and `hoptui run` itself take turns. Wall time and CPU tim
 differences in each turn. Throughput: one process with hoptui and one without take turns, a block of steps
 each. Both exist all the time, so a change of the machine's speed concerns both. The ratio of each pair, and
 its median.
+
+Added: what hoptui adds to such a step. The hooks of the optimizer and of the DataLoader are timed one by one,
+less the code of torch in them. The CPU time of the threads of hoptui is the kernel's. With `--beside TREE`, a
+process with another version of hoptui takes turns with it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Bench, bench, report, spread, tell
@@ -52,6 +57,7 @@ def step():
     scheduler.step()
 for _ in range(10):
     step()
+WATCH
 print("ready", flush=True)
 for line in sys.stdin:
     torch.cuda.synchronize() if gpu else None
@@ -59,8 +65,56 @@ for line in sys.stdin:
     for _ in range(int(line)):
         step()
     torch.cuda.synchronize() if gpu else None
-    print(time.perf_counter() - began, time.process_time() - cpu, flush=True)
+    print(time.perf_counter() - began, time.process_time() - cpu, *added(), flush=True)
 """
+NOTHING = "added = tuple"
+HOOKS = """
+import statistics, threading
+from pathlib import Path
+from torch.optim import optimizer as hooks
+from torch.utils.data import dataloader
+clock = time.perf_counter_ns
+spent = {"optimizer": 0, "loader": 0}
+def timed(function, part, sign=1):
+    def call(*args):
+        began = clock()
+        try:
+            return function(*args)
+        finally:
+            spent[part] += sign * (clock() - began)
+    return call
+steps = []
+def end(*_):
+    steps.append(tuple(spent.values()))
+    spent.update(optimizer=0, loader=0)
+for known in (hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks):
+    for key, hook in list(known.items()):
+        known[key] = timed(hook, "optimizer")
+hooks.register_optimizer_step_post_hook(end)
+base = dataloader._BaseDataLoaderIter
+for name in ("__next__", "_next_index"):
+    hook = getattr(base, name)
+    for cell in hook.__closure__:
+        if callable(cell.cell_contents):
+            cell.cell_contents = timed(cell.cell_contents, "loader", -1)
+    setattr(base, name, timed(hook, "loader"))
+def cpu_ns(thread):
+    return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
+def added():
+    python = {thread.native_id: thread.name for thread in threading.enumerate()}
+    tasks = Path("/proc/self/task").iterdir()
+    names = {int(task.name): (task / "comm").read_text().strip() for task in tasks}
+    found = {"link": 0, "stacks": 0, "zmq": 0}
+    for thread, name in (names | python).items():
+        part = {"hoptui-link": "link", "hoptui-stacks": "stacks"}.get(name, name[:3].lower())
+        if part in found:
+            found[part] += cpu_ns(thread)
+    hooked = [f(part) for part in zip(*steps) for f in (statistics.median, statistics.mean)]
+    steps.clear()
+    return *hooked, *found.values()
+"""
+HOOKED = ("optimizer hooks", "…, mean", "DataLoader hooks", "…, mean ")
+THREADS = ("link thread", "stack sampler", "ZeroMQ")
 
 
 def cost(command: list[str], environ: dict[str, str]) -> tuple[float, float]:
@@ -99,7 +153,7 @@ def start(node: Bench, turns: int) -> dict[str, Any]:
 
 def throughput(node: Bench, device: str, pairs: int, steps: int) -> dict[str, Any]:
     """Measure the throughput of training with hoptui and without, in turns."""
-    command = [sys.executable, "-c", TRAINING, device]
+    command = [sys.executable, "-c", TRAINING.replace("WATCH", NOTHING), device]
     injected = launch.environment(launch.Launch(command, "cost", []), node.environment)
     mine: dict[str, Any] = {name: injected[name] for name in ("PYTHONPATH", launch.VARIABLE)}
     children = {"plain": node.start(command), "injected": node.start(command, **mine)}
@@ -110,10 +164,7 @@ def throughput(node: Bench, device: str, pairs: int, steps: int) -> dict[str, An
     for pair in range(pairs):
         for name in list(children) if pair % 2 else list(children)[::-1]:
             child = children[name]
-            assert child.stdin is not None
-            child.stdin.write(f"{steps}\n")
-            child.stdin.flush()
-            wall, cpu = map(float, answer(child).split())
+            wall, cpu = block(child, steps)
             seconds[name].append((wall, cpu))
     figures: dict[str, Any] = {"pairs": pairs, "steps_in_a_block": steps}
     for index, clock in enumerate(("wall", "cpu")):
@@ -125,6 +176,49 @@ def throughput(node: Bench, device: str, pairs: int, steps: int) -> dict[str, An
         of_step = [each[index] / steps * 1e3 for each in seconds["plain"]]
         figures[f"plain_step_{clock}_ms"] = spread(of_step, 2)
     return tell("throughput", figures)
+
+
+def added(node: Bench, device: str, trees: list[str], pairs: int, steps: int) -> dict[str, Any]:
+    """Measure what each version of hoptui adds to a step, in µs, in turns."""
+    command = [sys.executable, "-c", TRAINING.replace("WATCH", HOOKS), device]
+    found: dict[str, list[list[float]]] = {}
+    children = {}
+    for number, tree in enumerate(trees):
+        mine = launch.environment(launch.Launch(command, f"added-{number}", []), node.environment)
+        path = os.pathsep.join([f"{tree}/hoptui/injection/site", tree])
+        more: dict[str, Any] = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+        more[launch.VARIABLE] = mine[launch.VARIABLE]
+        children[tree] = node.start(command, **more)
+        found[tree] = []
+    for number, child in enumerate(children.values()):
+        answer(child)
+        node.run(f"added-{number}")
+    for child in children.values():
+        block(child, steps)
+    for pair in range(pairs):
+        for tree in trees if pair % 2 else trees[::-1]:
+            found[tree].append(block(children[tree], steps))
+    figures: dict[str, Any] = {"steps": pairs * steps, "unit": "µs a step"}
+    for tree, blocks in found.items():
+        first, last = blocks[0], blocks[-1]
+        took = (len(blocks) - 1) * steps
+        parts = {
+            name: round(statistics.median(each[2 + i] for each in blocks) / 1e3, 1)
+            for i, name in enumerate(HOOKED)
+        }
+        for i, name in enumerate(THREADS, 2 + len(HOOKED)):
+            parts[name] = round((last[i] - first[i]) / took / 1e3, 1)
+        step_us = statistics.median(each[0] for each in blocks) / steps * 1e6
+        figures[tree] = {"step": round(step_us, 1), **parts}
+    return tell("added", figures)
+
+
+def block(child: subprocess.Popen[str], steps: int) -> list[float]:
+    """Train so many steps. Return the seconds by the clock and of the CPU, and what `WATCH` adds."""
+    assert child.stdin is not None
+    child.stdin.write(f"{steps}\n")
+    child.stdin.flush()
+    return list(map(float, answer(child).split()))
 
 
 def answer(child: subprocess.Popen[str]) -> str:
@@ -142,6 +236,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--beside", default="", help="the root of another version of hoptui")
     given = parser.parse_args([] if words is None else words)
     figures: dict[str, Any] = {}
     with bench() as node:
@@ -149,6 +244,8 @@ def main(words: list[str] | None = None) -> None:
         if importlib.util.find_spec("transformers"):
             device = "gpu" if given.gpu else "cpu"
             figures[device] = throughput(node, device, given.pairs, given.steps)
+            trees = [str(Path(__file__).resolve().parents[1]), *([given.beside] if given.beside else [])]
+            figures["added"] = added(node, device, trees, given.pairs, given.steps)
     report("injection_cost", figures)
 
 
