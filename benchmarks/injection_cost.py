@@ -3,10 +3,10 @@
 `python -m benchmarks.injection_cost`: GPT-2 of transformers, a tiny one on the CPU. `--gpu`: the one of 124 M
 on a GPU (about five minutes). Without transformers, only the start is measured.
 
-Start: plain, injected and `hoptui run` itself take turns. Wall time and CPU time of each, and of their
-differences in each turn. Throughput: one process with hoptui and one without take turns, a block of steps
-each. Both exist all the time, so a change of the machine's speed concerns both. The ratio of each pair, and
-its median.
+Start: plain, injected and `hoptui run` itself take turns. An installed wheel has the script that users run.
+Wall time and CPU time of each, and of their differences in each turn. Throughput: one process with hoptui and
+one without take turns, a block of steps each. Both exist all the time, so a change of the machine's speed
+concerns both. The ratio of each pair, and its median.
 
 Added: what hoptui adds to such a step. The hooks of the optimizer and of the DataLoader are timed one by one,
 less the code of torch in them. The CPU time of the threads of hoptui is the kernel's. With `--beside TREE`, a
@@ -130,10 +130,12 @@ def start(node: Bench, turns: int) -> dict[str, Any]:
     """Measure the start of `python -c pass`."""
     plain = [sys.executable, "-c", "pass"]
     injected = launch.environment(launch.Launch(plain, None, []), node.environment)
+    script = Path(sys.executable).with_name("hoptui")
+    run = [str(script)] if script.exists() else [sys.executable, "-m", "hoptui"]
     cases = {
         "plain": (plain, node.environment),
         "injected": (plain, injected),
-        "hoptui run": ([sys.executable, "-m", "hoptui", "run", "--", *plain], node.environment),
+        "hoptui run": ([*run, "run", "--", *plain], node.environment),
     }
     for command, environ in cases.values():  # compiles what is not compiled yet
         cost(command, environ)
