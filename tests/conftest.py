@@ -25,7 +25,7 @@ from hoptui.node import processes
 from hoptui.node.addresses import Addresses, addresses
 from hoptui.protocol import codec, messages
 
-pytest_plugins = ["tests.golden"]
+pytest_plugins = ["tests.golden", "tests.slurm_cluster"]
 
 T = TypeVar("T")
 DEADLINE_S = 15.0

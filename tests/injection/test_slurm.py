@@ -5,61 +5,56 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import TestNode, until
 from tests.injection.scripts import live_run, run_command, script
-from tests.trainer.slurm_cluster import Cluster, cluster, missing
+from tests.slurm_cluster import Cluster, needs_slurm
 
 pytest.importorskip("torch")
 
 LIMIT_S = 60.0
 RUN = shlex.join(run_command("--name", "job", "--"))
 pytestmark = [
-    pytest.mark.skipif(bool(missing()), reason=f"Slurm is not installed: {', '.join(missing())} not found"),
+    needs_slurm,
     pytest.mark.timeout(180, method="signal"),  # which ends the daemons too
 ]
 
 
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[Cluster]:
-    with cluster() as found:
-        yield found
-
-
-def submit(slurm: Cluster, node: TestNode, folder: Path, way: str) -> str:
+def submit(cluster: Cluster, node: TestNode, folder: Path, way: str) -> str:
     """Queue a job of two ranks; returns its number. What they print is in `out` of the folder."""
     names = ("HOPTUI_DIR", "HOPTUI_STATE_DIR", "HOPTUI_IDLE_S")
     exports = "\n".join(f"export {name}={shlex.quote(node.environment[name])}" for name in names)
     head = (
         f"#!/bin/bash\n#SBATCH --ntasks=2 --mem=2G --output={folder}/out\n{exports}\nexport OMP_NUM_THREADS=1"
     )
-    return slurm.submit(f"{head}\nsrun {way}\n", folder)
+    return cluster.submit(f"{head}\nsrun {way}\n", folder)
 
 
-def printed(slurm: Cluster, folder: Path, job: str) -> list[str]:
+def printed(cluster: Cluster, folder: Path, job: str) -> list[str]:
     """What the two ranks of a job print, without their numbers, once it has ended."""
     until(
-        lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), seconds=LIMIT_S, what="its end"
+        lambda: cluster.state(job) not in ("PENDING", "RUNNING", "COMPLETING"),
+        seconds=LIMIT_S,
+        what="its end",
     )
     text = (folder / "out").read_text()
-    assert slurm.state(job) == "COMPLETED", text
+    assert cluster.state(job) == "COMPLETED", text
     lines = sorted(line for line in text.splitlines() if line.startswith("rank "))
     assert [line[:8] for line in lines] == ["rank 0: ", "rank 1: "], text
     return [line[8:] for line in lines]
 
 
-def test_results_are_those_without_hoptui(slurm: Cluster, node: TestNode, tmp_path: Path) -> None:
+def test_results_are_those_without_hoptui(cluster: Cluster, node: TestNode, tmp_path: Path) -> None:
     found = []
     for number, before in enumerate(("", RUN)):
         folder = tmp_path / str(number)
         folder.mkdir()
         path = script(folder)
-        job = submit(slurm, node, folder, f"{before} {sys.executable} {path} short")
-        found.append(printed(slurm, folder, job))
+        job = submit(cluster, node, folder, f"{before} {sys.executable} {path} short")
+        found.append(printed(cluster, folder, job))
     assert found[0] == found[1]
     viewer = node.viewer()
     state = until(lambda: (s := viewer.run("job")).exit_reason and s, what="its end")
@@ -67,11 +62,11 @@ def test_results_are_those_without_hoptui(slurm: Cluster, node: TestNode, tmp_pa
 
 
 def test_both_ranks_of_a_job_change_at_the_same_iteration(
-    slurm: Cluster, node: TestNode, tmp_path: Path
+    cluster: Cluster, node: TestNode, tmp_path: Path
 ) -> None:
     path = script(tmp_path)
     viewer = node.viewer()
-    job = submit(slurm, node, tmp_path, f"{RUN} {sys.executable} {path} long")
+    job = submit(cluster, node, tmp_path, f"{RUN} {sys.executable} {path} long")
     run = live_run(viewer, "job")
     status = json.loads(node.hoptui("status", "job", "--json").stdout)
     assert status["details"]["environment"]["SLURM_JOB_ID"] == job
@@ -79,16 +74,16 @@ def test_both_ranks_of_a_job_change_at_the_same_iteration(
     assert (applied.stage, applied.effective) == ("applied", 0.02)
     Path(f"{path}.end").touch()
     first, second = (
-        json.loads(line.split(maxsplit=2)[2].partition(" ")[2]) for line in printed(slurm, tmp_path, job)
+        json.loads(line.split(maxsplit=2)[2].partition(" ")[2]) for line in printed(cluster, tmp_path, job)
     )
     assert first == second != []
 
 
-def test_a_job_that_is_cancelled_ends_by_a_signal(slurm: Cluster, node: TestNode, tmp_path: Path) -> None:
+def test_a_job_that_is_cancelled_ends_by_a_signal(cluster: Cluster, node: TestNode, tmp_path: Path) -> None:
     viewer = node.viewer()
-    job = submit(slurm, node, tmp_path, f"{RUN} {sys.executable} {script(tmp_path)} long")
+    job = submit(cluster, node, tmp_path, f"{RUN} {sys.executable} {script(tmp_path)} long")
     live_run(viewer, "job")
-    slurm.run("scancel", job)
+    cluster.run("scancel", job)
     state = until(lambda: (s := viewer.run("job")).exit_reason and s, seconds=LIMIT_S, what="its end")
     assert state.exit_reason == "killed"
     assert "SIGTERM" in state.exit_detail

@@ -4,7 +4,6 @@ of one that is not disturbed."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,16 @@ import pytest
 
 from hoptui_trainer.slurm.command import slurm
 from tests.conftest import until
-from tests.trainer.slurm_cluster import Cluster, cluster, missing
+from tests.slurm_cluster import Cluster, needs_slurm
 from tests.trainer.warm import ranks
 
 LIMIT_S = 40.0
 TRAINING = ("lm", "--preset", "tiny", "--iterations", "250", "--evaluate-every", "50", "--json")
 
 pytestmark = [
-    pytest.mark.skipif(bool(missing()), reason=f"Slurm is not installed: {', '.join(missing())} not found"),
+    needs_slurm,
     pytest.mark.timeout(110, method="signal"),  # which ends the daemons too
 ]
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[Cluster]:
-    with cluster() as found:
-        yield found
 
 
 def batch(capsys: pytest.CaptureFixture[str], *command: str, processes: int = 1) -> str:
@@ -49,27 +42,27 @@ def written(folder: Path) -> int:
 
 
 def test_a_job_that_is_queued_again_ends_as_if_it_had_not_been_disturbed(
-    node: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = batch(capsys, *TRAINING, "--checkpoint-every", "20", processes=2)
-    number = node.submit(script, tmp_path)
+    number = cluster.submit(script, tmp_path)
 
     def ended_with(ending: str, count: int) -> bool:
         return [found["ending"] for found in results(tmp_path, number)].count(ending) == count
 
     until(lambda: written(tmp_path) >= 20, seconds=LIMIT_S, what="the first start")
-    node.run("scancel", "--batch", "--signal=USR1", number)  # as Slurm does before the time limit
+    cluster.run("scancel", "--batch", "--signal=USR1", number)  # as Slurm does before the time limit
     until(lambda: ended_with("stopped", 1), seconds=LIMIT_S, what="the end of the first start")
     reached = written(tmp_path)
 
-    node.wait_for_start(number, restarts=1)
+    cluster.wait_for_start(number, restarts=1)
     until(lambda: written(tmp_path) > reached, seconds=LIMIT_S, what="the second start")
-    node.run("scontrol", "requeue", number)  # as Slurm does for a job of higher priority
+    cluster.run("scontrol", "requeue", number)  # as Slurm does for a job of higher priority
     until(lambda: ended_with("stopped", 2), seconds=LIMIT_S, what="the end of the second start")
 
-    node.wait_for_start(number, restarts=2)
-    until(lambda: node.state(number) == "COMPLETED", seconds=LIMIT_S, what="the end of the job")
-    assert node.job(number)["Restarts"] == "2"
+    cluster.wait_for_start(number, restarts=2)
+    until(lambda: cluster.state(number) == "COMPLETED", seconds=LIMIT_S, what="the end of the job")
+    assert cluster.job(number)["Restarts"] == "2"
     first, second, last = results(tmp_path, number)
     assert 0 < first["iterations"] < second["iterations"] < last["iterations"] == 250
     assert last["ending"] == "finished"
@@ -82,21 +75,21 @@ def test_a_job_that_is_queued_again_ends_as_if_it_had_not_been_disturbed(
 
 
 def test_a_job_that_fails_is_not_queued_again(
-    node: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    number = node.submit(batch(capsys, "lm", "--preset", "tiny", "--corpus", "/nowhere"), tmp_path)
-    until(lambda: node.state(number) not in ("PENDING", "RUNNING", "COMPLETING"), seconds=LIMIT_S)
-    found = node.job(number)
+    number = cluster.submit(batch(capsys, "lm", "--preset", "tiny", "--corpus", "/nowhere"), tmp_path)
+    until(lambda: cluster.state(number) not in ("PENDING", "RUNNING", "COMPLETING"), seconds=LIMIT_S)
+    found = cluster.job(number)
     assert (found["JobState"], found["Restarts"], found["ExitCode"]) == ("FAILED", "0", "2:0")
 
 
 def test_a_job_that_is_cancelled_is_not_queued_again(
-    node: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endless = ("lm", "--preset", "tiny", "--iterations", "1000000", "--checkpoint-every", "10", "--json")
-    number = node.submit(batch(capsys, *endless), tmp_path)
+    number = cluster.submit(batch(capsys, *endless), tmp_path)
     until(lambda: written(tmp_path), seconds=LIMIT_S, what="its start")
-    node.run("scancel", number)
+    cluster.run("scancel", number)
     until(lambda: results(tmp_path, number), seconds=LIMIT_S, what="its end")
-    until(lambda: node.state(number) == "CANCELLED", seconds=LIMIT_S)
-    assert node.job(number)["Restarts"] == "0"
+    until(lambda: cluster.state(number) == "CANCELLED", seconds=LIMIT_S)
+    assert cluster.job(number)["Restarts"] == "0"

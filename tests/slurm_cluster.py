@@ -11,9 +11,11 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import until
 
@@ -47,9 +49,15 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP
 """
 
 
-def missing() -> list[str]:
-    """The programs of Slurm that this machine lacks."""
-    return [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+def _path() -> str:
+    """Daemons are in /usr/sbin, which a user's PATH may lack."""
+    return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
+
+MISSING = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+needs_slurm = pytest.mark.skipif(
+    bool(MISSING), reason=f"Slurm is not installed: {', '.join(MISSING)} not found"
+)
 
 
 class Cluster:
@@ -102,7 +110,7 @@ class Cluster:
         until(runs, seconds=LIMIT_S, what="the next start")
 
 
-@contextmanager
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A Slurm that accepts jobs; its daemons and what they run are ended afterwards."""
     # Not a temporary folder of pytest's: munged wants a path that every user may enter.
@@ -170,8 +178,3 @@ def _free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-def _path() -> str:
-    """Daemons are in /usr/sbin, which a user's PATH may lack."""
-    return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
