@@ -11,18 +11,16 @@ if that is longer; the target is 15 s after that. Prints JSON.
 from __future__ import annotations
 
 import argparse
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Bench, bench, report, spread, tell
+from benchmarks.measure import Bench, bench, in_lanes, report, spread, tell
 from hoptui.client.session import Session
 from hoptui.presentation import sentences
 from hoptui.protocol.messages import Event
@@ -113,31 +111,6 @@ def _named(event: Event, mode: str) -> bool:
     return bool(first.get("ranks") == [1] and first["function"] == "hang")
 
 
-def in_lanes(node: Bench, cases: Sequence[tuple[str, int]], lanes: int) -> list[dict[str, Any]]:
-    """Measure, so many runs at a time."""
-    waiting: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-    for case in cases:
-        waiting.put(case)
-    found: list[dict[str, Any]] = []
-
-    def work() -> None:
-        with suppress(queue.Empty):
-            while True:
-                mode, repeat = waiting.get_nowait()
-                try:
-                    found.append(measure(node, mode, repeat))
-                except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-                    failed = {"mode": mode, "repeat": repeat, "seconds": None, "named": False}
-                    found.append(tell("failed", failed | {"text": str(error)}))
-
-    threads = [threading.Thread(target=work) for _ in range(lanes)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
-
-
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """Measure and report."""
     parser = argparse.ArgumentParser()
@@ -147,7 +120,16 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     given = parser.parse_args(list(arguments))
     cases = [(mode, repeat) for mode in given.modes for repeat in range(given.repeats)]
     with bench() as node, node.session():
-        found = in_lanes(node, cases, given.lanes)
+
+        def one(case: tuple[str, int], _: int) -> dict[str, Any]:
+            mode, repeat = case
+            try:
+                return measure(node, mode, repeat)
+            except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+                failed = {"mode": mode, "repeat": repeat, "seconds": None, "named": False}
+                return tell("failed", failed | {"text": str(error)})
+
+        found = in_lanes(one, cases, given.lanes)
     by_mode: dict[str, Any] = {}
     for mode in given.modes:
         own = [each for each in found if each["mode"] == mode]

@@ -10,21 +10,20 @@ import argparse
 import itertools
 import math
 import os
-import queue
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psutil
 
 from benchmarks.labelled.catalogue import LabelledLoad, all_loads, lot_of
-from benchmarks.measure import Bench, bench, report, tell
+from benchmarks.measure import Bench, bench, in_lanes, report, tell
 from benchmarks.training import TORCHRUN, gpus
 from hoptui.client.session import Session
 from hoptui.domain.diagnosis import Diagnosis
@@ -160,27 +159,6 @@ def calibration(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def all_lanes(node: Bench, loads: Sequence[LabelledLoad], lanes: int) -> dict[str, dict[str, Any]]:
-    """Run loads, as many at a time as there are lanes."""
-    waiting: queue.SimpleQueue[LabelledLoad] = queue.SimpleQueue()
-    for load in loads:
-        waiting.put(load)
-    cases: dict[str, dict[str, Any]] = {}
-
-    def work(lane: int) -> None:
-        with suppress(queue.Empty):
-            while True:
-                load = waiting.get_nowait()
-                cases[load.name] = measure(node, load, lane)
-
-    threads = [threading.Thread(target=work, args=(lane,)) for lane in range(lanes)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return cases
-
-
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """Measure and report."""
     parser = argparse.ArgumentParser()
@@ -196,7 +174,9 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         if right_of(load) and given.lot in ("both", lot_of(name)) and (not given.only or name in given.only)
     ]
     with bench() as node, node.session():
-        cases = all_lanes(node, chosen, given.lanes or (1 if given.cpu else gpus()))
+        lanes = given.lanes or (1 if given.cpu else gpus())
+        measured = in_lanes(partial(measure, node), chosen, lanes)
+    cases = {load.name: case for load, case in zip(chosen, measured, strict=True)}
     named = [case["line_right"] for case in cases.values() if case["line_right"] is not None]
     right = sum(case["right"] for case in cases.values())
     sure = [case for case in cases.values() if case["confidence"] >= 0.9]

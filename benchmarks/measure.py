@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import pty
+import queue
 import re
 import select
 import shutil
@@ -21,6 +22,7 @@ import tempfile
 import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +34,7 @@ from hoptui.client.session import Session
 from hoptui.protocol.messages import RunState
 
 Figures = TypeVar("Figures")
+Case = TypeVar("Case")
 
 RESULTS = Path(__file__).parent / "results"
 BEGAN = time.monotonic()
@@ -103,6 +106,27 @@ def until(check: Callable[[], Any], seconds: float = 30.0, what: str = "") -> An
             raise TimeoutError(f"waited {seconds:g} s in vain for {what or check}")
         time.sleep(0.01)
     return found
+
+
+def in_lanes(measure: Callable[[Case, int], Figures], cases: Sequence[Case], lanes: int) -> list[Figures]:
+    """Measure cases, as many at a time as there are lanes, and return what they come to, in their order.
+
+    `measure` gets a case and the number of its lane, from 0. What it raises ends the benchmark once the cases
+    in progress have ended.
+    """
+    free: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for lane in range(lanes):
+        free.put(lane)
+
+    def one(case: Case) -> Figures:
+        lane = free.get()
+        try:
+            return measure(case, lane)
+        finally:
+            free.put(lane)
+
+    with ThreadPoolExecutor(lanes) as pool:
+        return list(pool.map(one, cases))
 
 
 @dataclass

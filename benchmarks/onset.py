@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import queue
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,7 +25,7 @@ import torch
 
 from benchmarks.labelled.catalogue import LabelledLoad, all_loads, lot_of
 from benchmarks.labelled_diagnosis import THREADS, right_of, started
-from benchmarks.measure import Bench, bench, quantile, report, spread, tell
+from benchmarks.measure import Bench, bench, in_lanes, quantile, report, spread, tell
 from hoptui.client.session import Session, Unreachable
 
 ITERATIONS_S = (0.01, 0.1, 0.5, 2.0)
@@ -145,28 +142,13 @@ def verdicts_until_one(session: Session, name: str, child: subprocess.Popen[Any]
     return "none"
 
 
-def in_lanes(jobs: Sequence[Callable[[], None]], lanes: int) -> list[str]:
-    """Run jobs, so many at a time. Return the errors of those that failed."""
-    waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    for job in jobs:
-        waiting.put(job)
-    failed: list[str] = []
-
-    def work() -> None:
-        with suppress(queue.Empty):
-            while True:
-                job = waiting.get_nowait()
-                try:
-                    job()
-                except (Unreachable, RuntimeError, OSError) as error:
-                    failed.append(tell("failed", f"{type(error).__name__}: {error}"))
-
-    threads = [threading.Thread(target=work) for _ in range(lanes)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return failed
+def failure(job: Callable[[], None], _: int) -> str | None:
+    """Run a job, and return its error, None without one."""
+    try:
+        job()
+    except (Unreachable, RuntimeError, OSError) as error:
+        return tell("failed", f"{type(error).__name__}: {error}")
+    return None
 
 
 def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -208,7 +190,8 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
             minutes[load.name] = steady(node, load, 0)
 
         loops = [partial(follow_one, each, repeat) for repeat in range(given.repeats) for each in given.only]
-        failed = in_lanes([*loops, *(partial(steady_one, load) for load in loads)], given.lanes)
+        jobs = [*loops, *(partial(steady_one, load) for load in loads)]
+        failed = [text for text in in_lanes(failure, jobs, given.lanes) if text is not None]
     figures = {
         **summary(found),
         "by_iteration": {f"{s:g}": summary([e for e in found if e["iteration_s"] == s]) for s in given.only},
