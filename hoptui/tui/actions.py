@@ -265,6 +265,11 @@ def of(*scopes: Scope) -> list[Action]:
     return [action for action in ACTIONS if action.scope in scopes]
 
 
+def picking(label: str) -> Action:
+    """Return the action on the chosen line of a list, with a label for the key bar."""
+    return next(action for action in of("list") if action.id == "list.pick")._replace(label=label)
+
+
 DEFAULT_KEYS: Mapping[str, str] = {action.id: action.keys for action in ACTIONS}
 """The default keys of every action."""
 

@@ -13,8 +13,9 @@ from textual.widget import Widget
 
 from hoptui.tui.actions import Action, of
 from hoptui.tui.app_protocol import EVERYTHING, Frame, Moved
+from hoptui.tui.components import header
 from hoptui.tui.snapshot import View
-from hoptui.tui.widgets import Choices, Lines, Panel
+from hoptui.tui.widgets import Choices, KeyBar, Lines, Panel
 
 if TYPE_CHECKING:
     from hoptui.tui.app_protocol import AppProtocol
@@ -142,6 +143,46 @@ class LiveScreen(Screen[None], Live):
         """The actions for the key bar."""
         found = [a for a in of(*scopes) if a.label]  # type: ignore[arg-type]
         return [a for a in found if self.works(a)]
+
+
+class RunPage(LiveScreen):
+    """A screen on the run with the id `run`, or on all runs without one: a header, lists and a key bar.
+
+    Another screen opens it. `page` is its name in the header.
+    """
+
+    page = ""
+
+    def __init__(self, run: str | None) -> None:
+        super().__init__()
+        self.run_id = run
+
+    def view(self) -> View:
+        return self.hoptui.view(self.run_id)
+
+    def draw(self, frame: Frame) -> None:
+        view = self.view()
+        if frame.numbers:
+            self._lines("identity").show([header.of_run(view, self.run_id or "", self.page)])
+        if frame.lists:
+            self.draw_lists(view)
+            self.query_one(KeyBar).show_actions(self.keys(view))
+
+    def draw_lists(self, view: View) -> None:
+        """Bring what is between the header and the key bar up to date."""
+        raise NotImplementedError
+
+    def keys(self, view: View) -> list[Action]:
+        """Return what the key bar shows."""
+        raise NotImplementedError
+
+    def action_back(self) -> None:
+        self.dismiss()
+
+    def on_moved(self, event: Moved) -> None:
+        """The cursor of a list stands elsewhere. Textual calls this after the handler of a subclass."""
+        event.stop()
+        self.redraw()
 
 
 def set_height(widget: Widget, height: int) -> None:

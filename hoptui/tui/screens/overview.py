@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 
 from hoptui.domain.devices import GpuProcess
 from hoptui.presentation import numbers
-from hoptui.tui.actions import bindings, of
+from hoptui.tui.actions import bindings, picking
 from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.components import events, gpus, header, host, runs
@@ -273,9 +273,8 @@ class OverviewScreen(LiveScreen):
             self._panel(name).legend([(line.label, line.ink) for line in curves] if len(curves) > 1 else ())
 
     def _draw_keys(self, view: View) -> None:
-        opens = [a for a in of("list") if a.id == "list.pick" and self._opens(view)]
-        opens += self.key_actions("overview")
-        self.query_one(KeyBar).show_actions(opens)
+        opens = [picking("open")] if self._opens(view) else []
+        self.query_one(KeyBar).show_actions([*opens, *self.key_actions("overview")])
 
     def _leave_empty_list(self, view: View) -> None:
         """Have the keys in the list that has something to choose."""

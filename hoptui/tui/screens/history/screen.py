@@ -15,10 +15,9 @@ from hoptui.model.store import MOST_COMMANDS
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord
-from hoptui.tui.actions import bindings, of
+from hoptui.tui.actions import Action, bindings, of, picking
 from hoptui.tui.app_protocol import EVERYTHING, Frame, Moved, Picked
-from hoptui.tui.components import header
-from hoptui.tui.screen_base import LiveBox, LiveScreen, TextBox, set_height
+from hoptui.tui.screen_base import LiveBox, RunPage, TextBox, set_height
 from hoptui.tui.screens.history import content
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Span
@@ -45,7 +44,7 @@ def copy_again(app: AppProtocol, view: View, record: CommandRecord) -> None:
 FORMS = "words that are said of a command, stage:applied, by:ana"
 
 
-class HistoryScreen(LiveScreen):
+class HistoryScreen(RunPage):
     """The commands of the run with the id `run`, or of all runs without one.
 
     The store holds the newest `MOST_COMMANDS`. At the end of the list, as many older ones are read from the
@@ -54,9 +53,10 @@ class HistoryScreen(LiveScreen):
 
     BINDINGS = bindings("history")
 
+    page = "history"
+
     def __init__(self, run: str | None) -> None:
-        super().__init__()
-        self.run_id = run
+        super().__init__(run)
         self.wanted = Filter()
         self._older: Mapping[str, CommandRecord] = {}
         self._looking = False  # for older ones
@@ -72,23 +72,9 @@ class HistoryScreen(LiveScreen):
         self._list("command-list").focus()
         super().on_mount()
 
-    def view(self) -> View:
-        return self.hoptui.view(self.run_id)
-
     # drawing ----------------------------------------------------------------------------------------------
 
-    def draw(self, frame: Frame) -> None:
-        view = self.view()
-        if frame.numbers:
-            self._lines("identity").show([header.of_run(view, self.run_id or "", "history")])
-        if frame.lists:
-            self._draw_commands(view)
-            opens = [
-                a._replace(label="story") for a in of("list") if a.id == "list.pick" and self._shown(view)
-            ]
-            self.query_one(KeyBar).show_actions([*opens, *self.key_actions("history")])
-
-    def _draw_commands(self, view: View) -> None:
+    def draw_lists(self, view: View) -> None:
         choices, shown, every = self._list("command-list"), self._shown(view), self._every(view)
         choices.keep([record.id for record in shown], from_top=True)
         cells = content.columns(view, shown, choices.size.width)
@@ -106,6 +92,10 @@ class HistoryScreen(LiveScreen):
         title = ["Commands", f"{count}{newest}" if every else "", choices.part]
         asked = f"only {self.wanted}" if self.wanted != Filter() else self._where_older(view)
         self._panel("commands").label(" · ".join(filter(None, title)), numbers.clean(asked, 60))
+
+    def keys(self, view: View) -> list[Action]:
+        opens = [picking("story")] if self._shown(view) else []
+        return [*opens, *self.key_actions("history")]
 
     def _nothing(self, filtered: bool) -> str:
         if filtered:
@@ -193,15 +183,10 @@ class HistoryScreen(LiveScreen):
         shown = self._shown(view)
         copy_again(self.hoptui, view, shown[min(self._list("command-list").index, len(shown) - 1)])
 
-    def action_back(self) -> None:
-        self.dismiss()
-
     def on_moved(self, event: Moved) -> None:
-        event.stop()
         view = self.view()
         if self._list("command-list").index >= len(self._shown(view)) - 1:
             self._look_back(view)
-        self.redraw()
 
     def on_picked(self, event: Picked) -> None:
         event.stop()

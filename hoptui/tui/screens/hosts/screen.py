@@ -8,7 +8,7 @@ from typing import Protocol, cast
 from textual.app import ComposeResult
 
 from hoptui.presentation import numbers
-from hoptui.tui.actions import bindings, of
+from hoptui.tui.actions import bindings, picking
 from hoptui.tui.app_protocol import AppProtocol, Frame, Moved, Picked
 from hoptui.tui.components import header
 from hoptui.tui.screen_base import LiveScreen, set_height
@@ -60,8 +60,7 @@ class HostsScreen(LiveScreen):
             self.query_one("#hosts", Panel).label(" · ".join(filter(None, ("Hosts", choices.part))))
             self._draw_why(shown)
         if frame.lists:
-            opens = [a for a in of("list") if a.id == "list.pick"]
-            self.query_one(KeyBar).show_actions(opens)
+            self.query_one(KeyBar).show_actions([picking("open")])
 
     def _draw_why(self, shown: Sequence[content.HostStatus]) -> None:
         """The box below the list: why the chosen host is not available. No box without a reason."""

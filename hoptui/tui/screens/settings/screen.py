@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 
 from hoptui.presentation import numbers
 from hoptui.settings import THEMES
-from hoptui.tui.actions import bindings, of
+from hoptui.tui.actions import bindings, picking
 from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.components import header
 from hoptui.tui.screen_base import LiveScreen, set_height
@@ -55,7 +55,7 @@ class SettingsScreen(LiveScreen):
             files = content.files(self.hoptui.preferences, places.size.width)
             set_height(self._panel("files"), len(files) + BORDER)
             places.show(files)
-            opens = [a._replace(label="change") for a in of("list") if a.id == "list.pick" and chosen.enter]
+            opens = [picking("change")] if chosen.enter else []
             self.query_one(KeyBar).show_actions([*opens, *self.key_actions("settings")])
 
     def action_back(self) -> None:

@@ -12,11 +12,11 @@ from hoptui.domain.tuning import Limits
 from hoptui.presentation import numbers
 from hoptui.tui import dialogs
 from hoptui.tui.actions import Action, bindings, of
-from hoptui.tui.app_protocol import Frame, Moved, Picked
-from hoptui.tui.components import header, tuner
+from hoptui.tui.app_protocol import Frame, Picked
+from hoptui.tui.components import tuner
 from hoptui.tui.components.tuner import TrialRow
 from hoptui.tui.run_control import advised
-from hoptui.tui.screen_base import LiveBox, LiveScreen, set_height
+from hoptui.tui.screen_base import LiveBox, RunPage, set_height
 from hoptui.tui.screens.tuner import content
 from hoptui.tui.screens.tuner.content import LimitsDraft
 from hoptui.tui.snapshot import View
@@ -96,14 +96,16 @@ DETAIL = 5  # lines of the chosen trial, where there is room for them
 LEAST_FOR_DETAIL = 14  # lines of the list's panel
 
 
-class TunerScreen(LiveScreen):
+class TunerScreen(RunPage):
     """The tuner of the run with the id `run`: its state, the trials, the knobs."""
 
     BINDINGS = bindings("tuner")
 
+    page = "tuner"
+    run_id: str
+
     def __init__(self, run: str) -> None:
-        super().__init__()
-        self.run_id = run
+        super().__init__(run)
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
@@ -119,20 +121,12 @@ class TunerScreen(LiveScreen):
         self._list("tuned-list" if knobs_first else "trial-list").focus()
         super().on_mount()
 
-    def view(self) -> View:
-        return self.hoptui.view(self.run_id)
-
     # drawing ----------------------------------------------------------------------------------------------
 
-    def draw(self, frame: Frame) -> None:
-        view = self.view()
-        if frame.numbers:
-            self._lines("identity").show([header.of_run(view, self.run_id, "tuner")])
-        if frame.lists:
-            self._draw_facts(view)
-            self._draw_trials(view)
-            self._draw_knobs(view)
-            self.query_one(KeyBar).show_actions(self._keys(view))
+    def draw_lists(self, view: View) -> None:
+        self._draw_facts(view)
+        self._draw_trials(view)
+        self._draw_knobs(view)
 
     def _draw_facts(self, view: View) -> None:
         """As many lines as the lists leave. The first lines are the most important."""
@@ -187,7 +181,7 @@ class TunerScreen(LiveScreen):
         """How to get at the list that there is no room for."""
         return self.view().hint("tuner.other", name) if self._one_list else ""
 
-    def _keys(self, view: View) -> list[Action]:
+    def keys(self, view: View) -> list[Action]:
         found, state = advised(view), tuner.state_of(view)
         names = {"tuner.advice": tuner.advice(*found)} if found is not None else {}
         chosen = self._under_cursor
@@ -249,16 +243,9 @@ class TunerScreen(LiveScreen):
         self._list("tuned-list" if to_knobs else "trial-list").focus()
         self.redraw()
 
-    def action_back(self) -> None:
-        self.dismiss()
-
     def on_descendant_focus(self) -> None:
         """A click, too, goes from one list to the other."""
         self.set_class(self._list("tuned-list").has_focus, "-knobs")
-        self.redraw()
-
-    def on_moved(self, event: Moved) -> None:
-        event.stop()
         self.redraw()
 
     def on_picked(self, event: Picked) -> None:

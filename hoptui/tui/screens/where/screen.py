@@ -10,10 +10,10 @@ from textual.containers import VerticalScroll
 
 from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, SharedLine, shares
 from hoptui.model.source_code import source_around, source_line
-from hoptui.tui.actions import Action, bindings, of
-from hoptui.tui.app_protocol import Frame, Moved, Picked
-from hoptui.tui.components import header, lines
-from hoptui.tui.screen_base import LiveScreen, TextBox, set_height
+from hoptui.tui.actions import Action, bindings, picking
+from hoptui.tui.app_protocol import Frame, Picked
+from hoptui.tui.components import lines
+from hoptui.tui.screen_base import RunPage, TextBox, set_height
 from hoptui.tui.screens.where import content
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Span
@@ -23,14 +23,16 @@ AROUND = 5
 """Lines of source before and after one, in its box."""
 
 
-class WhereScreen(LiveScreen):
+class WhereScreen(RunPage):
     """The lines of the run with the id `run`: of the last minute or its whole time, of all ranks or one."""
 
     BINDINGS = bindings("where")
 
+    page = lines.TITLE.lower()
+    run_id: str
+
     def __init__(self, run: str) -> None:
-        super().__init__()
-        self.run_id = run
+        super().__init__(run)
         self.whole = False
         self.rank: int | None = None
         self._sources: dict[tuple[str, int], str] = {}  # "" for one that cannot be read
@@ -47,24 +49,10 @@ class WhereScreen(LiveScreen):
         self._list("line-list").focus()
         super().on_mount()
 
-    def view(self) -> View:
-        return self.hoptui.view(self.run_id)
-
     # drawing ----------------------------------------------------------------------------------------------
 
-    def draw(self, frame: Frame) -> None:
-        view = self.view()
-        if frame.numbers:
-            self._lines("identity").show([header.of_run(view, self.run_id, lines.TITLE.lower())])
-        if frame.lists:
-            self.hoptui.client.fetch_lines(self.run_id, every_rank=True, whole=self.whole)
-            self._draw_lines(view)
-            opens = [
-                a._replace(label="source") for a in of("list") if a.id == "list.pick" and self._shown(view)
-            ]
-            self.query_one(KeyBar).show_actions([*opens, *self._labelled()])
-
-    def _draw_lines(self, view: View) -> None:
+    def draw_lists(self, view: View) -> None:
+        self.hoptui.client.fetch_lines(self.run_id, every_rank=True, whole=self.whole)
         found, ranks = self._found(view), self._ranks(view)
         listed, faded = shares(ranks), not self.whole and lines.old(view, ranks)
         choices, head = self._list("line-list"), self._lines("line-head")
@@ -94,9 +82,10 @@ class WhereScreen(LiveScreen):
             return [f"rank {self.rank} has sent no stack samples"]
         return lines.wrapped(lines.reason(view, found, whole=self.whole), width)
 
-    def _labelled(self) -> list[Action]:
+    def keys(self, view: View) -> list[Action]:
+        opens = [picking("source")] if self._shown(view) else []
         label = {"where.whole": "last minute" if self.whole else "whole run"}
-        return [a._replace(label=label.get(a.id, a.label)) for a in self.key_actions("where")]
+        return [*opens, *(a._replace(label=label.get(a.id, a.label)) for a in self.key_actions("where"))]
 
     def _found(self, view: View) -> FoundLines | None:
         return lines.of(view, whole=self.whole)
@@ -145,13 +134,6 @@ class WhereScreen(LiveScreen):
         ring: list[int | None] = [None, *(found.ranks if found is not None else ())]
         at = ring.index(self.rank) if self.rank in ring else 0
         self.rank = ring[(at + by) % len(ring)]
-        self.redraw()
-
-    def action_back(self) -> None:
-        self.dismiss()
-
-    def on_moved(self, event: Moved) -> None:
-        event.stop()
         self.redraw()
 
     def on_picked(self, event: Picked) -> None:
