@@ -13,6 +13,7 @@ import pytest
 
 import hoptui.wandb
 from hoptui.sdk.details import shown_values
+from hoptui.wandb import placeholders
 from tests.golden import Golden
 from tests.run_state import queued_rows, run_state
 
@@ -28,8 +29,9 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(f"WANDB_{name}", raising=False)
     monkeypatch.setattr(sys, "argv", ["train.py"])
     names = sys.modules["hoptui.wandb"].__dict__
-    for name, value in (("_current", None), ("_last", None), ("_warned", set()), ("_names", {})):
+    for name, value in (("_current", None), ("_last", None), ("_names", {})):
         monkeypatch.setitem(names, name, value)
+    monkeypatch.setattr(placeholders, "_warned", set())
     names["_before"].clear()
     yield
     wandb.finish()

@@ -17,7 +17,6 @@ Example:
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import secrets
@@ -31,8 +30,7 @@ from typing import Any
 
 import hoptui
 from hoptui.sdk.details import DescribedValues, entries
-
-log_of_hoptui = logging.getLogger("hoptui")
+from hoptui.wandb.placeholders import Errors, Placeholder, Util, unsupported, warn
 
 __all__ = [
     "WandbRun",
@@ -50,13 +48,10 @@ __all__ = [
 
 DISABLED = ("disabled", "dryrun-disabled")
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-FORGIVEN = ("Settings", "setup", "AlertLevel", "require", "sdk")
-"""Names of wandb that need no warning: without them, nothing is missing."""
 DEEPEST = 8
 
 _current: WandbRun | None = None
 _last: WandbRun | None = None
-_warned: set[str] = set()
 _names: dict[str, int] = {}  # how many runs of this process had this name
 _lock = threading.RLock()
 
@@ -172,7 +167,7 @@ def log(
         ```
     """
     if _current is None:
-        _warn("log", "hoptui.wandb.log: call hoptui.wandb.init first; nothing is logged")
+        warn("log", "hoptui.wandb.log: call hoptui.wandb.init first; nothing is logged")
         return
     _current.log(data, step, commit)
 
@@ -217,7 +212,7 @@ def alert(title: str = "", text: str = "", level: Any = None, **others: Any) -> 
         _current.alert(title, text)
 
 
-def define_metric(name: str = "", *args: Any, **others: Any) -> _Nothing:
+def define_metric(name: str = "", *args: Any, **others: Any) -> Placeholder:
     """Do nothing: viewers show each metric by iteration and by time.
 
     Args:
@@ -235,7 +230,7 @@ def define_metric(name: str = "", *args: Any, **others: Any) -> _Nothing:
         wandb.define_metric("val/*", step_metric="epoch")
         ```
     """
-    return _Nothing("define_metric")
+    return Placeholder("define_metric")
 
 
 class WandbRun:
@@ -331,20 +326,20 @@ class WandbRun:
         try:
             self._log(data, step, commit)
         except Exception as error:  # an error of hoptui must not reach the loop
-            _warn("log failed", f"hoptui.wandb.log: {type(error).__name__}: {error}")
+            warn("log failed", f"hoptui.wandb.log: {type(error).__name__}: {error}")
 
     def _log(self, data: Any, step: Any, commit: bool | None) -> None:
         if self._finished:
-            _warn("log finished", "hoptui.wandb.log: the run is finished; nothing more is logged")
+            warn("log finished", "hoptui.wandb.log: the run is finished; nothing more is logged")
             return
         found = entries(data) if data is not None else {}
         if found is None:
-            _warn("log data", f"hoptui.wandb.log takes a dict, not {type(data).__name__}; nothing is logged")
+            warn("log data", f"hoptui.wandb.log takes a dict, not {type(data).__name__}; nothing is logged")
             return
         at = _whole(step)
         if at is not None and at < self._step - 1:
             text = "hoptui.wandb.log: step %d is logged after step %d; such rows are left out"
-            _warn("log step", text % (at, self._step - 1))
+            warn("log step", text % (at, self._step - 1))
             return
         with _lock:
             if at is not None and self._pending and at != self._pending_step:
@@ -367,9 +362,9 @@ class WandbRun:
         if self.hoptui is not None:
             self.hoptui.event(": ".join(filter(None, map(str, (title, text)))), level="warning")
 
-    def define_metric(self, name: str = "", *args: Any, **others: Any) -> _Nothing:
+    def define_metric(self, name: str = "", *args: Any, **others: Any) -> Placeholder:
         """See `hoptui.wandb.define_metric`."""
-        return _Nothing("define_metric")
+        return Placeholder("define_metric")
 
     def get_url(self) -> str:
         """Return "": there is no page of the run."""
@@ -412,7 +407,7 @@ class WandbRun:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return _unsupported(f"run.{name}")
+        return unsupported(f"run.{name}")
 
     def __repr__(self) -> str:
         return f"<hoptui.wandb run {self.name!r} ({self.id})>"
@@ -457,96 +452,6 @@ class WandbSummary(MutableMapping[str, Any]):
         return repr(dict(self))
 
 
-# everything else that wandb has -----------------------------------------------------------------------------
-
-
-class _NothingType(type):
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return cls(name)
-
-
-class _Nothing(metaclass=_NothingType):
-    """Accepts every call and attribute, and does nothing."""
-
-    def __init__(self, *args: Any, **others: Any) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        pass
-
-    def __call__(self, *args: Any, **others: Any) -> Any:
-        return args[0] if len(args) == 1 and callable(args[0]) and not others else self
-
-    def __getitem__(self, name: Any) -> Any:
-        return self
-
-    def __setitem__(self, name: Any, value: Any) -> None:
-        pass
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def __fspath__(self) -> str:
-        return ""
-
-
-def _unsupported(name: str) -> Any:
-    """Return something that does nothing under a name of wandb, and say so once."""
-    last = name.rpartition(".")[2]
-    if last.endswith("Error"):
-        return type(last, (Exception,), {})
-    if name not in FORGIVEN:
-        _warn(name, f"hoptui.wandb has no {name}: it does nothing here, and training goes on")
-    return _made.setdefault(name, type(last, (_Nothing,), {})) if last[:1].isupper() else _Nothing()
-
-
-_made: dict[str, Any] = {}  # so that isinstance finds the same class again
-
-
-def _warn(key: str, text: str) -> None:
-    if key not in _warned:
-        _warned.add(key)
-        log_of_hoptui.warning(text)
-
-
-class _Errors:
-    """`wandb.errors`: every name is an exception that nothing raises."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (Exception,), {})
-
-
-class _Util:
-    """`wandb.util`."""
-
-    @staticmethod
-    def generate_id(length: int = 8) -> str:
-        return secrets.token_hex(length)[:length]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _unsupported(f"util.{name}")
-
-
 class _Tensorboard:
     """Logs what a `SummaryWriter` gets, while a run with `sync_tensorboard` is active."""
 
@@ -565,7 +470,7 @@ class _Tensorboard:
             kind.add_scalar = _logging(own)
         if not self._patched:
             text = "hoptui.wandb: sync_tensorboard finds no SummaryWriter: import it before wandb.init"
-            _warn("sync_tensorboard", text)
+            warn("sync_tensorboard", text)
 
     def restore(self) -> None:
         for kind, own in self._patched:
@@ -610,7 +515,7 @@ def _chosen(config: Any, without: Sequence[str] | None, only: Sequence[str] | No
     found = entries(config)
     if found is None:
         text = f"hoptui.wandb.init: config is a {type(config).__name__}, not a dict; it is left out"
-        _warn("config", text)
+        warn("config", text)
         return {}
     return {
         name: value
@@ -640,7 +545,7 @@ def _whole(step: Any) -> int | None:
         return None if step is None else int(step)
     except (TypeError, ValueError, OverflowError):
         text = f"hoptui.wandb.log: step is a {type(step).__name__}, not a number; it is left out"
-        _warn("step", text)
+        warn("step", text)
         return None
 
 
@@ -670,7 +575,7 @@ class _WandbModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _unsupported(name)
+        return unsupported(name)
 
 
 def login(*args: Any, **others: Any) -> bool:
@@ -696,7 +601,7 @@ def login(*args: Any, **others: Any) -> bool:
 run: WandbRun | None
 config: DescribedValues
 summary: WandbSummary
-errors = _Errors()
-util = _Util()
+errors = Errors()
+util = Util()
 __version__ = hoptui.__version__
 sys.modules[__name__].__class__ = _WandbModule
