@@ -143,6 +143,7 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(make_state: Make) -> No
         update(state, 1e-3, NO_CLOCK)
 
 
+@pytest.mark.slow
 def test_compiled_by_inductor_it_is_the_same(make_state: Make) -> None:
     torch.compiler.reset()
     fields: dict[str, Any] = {"layers": 1, "micro_batch": 8}
