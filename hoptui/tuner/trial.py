@@ -16,7 +16,7 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.throughput import level, usable
 from hoptui.domain.tuning import YOUNG_S, Change, Limits, Measured, Trial
-from hoptui.protocol.messages import FINAL, CommandRecord
+from hoptui.protocol.messages import FINAL, LATER_CODE, CommandRecord
 from hoptui.tuner.effect import BLOCK, CLEAR, LOOKS, PATIENT, WARM_UP, WORTH
 from hoptui.tuner.observation import Observation
 from hoptui.tuner.search.space import Candidate, Lever
@@ -87,6 +87,10 @@ class ChangeSet:
         """The first iteration with all knobs in effect. None while some are not."""
         steps = [r.step for r in self.own(records) if r.stage == "applied" and r.step is not None]
         return max(steps) if self.ids and len(steps) == len(self.ids) else None
+
+    def awaited(self, records: Sequence[CommandRecord]) -> bool:
+        """Whether the run has taken a change that takes effect later, such as at the next epoch."""
+        return any(r.stage == "scheduled" and r.code == LATER_CODE for r in self.own(records))
 
     def settled(self, records: Sequence[CommandRecord]) -> bool:
         """Whether all of its known commands are final."""

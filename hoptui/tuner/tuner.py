@@ -167,11 +167,12 @@ class Tuner:
         self._offered = None
 
     def _notice(self, observation: Observation) -> None:
-        trying = self._attempt is not None or self._rollback is not None
+        awaited = self._attempt is not None and self._attempt.move.awaited(observation.records)
+        trying = self._rollback is not None or (self._attempt is not None and not awaited)
         passed = self._budget.tick(
             observation.t, training=observation.state in ("live", "busy"), trying=trying
         )
-        if self._attempt is not None:
+        if self._attempt is not None and not awaited:
             self._attempt.seconds += passed
         if self._observation is None:
             # Earlier iterations may have run with other values.

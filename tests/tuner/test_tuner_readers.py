@@ -9,6 +9,7 @@ import pytest
 from hoptui.domain.diagnosis import Advice
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Limits, Measured
+from hoptui.protocol.messages import LATER_CODE, CommandRecord, Stage
 from hoptui.tuner.search.parameter_history import BELIEVED, SWAYS_S, ParameterHistories
 from hoptui.tuner.search.space import Candidate, Lever
 from tests.tuner.simulated_run import GIB, SECOND, Course, Values, diagnosed, knob, level, results, within
@@ -175,3 +176,21 @@ def test_a_run_that_sways_without_end_is_not_tried_on_without_end() -> None:
         course.rate = level
         course.look(120)
     assert results(course) == ["reverted"] * (1 + BELIEVED)
+
+
+def test_the_wait_for_the_next_epoch_is_no_part_of_a_trial() -> None:
+    def fate(record: CommandRecord) -> tuple[Stage, str] | None:
+        return ("scheduled", LATER_CODE) if course.seconds % 900 else None
+
+    course = Course(
+        knob("num_workers", 2, cost="rebuild", most=4),
+        rate=lambda values: 200.0 * int(values["num_workers"]),
+        used=lambda _: 10 * GIB,
+        fate=fate,
+    )
+    course.facts["diagnosis"] = diagnosed("data-bound")
+    course.until(lambda: course.values["num_workers"] == 4, seconds=6000)
+    course.look(600)
+    assert results(course) == ["kept"] * len(results(course))
+    assert all(trial.seconds < 300 for trial in course.tuner.state.tried)
+    assert course.values["num_workers"] == 4
