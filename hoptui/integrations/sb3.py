@@ -258,6 +258,7 @@ class HoptuiCallback(BaseCallback):  # type: ignore[misc]
             int(model.batch_size),
             min=2 if self._on_policy else 1,
             max=1 << 20,
+            cost="shape",
             apply=apply,
             read=lambda: int(model.batch_size),
             unit="samples",

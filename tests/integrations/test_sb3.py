@@ -18,6 +18,7 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
 
+from hoptui.domain.tuning import Limits, may_turn
 from hoptui.integrations import sb3 as adapter
 from hoptui.integrations.sb3 import HoptuiCallback
 from tests.conftest import TestNode, until
@@ -167,6 +168,14 @@ print(PPO.load({str(tmp_path / "model.zip")!r}, device="cpu").lr_schedule(1.0))
         check=True,
     )
     assert float(done.stdout) == pytest.approx(0.01)
+
+
+def test_the_tuner_may_turn_the_sizes_alone_of_all_that_is_learned() -> None:
+    _, commands = learn({}, timesteps=ENVS * STEPS)
+    specs = [knob.spec for knob in commands.state.declarations.knobs.values()]
+    assert not [spec.name for spec in specs if may_turn(spec, Limits())]
+    allowed = [spec.name for spec in specs if may_turn(spec, Limits(learning=("*",)))]
+    assert sorted(allowed) == ["batch_size", "n_steps"]
 
 
 SIMPLE = [
