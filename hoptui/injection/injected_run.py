@@ -26,6 +26,23 @@ NO_STOP = (
     "or add hoptui.connect to it"
 )
 
+NO_KNOB = (
+    "hoptui run sees the optimizer alone. {where}: run = hoptui.connect() and "
+    'run.bind({what}, {name}=hoptui.Knob(1, {most}, effect="speed")), and run.boundary(step) in the loop'
+)
+IN_THE_SCRIPT = {
+    "micro_batch": NO_KNOB.format(
+        where="If the loop reads it in each iteration, add", what="args", name="micro_batch", most=64
+    ),
+    "grad_accum": NO_KNOB.format(
+        where="If the loop reads it in each iteration, add", what="args", name="grad_accum", most=64
+    ),
+    "num_workers": NO_KNOB.format(
+        where="Add, as the guide to your own loop shows", what="loader", name="num_workers", most=8
+    ),
+}
+"""Usual knobs for the tuner that need lines in the script, with these lines."""
+
 
 class InjectedRun:
     """Follows the optimizer steps of this process. The first one connects the run.
@@ -130,6 +147,8 @@ class InjectedRun:
         tags: dict[str, Any] = {"tags": tuple(self._settings["tags"])} if self._settings.get("tags") else {}
         run = hoptui.connect(self._settings.get("name") or script_name(sys.argv), **tags)
         run.decline("stop", NO_STOP)
+        for name, lines in IN_THE_SCRIPT.items():
+            run.decline(name, lines)
         self._thread = get_ident()
         self._core = sys.modules["hoptui.sdk.run_core"].RunCore
         self._connected = made + 1

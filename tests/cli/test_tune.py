@@ -37,6 +37,7 @@ class Tuning:
     def __init__(self, daemon: FakeDaemon) -> None:
         self.daemon = daemon
         self.granted, self.reason, self.state = True, "", ON
+        self.code = ""
         self.states: list[TunerState] = []
         self.run: RunState = RUN
         daemon.answer = self._answer
@@ -47,8 +48,9 @@ class Tuning:
         if not isinstance(message, Tune):
             return None
         answer = Tuned(
-            id=message.id, run=message.run, granted=self.granted, reason=self.reason, state=self.state
-        )
+            id=message.id, run=message.run, granted=self.granted, state=self.state,
+            code=self.code, fields={"run": self.run.name} if self.code else {}, reason=self.reason,
+        )  # fmt: skip
         return [answer]
 
     def put(self, state: TunerState) -> None:
@@ -135,6 +137,16 @@ def test_a_refusal_is_one_sentence(hoptui: Hoptui, tuning: Tuning) -> None:
     reason = "ppo has no knob of effect speed"
     tuning.granted, tuning.reason, tuning.state = False, reason, TunerState()
     assert hoptui("tune", "ppo") == (1, "", f"hoptui: {reason}\n")
+
+
+def test_a_run_without_a_speed_knob_shows_what_the_script_would_need(hoptui: Hoptui, tuning: Tuning) -> None:
+    tuning.granted, tuning.code, tuning.state = False, "tune.nothing_to_turn", TunerState()
+    tuning.run = structs.replace(RUN, declined={"stop": "press Ctrl-C", "num_workers": "add two lines"})
+    tuning.put(TunerState())
+    code, out, err = hoptui("tune", "ppo")
+    first, last = err.splitlines()
+    assert (code, out, first) == (1, "", "  num_workers: add two lines")
+    assert last.startswith("hoptui: ppo has no knob of effect speed")
 
 
 def test_ctrl_c_ends_the_watching_only_and_says_so(hoptui: Hoptui, tuning: Tuning, golden: Golden) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from cyclopts import Parameter
 from msgspec import structs
@@ -17,12 +17,14 @@ from hoptui.client.session import Unreachable
 from hoptui.domain.tuning import Limits, Objective, Trial, TunerState, check_limits
 from hoptui.model.command_history import command_line, named
 from hoptui.presentation import numbers, sentences, tuner, tuner_report, vocabulary
-from hoptui.protocol.messages import RunState
+from hoptui.protocol.messages import RunState, Verb
 
 RETURN_S = 30.0
 """How long to wait for a lost daemon to come back. Runs start a new one automatically."""
 AGAIN_S = 0.2
 LEARNING = "learning"
+NOTHING_TO_TURN = ("tune.no_knobs", "tune.nothing_to_turn")
+"""The refusals of a tuner that lacks knobs."""
 
 
 class _Act(NamedTuple):
@@ -164,6 +166,8 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
         asked = structs.replace(limits, dry=False) != Limits()
         watches = not answer.granted and state.stand != "off" and not detach and not asked
         if not answer.granted and not watches:
+            if answer.code in NOTHING_TO_TURN and not json:
+                _print_declined(found)
             raise Fail(sentences.refusal(answer), REJECTED)
         if limits.dry:
             return _dry(seen, found, state, mine=answer.granted, json=json)
@@ -177,6 +181,13 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
             doing = "watching" if watches else "tuning"
             say(f"{doing} {numbers.clean(found.name)}: {tuner.limits(state.limits)}")
         return _watch(seen, found, state.tried if answer.granted else (), json=json)
+
+
+def _print_declined(run: RunState) -> None:
+    """Print the knobs that the run does not offer, with the reasons or with what the script needs for it."""
+    knobs = [(name, why) for name, why in run.declined.items() if name not in get_args(Verb)]
+    for name, why in knobs:
+        warn(f"  {numbers.clean(name)}: {numbers.clean(why)}")
 
 
 def _dry(seen: NodeSnapshot, run: RunState, state: TunerState, *, mine: bool, json: bool) -> int:
