@@ -11,7 +11,14 @@ import torch
 from transformers import Trainer
 
 import hoptui
-from hoptui.integrations.micro_batches import Rule, even_sizes, find_rule, row_count, weighted_parts
+from hoptui.integrations.micro_batches import (
+    Rule,
+    even_sizes,
+    find_rule,
+    row_count,
+    row_length,
+    weighted_parts,
+)
 from hoptui.integrations.trainer_internals import (
     obstacle,
     repeatable,
@@ -30,9 +37,15 @@ class MicroBatchSplit:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self._run: hoptui.Run | None = None
-        self._parts = 1
+        self.parts = 1
+        """In how many parts a batch is computed."""
         self._on_gpu = trainer.args.device.type == "cuda"
-        self._largest = 0  # on a GPU: rows of the largest micro-batch so far
+        self.largest = 0
+        """On a GPU: the rows of the largest micro-batch so far."""
+        self.longest = 0
+        """On a GPU: the elements of the largest input of a row so far."""
+        self.measured = True
+        """Whether the peak of the memory is of steps as they are computed now."""
         self._rule: Rule | None = None
         self._whole = ""  # why batches are not cut although they should be
         self._seen: tuple[Mapping[str, Any], Any] | None = None
@@ -50,14 +63,14 @@ class MicroBatchSplit:
             return
         run.knob(
             "micro_batch_split",
-            self._parts,
+            self.parts,
             choices=[parts for parts in range(1, rows + 1) if rows % parts == 0],
             effect="speed",
             cost="shape",
             keeps="per_device_train_batch_size",
             description=f"parts of a batch of {rows} rows that are computed one after another",
             apply=self.set_parts,
-            read=lambda: self._parts,
+            read=lambda: self.parts,
         )
 
     def training_step(
@@ -66,13 +79,14 @@ class MicroBatchSplit:
         """Train on one batch."""
         trainer = self.trainer
         self._seen = inputs, args[0] if args else kwargs.get("num_items_in_batch")
-        parts = self._cut(inputs) if self._parts > 1 else None
-        if parts is None:
-            if self._on_gpu:
-                self._largest = max(self._largest, row_count(inputs) or 0)
-            return step(trainer, model, inputs, *args, **kwargs)
+        parts = self._cut(inputs) if self.parts > 1 else None
         if self._on_gpu:
-            self._largest = max(self._largest, *(row_count(part) or 0 for part, _ in parts))
+            computed = [inputs] if parts is None else [part for part, _ in parts]
+            self.largest = max(self.largest, *(row_count(part) or 0 for part in computed))
+            self.longest = max(self.longest, row_length(inputs))
+            self.measured = True
+        if parts is None:
+            return step(trainer, model, inputs, *args, **kwargs)
         compute_loss = trainer.compute_loss
         total = None
         try:
@@ -86,6 +100,11 @@ class MicroBatchSplit:
             del trainer.compute_loss
         return total
 
+    @property
+    def seen(self) -> Mapping[str, Any] | None:
+        """The last batch of the step that ends, None if there is none."""
+        return None if self._seen is None else self._seen[0]
+
     def end_step(self) -> None:
         """Forget the batch of the step: a subclass may not call `Trainer.training_step` in the next one."""
         self._seen, self._ended = None, True
@@ -96,7 +115,7 @@ class MicroBatchSplit:
         Raises:
             ValueError: the batches cannot be cut. The text is for users.
         """
-        if parts == self._parts:
+        if parts == self.parts:
             return
         if self._seen is None:
             raise ValueError(self._unreached())
@@ -106,7 +125,7 @@ class MicroBatchSplit:
         if parts > 1 and self._rule is None:
             self._rule = self._find_rule(inputs, items)
         self._check_memory(parts, row_count(inputs) or 0)
-        self._parts = parts
+        self.parts = parts
 
     def _unreached(self) -> str:
         if type(self.trainer).training_step is not Trainer.training_step and self._ended:
@@ -121,7 +140,7 @@ class MicroBatchSplit:
             if self._rule is None:  # the batches were merged before the first step
                 assert self._seen is not None
                 self._rule = self._find_rule(*self._seen)
-            return weighted_parts(inputs, self._parts, self._rule)
+            return weighted_parts(inputs, self.parts, self._rule)
         except Exception as error:
             self._whole = f"batches are not cut: {error}"
             if self._run is not None:
@@ -140,7 +159,7 @@ class MicroBatchSplit:
             return find_rule(
                 lambda part: float(trainer.compute_loss(trainer.model, dict(part), num_items_in_batch=items)),
                 prepared,
-                max(2, math.ceil(rows / self._parts)),
+                max(2, math.ceil(rows / self.parts)),
                 [*rules, "rows"],
                 1e-4 if exact else 5e-3,
             )
@@ -148,11 +167,13 @@ class MicroBatchSplit:
     def _check_memory(self, parts: int, rows: int) -> None:
         """Refuse a micro-batch that would not fit, from the memory that the largest so far took."""
         device, largest = self.trainer.args.device, even_sizes(rows, parts)[0]
-        if device.type != "cuda" or largest <= self._largest or not self._largest:
+        if device.type != "cuda" or largest <= self.largest or not self.largest:
             return
+        if not self.measured:
+            raise ValueError("no step has shown yet how much memory is needed now: set it again after one")
         kept, peak = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
         total = torch.cuda.get_device_properties(device).total_memory
-        needed = kept + (peak - kept) * largest / self._largest
+        needed = kept + (peak - kept) * largest / self.largest
         if needed > MEMORY_MARGIN * total:
             gib = 1 << 30
             raise ValueError(
@@ -169,7 +190,7 @@ class MicroBatchSplit:
         args.per_device_train_batch_size *= steps
         args.gradient_accumulation_steps = 1
         trainer._train_batch_size = args.train_batch_size
-        self._parts = steps
+        self.parts = steps
 
 
 def _rows_are_decided(trainer: Any) -> bool:

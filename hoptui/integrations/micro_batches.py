@@ -41,6 +41,13 @@ def token_count(inputs: object) -> int:
     return tokens.numel() if isinstance(tokens, torch.Tensor) else 0
 
 
+def row_length(inputs: object) -> int:
+    """Return the number of elements of the largest input of one row, 0 if there is none."""
+    if not isinstance(inputs, Mapping):
+        return 0
+    return max((value[0].numel() for value in inputs.values() if _is_rows(value) and len(value)), default=0)
+
+
 def cut(inputs: Mapping[str, Any], sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Return the inputs in parts with these numbers of rows.
 

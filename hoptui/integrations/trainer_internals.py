@@ -31,7 +31,7 @@ def obstacle(trainer: Any) -> str:
         return "XLA compiles each step as a whole"
     if hasattr(trainer.model, "set_requires_gradient_sync") and older("accelerate", KNOWS_FSDP2):
         return f"accelerate knows FSDP2 from {KNOWS_FSDP2} on; with an older one the weights would differ"
-    if any(_size(trainer, name) > 1 for name in ("get_cp_size", "get_sp_size")):
+    if any(size_of(trainer, name) > 1 for name in ("get_cp_size", "get_sp_size")):
         return "the sequences are spread over ranks"
     if any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in trainer.model.modules()):
         return "BatchNorm takes its statistics over a whole batch"
@@ -41,7 +41,8 @@ def obstacle(trainer: Any) -> str:
     return ""
 
 
-def _size(trainer: Any, method: str) -> int:
+def size_of(trainer: Any, method: str) -> int:
+    """Return how many ranks share a model or a sequence, by a method that not every version has."""
     function = getattr(trainer, method, None)
     return int(function()) if function is not None else 1
 
@@ -50,7 +51,7 @@ def replicas(trainer: Any) -> int:
     """Return how many ranks train on batches of their own."""
     found = int(trainer.args.world_size)
     for method in ("get_tp_size", "get_cp_size", "get_sp_size"):
-        found //= _size(trainer, method)
+        found //= size_of(trainer, method)
     return max(1, found)
 
 

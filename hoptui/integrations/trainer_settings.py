@@ -57,3 +57,4 @@ def offer_settings(
     run.decline("gradient_accumulation_steps", ACCUMULATION_REASON)
     for name in ("per_device_train_batch_size", "max_steps", "dataloader_num_workers"):
         run.decline(name, "Trainer reads it once, before the first step")
+    run.decline("torch_compile", "Trainer compiles the model once, before the first step")

@@ -23,6 +23,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 import hoptui
 from hoptui.integrations.error_guard import harmless
+from hoptui.integrations.gradient_checkpointing import NAME as GRADIENT_CHECKPOINTING
+from hoptui.integrations.gradient_checkpointing import GradientCheckpointing
 from hoptui.integrations.micro_batch_split import MicroBatchSplit
 from hoptui.integrations.micro_batches import row_count, token_count
 from hoptui.integrations.torch_trace import TorchTrace
@@ -74,6 +76,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self._resume: dict[str, Any] | None = None
         self._wrapped: list[str] = []
         self._split: MicroBatchSplit | None = None
+        self._recomputing: GradientCheckpointing | None = None
         self._replicas = 1
         self._samples = self._tokens = 0
         self._save_wanted = False
@@ -117,8 +120,11 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         offer_settings(run, trainer, args, state, optimizer, scheduler)
         if self._split is not None:
             self._split.offer(run)
+            self._recomputing = GradientCheckpointing(trainer, self._split)
+            self._recomputing.offer(run)
         else:
-            run.decline("micro_batch_split", "the trainer is unknown")
+            for name in ("micro_batch_split", GRADIENT_CHECKPOINTING):
+                run.decline(name, "the trainer is unknown")
         self._computing, self._stepping = run.phase("forward_backward"), run.phase("optimizer")
         run.on_checkpoint(self._ask_for_checkpoint)
         self._profiler = TorchTrace(run)
@@ -220,7 +226,10 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         trainer, run = self._trainer, self._run
         for name in (*self._wrapped, OWNER):
             trainer.__dict__.pop(name, None)
+        if self._recomputing is not None:
+            self._recomputing.restore()
         self._wrapped, self._trainer, self._split, self._run = [], None, None, None
+        self._recomputing = None
         self._computing = self._stepping = None
         if self._profiler is not None:
             self._profiler.finish()

@@ -28,10 +28,6 @@ ACCUMULATED = {"gradient_accumulation_steps": 2}
 SPLITS = [("micro_batch_split", parts) for parts in (4, 2, 3)]
 
 
-def safe(knob: str, effect: str, when: str = "next step") -> pytest.MarkDecorator:
-    return pytest.mark.live_safe(framework="HF Trainer", knob=knob, effect=effect, when=when)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
     """What became of each training, and of each command."""
@@ -52,13 +48,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         {"name": "fsdp1", "steps": 40, "wrap": "fsdp1"},
         {"name": "fsdp1 split", "steps": 40, "wrap": "fsdp1"},
         {"name": "stopped", "steps": STEPS, "options": FREQUENT},
+        {"name": "recomputed", "steps": STEPS},
     ]
     found: Found = {}
     outcomes: Outcomes = {}
     with new_node() as node, rank_pair(node, folder, MODULE, trainings) as pair:
         for training in trainings:
             (folder / f"{training['name']}.gate").touch() if " " not in str(training["name"]) else None
-        for name in ("split", "steps", "learning", "stopped"):
+        for name in ("split", "steps", "learning", "stopped", "recomputed"):
             (folder / f"{name}.gate").unlink()
         outcomes["split"] = pair.steer("split", *SPLITS)
         outcomes["steps"] = pair.steer(
@@ -77,6 +74,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         )
         for name in ("accumulated split", "fsdp2 split", "fsdp1 split"):
             outcomes[name] = pair.steer(name, ("micro_batch_split", 4), ("micro_batch_split", 3))
+        outcomes["recomputed"] = pair.steer(
+            "recomputed", *(("gradient_checkpointing", on) for on in (True, False, True))
+        )
         outcomes["stopped"] = pair.steer("stopped", ("pause", None), ("resume", None), ("stop", None))
         for training in trainings:
             found[str(training["name"])] = pair.results(str(training["name"]))
@@ -102,7 +102,7 @@ def prove(trained: tuple[Found, Outcomes], proof: Proof, name: str, micro_batche
     proof.samples(seen=sum(rank["rows"] for rank in ranks), due=due(micro_batches))
 
 
-@safe("micro_batch_split", "speed")
+@pytest.mark.live_safe(framework="HF Trainer", knob="micro_batch_split", effect="speed", when="next step")
 def test_a_split_of_the_micro_batch_changes_no_weight(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert applied(trained, "split", "micro_batch_split") == [4, 2, 3]
     # twice as many calls of training_step of the base class, and one of the override
@@ -113,7 +113,12 @@ def test_a_split_of_the_micro_batch_changes_no_weight(trained: tuple[Found, Outc
         assert changed["loss"] == pytest.approx(unchanged["loss"], rel=1e-5)
 
 
-@safe("micro_batch_split", "speed", "next step, with gradient accumulation")
+@pytest.mark.live_safe(
+    framework="HF Trainer",
+    knob="micro_batch_split",
+    effect="speed",
+    when="next step, with gradient accumulation",
+)
 def test_a_split_goes_together_with_accumulation(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert applied(trained, "accumulated split", "micro_batch_split") == [4, 3]
     prove(trained, proof, "accumulated split", 80)
@@ -123,13 +128,13 @@ def test_a_split_goes_together_with_accumulation(trained: tuple[Found, Outcomes]
     )
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("fsdp2", marks=safe("micro_batch_split", "speed", "next step, under FSDP2")),
-        pytest.param("fsdp1", marks=safe("micro_batch_split", "speed", "next step, under FSDP")),
-    ],
+@pytest.mark.live_safe(
+    framework="HF Trainer", knob="micro_batch_split", effect="speed", when="next step, under FSDP2"
 )
+@pytest.mark.live_safe(
+    framework="HF Trainer", knob="micro_batch_split", effect="speed", when="next step, under FSDP"
+)
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1"])
 def test_a_split_of_a_sharded_model(trained: tuple[Found, Outcomes], proof: Proof, kind: str) -> None:
     if kind == "fsdp2" and older("accelerate", KNOWS_FSDP2):
         records = trained[1]["fsdp2 split"]["micro_batch_split"]
@@ -141,7 +146,17 @@ def test_a_split_of_a_sharded_model(trained: tuple[Found, Outcomes], proof: Proo
     proof.unchanged(found[f"{kind} split"][0]["weights"], found[kind][0]["weights"], tolerance=ROUNDED)
 
 
-@safe("logging_steps", "speed")
+@pytest.mark.live_safe(
+    framework="HF Trainer", knob="gradient_checkpointing", effect="speed", when="next step"
+)
+def test_recomputed_activations_change_no_weight(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "recomputed", "gradient_checkpointing") == [True, False, True]
+    prove(trained, proof, "recomputed")
+    found = trained[0]
+    proof.unchanged(found["recomputed"][0]["weights"], found["unchanged"][0]["weights"])
+
+
+@pytest.mark.live_safe(framework="HF Trainer", knob="logging_steps", effect="speed", when="next step")
 def test_logging_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert applied(trained, "steps", "logging_steps") == [7]
     prove(trained, proof, "steps")
@@ -150,7 +165,7 @@ def test_logging_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert found["steps"][0]["log"][-1]["step"] % 7 == 0
 
 
-@safe("save_steps", "speed")
+@pytest.mark.live_safe(framework="HF Trainer", knob="save_steps", effect="speed", when="next step")
 def test_save_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert applied(trained, "steps", "save_steps") == [30]
     prove(trained, proof, "steps")
@@ -159,7 +174,7 @@ def test_save_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert "checkpoint-90" in found["steps"][0]["saved"]
 
 
-@safe("eval_steps", "speed")
+@pytest.mark.live_safe(framework="HF Trainer", knob="eval_steps", effect="speed", when="next step")
 def test_eval_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert applied(trained, "steps", "eval_steps") == [30]
     prove(trained, proof, "steps")
@@ -168,18 +183,14 @@ def test_eval_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert found["steps"][0]["evals"] >= 1
 
 
+@pytest.mark.live_safe(framework="HF Trainer", knob="lr", effect="learning", when="next step")
+@pytest.mark.live_safe(framework="HF Trainer", knob="weight_decay", effect="learning", when="next step")
+@pytest.mark.live_safe(framework="HF Trainer", knob="beta1", effect="learning", when="next step")
+@pytest.mark.live_safe(framework="HF Trainer", knob="beta2", effect="learning", when="next step")
+@pytest.mark.live_safe(framework="HF Trainer", knob="max_grad_norm", effect="learning", when="next step")
 @pytest.mark.parametrize(
     ("knob", "value"),
-    [
-        pytest.param(knob, value, marks=safe(knob, "learning"))
-        for knob, value in (
-            ("lr", 5e-3),
-            ("weight_decay", 0.1),
-            ("beta1", 0.8),
-            ("beta2", 0.99),
-            ("max_grad_norm", 0.5),
-        )
-    ],
+    [("lr", 5e-3), ("weight_decay", 0.1), ("beta1", 0.8), ("beta2", 0.99), ("max_grad_norm", 0.5)],
 )
 def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str, value: float) -> None:
     assert applied(trained, "learning", knob) == [pytest.approx(value)]
@@ -188,14 +199,21 @@ def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str,
     assert found["learning"][0]["weights"] != found["unchanged"][0]["weights"]
 
 
-@pytest.mark.parametrize("knob", ["gradient_accumulation_steps", "per_device_train_batch_size", "eval_steps"])
+@pytest.mark.parametrize(
+    "knob",
+    [
+        "gradient_accumulation_steps",
+        "per_device_train_batch_size",
+        "eval_steps",
+    ],
+)
 def test_what_is_unsafe_is_refused_with_the_reason(trained: tuple[Found, Outcomes], knob: str) -> None:
     (record,) = trained[1]["learning"][knob]
     assert (record.stage, record.code) == ("rejected", "declined")
     assert record.fields["reason"]
 
 
-@safe("checkpoint", "speed", "after the step")
+@pytest.mark.live_safe(framework="HF Trainer", knob="checkpoint", effect="speed", when="after the step")
 def test_a_checkpoint_ends_when_it_is_written(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     (record,) = trained[1]["steps"]["checkpoint"]
     assert (record.stage, record.code) == ("applied", "written")
