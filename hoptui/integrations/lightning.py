@@ -197,9 +197,12 @@ class Adapter:
             self._leave()
             if not self._automatic:
                 self._plan_steps(trainer)
+            if self._knobs is not None:
+                self._knobs.hold_batch(batch)
             if not run.boundary(step):
                 self._stop(trainer)
             if self._knobs is not None:
+                self._knobs.hold_batch(None)
                 self._knobs.end_step()
         self._enter("data")
 

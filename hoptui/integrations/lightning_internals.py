@@ -53,19 +53,3 @@ def planned_from_here(trainer: Any) -> int | None:
     left = 0 if trainer.is_last_batch else in_epoch - batches_begun(trainer) // each
     total = int(trainer.global_step + left + max(0, epochs - trainer.current_epoch - 1) * in_epoch)
     return min(total, most) if most > 0 else total
-
-
-def resizable_loader(trainer: Any) -> Any:
-    """Return the DataLoader whose number of workers may change between two epochs, None if there is none.
-
-    Its workers start anew with each epoch, and the main process decides which samples a batch has. A loader
-    without workers is left alone: a dataset may not survive the way into a process.
-    """
-    from torch.utils.data import DataLoader, IterableDataset
-
-    loader = trainer.train_dataloader
-    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
-        return None
-    if loader.num_workers < 1 or loader.persistent_workers or trainer.reload_dataloaders_every_n_epochs:
-        return None
-    return loader

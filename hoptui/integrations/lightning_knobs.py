@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import hoptui
+from hoptui.integrations.data_loaders import NAMES, LoaderKnobs
 from hoptui.integrations.lightning_internals import (
     batches_begun,
     planned_from_here,
-    resizable_loader,
     strategy_name,
 )
 
@@ -39,9 +38,7 @@ class LightningKnobs:
         self._first_epoch = int(trainer.current_epoch)
         self._accumulate_knob: Any = None
         self._accumulate_next: int | None = None
-        self._workers = 0
-        self._workers_knob: Any = None
-        self._workers_next: int | None = None
+        self._loader: LoaderKnobs | None = None
         run.knob(
             "log_every_n_steps",
             int(trainer.log_every_n_steps),
@@ -66,13 +63,17 @@ class LightningKnobs:
             self.rate_names[id(optimizer)] = f"{prefix}lr"
         if strategy not in SHARDED:
             self._declare_clipping()
-        self._declare_workers()
+        self._declare_loader()
 
     def begin_epoch(self) -> None:
         """The first batch of an epoch begins: the workers that read it were made before."""
-        if self._workers_next is not None and self._trainer.current_epoch > self._first_epoch:
-            self._workers, self._workers_next = self._workers_next, None
-            self._workers_knob.holds()
+        if self._loader is not None and self._trainer.current_epoch > self._first_epoch:
+            self._loader.begin_epoch()
+
+    def hold_batch(self, batch: object) -> None:
+        """Remember the batch of the boundary that is passed now, None after it."""
+        if self._loader is not None:
+            self._loader.batch = batch
 
     def end_step(self) -> None:
         """A step is over, and its boundary: a number of batches may hold from here."""
@@ -144,26 +145,20 @@ class LightningKnobs:
             description=f"the limit of gradients by {'value' if by_value else 'norm'}; 0: none",
         )
 
-    def _declare_workers(self) -> None:
-        """Offer the number of data workers where a new one changes no sample and no order of samples."""
-        loader = resizable_loader(self._trainer)
-        if loader is None:
+    def _declare_loader(self) -> None:
+        """Offer the data workers where other ones change no sample and no order of samples."""
+        trainer = self._trainer
+        if trainer.reload_dataloaders_every_n_epochs:
+            for name in NAMES:
+                self._run.decline(name, "the script makes a new DataLoader every few epochs")
             return
-        self._workers = int(loader.num_workers)
-
-        def apply(workers: int) -> object:
-            loader.num_workers = workers
-            self._workers_next = workers if workers != self._workers else None
-            return None if self._workers_next is None else hoptui.LATER
-
-        self._workers_knob = self._run.knob(
-            "num_workers",
-            self._workers,
-            min=1,
-            max=max(self._workers, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1),
-            effect="speed",
-            cost="rebuild",
-            apply=apply,
-            read=lambda: self._workers,
-            description="data workers of each rank; takes effect at the next epoch",
+        self._loader = LoaderKnobs(
+            self._run,
+            trainer.train_dataloader,
+            local_ranks=int(trainer.num_devices),
+            next_epoch=self._another_epoch,
         )
+
+    def _another_epoch(self) -> bool:
+        epochs = self._trainer.max_epochs
+        return epochs is None or epochs < 0 or self._trainer.current_epoch + 1 < epochs

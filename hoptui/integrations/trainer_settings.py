@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 from typing import Any
 
 from transformers import TrainerState, TrainingArguments
 
 import hoptui
+from hoptui.integrations.data_loaders import LoaderKnobs
 from hoptui.integrations.trainer_internals import DecayGroups
 
 ACCUMULATION_REASON = (
@@ -55,6 +58,22 @@ def offer_settings(
             }
             run.bind(state, **bounds)
     run.decline("gradient_accumulation_steps", ACCUMULATION_REASON)
-    for name in ("per_device_train_batch_size", "max_steps", "dataloader_num_workers"):
+    for name in ("per_device_train_batch_size", "max_steps"):
         run.decline(name, "Trainer reads it once, before the first step")
     run.decline("torch_compile", "Trainer compiles the model once, before the first step")
+    run.decline(
+        "dataloader_pin_memory",
+        "a batch with tensors of the GPU cannot be pinned, and nothing shows that before",
+    )
+
+
+def offer_loader(run: hoptui.Run, loader: Any, args: TrainingArguments, state: TrainerState) -> LoaderKnobs:
+    """Declare the knobs of the data workers, or the reasons why there are none."""
+    kind = type(loader).__name__
+    return LoaderKnobs(
+        run,
+        loader.base_dataloader if kind == "DataLoaderShard" else loader,
+        prefix="dataloader_",
+        local_ranks=int(os.environ.get("LOCAL_WORLD_SIZE") or args.world_size),
+        next_epoch=lambda: math.ceil(state.epoch or 0) < state.num_train_epochs,
+    )

@@ -22,6 +22,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import get_last_checkpoint
 
 import hoptui
+from hoptui.integrations.data_loaders import LoaderKnobs
 from hoptui.integrations.error_guard import harmless
 from hoptui.integrations.gradient_checkpointing import NAME as GRADIENT_CHECKPOINTING
 from hoptui.integrations.gradient_checkpointing import GradientCheckpointing
@@ -29,7 +30,7 @@ from hoptui.integrations.micro_batch_split import MicroBatchSplit
 from hoptui.integrations.micro_batches import row_count, token_count
 from hoptui.integrations.torch_trace import TorchTrace
 from hoptui.integrations.trainer_internals import replicas
-from hoptui.integrations.trainer_settings import offer_settings
+from hoptui.integrations.trainer_settings import offer_loader, offer_settings
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")
@@ -77,6 +78,8 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self._wrapped: list[str] = []
         self._split: MicroBatchSplit | None = None
         self._recomputing: GradientCheckpointing | None = None
+        self._loader: LoaderKnobs | None = None
+        self._new_epoch = False
         self._replicas = 1
         self._samples = self._tokens = 0
         self._save_wanted = False
@@ -118,6 +121,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             self._wrap("_save_checkpoint", "save", instead=self._save)
         optimizer, scheduler = kwargs.get("optimizer"), kwargs.get("lr_scheduler")
         offer_settings(run, trainer, args, state, optimizer, scheduler)
+        self._loader = offer_loader(run, kwargs.get("train_dataloader"), args, state)
         if self._split is not None:
             self._split.offer(run)
             self._recomputing = GradientCheckpointing(trainer, self._split)
@@ -130,6 +134,21 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self._profiler = TorchTrace(run)
         run.on_profile(self._profiler.start)
         run.boundary(state.global_step)
+
+    @harmless
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._new_epoch = True  # the data workers of this epoch are made behind this call
+
+    @harmless
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._new_epoch:
+            self._new_epoch = False
+            if self._loader is not None:
+                self._loader.begin_epoch()
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -159,8 +178,12 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         if self._profiler is not None:
             self._profiler.step()
         step = state.global_step
+        if self._loader is not None and self._split is not None:
+            self._loader.batch = self._split.seen
         if step < state.max_steps and not run.boundary(step):
             control.should_training_stop = True  # after the last step there is no iteration to begin
+        if self._loader is not None:
+            self._loader.batch = None
         if self._split is not None:
             self._split.end_step()
         if self._save_wanted and not control.should_save:
@@ -229,7 +252,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         if self._recomputing is not None:
             self._recomputing.restore()
         self._wrapped, self._trainer, self._split, self._run = [], None, None, None
-        self._recomputing = None
+        self._recomputing = self._loader = None
         self._computing = self._stepping = None
         if self._profiler is not None:
             self._profiler.finish()

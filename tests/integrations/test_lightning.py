@@ -108,12 +108,22 @@ def test_the_logging_interval_changes_nothing_that_is_learned(fits: Fits, proof:
     when="next epoch",
     note="offered for a DataLoader with workers that start anew in each epoch",
 )
-def test_fewer_data_workers_read_the_same_samples_from_the_next_epoch_on(fits: Fits, proof: Proof) -> None:
-    found = prove(proof, fits, "num_workers")
+@pytest.mark.live_safe(
+    framework="Lightning",
+    knob="prefetch_factor",
+    effect="speed",
+    when="next epoch",
+    note="offered for a DataLoader with workers that start anew in each epoch",
+)
+@pytest.mark.parametrize(("knob", "change"), [("num_workers", (2, 1)), ("prefetch_factor", (2, 5))])
+def test_other_data_workers_read_the_same_samples_from_the_next_epoch_on(
+    fits: Fits, proof: Proof, knob: str, change: tuple[int, int]
+) -> None:
+    found = prove(proof, fits, knob)
     proof.unchanged(found["weights"], fits[0]["unchanged"]["weights"])
     assert [stage for stage, *_ in found["outcomes"]] == ["scheduled", "applied"]
-    ((step, before, value),) = applied(found)
-    assert (before, value) == (2, 1)
+    ((step, *values),) = applied(found)
+    assert tuple(values) == change
     assert step >= BATCHES
 
 

@@ -49,13 +49,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         {"name": "fsdp1 split", "steps": 40, "wrap": "fsdp1"},
         {"name": "stopped", "steps": STEPS, "options": FREQUENT},
         {"name": "recomputed", "steps": STEPS},
+        {"name": "read", "steps": STEPS, "options": {"dataloader_num_workers": 2}},
     ]
     found: Found = {}
     outcomes: Outcomes = {}
     with new_node() as node, rank_pair(node, folder, MODULE, trainings) as pair:
         for training in trainings:
             (folder / f"{training['name']}.gate").touch() if " " not in str(training["name"]) else None
-        for name in ("split", "steps", "learning", "stopped", "recomputed"):
+        for name in ("split", "steps", "learning", "stopped", "recomputed", "read"):
             (folder / f"{name}.gate").unlink()
         outcomes["split"] = pair.steer("split", *SPLITS)
         outcomes["steps"] = pair.steer(
@@ -71,11 +72,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
             ("gradient_accumulation_steps", 2),
             ("per_device_train_batch_size", 4),
             ("eval_steps", 10),
+            ("dataloader_num_workers", 1),
         )
         for name in ("accumulated split", "fsdp2 split", "fsdp1 split"):
             outcomes[name] = pair.steer(name, ("micro_batch_split", 4), ("micro_batch_split", 3))
         outcomes["recomputed"] = pair.steer(
             "recomputed", *(("gradient_checkpointing", on) for on in (True, False, True))
+        )
+        outcomes["read"] = pair.steer(
+            "read", ("dataloader_num_workers", 1), ("dataloader_prefetch_factor", 5)
         )
         outcomes["stopped"] = pair.steer("stopped", ("pause", None), ("resume", None), ("stop", None))
         for training in trainings:
@@ -156,6 +161,25 @@ def test_recomputed_activations_change_no_weight(trained: tuple[Found, Outcomes]
     proof.unchanged(found["recomputed"][0]["weights"], found["unchanged"][0]["weights"])
 
 
+@pytest.mark.live_safe(
+    framework="HF Trainer", knob="dataloader_num_workers", effect="speed", when="next epoch"
+)
+@pytest.mark.live_safe(
+    framework="HF Trainer", knob="dataloader_prefetch_factor", effect="speed", when="next epoch"
+)
+@pytest.mark.parametrize(
+    ("knob", "value"), [("dataloader_num_workers", 1), ("dataloader_prefetch_factor", 5)]
+)
+def test_other_data_workers_read_the_same_samples(
+    trained: tuple[Found, Outcomes], proof: Proof, knob: str, value: int
+) -> None:
+    assert applied(trained, "read", knob) == [value]
+    assert (trained[1]["read"][knob][0].step or 0) % 10 == 0  # ten steps are an epoch
+    prove(trained, proof, "read")
+    found = trained[0]
+    proof.unchanged(found["read"][0]["weights"], found["unchanged"][0]["weights"])
+
+
 @pytest.mark.live_safe(framework="HF Trainer", knob="logging_steps", effect="speed", when="next step")
 def test_logging_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert applied(trained, "steps", "logging_steps") == [7]
@@ -205,6 +229,7 @@ def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str,
         "gradient_accumulation_steps",
         "per_device_train_batch_size",
         "eval_steps",
+        "dataloader_num_workers",
     ],
 )
 def test_what_is_unsafe_is_refused_with_the_reason(trained: tuple[Found, Outcomes], knob: str) -> None:

@@ -1,0 +1,249 @@
+"""Other data workers give the same batches. One process, without viewers."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+from transformers import TrainerCallback
+
+import hoptui
+from hoptui.integrations import data_loaders
+from hoptui.integrations.data_loaders import LoaderKnobs, obstacle, size_in_bytes
+from hoptui.integrations.transformers import HoptuiCallback
+from tests.integrations.test_gradient_checkpointing import model, trainer_of
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
+NUMBERS = TensorDataset(torch.arange(20))
+READ = {"batch_size": 4, "num_workers": 1}
+
+
+class Knob:
+    """A declared knob of a run that nobody steers."""
+
+    def __init__(self, **declared: Any) -> None:
+        self.declared, self.held = declared, 0
+
+    def holds(self) -> None:
+        self.held += 1
+
+
+class Declared:
+    """Takes the declarations of a run."""
+
+    def __init__(self) -> None:
+        self.knobs: dict[str, Knob] = {}
+        self.declined: dict[str, str] = {}
+
+    def knob(self, name: str, value: int, **declared: Any) -> Knob:
+        return self.knobs.setdefault(name, Knob(value=value, **declared))
+
+    def decline(self, name: str, reason: str) -> None:
+        self.declined[name] = reason
+
+
+@pytest.fixture(autouse=True)
+def without_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOPTUI", "off")
+
+
+def offered(loader: Any, **options: Any) -> tuple[LoaderKnobs, Declared]:
+    declared = Declared()
+    options = {"next_epoch": lambda: True} | options
+    return LoaderKnobs(declared, loader, **options), declared  # type: ignore[arg-type]
+
+
+def apply(declared: Declared, name: str, value: int) -> object:
+    return declared.knobs[name].declared["apply"](value)
+
+
+def read(declared: Declared, name: str) -> object:
+    return declared.knobs[name].declared["read"]()
+
+
+# what a loader reads ----------------------------------------------------------------------------------------
+
+
+def order(changes: dict[int, dict[str, int]], sampler: str) -> tuple[list[Any], torch.Tensor]:
+    """The samples of three epochs, of which each is left before its end, and what torch draws after them."""
+    torch.manual_seed(0)
+    loader: Any = DataLoader(
+        NUMBERS,
+        batch_size=4,
+        num_workers=1,
+        shuffle=sampler == "shuffled" or None,
+        sampler=WeightedRandomSampler([1.0] * 20, 20) if sampler == "weighted" else None,
+    )
+    assert obstacle(loader) == ""
+    knobs, declared = offered(loader)
+    found = []
+    for epoch in range(3):
+        for index, (batch,) in enumerate(loader):
+            if index == 0:
+                knobs.begin_epoch()
+            found.append(batch.tolist())
+            if index == 3:
+                break
+        for name, value in changes.get(epoch, {}).items():
+            assert apply(declared, name, value) is hoptui.LATER
+            assert read(declared, name) != value
+    assert all(read(declared, name) == value for change in changes.values() for name, value in change.items())
+    return found, torch.rand(4)
+
+
+@pytest.mark.parametrize("sampler", ["in order", "shuffled", "weighted"])
+def test_the_samples_and_the_random_numbers_of_the_loop_stay(sampler: str) -> None:
+    samples, drawn = order({}, sampler)
+    assert len(samples) == 12
+    again, drawn_again = order({0: {"num_workers": 2, "prefetch_factor": 5}, 1: {"num_workers": 1}}, sampler)
+    assert again == samples
+    assert torch.equal(drawn, drawn_again)
+
+
+class Forever(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return iter([1])
+
+
+class Curriculum(Sampler):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return iter(range(20))
+
+
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [
+        (lambda: DataLoader(Forever(), num_workers=1), "IterableDataset"),
+        (lambda: DataLoader(NUMBERS), "no workers"),
+        (lambda: DataLoader(NUMBERS, num_workers=1, persistent_workers=True), "persistent"),
+        (lambda: DataLoader(NUMBERS, num_workers=1, in_order=False), "any order"),
+        (lambda: DataLoader(NUMBERS, num_workers=1, sampler=Curriculum()), "Curriculum"),
+        (
+            lambda: DataLoader(
+                NUMBERS, num_workers=1, sampler=RandomSampler(NUMBERS, generator=torch.Generator())
+            ),
+            "generator",
+        ),
+        (lambda: [DataLoader(NUMBERS, num_workers=1)], "list"),
+    ],
+)
+def test_a_loader_whose_batches_could_change_is_declined(loader: Any, reason: str) -> None:
+    _, declared = offered(loader())
+    assert not declared.knobs
+    assert set(declared.declined) == {"num_workers", "prefetch_factor"}
+    assert all(reason in why for why in declared.declined.values())
+
+
+def test_a_generator_of_a_sampler_depends_on_how_far_workers_read() -> None:
+    """Why such a loader is declined: the order of the second epoch differs."""
+
+    def second(workers: int, ahead: int) -> list[Any]:
+        generator = torch.Generator().manual_seed(0)
+        loader: Any = DataLoader(
+            NUMBERS, 4, sampler=RandomSampler(NUMBERS, generator=generator), num_workers=workers,
+            prefetch_factor=ahead,
+        )  # fmt: skip
+        next(iter(loader))
+        return [batch.tolist() for (batch,) in loader]
+
+    assert second(1, 1) != second(2, 8)
+
+
+# bounds and refusals ----------------------------------------------------------------------------------------
+
+
+def test_the_knobs_are_for_speed_within_the_cores_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    _, declared = offered(DataLoader(NUMBERS, **READ), prefix="dataloader_", local_ranks=4)
+    assert set(declared.knobs) == {"dataloader_num_workers", "dataloader_prefetch_factor"}
+    for name, value, most in (("num_workers", 1, 4), ("prefetch_factor", 2, data_loaders.MOST_AHEAD)):
+        given = declared.knobs[f"dataloader_{name}"].declared
+        assert (given["value"], given["min"], given["max"]) == (value, 1, most)
+        assert (given["effect"], given["cost"]) == ("speed", "rebuild")
+
+
+def test_a_value_of_the_past_is_in_effect_at_once() -> None:
+    loader: Any = DataLoader(NUMBERS, **READ)
+    knobs, declared = offered(loader)
+    assert apply(declared, "num_workers", 3) is hoptui.LATER
+    assert apply(declared, "num_workers", 1) is None
+    knobs.begin_epoch()
+    assert (loader.num_workers, declared.knobs["num_workers"].held) == (1, 0)
+
+
+def test_nothing_changes_in_the_last_epoch() -> None:
+    loader: Any = DataLoader(NUMBERS, **READ)
+    _, declared = offered(loader, next_epoch=lambda: False)
+    with pytest.raises(ValueError, match="last epoch"):
+        apply(declared, "num_workers", 2)
+    assert loader.num_workers == 1
+
+
+def test_batches_that_do_not_fit_into_shared_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader: Any = DataLoader(NUMBERS, **READ)
+    knobs, declared = offered(loader)
+    knobs.batch = {"input_ids": torch.zeros(1 << 18), "more": [torch.zeros(1 << 18)]}
+    assert size_in_bytes(knobs.batch) == 2 << 20
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=64 << 8, f_frsize=4096))  # 64 MiB
+    assert apply(declared, "num_workers", 8) is hoptui.LATER  # 14 more batches of 2 MiB
+    with pytest.raises(ValueError, match="shared memory"):
+        apply(declared, "prefetch_factor", 3)
+    assert (loader.num_workers, loader.prefetch_factor) == (8, 2)
+
+
+def test_the_seeds_of_workers_follow_their_number() -> None:
+    begin = functools.partial(print, num_workers=1, rank=2)
+    loader: Any = DataLoader(NUMBERS, worker_init_fn=begin, **READ)
+    _, declared = offered(loader)
+    apply(declared, "num_workers", 4)
+    assert loader.worker_init_fn.keywords == {"num_workers": 4, "rank": 2}
+
+
+# in a Trainer -----------------------------------------------------------------------------------------------
+
+
+class Change(TrainerCallback):  # type: ignore[misc]
+    """Sets other data workers after some steps, as a command would."""
+
+    def __init__(self, hoptui: HoptuiCallback, changes: dict[int, dict[str, int]]) -> None:
+        self._hoptui, self._changes = hoptui, changes
+        self.rows: list[Any] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for name, value in self._changes.get(state.global_step, {}).items():
+            assert self._hoptui._loader is not None
+            assert self._hoptui._loader._apply(name, value) is hoptui.LATER
+
+
+def test_a_trainer_with_dropout_trains_the_same_weights(tmp_path: Path) -> None:
+    found = []
+    for changes in ({}, {3: {"num_workers": 2, "prefetch_factor": 4}}):
+        callback = HoptuiCallback("read")
+        trainer = trainer_of(
+            tmp_path, model(0.3), [callback, Change(callback, changes)], max_steps=20,
+            dataloader_num_workers=1,
+        )  # fmt: skip
+        trainer.train()
+        loader = trainer.callback_handler.train_dataloader.base_dataloader
+        assert (loader.num_workers, loader.prefetch_factor) == ((2, 4) if changes else (1, 2))
+        found.append(
+            (
+                [parameter.detach().clone() for parameter in trainer.model.parameters()],
+                [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+            )
+        )
+    assert found[0][1] == found[1][1]
+    assert all(torch.equal(a, b) for a, b in zip(found[0][0], found[1][0], strict=True))
