@@ -37,6 +37,7 @@ def test_a_script_is_shown_and_steered_and_its_results_stay_bit_identical(
     assert "weight_decay" in {each.spec.name for each in run.knobs}
     refused = viewer.outcome(viewer.command(run, "stop"))
     assert (refused.stage, refused.code, refused.fields["verb"]) == ("rejected", "declined", "stop")
+    assert "run.bind(loader, num_workers=" in run.declined["num_workers"]
     applied = viewer.outcome(viewer.command(run, knob="lr", value=0.02))
     assert (applied.stage, applied.before, applied.effective) == ("applied", 0.01, 0.02)
     assert viewer.outcome(viewer.command(run, "pause", hold_s=60.0)).stage == "applied"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from hoptui.integrations.gradient_checkpointing import FLAG, GradientCheckpointing, obstacle
@@ -107,7 +108,8 @@ def test_recomputation_changes_no_loss_and_no_weight(tmp_path: Path, dropout: fl
 
 def test_recomputation_of_a_frozen_model_gives_the_same_gradients(tmp_path: Path) -> None:
     found = []
-    for switches in ({}, {1: True}):
+    cases: list[dict[int, bool]] = [{}, {1: True}]
+    for switches in cases:
         trained = model()
         for name, parameter in trained.named_parameters():
             parameter.requires_grad = ".mlp." in name
@@ -144,7 +146,8 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 20 * GIB)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (50 * GIB, 80 * GIB))
         monkeypatch.setattr(torch.random, "fork_rng", lambda _: contextlib.nullcontext())
-        forward, self.rows = trained.forward, []
+        self.rows: list[int] = []
+        forward = trained.forward
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.rows.append(len(kwargs["input_ids"]))
@@ -193,9 +196,7 @@ def reentrant() -> Any:
     for module in found.modules():
         if hasattr(module, FLAG):
             setattr(module, FLAG, True)
-            module._gradient_checkpointing_func = functools.partial(
-                torch.utils.checkpoint.checkpoint, use_reentrant=True
-            )
+            module._gradient_checkpointing_func = functools.partial(checkpoint, use_reentrant=True)
     return found
 
 
