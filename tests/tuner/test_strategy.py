@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec import structs
 
@@ -44,3 +46,12 @@ def test_memory_that_is_unknown_is_not_said_to_be_too_little() -> None:
     course.used = None
     course.look()
     assert within(course.tuner.state.facts[0]) == fact("memory.unknown_choice", knob="compile", value="on")
+
+
+def test_recomputation_is_turned_off_but_not_on_without_advice() -> None:
+    bools: dict[str, Any] = {"kind": "bool", "min": None, "max": None, "scale": "linear"}
+    for on, tried in ((False, 0), (True, 1)):
+        switch = knob("gradient_checkpointing", on, cost="free", **bools)
+        course = Course(switch, rate=level, used=lambda _: 4 * GIB)
+        course.look(120)
+        assert len(course.tuner.state.tried) == tried

@@ -317,11 +317,13 @@ class Search:
     def _ways(self, lever: Lever, observation: Observation) -> list[KnobValue]:
         """The ways of computing to try, the one that the diagnosis names first.
 
-        What changes learning is not tried without advice, however much it is allowed.
+        What changes learning is not tried without advice, however much it is allowed. Nor is it to recompute
+        activations: that alone is always slower.
         """
         track = self._tracks.of(lever)
         _, value = advised(lever, observation.diagnosis)
-        values = [] if lever.learning else lever.alternatives()
+        slower = lever.name.lower() in NAMES["recompute"] and lever.knob.value in OFF
+        values = [] if lever.learning or slower else lever.alternatives()
         if value is not None:
             with suppress(KnobError):
                 values.insert(0, check_value(lever.knob.spec, value))
