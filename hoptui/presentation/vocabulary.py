@@ -91,7 +91,7 @@ COSTS = ByValue(
 )
 
 WIDEST = 1.0
-"""A wider interval of an effect is shown without its number."""
+"""A wider interval of a change that is not detectable is shown without its number."""
 RESTART = "weights of other shapes begin anew, and pending commands are dropped"
 """What a knob of cost `restart` does, for a question."""
 
@@ -205,12 +205,13 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
     if measured.gain is None or measured.interval is None:
         count = numbers.counted(measured.iterations, "iteration")
         return note or ("measuring" if brief else f"measuring: {count}")
-    interval = numbers.percent(measured.interval, decimals=1) if measured.interval < WIDEST else "over 100 %"
+    interval = numbers.percent(measured.interval, decimals=1)
     if measured.detectable:
         gain = numbers.percent(measured.gain, signed=True, decimals=1)
         found = gain if brief else f"{gain} ± {interval.removesuffix(' %')}"
     else:
-        found = "no detectable change" if brief else f"no detectable change (± {interval})"
+        wide = "over 100 %" if measured.interval > WIDEST else interval
+        found = "no detectable change" if brief else f"no detectable change (± {wide})"
     return f"{found}, {note}" if note and shared else found
 
 
