@@ -48,7 +48,8 @@ def test_a_run_from_start_to_end(hoptui: Hoptui, node: TestNode, golden: Golden)
     assert (kept["state"], kept["exit"]["reason"], kept["problem"]) == ("exited", "stopped", "")
     assert 0 < kept["size_bytes"] < 10 << 20
     lines = [json.loads(line) for line in hoptui("export", "toy", "--format", "jsonl").out.splitlines()]
-    assert {"run", "row", "event", "command"} == {line["type"] for line in lines}
+    types = {line["type"] for line in lines}
+    assert types - {"stacks"} == {"run", "row", "event", "command"}  # only a run of some seconds has stacks
     last = max(
         line["step"] for line in lines if line["type"] == "row" and line["source"] == f"run/{run['run']}"
     )
