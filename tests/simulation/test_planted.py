@@ -11,10 +11,12 @@ QUICK = (
     "only rank 0 carries commands out",
     "the value is shown before it is read back",
 )
-"""They are found within a few seeds."""
+"""They are found within a few seeds. `make test` looks for the first one, `make test-slow` for the others."""
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name", [QUICK[0], *(pytest.param(name, marks=pytest.mark.slow) for name in QUICK[1:])]
+)
 def test_a_planted_defect_is_found(name: str) -> None:
     found = find(name, most=40)
     assert found.seed is not None, f"no seed up to 40 finds: {name}"
