@@ -204,7 +204,7 @@ def test_a_request_to_the_tuner_goes_out_and_its_answer_comes_back(client: Watch
     client.tune(RUN, "freeze", knob="lr")
     until(lambda: len(ppo.of(Tune)) == 2)
     asked = [(m.op, m.knob, m.limits.budget) for m in ppo.of(Tune) if isinstance(m, Tune)]
-    assert asked == [("start", "", 0.05), ("freeze", "lr", 0.02)]
+    assert asked == [("start", "", 0.05), ("freeze", "lr", 0.04)]
 
 
 @pytest.mark.guarantee("read-only")
