@@ -32,7 +32,7 @@ class IterationRecorder:
 
     def __init__(self, state: SharedState) -> None:
         self._state = state
-        self._convert = state.converter.convert
+        self._convert_mixed = state.converter.convert_mixed
         self._row: dict[str, float] | None = None
         self._last_t = 0
         # The last iteration that finished, and how long it took.
@@ -63,7 +63,11 @@ class IterationRecorder:
                 metrics = {name: metrics[name] for name in COUNTS if name in metrics}
             row = self._row
             if row is not None and (step is None or step >= state.step):
-                row.update(self._convert(self._last_t, state.step, metrics))
+                for value in metrics.values():  # as `convert` does, without the call
+                    if value.__class__ is not float:
+                        metrics = self._convert_mixed(self._last_t, state.step, metrics)
+                        break
+                row.update(metrics)
             elif step is not None:
                 self._log_late(step, metrics)
             else:
@@ -136,7 +140,8 @@ class IterationRecorder:
         state = self._state
         if state.converter.in_flight:
             t = self._queue_late(t)
-        self._queue(t, step, row)
+        state.rows.append((t, step, row, None, NO_PHASES))
+        state.rows_added += 1
         if state.link_sleeps:
             state.wake_sleeping_link()
 

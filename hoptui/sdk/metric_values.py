@@ -69,9 +69,11 @@ class MetricConverter:
         """
         for value in values.values():
             if value.__class__ is not float:
-                break
-        else:
-            return values
+                return self.convert_mixed(t, step, values)
+        return values
+
+    def convert_mixed(self, t: int, step: int, values: Mapping[str, Any]) -> dict[str, float]:
+        """Do the same for values that are not all floats. The answer is never `values` itself."""
         known: dict[str, float] = {}
         on_gpu: dict[str, Any] = {}
         for name, value in values.items():

@@ -695,8 +695,9 @@ class Run(ReadOnlyProperties):
             run.log({"grad/norm": 1.5}, lr=3e-4)
             ```
         """
-        self._core.recorder.log(values, metrics, None if step is None else whole(step))
-        if not self._core.recorder.began:
+        recorder = self._core.recorder
+        recorder.log(values, metrics, None if step is None else whole(step))
+        if not recorder.began:
             self._core.sample_this_thread()
 
     @_harmless(_nothing)
