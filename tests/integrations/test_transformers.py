@@ -174,7 +174,7 @@ def test_other_data_workers_read_the_same_samples(
     trained: tuple[Found, Outcomes], proof: Proof, knob: str, value: int
 ) -> None:
     assert applied(trained, "read", knob) == [value]
-    assert (trained[1]["read"][knob][0].step or 0) % 10 == 0  # ten steps are an epoch
+    assert (trained[1]["read"][knob][0].step or 0) >= 10  # ten steps are an epoch
     prove(trained, proof, "read")
     found = trained[0]
     proof.unchanged(found["read"][0]["weights"], found["unchanged"][0]["weights"])
