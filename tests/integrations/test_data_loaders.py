@@ -100,7 +100,8 @@ def order(changes: dict[int, dict[str, int]], sampler: str) -> tuple[list[Any], 
         for name, value in changes.get(epoch, {}).items():
             assert apply(declared, name, value) is hoptui.LATER
             assert read(declared, name) != value
-    assert all(read(declared, name) == value for change in changes.values() for name, value in change.items())
+    last = {name: value for change in changes.values() for name, value in change.items()}
+    assert all(read(declared, name) == value for name, value in last.items())
     return found, torch.rand(4)
 
 
