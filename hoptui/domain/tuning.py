@@ -70,6 +70,11 @@ INTERVALS = frozenset(
     for suffix in ("steps", "interval", "every", "freq", "frequency")
 ) | {"log_every_n_steps", "val_check_interval", "check_val_every_n_epoch"}
 """Names of knobs that say how often a run does something besides training. It costs time alone."""
+BESIDES = frozenset(
+    ("save", "saving", "checkpoint", "checkpoints", "log", "logging", "eval", "evaluate", "evaluation",
+     "validate", "validation")
+)  # fmt: skip
+"""Words in the name of a switch of such work, as in `save_checkpoints`. `checkpointing` is none of them."""
 
 
 def may_turn(spec: KnobSpec, limits: Limits) -> bool:
@@ -77,11 +82,13 @@ def may_turn(spec: KnobSpec, limits: Limits) -> bool:
 
     It never changes a knob of cost `restart`. It changes one of effect `learning` if its name is allowed. "*"
     allows all of them except those of cost `free`: these are read inside the step and do not affect speed. It
-    changes an interval only if its name is allowed: a run without checkpoints is faster, and nobody wants it.
+    changes an interval, or a switch of what a run does besides training, only if its name is allowed: a run
+    without checkpoints is faster, and nobody wants it.
     """
     if spec.cost == "restart" or unknown(spec.cost):
         return False
-    if spec.name in INTERVALS:
+    besides = spec.kind == "bool" and not BESIDES.isdisjoint(spec.name.lower().split("_"))
+    if spec.name in INTERVALS or besides:
         return spec.name in limits.learning
     if spec.effect == "speed" or spec.name in limits.learning:
         return True

@@ -35,6 +35,17 @@ def test_an_interval_is_turned_only_by_name(name: str) -> None:
     assert name in [lever.name for lever in levers(knobs, Limits(learning=(name,)), ())]
 
 
+@pytest.mark.parametrize(
+    ("name", "turned"),
+    [("save_checkpoints", False), ("do_eval", False), ("logging", False), ("gradient_checkpointing", True)],
+)
+def test_what_a_run_does_besides_training_is_switched_only_by_name(name: str, turned: bool) -> None:
+    bools: dict[str, Any] = {"kind": "bool", "min": None, "max": None, "scale": "linear"}
+    switch = knob(name, True, **bools)
+    assert bool(levers([switch], Limits(), ())) is turned
+    assert levers([switch], Limits(learning=(name,)), ())
+
+
 def test_the_ladder_has_steps_of_about_root_two() -> None:
     spec = KnobSpec(name="n", kind="int", default=1)
     assert list(islice(notches(spec), 14)) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
