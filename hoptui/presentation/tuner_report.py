@@ -20,7 +20,7 @@ def improved(state: TunerState, knobs: Sequence[KnobState]) -> dict[str, KnobVal
     """
     known = {knob.spec.name: knob.value for knob in knobs}
     if state.trial is not None:
-        known |= {change.knob: change.before for change in state.trial.changes}
+        known |= {change.knob: change.before for change in state.trial.changes if change.knob in known}
     first: dict[str, KnobValue] = {}
     for trial in _kept(state):
         for change in trial.changes:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from hoptui.tui import screens
 from hoptui.tui.preferences import LOOKS
-from hoptui.tui.screen_base import LiveScreen
+from hoptui.tui.screen_base import LiveScreen, RunPage
 from hoptui.tui.screens.run.screen import RunScreen
 from screenshots import shots
 from screenshots.camera import RECORDING, NeverGivenError, Then
@@ -26,7 +26,7 @@ from screenshots.shots import SHOTS, SMALL, Picture, Shot, WrongScreenError, pic
 def test_every_full_screen_is_pictured() -> None:
     for module in pkgutil.walk_packages(screens.__path__, f"{screens.__name__}."):
         importlib.import_module(module.name)
-    every = LiveScreen.__subclasses__()
+    every = [*LiveScreen.__subclasses__(), *RunPage.__subclasses__()]
     there = {screen.__name__ for screen in every if screen.__module__.startswith(screens.__name__)}
     assert there == {s.screen.__name__ for s in SHOTS if issubclass(s.screen, LiveScreen)}
 

@@ -121,7 +121,8 @@ def facts(view: View, width: int) -> list[Line]:
     if at_work(state) or state.tried:
         lines += _labelled("limits", tuner.limits(state.limits), width)
         lines.append(_with_label("spent", _spent(view, state, width - LABEL)))
-    if view.run is not None and (values := tuner_report.improved(state, view.run.knobs)):
+    knobs = view.run.knobs if view.run is not None and state.trial is None else ()
+    if values := tuner_report.improved(state, knobs):
         lines += _labelled("copy", tuner_report.copied(values), width)
     return [*lines, *_limit(view, width)]
 
