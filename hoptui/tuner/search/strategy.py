@@ -25,24 +25,6 @@ OTHER_WAY, NOT_RECOMPUTED = 1.5, 4.0
 The second is for activations that are no longer recomputed."""
 
 
-def _growth(lever: Lever) -> float:
-    """How many times the memory another way of computing may take."""
-    recomputed = lever.name.lower() in NAMES["recompute"] and lever.knob.value not in OFF
-    return NOT_RECOMPUTED if recomputed else OTHER_WAY
-
-
-def _room_for(times: float, observation: Observation, share: float) -> bool:
-    """Whether `times` the memory that the run holds would stay within `share` of all of it."""
-    memory = observation.memory
-    return memory is not None and times * memory.used + memory.others <= share * memory.total
-
-
-def _farthest(lever: Lever, values: Sequence[KnobValue]) -> float:
-    """The largest size of one step: the next one, where choices are farther apart."""
-    above = (lever.size_of(v) for v in values if lever.size_of(v) > lever.size)
-    return max(FARTHEST * lever.size * 1.001, min(above, default=0.0) if lever.knob.spec.choices else 0.0)
-
-
 class NoCandidate(NamedTuple):
     """Why nothing is tried. With `yet`, that may change once more is known about the run with its present
     values."""
@@ -399,3 +381,21 @@ class Search:
             return tuple(why)
         share = (peak + observation.memory.others) / observation.memory.total
         return *why, fact("trial.memory_expected", share=share)
+
+
+def _growth(lever: Lever) -> float:
+    """How many times the memory another way of computing may take."""
+    recomputed = lever.name.lower() in NAMES["recompute"] and lever.knob.value not in OFF
+    return NOT_RECOMPUTED if recomputed else OTHER_WAY
+
+
+def _room_for(times: float, observation: Observation, share: float) -> bool:
+    """Whether `times` the memory that the run holds would stay within `share` of all of it."""
+    memory = observation.memory
+    return memory is not None and times * memory.used + memory.others <= share * memory.total
+
+
+def _farthest(lever: Lever, values: Sequence[KnobValue]) -> float:
+    """The largest size of one step: the next one, where choices are farther apart."""
+    above = (lever.size_of(v) for v in values if lever.size_of(v) > lever.size)
+    return max(FARTHEST * lever.size * 1.001, min(above, default=0.0) if lever.knob.spec.choices else 0.0)
