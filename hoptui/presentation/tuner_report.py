@@ -62,17 +62,21 @@ def lines(state: TunerState, knobs: Sequence[KnobState], units: Mapping[str, str
 
 
 def _line(trial: Trial, units: Mapping[str, str]) -> str:
-    """Return a trial without the reasons why it was tried. Those of its end tell why one has no figure."""
+    """Return a trial without the reasons why it was tried. Without a figure, it has the reason of its end."""
     word = tuner.RESULTS[trial.result]
     figured = trial.result in ("kept", "reverted") and trial.measured is not None
     parts = (
         f"{word.symbol} {word.text}",
         tuner.changes(trial.changes),
-        vocabulary.effect_text(trial.measured) if figured else sentences.why(trial),
+        vocabulary.effect_text(trial.measured) if figured else _end(trial),
         vocabulary.speeds(trial.measured, units) if figured else "",
         numbers.duration(round(trial.seconds)),
     )
     return "  ".join(filter(None, parts))
+
+
+def _end(trial: Trial) -> str:
+    return sentences.sentence(trial.why[-1]) if trial.why else numbers.clean(trial.text)
 
 
 def _kept(state: TunerState) -> list[Trial]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Change, Measured, Result, Trial, TunerState
 from hoptui.presentation import tuner_report
@@ -63,6 +64,13 @@ def test_the_report_in_lines() -> None:
     assert lines[3] == "  ↶ reverted  fused off → on  -10.0 % ± 2.0  300 → 270 samples/s  12 s"
     assert lines[5].endswith("about 3.60 k samples not trained")
     assert lines[6] == "copy into your script: rows=8, attention='flash'"
+
+
+def test_a_trial_without_a_figure_has_the_reason_of_its_end() -> None:
+    why = (fact("trial.no_clear_limit"), fact("trial.disturbed", verb="pause"))
+    void = structs.replace(STATE.tried[0], result="interrupted", why=why)
+    lines = list(tuner_report.lines(structs.replace(STATE, tried=(void,)), IN_EFFECT, UNITS))
+    assert lines[1] == "  » interrupted  rows 2 → 4  a user's pause disturbed it  12 s"
 
 
 def test_a_tuner_that_found_nothing_says_so() -> None:
