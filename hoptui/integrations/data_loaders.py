@@ -11,9 +11,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
-
 import hoptui
 
 NAMES = ("num_workers", "prefetch_factor")
@@ -138,6 +135,8 @@ class LoaderKnobs:
 
 def obstacle(loader: Any) -> str:
     """Return why the readers of a loader cannot change between two epochs, "" if they can."""
+    from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
     if type(loader) is not DataLoader:
         return f"it is a {type(loader).__name__}, not a DataLoader of torch"
     if isinstance(loader.dataset, IterableDataset):
@@ -165,6 +164,8 @@ def in_flight(values: Mapping[str, int]) -> int:
 
 def size_in_bytes(batch: object) -> int:
     """Return the bytes of the tensors in a batch. Objects other than lists and mappings count as 0."""
+    import torch  # Lightning loads this module with each `Trainer`, also where it is not used
+
     if isinstance(batch, torch.Tensor):
         return batch.numel() * batch.element_size()
     if isinstance(batch, Mapping):

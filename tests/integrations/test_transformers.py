@@ -76,13 +76,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         )
         for name in ("accumulated split", "fsdp2 split", "fsdp1 split"):
             outcomes[name] = pair.steer(name, ("micro_batch_split", 4), ("micro_batch_split", 3))
+        outcomes["stopped"] = pair.steer("stopped", ("pause", None), ("resume", None), ("stop", None))
         outcomes["recomputed"] = pair.steer(
             "recomputed", *(("gradient_checkpointing", on) for on in (True, False, True))
         )
         outcomes["read"] = pair.steer(
             "read", ("dataloader_num_workers", 1), ("dataloader_prefetch_factor", 5)
         )
-        outcomes["stopped"] = pair.steer("stopped", ("pause", None), ("resume", None), ("stop", None))
         for training in trainings:
             found[str(training["name"])] = pair.results(str(training["name"]))
     return found, outcomes
