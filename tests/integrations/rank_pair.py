@@ -18,6 +18,8 @@ from tests.conftest import RawViewer, TestNode, until
 LIMIT_S = 200.0
 
 
+LEFT_BEHIND = ("ACCELERATE_", "FSDP_")
+"""Arguments of a Trainer in this process set such variables, for a number format for example."""
 ON_CPU = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -48,7 +50,7 @@ class RankPair:
         port = free_port()
         self._children = []
         for rank in range(ranks):
-            environment = node.environment | {
+            environment = {k: v for k, v in node.environment.items() if not k.startswith(LEFT_BEHIND)} | {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(ranks),
