@@ -28,7 +28,7 @@ from hoptui.protocol import codec, messages
 pytest_plugins = ["tests.golden", "tests.slurm_cluster"]
 
 T = TypeVar("T")
-DEADLINE_S = 30.0  # far more than needed: other tests may take the cores
+DEADLINE_S = 15.0
 
 SCRIPT = """
 import sys, time, hoptui

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "hoptui").rglob("*.py"))
-NOUNS = {"gradient_checkpointing", "lightning", "pacing", "recording", "sampling", "tuning"}
+NOUNS = {"lightning", "pacing", "recording", "sampling", "tuning"}
 """Names of modules and packages that end in -ing and are nouns of the field."""
 
 

@@ -15,12 +15,12 @@ from msgspec import structs
 
 from hoptui.daemon.state.command_log import throughput
 from hoptui.daemon.state.node import Node
-from hoptui.daemon.state.outside_load import others_busy
+from hoptui.daemon.state.other_processes import others_busy
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import IDLE, REASONS, Level
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.throughput import ASIDE_COLUMNS
+from hoptui.domain.throughput import ASIDE_COLUMNS, PER_SECOND
 from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.protocol.messages import Command, CommandRecord, Origin
 from hoptui.tuner.observation import MemoryReading, Observation, Proposal
@@ -45,9 +45,6 @@ READINGS = (
     "throttle",
 )
 """What is looked at of a GPU, the host or a run's processes."""
-WORK = ("samples", "tokens", "env_steps")
-"""What runs count as the work of an iteration."""
-RATE = "_per_s"
 LOSSES = ("loss", "train_loss", "train/loss")
 """What runs call their training loss."""
 RETRIES = ("alloc_retries", "num_alloc_retries")
@@ -62,7 +59,9 @@ def observe(node: Node, run: TrackedRun) -> Observation:
     host = _recent(node, "host", t)
     busy = _mean(host, "cpu_percent")
     vital = run.vital(t / 1e9)
-    rows = ring.excerpt((metric, *WORK, *LOSSES, *ASIDE_COLUMNS), most=POINTS) if ring and metric else None
+    work = metric.removesuffix(PER_SECOND) if metric.endswith(PER_SECOND) else ""
+    names = filter(None, (metric, work, *LOSSES, *ASIDE_COLUMNS))
+    rows = ring.excerpt(names, most=POINTS) if ring is not None and metric else None
     return Observation(
         t=t,
         epoch=run.state.epoch,
@@ -71,7 +70,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         knobs=run.state.knobs,
         metric=metric,
         points=throughput(rows, metric) if rows is not None else (),
-        samples=throughput(rows, metric.removesuffix(RATE)) if rows is not None else (),
+        samples=throughput(rows, work) if rows is not None else (),
         losses=_losses(rows),
         records=_newest_records(node.book.of(run.id)),
         memories=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),

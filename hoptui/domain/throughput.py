@@ -20,6 +20,8 @@ ASIDE = ("evaluation", "checkpoint", "paused")
 """Outermost phases outside training. Iterations that consist mostly of them do not count for throughput, and
 GPU readings in them are not representative."""
 ASIDE_COLUMNS = tuple(f"{PHASE}{phase}" for phase in ASIDE)
+PER_SECOND = "_per_s"
+"""The end of the name of a rate. Before it stands the name of what is counted."""
 LONGEST_S = 1e8
 """No iteration takes three years."""
 WAITS = 0.15

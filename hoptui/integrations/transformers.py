@@ -24,10 +24,10 @@ from transformers.trainer_utils import get_last_checkpoint
 import hoptui
 from hoptui.integrations.data_loaders import LoaderKnobs
 from hoptui.integrations.error_guard import harmless
-from hoptui.integrations.gradient_checkpointing import NAME as GRADIENT_CHECKPOINTING
-from hoptui.integrations.gradient_checkpointing import GradientCheckpointing
 from hoptui.integrations.micro_batch_split import MicroBatchSplit
 from hoptui.integrations.micro_batches import row_count, token_count
+from hoptui.integrations.recomputation import NAME as GRADIENT_CHECKPOINTING
+from hoptui.integrations.recomputation import GradientCheckpointing
 from hoptui.integrations.torch_trace import TorchTrace
 from hoptui.integrations.trainer_internals import replicas
 from hoptui.integrations.trainer_settings import offer_loader, offer_settings

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.domain.throughput import PER_SECOND
 from hoptui.domain.tuning import Trial, TunerState
 from hoptui.presentation import numbers, sentences, tuner, vocabulary
 
-PER_SECOND = "_per_s"
 ENDED = ("kept", "reverted", "failed", "interrupted")
 
 

@@ -15,7 +15,7 @@ ENOUGH = 5
 CHANGED = 0.2
 """The share of all CPUs from which a change counts."""
 FULL = 0.95
-"""On a host that is as busy as this, a run that takes more leaves less for others."""
+"""A host that is as busy as this is full."""
 
 
 class OutsideLoad:
@@ -24,12 +24,12 @@ class OutsideLoad:
     def __init__(self) -> None:
         self._before: deque[float] = deque(maxlen=BEFORE)
         self._now: deque[float] = deque(maxlen=ENOUGH)
-        self._full = False
+        self._host = 0.0
 
     def look(self, observation: Observation, *, trying: bool) -> None:
         """Add what is read now. `trying`: a trial goes on, or its rollback."""
         busy = observation.others_busy
-        self._full = (observation.host_busy or 0.0) >= FULL
+        self._host = observation.host_busy or 0.0
         if not trying:
             self._now.clear()
         if busy is not None:
@@ -40,6 +40,14 @@ class OutsideLoad:
         if len(self._now) < ENOUGH or len(self._before) < ENOUGH:
             return None
         before, now = fmean(self._before), fmean(self._now)
-        if abs(now - before) < CHANGED or (now < before and self._full):
+        if not differs(before, now, self._host):
             return None
         return fact("trial.load_changed", before=before, after=now)
+
+
+def differs(before: float, after: float, host: float) -> bool:
+    """Return whether the share of other processes has changed. `host` is that of all now.
+
+    On a full host, a run that takes more leaves less for others, so less is no change there.
+    """
+    return abs(after - before) >= CHANGED and (after > before or host < FULL)

@@ -31,7 +31,7 @@ trial that uses more is ended."""
 HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
 CAUTIOUS = 0.25
-"""The part of the budget that may be spent before a trial was kept."""
+"""The part of the budget that guesses may cost before one was kept."""
 FEW = 2
 """If the budget is overdrawn, this many iterations after the first suffice to show harm. Each may cost as
 much as the whole budget."""
@@ -295,11 +295,13 @@ class Budget:
         """Seconds that may still be spent, negative when overdrawn."""
         return self.share * max(self.lived, YOUNG_S) - self.spent
 
-    @property
-    def left_for_guesses(self) -> float:
-        """The same for trials that nothing speaks for."""
-        share = self.share if self.fruitful else CAUTIOUS * self.share
-        return share * max(self.lived, YOUNG_S) - self.spent
+    def left_for(self, *, advised: bool) -> float:
+        """Seconds that may still be spent on a trial, fewer on a guess until one was kept.
+
+        `advised`: the diagnosis or an earlier run speaks for it.
+        """
+        part = 1.0 if advised or self.fruitful else CAUTIOUS
+        return self.left - (1 - part) * self.share * max(self.lived, YOUNG_S)
 
     @property
     def share_spent(self) -> float:
@@ -309,13 +311,11 @@ class Budget:
     def affords(self, standstill: float, iterations: float, *, advised: bool = False) -> bool:
         """Whether the budget covers a trial: seconds of pausing, and of iterations.
 
-        `advised`: the diagnosis or an earlier run speaks for it.
-
         Until the first trial is reverted, iterations do not count. Otherwise a run with iterations of minutes
         could never try anything.
         """
-        left = self.left if advised else self.left_for_guesses
-        return standstill + (iterations if self.fruitless else 0.0) <= left
+        cost = standstill + (iterations if self.fruitless else 0.0)
+        return cost <= self.left_for(advised=advised)
 
     def refund(self, seconds: float) -> None:
         """Give back the seconds of a kept trial that cost nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -232,9 +233,12 @@ class Tuner:
         again."""
         if self._attempt is None or self._voids[self._attempt.move.changes] >= MOST_VOIDS:
             return
-        since, move = self._attempt.told.t, self._attempt.move
-        asked = (r.verb for r in observation.records if r.verb in DISTURBING and r.t >= since)
-        verb = next(asked, None)
+        move = self._attempt.move
+        step = move.applied(observation.records)
+        if step is None:
+            return
+        done = (r.verb for r in observation.records if r.step is not None and r.step >= step)
+        verb = next((verb for verb in done if verb in DISTURBING), None)
         why = fact("trial.disturbed", verb=verb) if verb is not None else self._outside.changed()
         if why is not None:
             self._voids[move.changes] += 1
@@ -294,7 +298,9 @@ class Tuner:
             self._say("baseline", _to_go(missing))
         elif not self._affords(candidate):
             self._rested = True
-            self._say("holding", fact("budget.too_small", left_s=max(0.0, self._budget.left_for_guesses)))
+            left_s = max(0.0, self._budget.left_for(advised=candidate.advised))
+            cautious = self._affords(replace(candidate, advised=True))
+            self._say("holding", fact("budget.cautious" if cautious else "budget.too_small", left_s=left_s))
         else:
             return self._begin(candidate, observation), ()
         return None, candidate.changes

@@ -46,6 +46,24 @@ def test_the_throughput_is_that_of_iterations_that_only_trained(there: QuietNode
     assert (seen.epoch, seen.state, seen.knobs) == (1, "live", there.run.state.knobs)
 
 
+def test_work_and_loss_are_those_of_the_same_iterations(there: QuietNode) -> None:
+    for step in (2, 3):
+        row = {"tokens_per_s": 100.0, "tokens": 512.0, "samples": 8.0, "train_loss": 2.0 / step}
+        there.now += SECOND
+        there.node.rows((pack(f"run/{RUN}", [(there.now, step, row)]),))
+    seen = observe(there.node, there.run)
+    assert seen.samples == [(2, 512.0), (3, 512.0)], "the throughput is that of tokens"
+    assert seen.losses == [(2, 1.0), (3, 2.0 / 3)]
+
+
+def test_a_throughput_that_is_no_rate_of_a_count_has_no_work(there: QuietNode) -> None:
+    """Its own values would be taken for the work, and a faster knob for one that changes it."""
+    there.run.state = structs.replace(there.run.state, headline="fps")
+    there.node.rows((pack(f"run/{RUN}", [(there.now + 1, 2, {"fps": 60.0})]),))
+    seen = observe(there.node, there.run)
+    assert (seen.points, seen.samples, seen.losses) == ([(2, 60.0)], [], ())
+
+
 def test_memory_is_that_of_the_gpu_without_room_first_and_its_peak_since_the_last_look(
     there: QuietNode,
 ) -> None:

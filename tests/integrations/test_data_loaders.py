@@ -24,7 +24,7 @@ import hoptui
 from hoptui.integrations import data_loaders
 from hoptui.integrations.data_loaders import LoaderKnobs, obstacle, size_in_bytes
 from hoptui.integrations.transformers import HoptuiCallback
-from tests.integrations.test_gradient_checkpointing import model, trainer_of
+from tests.integrations.test_recomputation import model, trainer_of
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
 NUMBERS = TensorDataset(torch.arange(20))

@@ -71,6 +71,7 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "wait.power_unknown": {},
     "wait.total_power_unknown": {},
     "budget.too_small": {"left_s": 41.7},
+    "budget.cautious": {"left_s": 11.7},
     "search.no_knob": {},
     "search.all_left_alone": {"knobs": ["grad_accum", "micro_batch"]},
     "search.limit_unseen": {},

@@ -42,6 +42,10 @@ def test_counts_that_vary_by_themselves_are_the_same() -> None:
     assert told((BATCH,), [64.0] * 20 + [128.0, 128.0]) is None, "the first may be mixed"
 
 
+def test_a_total_that_rises_is_not_the_work_of_an_iteration() -> None:
+    assert told((BATCH,), [64.0 * i for i in range(30)]) is None
+
+
 @pytest.mark.parametrize("factor", [2.0, 0.5])
 def test_another_scale_of_the_loss_is_found(factor: float) -> None:
     losses = [2.4 - 0.01 * i for i in range(20)]

@@ -134,8 +134,8 @@ def test_slow_iterations_may_be_tried_once_and_a_long_standstill_has_to_be_paid(
 def test_guesses_have_a_part_of_the_budget_until_one_was_kept() -> None:
     budget = Budget(0.04, 0)
     guesses = CAUTIOUS * 0.04 * YOUNG_S
-    assert budget.left_for_guesses == pytest.approx(guesses)
-    assert budget.left == pytest.approx(144)
+    assert budget.left_for(advised=False) == pytest.approx(guesses)
+    assert budget.left_for(advised=True) == budget.left == pytest.approx(144)
     assert budget.affords(standstill=guesses + 1, iterations=0, advised=True)
     assert not budget.affords(standstill=guesses + 1, iterations=0)
     budget.fruitful = True

@@ -26,12 +26,19 @@ def test_what_a_tuner_before_has_spent_is_told_at_once() -> None:
 
 
 def test_a_run_whose_budget_is_spent_is_not_tried_on_again_by_another_tuner() -> None:
-    course = charged(Limits())
+    course = charged(Limits(budget=0.02))
     course.look(600)
     assert course.proposals == []
     assert course.tuner.state.stand == "holding"
     assert course.tuner.state.facts == (fact("budget.too_small", left_s=0.0),)
     assert course.tuner.state.spent == pytest.approx(0.03)
+
+
+def test_a_run_with_a_rest_that_is_not_for_guesses_says_so() -> None:
+    course = charged(Limits())
+    course.look(600)
+    assert course.proposals == []
+    assert course.tuner.state.facts == (fact("budget.cautious", left_s=0.0),)
 
 
 def test_one_that_is_given_more_goes_on() -> None:

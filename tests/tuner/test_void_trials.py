@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.tuner.outside_load import BEFORE, ENOUGH, OutsideLoad
@@ -22,6 +23,7 @@ def user(course: Course, verb: Any) -> None:
             verb=verb,
             stage="applied",
             origin=Origin(kind="person", user="ana"),
+            step=course.step,
             t=course.seconds * SECOND,
         )
     )
@@ -38,6 +40,17 @@ def test_a_trial_that_a_user_disturbs_is_tried_again(verb: str) -> None:
     assert course.into_trial() == tried
     course.rest()
     assert course.values["micro_batch"] == 256
+
+
+def test_what_came_before_a_trial_or_was_refused_disturbs_nothing() -> None:
+    course = Course()
+    course.look(5)
+    user(course, "checkpoint")
+    course.into_trial()
+    user(course, "pause")
+    course.records[-1] = structs.replace(course.records[-1], stage="rejected", step=None)
+    course.until(lambda: results(course))
+    assert results(course) == ["kept"]
 
 
 def test_a_trial_beside_another_load_is_tried_again() -> None:

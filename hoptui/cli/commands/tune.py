@@ -111,19 +111,19 @@ def tune(
 
 
 def _act(run: str, act: _Act, *, json: bool) -> int:
-    reads = act.op == "status" or act.op == "report"
-    with look(steers=not reads, readings=False) as seen:
-        if act.op == "status" or act.op == "report":
-            found = seen.find(run)
-            state = found.tuner or TunerState()
-        else:
-            found = seen.find_living(run)
-            if act.op != "stop":
-                knob_named(found, act.knob)
-            answer = seen.session.tune(found.run, act.op, knob=act.knob)
-            if not answer.granted:
-                raise Fail(sentences.refusal(answer), REJECTED)
-            state = answer.state
+    with look(steers=act.op not in ("status", "report"), readings=False) as seen:
+        match act.op:
+            case "status" | "report":
+                found = seen.find(run)
+                state = found.tuner or TunerState()
+            case op:
+                found = seen.find_living(run)
+                if op != "stop":
+                    knob_named(found, act.knob)
+                answer = seen.session.tune(found.run, op, knob=act.knob)
+                if not answer.granted:
+                    raise Fail(sentences.refusal(answer), REJECTED)
+                state = answer.state
         if act.op == "report":
             _report(found, state, json=json)
         elif json:

@@ -15,7 +15,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec import structs
 
-from hoptui.daemon.state import command_log, outside_load
+from hoptui.daemon.state import command_log, other_processes
 from hoptui.daemon.state.alert_book import AlertBook
 from hoptui.daemon.state.command_log import Book
 from hoptui.daemon.state.derived_rows import THROUGHPUT
@@ -443,12 +443,16 @@ class Node:
         if metric and ring is not None and places:
             rows = ring.excerpt((metric, *ASIDE_COLUMNS), most=MEASURED)
             for record, found in command_log.measured(applied, places, rows, metric, run.state.tuner):
-                if (whole := self._beside_load(run, record, found)) != record.measured:
-                    self.book.measured(record, whole)
+                self.book.measured(record, self._beside_load(run, record, found))
 
     def _beside_load(self, run: TrackedRun, record: CommandRecord, found: Measured) -> Measured:
-        """Add to an effect that the load of other processes has changed meanwhile, which it may come from."""
-        if run.state.world > 1 or found.gain is None or not record.settled:
+        """Add to a final effect that the load of other processes has changed, which may be the cause.
+
+        Of a run of several ranks, the load of one is known.
+        """
+        if not found.settled or found.gain is None or run.state.world > 1:
             return found
-        remark = outside_load.changed(self.rings, run.id, self.hardware.cpus, record.settled, self.clock.t())
+        remark = other_processes.load_changed(
+            self.rings, run.id, self.hardware.cpus, record.settled, self.clock.t()
+        )
         return structs.replace(found, remarks=(*found.remarks, remark)) if remark is not None else found

@@ -124,6 +124,9 @@ SENTENCES: Mapping[str, Entry] = {
     "wait.power_unknown": "the power drawn is unknown",
     "wait.total_power_unknown": "what all GPUs of the run draw together is unknown",
     "budget.too_small": "the next trial may exceed the budget ({left_s:.0f} s left); raise --budget",
+    "budget.cautious": (
+        "until a trial is kept, a quarter of the budget may be spent ({left_s:.0f} s left); raise --budget"
+    ),
     "search.no_knob": "no knob of effect speed, and no other is allowed (--allow)",
     "search.all_left_alone": "all its knobs are frozen: {knobs:names} (--release frees a knob)",
     "search.limit_unseen": "the bottleneck of the current values is not known yet",

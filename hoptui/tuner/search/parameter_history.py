@@ -79,7 +79,7 @@ class ParameterHistory:
     refused: set[KnobValue] = field(default_factory=set)
     doubted: set[KnobValue] = field(default_factory=set)
     shapes: set[float] = field(default_factory=set)
-    left: set[KnobValue] = field(default_factory=set)  # ways of computing that were surely slower
+    worse: set[KnobValue] = field(default_factory=set)  # ways of computing that were surely slower
     tries: Counter[KnobValue] = field(default_factory=Counter)  # of ways of computing that were not kept
     closed: set[int] = field(default_factory=set)
     slower: bool = False  # a larger size was surely slower
@@ -144,7 +144,7 @@ class ParameterHistory:
         self.refused.add(value)
         self.tries[value] += not way
         if lost and not way:
-            self.left.add(value)
+            self.worse.add(value)
         self.sway.refused(found.before)
         self.slower |= way > 0 and lost
         if way > 0 and lost and highest >= -CLEAR and self.stride > 1:
@@ -202,8 +202,8 @@ class ParameterHistory:
         less, believed = self.closed & {-1}, self.sway.believed
         again = dict.fromkeys(self.refused, self.outdated) if self.outdated is not None else {}
         self.reopen()
-        self.left = {value for value in self.left if self.tries[value] != 1}
-        self.left |= {value for value, count in self.tries.items() if count >= TRIES}
+        self.worse = {value for value in self.worse if self.tries[value] != 1}
+        self.worse |= {value for value, count in self.tries.items() if count >= TRIES}
         self.closed, self.again, self.sway = less, again, SpeedDrift(believed=believed)
 
     def reopen(self) -> None:
@@ -303,7 +303,7 @@ class ParameterHistories:
                 self.of(lever).closed.add(-tried.way)
                 self.of(lever).slower = tried.way < 0
             elif not lever.ordered:
-                self.of(lever).left.add(lever.knob.value)
+                self.of(lever).worse.add(lever.knob.value)
 
     def dropped(self, tried: Candidate, found: Measured) -> None:
         """Record a reverted trial. With several levers, it is unknown which of them caused the result."""

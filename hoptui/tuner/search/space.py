@@ -104,6 +104,11 @@ class Lever:
         """Whether it is a way of computing that is switched off. The number 0 does not count as off."""
         return not self.ordered and self.knob.value in OFF
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether it is about recomputing activations, by its name: that saves memory and takes time."""
+        return self.name.lower() in NAMES["recompute"]
+
     def size_of(self, value: KnobValue) -> float:
         """How much is computed at once with `value`, in the knob's own unit. 0 for a value that is not a
         number, or is negative."""

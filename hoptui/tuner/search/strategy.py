@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from hoptui.diagnosis.knob_roles import NAMES, OFF
 from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobError, KnobValue, check_value
@@ -304,12 +303,11 @@ class Search:
         """
         track = self._tracks.of(lever)
         _, value = advised(lever, observation.diagnosis)
-        slower = lever.name.lower() in NAMES["recompute"] and lever.knob.value in OFF
-        values = [] if lever.learning or slower else lever.alternatives()
+        values = [] if lever.learning or (lever.recomputes and lever.off) else lever.alternatives()
         if value is not None:
             with suppress(KnobError):
                 values.insert(0, check_value(lever.knob.spec, value))
-        tried = track.refused | track.left | {lever.knob.value}
+        tried = track.refused | track.worse | {lever.knob.value}
         return [value for value in dict.fromkeys(values) if value not in tried]
 
     def _start(self, observation: Observation, found: Sequence[Lever]) -> Candidate | None:
@@ -385,8 +383,7 @@ class Search:
 
 def _growth(lever: Lever) -> float:
     """How many times the memory another way of computing may take."""
-    recomputed = lever.name.lower() in NAMES["recompute"] and lever.knob.value not in OFF
-    return NOT_RECOMPUTED if recomputed else OTHER_WAY
+    return NOT_RECOMPUTED if lever.recomputes and not lever.off else OTHER_WAY
 
 
 def _room_for(times: float, observation: Observation, share: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.state import outside_load
+from hoptui.daemon.state import other_processes
 from hoptui.daemon.state.row_buffers import Rings
 from hoptui.domain.columns import pack
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
@@ -24,7 +24,7 @@ def rings(host: tuple[float, float], own: tuple[float, float]) -> Rings:
 
 
 def changed(host: tuple[float, float], own: tuple[float, float]) -> tuple[float, float] | None:
-    found = outside_load.changed(rings(host, own), RUN, CPUS, AT, AT + 20 * SECOND)
+    found = other_processes.load_changed(rings(host, own), RUN, CPUS, AT, AT + 20 * SECOND)
     return None if found is None else (found.fields["before"], found.fields["after"])
 
 
@@ -39,9 +39,9 @@ def test_a_run_that_takes_more_is_no_other_load() -> None:
 
 
 def test_what_is_not_read_is_unknown() -> None:
-    assert outside_load.changed(Rings(), RUN, CPUS, AT, AT + 20 * SECOND) is None
-    assert outside_load.others_busy(rings((30.0, 30.0), (0.0, 0.0)), RUN, 0, 0, AT) is None
-    known = outside_load.others_busy(rings((30.0, 30.0), (40.0, 40.0)), RUN, CPUS, 0, AT)
+    assert other_processes.load_changed(Rings(), RUN, CPUS, AT, AT + 20 * SECOND) is None
+    assert other_processes.others_busy(rings((30.0, 30.0), (0.0, 0.0)), RUN, 0, 0, AT) is None
+    known = other_processes.others_busy(rings((30.0, 30.0), (40.0, 40.0)), RUN, CPUS, 0, AT)
     assert known == pytest.approx(0.2)
 
 

@@ -12,8 +12,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-from hoptui.integrations.gradient_checkpointing import FLAG, GradientCheckpointing, obstacle
 from hoptui.integrations.micro_batch_split import MicroBatchSplit
+from hoptui.integrations.recomputation import FLAG, GradientCheckpointing, obstacle
 from hoptui.integrations.transformers import HoptuiCallback
 from tests.integrations.test_micro_batch_split import Regression
 from tests.integrations.transformers_rank import LENGTH, WORDS, sequences

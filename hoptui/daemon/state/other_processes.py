@@ -7,7 +7,7 @@ from statistics import fmean
 
 from hoptui.daemon.state.row_buffers import Rings
 from hoptui.domain.facts import Fact, fact
-from hoptui.tuner.outside_load import CHANGED, FULL
+from hoptui.tuner.outside_load import differs
 
 BEFORE_NS, AFTER_NS = 20_000_000_000, 60_000_000_000
 """The times before and after a change of a knob that are compared: as long as most effects are measured."""
@@ -24,17 +24,15 @@ def others_busy(rings: Rings, run: str, cpus: int, since: int, until: int, least
     return max(0.0, (fmean(host) - fmean(own) / cpus) / 100)
 
 
-def changed(rings: Rings, run: str, cpus: int, at: int, now: int) -> Fact | None:
-    """Return how it has changed since the stamp `at`. None if it has not, or is unknown.
-
-    On a full host, a run that takes more leaves less for others, so less is no change there.
-    """
+def load_changed(rings: Rings, run: str, cpus: int, at: int, now: int) -> Fact | None:
+    """Return how it has changed since the stamp `at`. None if it has not, or is unknown."""
     end = min(now, at + AFTER_NS)
     before = others_busy(rings, run, cpus, at - BEFORE_NS, at, ENOUGH)
     after = others_busy(rings, run, cpus, at, end, ENOUGH)
-    if before is None or after is None or abs(after - before) < CHANGED:
+    if before is None or after is None:
         return None
-    if after < before and fmean(_percents(rings, "host", at, end)) >= 100 * FULL:
+    host = fmean(_percents(rings, "host", at, end)) / 100
+    if not differs(before, after, host):
         return None
     return fact("effect.load_changed", before=round(before, 2), after=round(after, 2))
 
