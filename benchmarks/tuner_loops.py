@@ -20,48 +20,39 @@ from benchmarks.measure import Bench, bench, report, tell
 from benchmarks.training import Started, spawn
 from benchmarks.tuner_grid import Case, against, fastest, found_after, grid, tried
 from hoptui.client.session import Session
+from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Limits
 from hoptui.presentation import sentences
 
 TUNE_S = 360.0
-POWERS = (1, 2, 4, 8, 16, 32, 64)
-CUDA: dict[str, dict[str, Case]] = {
-    "development": {
-        "gpt": Case(
-            "gpt", "samples", (), {},
-            {"micro_batch": (2, 8, 16, 32, 64), "flash": (False, True), "compile": (False, True)},
-        ),
-        "cnn": Case(
-            "cnn", "samples", (), {}, {"num_workers": (0, 2, 4, 8, 16), "channels_last": (False, True)},
-            images=True,
-        ),
-    },
-    "test": {
-        "unet": Case(
-            "unet", "samples", (), {},
-            {"chunk": (4, 16, 32, 64), "recompute": (True, False), "bf16": (False, True)},
-        ),
-        "actor_critic": Case(
-            "actor_critic", "samples", (), {}, {"envs_per_call": (2, 8, 32, 64), "foreach": (False, True)}
-        ),
-    },
-}  # fmt: skip
-CPU: dict[str, dict[str, Case]] = {
-    "development": {
-        "gpt": Case(
-            "gpt", "samples", (), {}, {"micro_batch": (2, 4, 8, 16, 32, 64), "flash": (False, True)}
-        ),
-        "cnn": Case(
-            "cnn", "samples", (), {}, {"num_workers": (0, 1, 2), "channels_last": (False, True)}, images=True
-        ),
-    },
-    "test": {
-        "unet": Case(
-            "unet", "samples", (), {}, {"chunk": (4, 8, 16, 32, 64), "recompute": (True, False)}
-        ),
-        "actor_critic": CUDA["test"]["actor_critic"],
-    },
-}  # fmt: skip
+
+
+def loop(name: str, *, work: str = "samples", images: bool = False, **grid: tuple[KnobValue, ...]) -> Case:
+    """Return a loop with the grid of its knobs. It starts from the values that it declares."""
+    return Case(name, work, (), {}, grid, images=images)
+
+
+TEST = (
+    loop("actor_critic", envs_per_call=(2, 8, 32, 64), foreach=(False, True)),
+    loop("recurrent", work="tokens", rows_at_once=(1, 4, 8, 16, 32, 64), whole_sequence=(False, True)),
+    loop("autoencoder", piece=(4, 16, 64, 256), gather=("loop", "stack", "index")),
+)
+CUDA: dict[str, tuple[Case, ...]] = {
+    "development": (
+        loop("gpt", micro_batch=(2, 8, 16, 32, 64), flash=(False, True), compile=(False, True)),
+        loop("cnn", images=True, num_workers=(0, 2, 4, 8, 16), channels_last=(False, True)),
+        loop("unet", chunk=(4, 16, 32, 64), recompute=(True, False), bf16=(False, True)),
+    ),
+    "test": TEST,
+}
+CPU: dict[str, tuple[Case, ...]] = {
+    "development": (
+        loop("gpt", micro_batch=(2, 4, 8, 16, 32, 64), flash=(False, True)),
+        loop("cnn", images=True, num_workers=(0, 1, 2), channels_last=(False, True)),
+        loop("unet", chunk=(4, 8, 16, 32, 64), recompute=(True, False)),
+    ),
+    "test": TEST,
+}
 
 
 def live(node: Bench, session: Session, case: Case, device: Sequence[str], seed: int) -> Live:
@@ -70,7 +61,7 @@ def live(node: Bench, session: Session, case: Case, device: Sequence[str], seed:
     command = [sys.executable, "-m", f"benchmarks.loops.{case.name}", "--name", name, "--seed", str(seed)]
     session.fetch(state=0)
     begun = time.monotonic()
-    child = spawn(node, [*command, *device], HOPTUI_STACKS="on")
+    child = spawn(node, [*command, *device])
     return Live(node, session, Started(child, name, begun, ()), case.work)
 
 
@@ -121,14 +112,15 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     cases = CPU if options.cpu else CUDA
     figures: dict[str, Any] = {}
     for lot in options.lot:
-        for name, case in cases[lot].items():
+        for one in cases[lot]:
+            name = one.name
             if options.only and name not in options.only:
                 continue
             best: Point | None = None
             runs = []
             for seed in options.seeds:
                 try:
-                    found, best = measured(case, device, seed, best)
+                    found, best = measured(one, device, seed, best)
                 except RuntimeError as error:  # the run was lost
                     found = {"seed": seed, "ratio": 0.0, "end": str(error)}
                 runs.append(tell(f"{name}, seed {seed}", found))
