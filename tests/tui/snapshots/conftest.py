@@ -76,9 +76,9 @@ def snapshot(request: pytest.FixtureRequest, golden: Golden) -> Snapshot:
     """`snapshot(app, *steps)`: take the steps, and compare the screen with the golden file of the test.
 
     `sizes` and `themes` may be others. The steps are taken at the first size. The first theme is the one that
-    the app has; the golden file has its styles. At the last size the other themes must have the same text,
-    and a name for each style that has one. A function that makes the app of a theme is for what cannot change
-    its theme while it is open.
+    the app has; the golden file has its styles. The other themes must have the same text, and a name for each
+    style that has one. A function that makes the app of a theme is for what cannot change its theme while it
+    is open.
     """
 
     def compare(
@@ -93,7 +93,9 @@ def snapshot(request: pytest.FixtureRequest, golden: Golden) -> Snapshot:
         else:
             for theme in themes:
                 asyncio.run(take(drawn, app(theme), steps, [theme]))
-        views = [picture.view(size, list(looks), list(looks.values())) for size, looks in drawn.items()]
+        views = [
+            picture.view(size, themes, [looks[theme] for theme in themes]) for size, looks in drawn.items()
+        ]
         title = " ".join((request.function.__doc__ or "").split())
         golden(picture.text(title, themes[0], views))
 
@@ -126,10 +128,10 @@ def difference(before: str, now: str) -> str:
 
 
 async def take(drawn: Drawn, app: HoptuiApp, steps: Sequence[Step], themes: Sequence[str]) -> None:
-    """Fill in the screen after the steps, which are taken at the first size, at each size in the first theme
-    and at the last one in each theme: changing the theme is what costs most."""
+    """Fill in the screen after the steps, which are taken at the first size, at each size and in each
+    theme."""
     app.animation_level = "none"
-    last = [*drawn][-1]
+    order = list(themes)
     async with app.run_test(size=next(iter(drawn))) as pilot:
         app.post_message(StoreChanged("node"))
         await pilot.pause()
@@ -140,11 +142,12 @@ async def take(drawn: Drawn, app: HoptuiApp, steps: Sequence[Step], themes: Sequ
                 await pilot.resize_terminal(*size)
                 app._check_resize()  # Textual would wait a moment for another size
             await _come_to_rest(app, pilot)
-            for theme in themes if size == last else themes[:1]:
+            for theme in order:
                 if len(themes) > 1:
                     app.theme = f"hoptui-{theme}"
                     await pilot.pause()
                 looks[theme] = seen(app)
+            order.reverse()  # the theme that is there already comes first: changing it is what costs most
 
 
 async def _take(step: Step, app: HoptuiApp, pilot: Pilot[Any]) -> None:
