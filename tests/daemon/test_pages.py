@@ -117,7 +117,7 @@ def test_runs_with_many_described_knobs_come_in_pages_and_older_viewers_get_them
     assert {run.run for run in old.node.runs} == {run.run for run in runs}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     runs=st.lists(st.tuples(st.integers(0, 1500), st.integers(0, 1500)), max_size=6),
     records=st.tuples(st.integers(0, 2000), st.sampled_from([0, 500, 20_000, 900_000])),
