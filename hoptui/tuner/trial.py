@@ -270,6 +270,8 @@ class Budget:
         """Whether a trial was reverted before."""
         self.fruitful = False
         """Whether one was kept."""
+        self.voided = 0.0
+        """Seconds of trials that something else disturbed. Guesses need not make up for them."""
         self._t = now
 
     def take_over(self, lived: float, share: float, *, fruitless: bool, fruitful: bool) -> None:
@@ -300,8 +302,10 @@ class Budget:
 
         `advised`: the diagnosis or an earlier run speaks for it.
         """
-        part = 1.0 if advised or self.fruitful else CAUTIOUS
-        return self.left - (1 - part) * self.share * max(self.lived, YOUNG_S)
+        if advised or self.fruitful:
+            return self.left
+        kept_back = (1 - CAUTIOUS) * self.share * max(self.lived, YOUNG_S)
+        return self.left - max(0.0, kept_back - self.voided)
 
     @property
     def share_spent(self) -> float:

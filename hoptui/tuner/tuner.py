@@ -190,7 +190,6 @@ class Tuner:
             self._abandon("interrupted", fact("trial.run_went_back"))
         self._tracks.expire(observation.t)
         self._listen(observation)
-        self._outside.look(observation, trying=trying)
         self._void(observation)
         if observation.memory is not None:
             self._room.watch(observation)
@@ -229,19 +228,23 @@ class Tuner:
             self._abandon("interrupted", fact("trial.left_alone", knobs=sorted(aside)))
 
     def _void(self, observation: Observation) -> None:
-        """End a trial in which something else changed the speed. It tells nothing, so it may be tried
+        """End a trial in which something else changed the speed. It shows nothing, so it may be tried
         again."""
-        if self._attempt is None or self._voids[self._attempt.move.changes] >= MOST_VOIDS:
+        attempt = self._attempt
+        if attempt is None:
+            if self._rollback is None:
+                self._outside.before(observation)
             return
-        move = self._attempt.move
-        step = move.applied(observation.records)
-        if step is None:
+        step = attempt.move.applied(observation.records)
+        if step is None or self._voids[attempt.move.changes] >= MOST_VOIDS:
             return
+        self._outside.within(observation)
         done = (r.verb for r in observation.records if r.step is not None and r.step >= step)
         verb = next((verb for verb in done if verb in DISTURBING), None)
         why = fact("trial.disturbed", verb=verb) if verb is not None else self._outside.changed()
         if why is not None:
-            self._voids[move.changes] += 1
+            self._voids[attempt.move.changes] += 1
+            self._budget.voided += attempt.seconds
             self._abandon("interrupted", why)
 
     @property

@@ -14,17 +14,23 @@ CPUS = 4
 AT = 100 * SECOND
 
 
-def rings(host: tuple[float, float], own: tuple[float, float]) -> Rings:
-    """The CPUs for 20 s before `AT`, and for 20 s after it: percent of all, and percent of one by the run."""
+def cpu(*parts: tuple[int, int, float, float]) -> Rings:
+    """The CPUs in parts of time, in seconds from `AT`: percent of all, and percent of one by the run."""
     found = Rings()
-    for source, (before, after) in (("host", host), (f"process/{RUN}", own)):
-        rows = [(AT + s * SECOND, -1, {"cpu_percent": before if s <= 0 else after}) for s in range(-19, 21)]
-        found.append(pack(source, rows))
+    for first, end, host, own in parts:
+        for source, percent in (("host", host), (f"process/{RUN}", own)):
+            rows = [(AT + s * SECOND, -1, {"cpu_percent": percent}) for s in range(first, end)]
+            found.append(pack(source, rows))
     return found
 
 
+def rings(host: tuple[float, float], own: tuple[float, float]) -> Rings:
+    """The same for 20 s before `AT`, and for 20 s after it."""
+    return cpu((-19, 1, host[0], own[0]), (1, 21, host[1], own[1]))
+
+
 def changed(host: tuple[float, float], own: tuple[float, float]) -> tuple[float, float] | None:
-    found = other_processes.load_changed(rings(host, own), RUN, CPUS, AT, AT + 20 * SECOND)
+    found = other_processes.load_changed(rings(host, own), RUN, CPUS, AT, AT, AT + 20 * SECOND)
     return None if found is None else (found.fields["before"], found.fields["after"])
 
 
@@ -38,8 +44,16 @@ def test_a_run_that_takes_more_is_no_other_load() -> None:
     assert changed((100.0, 100.0), (100.0, 300.0)) is None, "others get less of a full host"
 
 
+def test_a_pause_for_the_change_is_left_out() -> None:
+    """Compilers that live for moments are not counted as the run's."""
+    found = cpu((-60, -24, 30.0, 100.0), (-24, 1, 80.0, 0.0), (1, 21, 30.0, 100.0))
+    began = AT - 25 * SECOND
+    assert other_processes.load_changed(found, RUN, CPUS, began, AT, AT + 20 * SECOND) is None
+    assert other_processes.load_changed(found, RUN, CPUS, AT, AT, AT + 20 * SECOND) is not None
+
+
 def test_what_is_not_read_is_unknown() -> None:
-    assert other_processes.load_changed(Rings(), RUN, CPUS, AT, AT + 20 * SECOND) is None
+    assert other_processes.load_changed(Rings(), RUN, CPUS, AT, AT, AT + 20 * SECOND) is None
     assert other_processes.others_busy(rings((30.0, 30.0), (0.0, 0.0)), RUN, 0, 0, AT) is None
     known = other_processes.others_busy(rings((30.0, 30.0), (40.0, 40.0)), RUN, CPUS, 0, AT)
     assert known == pytest.approx(0.2)

@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 
 from hoptui.protocol.messages import CommandRecord, Origin
-from hoptui.tuner.outside_load import BEFORE, ENOUGH, OutsideLoad
+from hoptui.tuner.outside_load import BEFORE, ENOUGH, OLD, OutsideLoad
+from hoptui.tuner.trial import Budget
 from hoptui.tuner.tuner import MOST_VOIDS
 from tests.tuner.simulated_run import SECOND, Course, codes, level, results
 
@@ -76,18 +77,45 @@ def test_a_change_that_is_always_disturbed_is_measured_in_the_end() -> None:
     assert results(course) == ["interrupted"] * MOST_VOIDS + ["kept"]
 
 
-def of(before: float, now: float, host: float) -> Any:
+def of(before: float, now: float, host: float, looks: int = OLD + ENOUGH) -> Any:
     """What is found after steady loads before a trial and in it."""
     load, course = OutsideLoad(), Course()
-    for busy, trying, count in ((before, False, BEFORE), (now, True, ENOUGH)):
-        course.facts |= {"others_busy": busy, "host_busy": host}
-        for _ in range(count):
-            load.look(course.observation(), trying=trying)
+    course.facts |= {"others_busy": before, "host_busy": host}
+    for _ in range(BEFORE):
+        load.before(course.observation())
+    course.facts["others_busy"] = now
+    for _ in range(looks):
+        load.within(course.observation())
     return load.changed()
 
 
 def test_what_counts_as_another_load() -> None:
     assert of(0.1, 0.2, 0.5) is None
     assert of(0.1, 0.4, 0.5).fields == {"before": pytest.approx(0.1), "after": pytest.approx(0.4)}
+    assert of(0.1, 0.4, 0.5, looks=ENOUGH) is None, "the first readings are of before"
     assert of(0.4, 0.1, 0.5) is not None
     assert of(0.4, 0.1, 1.0) is None, "the run itself takes what others had"
+
+
+def test_a_run_that_stands_still_for_a_change_is_beside_no_other_load() -> None:
+    """Its compilers live too short to be counted as its own."""
+    course = Course(rate=level)
+    course.facts |= {"others_busy": 0.1, "host_busy": 0.4}
+    course.obeys = False
+    course.until(lambda: course.tuner.state.trial is not None)
+    course.facts |= {"others_busy": 0.9, "host_busy": 0.95}
+    course.look(40)
+    course.facts |= {"others_busy": 0.1, "host_busy": 0.4}
+    course.obeys = True
+    course.until(lambda: results(course))
+    assert results(course) == ["reverted"]
+
+
+def test_a_void_trial_costs_no_guess() -> None:
+    budget = Budget(0.04, 0)
+    guesses = budget.left_for(advised=False)
+    budget.tick(50 * SECOND, training=True, trying=True)
+    assert budget.left_for(advised=False) == pytest.approx(guesses - 50)
+    budget.voided += 50
+    assert budget.left_for(advised=False) == pytest.approx(guesses)
+    assert budget.left == pytest.approx(144 - 50), "of the whole budget it does"

@@ -452,7 +452,8 @@ class Node:
         """
         if not found.settled or found.gain is None or run.state.world > 1:
             return found
+        began = record.settled - round((record.took_s or 0.0) * 1e9)
         remark = other_processes.load_changed(
-            self.rings, run.id, self.hardware.cpus, record.settled, self.clock.t()
+            self.rings, run.id, self.hardware.cpus, began, record.settled, self.clock.t()
         )
         return structs.replace(found, remarks=(*found.remarks, remark)) if remark is not None else found

@@ -24,10 +24,16 @@ def others_busy(rings: Rings, run: str, cpus: int, since: int, until: int, least
     return max(0.0, (fmean(host) - fmean(own) / cpus) / 100)
 
 
-def load_changed(rings: Rings, run: str, cpus: int, at: int, now: int) -> Fact | None:
-    """Return how it has changed since the stamp `at`. None if it has not, or is unknown."""
+def load_changed(rings: Rings, run: str, cpus: int, began: int, at: int, now: int) -> Fact | None:
+    """Return how it has changed by a change of a knob. None if it has not, or is unknown.
+
+    Args:
+        cpus: How many the host has.
+        began: The stamp at which the run paused for the change. A compiler may count as another process.
+        at: The stamp at which it went on.
+    """
     end = min(now, at + AFTER_NS)
-    before = others_busy(rings, run, cpus, at - BEFORE_NS, at, ENOUGH)
+    before = others_busy(rings, run, cpus, began - BEFORE_NS, began, ENOUGH)
     after = others_busy(rings, run, cpus, at, end, ENOUGH)
     if before is None or after is None:
         return None
