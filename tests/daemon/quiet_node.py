@@ -55,6 +55,8 @@ class Keeper:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.found: int | None = None
+        self.newest = 0
+        """The stamp of the newest row on disk."""
         self.on_disk = True
         self.states: list[RunState] = []
         self.events: list[Event] = []
@@ -94,7 +96,7 @@ class Keeper:
         return self.found
 
     def flushed(self, source: str) -> int:
-        return 0
+        return self.newest
 
     def problem_of(self, run: str) -> str:
         return ""
@@ -219,6 +221,7 @@ class QuietNode:
         knobs: tuple[KnobState, ...] = (MICRO, LR),
         step: int = 50,
         past_rows: int = 0,
+        number: int = 1,
     ) -> None:
         """The run's process connects."""
         hello = messages.RunHello(
@@ -233,6 +236,7 @@ class QuietNode:
             knobs=knobs,
             headline="tokens_per_s",
             past_rows=past_rows,
+            number=number,
         )
         self.runs.receive(nonce.encode(), None, hello)
 

@@ -56,6 +56,21 @@ def test_a_run_that_cannot_send_its_rows_again_is_told_once_what_is_stored() -> 
     assert line.stored == [None, None, 7 * SECOND]
 
 
+def test_a_run_that_repeats_its_hello_is_told_what_was_stored_before_its_first_one() -> None:
+    quiet = QuietNode(state=RunState(run=RUN, name="lm", epoch=1, pid=1, started_wall=0.0))
+    line = Line(quiet)
+    quiet.keeper.found = None
+    quiet.hello(past_rows=5)
+    quiet.runs.tend()
+    assert line.stored == [None], "the recording is not open yet"
+    quiet.keeper.newest = 9 * SECOND  # its recording was opened and written meanwhile
+    quiet.keeper.found = 7 * SECOND
+    quiet.hello(past_rows=5)
+    quiet.runs.tend()
+    quiet.runs.tend()
+    assert line.stored == [None, None, 7 * SECOND]
+
+
 class Line:
     """The way to a run: takes messages while it is `open`."""
 

@@ -369,8 +369,10 @@ class RunDesk:
             on_disk=max(node.archive.flushed(source), node.archive.stored(run.id) or 0),
         )
         self._send(identity, welcome)
-        self._welcomes.pop(run.id, None)
-        if hello.past_rows and not since:
+        earlier = self._welcomes.pop(run.id, None)
+        # A run ignores the answer to a hello that it repeats: the first one still lacks what is stored.
+        ignored = repeated and earlier is not None and earlier.hello == hello.number
+        if hello.past_rows and (ignored or not since):
             self._welcomes[run.id] = welcome
         run.resends = True
         self._unsent[run.id] = {command.id: command for command in node.book.unanswered(run.id)}
