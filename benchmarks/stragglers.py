@@ -28,6 +28,7 @@ from typing import Any
 
 from benchmarks.measure import report, spread, tell
 from hoptui.client.session import Session
+from hoptui.domain.activities import activities
 
 STEP_S, LATE_S, LIMIT_S = 0.1, 0.03, 60.0
 MOST_S = 20.0
@@ -155,7 +156,21 @@ def _watch(limit_s: float) -> dict[str, Any]:
                         "waits": [round(event.fields[name], 2) for name in ("waits", "others_wait")],
                     }
             time.sleep(0.2)
-    return {"rank": None, "seconds": None, "started": began is not None}
+        did = _did(session, next(iter(delta.vitals), ""))
+    return {"rank": None, "seconds": None, "started": began is not None, "did": did}
+
+
+def _did(session: Session, run: str) -> dict[int, dict[str, int]]:
+    """Return the samples of each rank in the last 30 s: those of its most frequent activities."""
+    if not run:
+        return {}
+    return {
+        each.rank: {
+            f"{what.kind} {what.place.line} {what.inside}": count
+            for what, count in activities(each.samples).most_common(6)
+        }
+        for each in session.stacks(run, 30.0)
+    }
 
 
 def _elsewhere(

@@ -3,6 +3,9 @@
 The rank that waits least for others while they wait much is the straggler. Where waiting has no frame of its
 own, as in the backward pass of DistributedDataParallel, lines are compared: the straggler is often on a line
 where the others rarely are, and rarely on one where all others are often.
+
+Chance makes ranks differ too, and each look at each rank is one more chance. So the difference in waiting, or
+the time on a line of its own, must be far beyond chance. A line that only one rank has is found soon.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from hoptui.domain.activities import Activity
@@ -20,10 +23,13 @@ LEAST_SAMPLES = 50
 """Samples of each rank."""
 LEAST = 0.10
 """The share of the time that the others wait at least, and by which the straggler waits less."""
+APART = 1 / 3
+"""The part of that difference by which it also waits less than the next rank. Two late ranks do not."""
 BACKWARD = ("run_backward", "_engine_run_backward")
-"""Where DistributedDataParallel waits: its collectives run in C++, inside the backward pass."""
-SIGMAS = 3.0
-"""How many standard errors a difference has at least."""
+"""Functions where DistributedDataParallel waits: its collectives run in C++, inside the backward pass."""
+LIKELY, SURE = 3.0, 4.75
+"""How many standard deviations from chance: less waiting that a line explains, and what counts alone. Eight
+even ranks that are looked at every two seconds come to the second once in hundreds of hours."""
 
 
 class Straggler(NamedTuple):
@@ -43,8 +49,20 @@ class Straggler(NamedTuple):
 
 class _Rank(NamedTuple):
     total: int
-    shares: dict[Activity, float]
-    waits: float
+    counts: Counter[Activity]
+    waits: int
+
+    def share(self, where: Activity) -> float:
+        return self.counts[where] / self.total
+
+
+class _Line(NamedTuple):
+    """A line on which a rank is more often than the others: its share, their median, and how sure that is."""
+
+    where: Activity
+    share: float
+    usual: float
+    sure: float
 
 
 def find_straggler(counts: Mapping[int, Counter[Activity]]) -> Straggler | None:
@@ -60,61 +78,95 @@ def find_straggler(counts: Mapping[int, Counter[Activity]]) -> Straggler | None:
 
 
 def _rank(counts: Counter[Activity]) -> _Rank:
-    total = counts.total()
-    shares = {where: count / total for where, count in counts.items()}
-    waits = math.fsum(share for where, share in shares.items() if where.kind in WAITS)
-    return _Rank(total, shares, waits)
+    waits = sum(count for where, count in counts.items() if where.kind in WAITS)
+    return _Rank(counts.total(), counts, waits)
 
 
 def _by_waits(ranks: Mapping[int, _Rank]) -> Straggler | None:
-    least = min(ranks, key=lambda rank: ranks[rank].waits)
-    others = {rank: one for rank, one in ranks.items() if rank != least}
-    next_least = min(others.values(), key=lambda one: one.waits)
-    if not _differs(next_least.waits, next_least.total, ranks[least].waits, ranks[least].total):
+    found = _late(ranks, {rank: one.waits for rank, one in ranks.items()})
+    if found is None:
         return None
-    return _straggler(least, ranks, statistics.median(one.waits for one in others.values()))
+    rank, others_wait, sure = found
+    line = _own_line(rank, ranks)
+    if max(sure, line.sure) < SURE:
+        return None
+    differs = line.where.kind not in WAITS and line.share - line.usual >= LEAST / 2
+    waits = ranks[rank].waits / ranks[rank].total
+    return Straggler(rank, waits, others_wait, line.where if differs else None, line.share, line.usual)
 
 
 def _by_lines(ranks: Mapping[int, _Rank]) -> Straggler | None:
     """Compare lines. A line on which all ranks but one are more often stands for their waiting."""
-    lines = {where for one in ranks.values() for where in one.shares if where.kind == "compute"}
-    if len(ranks) == 2:  # which of two ranks is the odd one is known by the line alone
-        lines = {where for where in lines if where.inside in BACKWARD}
-    found: list[tuple[float, Straggler]] = []
-    for where in lines:
-        by_rank = {rank: one.shares.get(where, 0.0) for rank, one in ranks.items()}
-        least = min(by_rank, key=by_rank.__getitem__)
-        others = [rank for rank in ranks if rank != least]
-        floor = min(others, key=by_rank.__getitem__)
-        if not _differs(by_rank[floor], ranks[floor].total, by_rank[least], ranks[least].total):
-            continue
-        hottest, share, usual = _own_line(least, ranks)
-        most = max(others, key=lambda rank: ranks[rank].shares.get(hottest, 0.0))
-        if _differs(share, ranks[least].total, ranks[most].shares.get(hottest, 0.0), ranks[most].total):
-            waits = statistics.median(by_rank[rank] for rank in others)
-            straggler = Straggler(least, by_rank[least], waits, hottest, share, usual)
-            found.append((waits - by_rank[least], straggler))
-    return max(found, key=lambda each: each[0], default=(0.0, None))[1]
+    found = [each for where in _candidates(ranks) if (each := _by_line(where, ranks)) is not None]
+    return max(found, key=lambda each: each.others_wait - each.waits, default=None)
 
 
-def _straggler(rank: int, ranks: Mapping[int, _Rank], others_wait: float) -> Straggler:
-    where, share, usual = _own_line(rank, ranks)
-    differs = where.kind not in WAITS and share - usual >= LEAST / 2
-    return Straggler(rank, ranks[rank].waits, others_wait, where if differs else None, share, usual)
+def _candidates(ranks: Mapping[int, _Rank]) -> Iterator[Activity]:
+    """Yield the lines that may stand for waiting."""
+    for where in {where for one in ranks.values() for where in one.counts if where.kind == "compute"}:
+        # Which of two ranks is the odd one is known by the line alone.
+        if len(ranks) > 2 or where.inside.rpartition(".")[2] in BACKWARD:
+            yield where
 
 
-def _own_line(rank: int, ranks: Mapping[int, _Rank]) -> tuple[Activity, float, float]:
-    """Return the line on which a rank is more often than the others: its share, and their median."""
+def _by_line(where: Activity, ranks: Mapping[int, _Rank]) -> Straggler | None:
+    found = _late(ranks, {rank: one.counts[where] for rank, one in ranks.items()})
+    if found is None:
+        return None
+    rank, others_wait, _ = found
+    line = _own_line(rank, ranks)
+    if line.sure < SURE or line.share - line.usual < LEAST:
+        return None
+    return Straggler(rank, ranks[rank].share(where), others_wait, line.where, line.share, line.usual)
+
+
+def _late(ranks: Mapping[int, _Rank], waits: Mapping[int, int]) -> tuple[int, float, float] | None:
+    """Return the rank that waits least, the median share of the others, and how sure that is.
+
+    None if the others do not wait more by much, if chance may do that, or if several ranks wait little.
+
+    Args:
+        waits: The samples in which a rank waits, by rank.
+    """
+    shares = {rank: waits[rank] / ranks[rank].total for rank in ranks}
+    least = min(shares, key=shares.__getitem__)
+    others = [share for rank, share in shares.items() if rank != least]
+    usual = statistics.median(others)
+    sure = -_beyond_chance(least, ranks, waits)
+    if sure < LIKELY or usual - shares[least] < LEAST:
+        return None
+    if min(others) - shares[least] < APART * (usual - shares[least]):
+        return None
+    return least, usual, sure
+
+
+def _own_line(rank: int, ranks: Mapping[int, _Rank]) -> _Line:
+    """Return the line on which a rank is more often than the others."""
 
     def usual(where: Activity) -> float:
-        return statistics.median(one.shares.get(where, 0.0) for other, one in ranks.items() if other != rank)
+        return statistics.median(one.share(where) for other, one in ranks.items() if other != rank)
 
-    own = ranks[rank].shares
-    where = max(own, key=lambda each: own[each] - usual(each))
-    return where, own[where], usual(where)
+    own = ranks[rank]
+    where = max(own.counts, key=lambda each: own.share(each) - usual(each))
+    sure = _beyond_chance(rank, ranks, {each: one.counts[where] for each, one in ranks.items()})
+    return _Line(where, own.share(where), usual(where), sure)
 
 
-def _differs(more: float, of: int, less: float, of_less: int) -> bool:
-    """Whether a share is larger than another one by enough, and by more than chance."""
-    error = math.sqrt(more * (1 - more) / of + less * (1 - less) / of_less)
-    return more - less >= max(LEAST, SIGMAS * error)
+def _beyond_chance(rank: int, ranks: Mapping[int, _Rank], counts: Mapping[int, int]) -> float:
+    """Return how far the share of a rank is from that of the others together, in standard deviations.
+
+    It is the signed root of the likelihood ratio (G-test), which holds for small counts too. Negative if the
+    rank has less.
+    """
+    of, of_others = ranks[rank].total, sum(one.total for other, one in ranks.items() if other != rank)
+    count, others = counts[rank], sum(found for other, found in counts.items() if other != rank)
+    share = (count + others) / (of + of_others)
+
+    def part(found: int, total: int) -> float:
+        return found * math.log(found / (total * share)) if found else 0.0
+
+    def rest(found: int, total: int) -> float:
+        return (total - found) * math.log((total - found) / (total * (1 - share))) if total > found else 0.0
+
+    ratio = part(count, of) + rest(count, of) + part(others, of_others) + rest(others, of_others)
+    return math.copysign(math.sqrt(max(0.0, 2 * ratio)), count / of - others / of_others)
