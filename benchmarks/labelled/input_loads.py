@@ -90,7 +90,7 @@ def images_augmented_in_the_loop(run: hoptui.Run, device: str) -> None:
     step = trainer(mlp(device))
     while not run.stopping:
         x = np.stack([augment(image) for image in images])
-        loss = step(torch.from_numpy(x).to(device).view(-1, WIDTH)[:64])
+        loss = step(torch.from_numpy(x).to(device).reshape(-1, WIDTH)[:64])
         run.log(loss=float(loss), samples=16)
 
 

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -38,7 +38,9 @@ NAMING_AHEAD_S = 0.01
 WAITING_BUDGET = 0.005
 """The share of the time that the thread may use to wait for the interpreter, without having it."""
 SMOOTHING = 0.1
-"""The weight of a new sample in the mean costs."""
+"""The weight of a new sample in the means of waiting."""
+LAST = 9
+"""So many samples give the median of taking one."""
 SWITCH_S, LONGER_S = 20e-6, 1e-3
 """Switch intervals while a sample waits. With the first it sees code that runs for microseconds, and takes
 CPU time while C code keeps the interpreter. With the other, where it is let go of often, for moments."""
@@ -208,20 +210,26 @@ def _wake_in_time() -> None:
 
 
 class _Costs:
-    """The mean CPU times of a sample, in seconds: to wait for the interpreter, and to take it."""
+    """The CPU times of a sample, in seconds: the mean to wait for the interpreter, and the median to take it.
+
+    A collection of garbage may begin in this thread and take a hundred times as long as a sample. The next
+    samples are not rarer for it: the script has made the garbage.
+    """
 
     def __init__(self) -> None:
-        self._waiting_s = self._taking_s = 0.0
+        self._waiting_s = 0.0
+        self._taking_s = deque([0.0], LAST)
 
     def add(self, waiting_s: float, taking_s: float) -> None:
         """Add those of a new sample."""
         self._waiting_s += SMOOTHING * (min(waiting_s, MOST_WAITING_S) - self._waiting_s)
-        self._taking_s += SMOOTHING * (taking_s - self._taking_s)
+        self._taking_s.append(taking_s)
 
     @property
     def pause_s(self) -> float:
         """The time between two samples that keeps the cost within the budgets, with that of naming."""
-        needed = max(self._waiting_s / WAITING_BUDGET, self._taking_s / (BUDGET - NAMING))
+        taking_s = sorted(self._taking_s)[len(self._taking_s) // 2]
+        needed = max(self._waiting_s / WAITING_BUDGET, taking_s / (BUDGET - NAMING))
         return min(RAREST_S, max(EVERY_S, needed))
 
 
@@ -230,6 +238,7 @@ class _SwitchInterval:
 
     def __init__(self) -> None:
         self._longer = 0  # for how many samples
+        self._means_s = [0.0, 0.0]  # CPU time of waiting, with the short and with the longer interval
         self._before = 0.0
         self._short = 0.0  # as the interpreter rounds it; 0 while the interval is that of the script
         _switch_intervals.add(self)
@@ -240,10 +249,13 @@ class _SwitchInterval:
         Args:
             waiting_s: The CPU time that it took to wait for the last sample.
         """
-        if waiting_s > EXPENSIVE_S:
-            self._longer = 0 if self._longer else LONGER
-        else:
-            self._longer = max(0, self._longer - 1)
+        longer = bool(self._longer)
+        self._means_s[longer] += SMOOTHING * (waiting_s - self._means_s[longer])
+        short_s, longer_s = self._means_s
+        if longer:
+            self._longer = self._longer - 1 if longer_s <= short_s else 0
+        elif waiting_s > EXPENSIVE_S and longer_s <= short_s:
+            self._longer = LONGER
         self.restore()
         now, wanted = sys.getswitchinterval(), LONGER_S if self._longer else SWITCH_S
         if now > wanted:

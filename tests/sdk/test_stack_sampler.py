@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
@@ -28,6 +29,7 @@ from hoptui.sdk.stack_sampler import (
     WAITING_BUDGET,
     StackSampler,
     _Costs,
+    _SwitchInterval,
     innermost_frame_at,
 )
 from tests.conftest import until
@@ -223,6 +225,40 @@ def test_it_samples_more_rarely_where_a_sample_is_expensive() -> None:
     assert pause_s(0.0, 400e-6) == pytest.approx(400e-6 / (BUDGET - NAMING))
     assert pause_s(4e-3, 1e-6) == pytest.approx(4e-3 / WAITING_BUDGET)
     assert pause_s(1.0, 1.0) == RAREST_S
+
+
+def test_a_collection_of_garbage_in_its_thread_makes_the_next_samples_no_rarer() -> None:
+    costs = _Costs()
+    for taking_s in (50e-6, 60e-6, 10e-3, 50e-6, 60e-6):
+        costs.add(0.0, taking_s)
+    assert costs.pause_s == EVERY_S
+
+
+@pytest.mark.parametrize(
+    ("short_s", "longer_s", "rare"),
+    [
+        pytest.param(90e-3, 2e-3, "short", id="C code keeps the interpreter"),
+        pytest.param(1e-3, 4e-3, "longer", id="it is let go of for moments"),
+    ],
+)
+def test_the_switch_interval_that_costs_less_is_used_most(short_s: float, longer_s: float, rare: str) -> None:
+    before, switch = sys.getswitchinterval(), _SwitchInterval()
+    sys.setswitchinterval(5e-3)
+    used: Counter[str] = Counter()
+    try:
+        waiting_s = short_s
+        for _ in range(210):
+            switch.shorten(waiting_s)
+            now = "longer" if sys.getswitchinterval() > 500e-6 else "short"
+            waiting_s = longer_s if now == "longer" else short_s
+            used[now] += 1
+    finally:
+        switch.restore()
+        sys.setswitchinterval(before)
+    if rare == "short":
+        assert used["short"] <= 20, "after each twenty with the longer one"
+    else:
+        assert used["longer"] <= 10, "until its cost is known"
 
 
 def test_samples_that_nobody_takes_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
