@@ -78,6 +78,11 @@ class Live:
                 raise RuntimeError("the run makes no progress")
             time.sleep(0.05)
 
+    def work(self) -> float:
+        """Return the work of the next iteration."""
+        since = time.monotonic_ns()
+        return float(until(lambda: self._rows(since), START_S, "an iteration")[-1][0])
+
     def tuned(self, limits: Limits, within_s: float) -> TunerState:
         """Run the tuner until it has nothing to try, at most `within_s`. A pending trial is reverted."""
         state = self.state()

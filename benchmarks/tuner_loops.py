@@ -1,83 +1,80 @@
 """The tuner on real loops that nobody prepared for it (`benchmarks.loops`), against an exhaustive grid.
 
 As in `tuner_grid`: the tuner starts from bad values, then every combination is set and measured, and at the
-end both are measured in turns. The budget is the usual one. What the loop learns from is checked too: the
-tuner may not change the work of an iteration.
+end both are measured in turns. The budget is the usual one. The work of an iteration is compared too: the
+tuner may not change it, unless it is allowed to turn what is learned.
 
-`python -m benchmarks.tuner_loops [--lot development test] [--only gpt] [--seeds 0 1 2] [--cpu]`
+Loops are measured at the same time, each in a process of its own with as many GPUs as it has ranks. A line
+of JSON is printed for each loop and seed as soon as it is known. A loop that is not done after `--most-s` is
+ended; what it has come to is reported.
+
+`python -m benchmarks.tuner_loops [--lot development test] [--only gpt] [--seeds 0 1 2] [--cpu] [--lanes N]
+[--most-s S]`
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import os
+import signal
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing import connection, get_context
+from pathlib import Path
 from typing import Any
 
 from benchmarks.live import Live, Point
+from benchmarks.loops.catalogue import CPU, CUDA, LoopCase
 from benchmarks.measure import Bench, bench, report, tell
-from benchmarks.training import Started, spawn
-from benchmarks.tuner_grid import Case, against, fastest, found_after, grid, tried
+from benchmarks.training import TORCHRUN, Started, gpus, spawn
+from benchmarks.tuner_grid import against, fastest, found_after, grid, tried
 from hoptui.client.session import Session
-from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Limits
 from hoptui.presentation import sentences
 
-TUNE_S = 360.0
+TUNE_S, TUNE_SHARE = 360.0, 0.6
+"""How long the tuner may take at most, and that as a share of the time of its loop."""
+MOST_S = 540.0
+END_S = 40.0
+"""A process that was asked to end is killed after so long."""
+PHOTOGRAPHS, SIDE = 512, 400
+SHORT = ("seed", "ratio", "speed_up", "found", "best", "slow", "trials", "took_s", "end")
+"""What the line of a loop and seed tells."""
 
 
-def loop(name: str, *, work: str = "samples", images: bool = False, **grid: tuple[KnobValue, ...]) -> Case:
-    """Return a loop with the grid of its knobs. It starts from the values that it declares."""
-    return Case(name, work, (), {}, grid, images=images)
-
-
-TEST = (
-    loop("actor_critic", envs_per_call=(2, 8, 32, 64), foreach=(False, True)),
-    loop("recurrent", work="tokens", rows_at_once=(1, 4, 8, 16, 32, 64), whole_sequence=(False, True)),
-    loop("autoencoder", piece=(4, 16, 64, 256), gather=("loop", "stack", "index")),
-)
-CUDA: dict[str, tuple[Case, ...]] = {
-    "development": (
-        loop("gpt", micro_batch=(2, 8, 16, 32, 64), flash=(False, True), compile=(False, True)),
-        loop("cnn", images=True, num_workers=(0, 2, 4, 8, 16), channels_last=(False, True)),
-        loop("unet", chunk=(4, 16, 32, 64), recompute=(True, False), bf16=(False, True)),
-    ),
-    "test": TEST,
-}
-CPU: dict[str, tuple[Case, ...]] = {
-    "development": (
-        loop("gpt", micro_batch=(2, 4, 8, 16, 32, 64), flash=(False, True)),
-        loop("cnn", images=True, num_workers=(0, 1, 2), channels_last=(False, True)),
-        loop("unet", chunk=(4, 8, 16, 32, 64), recompute=(True, False)),
-    ),
-    "test": TEST,
-}
-
-
-def live(node: Bench, session: Session, case: Case, device: Sequence[str], seed: int) -> Live:
+def live(node: Bench, session: Session, case: LoopCase, arguments: Sequence[str], seed: int) -> Live:
     """Return a run of a loop with the values that it has at its start."""
     name = f"loop-{time.monotonic_ns()}"
-    command = [sys.executable, "-m", f"benchmarks.loops.{case.name}", "--name", name, "--seed", str(seed)]
+    launcher = (*TORCHRUN, "--nproc-per-node", str(case.ranks)) if case.ranks > 1 else ()
+    loop = ("-m", f"benchmarks.loops.{case.name}", "--name", name, "--seed", str(seed))
     session.fetch(state=0)
     begun = time.monotonic()
-    child = spawn(node, [*command, *device])
+    child = spawn(node, [sys.executable, *launcher, *loop, *arguments])
     return Live(node, session, Started(child, name, begun, ()), case.work)
 
 
 def measured(
-    case: Case, device: Sequence[str], seed: int, best: Point | None
-) -> tuple[dict[str, Any], Point]:
-    """Return what the tuner has come to in one run, and the best point of the grid, measured if unknown."""
-    found: dict[str, Any] = {"seed": seed}
+    case: LoopCase, arguments: Sequence[str], seed: int, best: Point | None, tune_s: float
+) -> Iterator[dict[str, Any]]:
+    """Yield parts of the figures: the start, what the tuner has come to, the grid, and both in turns.
+
+    The tuner has `tune_s` seconds. The grid is measured where its best point is unknown.
+    """
     with bench() as node, node.session() as session:
-        run = live(node, session, case, device, seed)
+        run = live(node, session, case, arguments, seed)
         slow = run.rate(after_s=case.after_s)
+        yield {"slow": round(slow, 1)}
+        work = run.work()
         since = time.monotonic_ns()
         began = time.monotonic()
-        state = run.tuned(Limits(), TUNE_S)
+        state = run.tuned(Limits(learning=case.learning), tune_s)
         values = {name: value for name, value in run.values().items() if name in case.grid}
-        found |= {
+        yield {
             "found": values,
             "slow": round(slow, 1),
             "took_s": round(time.monotonic() - began, 1),
@@ -88,16 +85,168 @@ def measured(
             "frozen": state.frozen,
             "tried": tried(state),
             "out_of_memory": run.out_of_memory(since),
+            "same_work": run.work() == work,
         }
-        tell(f"{case.name}, seed {seed}", found)
         if best is None:
             points = grid(run, case)
-            found["grid"] = points
             best = fastest(points, case)
-        found |= against(run, case, values, best)
-        found["speed_up"] = round(found["rate"]["median"] / slow, 2)
-        found["end"] = run.end()["ending"]
-    return found, best
+            yield {"points": points, "best": best}
+        turns = against(run, case, values, best)
+        speed_up = round(turns["rate"]["median"] / slow, 2)
+        yield {"best": best, **turns, "speed_up": speed_up, "end": run.end()["ending"]}
+
+
+def measure(
+    case: LoopCase,
+    arguments: Sequence[str],
+    seeds: Sequence[int],
+    devices: Sequence[str],
+    tune_s: float,
+    told: connection.Connection,
+) -> None:
+    """Measure a loop in this process, on these GPUs alone, and send what is known of each seed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the node of the run is cleared away
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+    best: Point | None = None
+    for seed in seeds:
+        found: dict[str, Any] = {"seed": seed}
+        try:
+            for part in measured(case, arguments, seed, best, tune_s):
+                found |= tell(f"{case.name}, seed {seed}", part)
+                told.send(found)
+                best = found.get("best", best)
+        except (RuntimeError, TimeoutError) as error:  # the run was lost
+            told.send(found | {"ratio": 0.0, "end": str(error)})
+    told.close()
+
+
+class Lane:
+    """A loop that is being measured in a process of its own, and what is known of its seeds.
+
+    A loop on GPUs has them alone.
+    """
+
+    def __init__(
+        self,
+        case: LoopCase,
+        arguments: Sequence[str],
+        seeds: Sequence[int],
+        devices: list[str],
+        most_s: float,
+    ) -> None:
+        self.case, self.seeds, self.devices = case, seeds, devices
+        self.runs: dict[int, dict[str, Any]] = {}
+        self.until = time.monotonic() + most_s
+        context = get_context("spawn")
+        self.told, telling = context.Pipe(duplex=False)
+        visible = devices if "cuda" in arguments else []
+        given = case, arguments, seeds, visible, min(TUNE_S, TUNE_SHARE * most_s), telling
+        self._process = context.Process(target=measure, args=given)
+        self._process.start()
+        telling.close()
+
+    def read(self) -> bool:
+        """Read what has been measured, and print what is final. Return whether the loop goes on."""
+        with suppress(EOFError):
+            while self.told.poll():
+                found = self.told.recv()
+                self.runs[found["seed"]] = found
+                if "end" in found:
+                    self._print(found)
+            return True
+        return False
+
+    def end(self, why: str = "") -> None:
+        """Wait for the process, which is asked to end for this reason if there is one.
+
+        The seed in progress is then reported as far as it was measured.
+        """
+        if why:
+            self._process.terminate()
+        self._process.join(END_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self.read()
+        self.told.close()
+        started = [self.runs.setdefault(seed, {"seed": seed}) for seed in self.seeds[: len(self.runs) + 1]]
+        for found in started:
+            if "end" not in found:
+                found["end"] = why or "its process ended"
+                self._print(found)
+
+    def _print(self, found: dict[str, Any]) -> None:
+        short = {name: found[name] for name in SHORT if name in found}
+        print(json.dumps({"loop": self.case.name} | short), flush=True)
+
+
+def in_lanes(
+    cases: Sequence[LoopCase],
+    arguments: dict[str, list[str]],
+    seeds: Sequence[int],
+    devices: Sequence[str],
+    most_s: float,
+) -> dict[str, list[dict[str, Any]]]:
+    """Measure loops, each on as many of the devices as it has ranks, and return the runs of each.
+
+    Without a GPU a device is a lane, and every loop takes one.
+    """
+    waiting, free, lanes = list(cases), list(devices), list[Lane]()
+    runs: dict[str, list[dict[str, Any]]] = {}
+    why = "the benchmark was ended"
+    try:
+        while waiting or lanes:
+            for case in [*waiting]:
+                wanted = case.ranks if "cuda" in arguments[case.name] else 1
+                if wanted <= len(free):
+                    taken, free = free[:wanted], free[wanted:]
+                    lanes.append(Lane(case, arguments[case.name], seeds, taken, most_s))
+                    waiting.remove(case)
+            connection.wait([lane.told for lane in lanes], timeout=1.0)
+            for lane in [*lanes]:
+                late = time.monotonic() >= lane.until
+                if lane.read() and not late:
+                    continue
+                lane.end(f"not done after {most_s:g} s" if late else "")
+                lanes.remove(lane)
+                free += lane.devices
+                runs[lane.case.name] = [lane.runs[seed] for seed in sorted(lane.runs)]
+    finally:
+        for lane in lanes:
+            lane.end(why)
+    return runs
+
+
+def photographs(folder: Path, count: int = PHOTOGRAPHS, side: int = SIDE) -> Path:
+    """Write JPEG files of two classes for an `ImageFolder`. They take as long to read as photographs."""
+    import numpy as np
+    from PIL import Image
+
+    numbers = np.random.default_rng(0)
+    for i in range(count):
+        path = folder / str(i % 2) / f"{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        small = Image.fromarray(numbers.integers(0, 256, (side // 8, side // 8, 3), dtype=np.uint8))
+        small.resize((side, side)).save(path, quality=90)
+    return folder
+
+
+def possible(case: LoopCase, devices: float) -> bool:
+    """Return whether a loop can run here. Where it cannot, the reason is printed."""
+    reason = ""
+    if missing := case.missing():
+        reason = f"not installed: {', '.join(missing)}"
+    elif case.ranks > devices:
+        reason = f"it needs {case.ranks} GPUs, and there are {devices}"
+    if reason:
+        print(f"{case.name} is left out: {reason}", file=sys.stderr, flush=True)
+    return not reason
+
+
+def visible() -> list[str]:
+    """Return the names of the GPUs that this process may use."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [*map(str, range(gpus()))] if named is None else [n.strip() for n in named.split(",") if n.strip()]
 
 
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
@@ -107,26 +256,43 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser.add_argument("--only", nargs="*", default=[], help="names of loops")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--cpu", action="store_true", help="small loops, one thread each")
+    parser.add_argument(
+        "--lanes", type=int, default=0, help="loops at a time, or GPUs to use; default: 1 on a CPU, all GPUs"
+    )
+    parser.add_argument("--most-s", type=float, default=MOST_S, help="for each loop: it is then ended")
     options = parser.parse_args(list(arguments))
     device = ("--device", "cpu", "--threads", "1") if options.cpu else ("--device", "cuda")
-    cases = CPU if options.cpu else CUDA
-    figures: dict[str, Any] = {}
-    for lot in options.lot:
-        for one in cases[lot]:
-            name = one.name
-            if options.only and name not in options.only:
-                continue
-            best: Point | None = None
-            runs = []
-            for seed in options.seeds:
-                try:
-                    found, best = measured(one, device, seed, best)
-                except RuntimeError as error:  # the run was lost
-                    found = {"seed": seed, "ratio": 0.0, "end": str(error)}
-                runs.append(tell(f"{name}, seed {seed}", found))
-            figures[name] = {"lot": lot, "best": best, "least": min(r["ratio"] for r in runs), "runs": runs}
+    devices = [*map(str, range(options.lanes or 1))] if options.cpu else visible()
+    devices = devices[: options.lanes or None]
+    room = math.inf if options.cpu else len(devices)
+    lots = {
+        lot: [
+            case
+            for case in (CPU if options.cpu else CUDA)[lot]
+            if (not options.only or case.name in options.only) and possible(case, room)
+        ]
+        for lot in options.lot
+    }
+    cases = sorted((case for lot in lots.values() for case in lot), key=lambda case: -case.ranks)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with tempfile.TemporaryDirectory(prefix="hoptui-photographs-") as folder:
+        if any(case.photographs for case in cases):
+            photographs(Path(folder))
+        data = ("--data", folder)
+        started = {case.name: [*device, *(data if case.photographs else ())] for case in cases}
+        runs = in_lanes(cases, started, options.seeds, devices, options.most_s)
+    figures = {
+        case.name: {
+            "lot": lot,
+            "learning": case.learning,
+            "least": min((r["ratio"] for r in runs[case.name] if "ratio" in r), default=None),
+            "runs": runs[case.name],
+        }
+        for lot in options.lot
+        for case in lots[lot]
+    }
     kind = "cpu" if options.cpu else "cuda"
-    return report(f"tuner_loops_{kind}", {"device": kind, "loops": figures})
+    return report(f"tuner_loops_{kind}", {"device": kind, "most_s": options.most_s, "loops": figures})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,111 @@
+"""The loops with their grids, by lot, on a GPU and without one."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.live import Point
+from benchmarks.tuner_grid import Case
+from hoptui.domain.knobs import KnobValue
+
+Lot = Literal["development", "test"]
+ENVIRONMENTS = 8
+"""Of the loop `sb3_ppo`."""
+
+
+@dataclass(frozen=True)
+class LoopCase(Case):
+    """A loop: how many ranks work together, the packages that it needs, and whether it reads photographs from
+    a folder."""
+
+    ranks: int = 1
+    needs: tuple[str, ...] = ()
+    photographs: bool = False
+
+    def missing(self) -> list[str]:
+        """Return the packages that it needs and that are not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+
+
+def loop(
+    name: str,
+    *,
+    work: str = "samples",
+    ranks: int = 1,
+    needs: tuple[str, ...] = (),
+    images: bool = False,
+    photographs: bool = False,
+    **grid: tuple[KnobValue, ...],
+) -> LoopCase:
+    """Return a loop with the grid of its knobs. It starts from the values that it declares."""
+    return LoopCase(
+        name, work, (), {}, grid, images=images, ranks=ranks, needs=needs, photographs=photographs
+    )
+
+
+def _whole_minibatches(point: Point) -> bool:
+    """Return whether a rollout has at least one whole minibatch: a larger one is the same."""
+    return int(point["batch_size"]) <= ENVIRONMENTS * int(point["n_steps"])
+
+
+OWN = (
+    loop("actor_critic", envs_per_call=(2, 8, 32, 64), foreach=(False, True)),
+    loop("recurrent", work="tokens", rows_at_once=(1, 4, 8, 16, 32, 64), whole_sequence=(False, True)),
+    loop("autoencoder", piece=(4, 16, 64, 256), gather=("loop", "stack", "index")),
+)
+RANKS = (
+    loop("ddp_gpt", ranks=2, micro_batch=(1, 2, 4, 8, 16, 32), sync_once=(False, True)),
+    loop("ddp_cnn", ranks=2, micro_batch=(2, 4, 8, 16, 32, 64), channels_last=(False, True)),
+)
+PPO = LoopCase(
+    "sb3_ppo", "env_steps", (), {},
+    {"n_steps": (64, 128, 256, 512), "batch_size": (32, 128, 512, 2_048)},
+    learning=("n_steps", "batch_size"),
+    possible=_whole_minibatches,
+    needs=("stable_baselines3", "gymnasium"),
+)  # fmt: skip
+TRAINER = ("transformers", "accelerate")
+CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
+    "development": (
+        loop("gpt", micro_batch=(2, 8, 16, 32, 64), flash=(False, True), compile=(False, True)),
+        loop("cnn", images=True, num_workers=(0, 2, 4, 8, 16), channels_last=(False, True)),
+        loop("unet", chunk=(4, 16, 32, 64), recompute=(True, False), bf16=(False, True)),
+    ),
+    "test": (
+        loop(
+            "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 4),
+            gradient_checkpointing=(True, False), micro_batch_split=(16, 8, 4, 2, 1),
+        ),
+        loop(
+            "resnet50", needs=("torchvision",), images=True, photographs=True,
+            num_workers=(0, 4, 8, 16), channels_last=(False, True), bf16=(False, True),
+        ),
+        loop(
+            "timm_vit", needs=("timm",), micro_batch=(8, 32, 64, 128, 256),
+            grad_checkpointing=(True, False), bf16=(False, True),
+        ),
+        PPO, *RANKS, *OWN,
+    ),
+}  # fmt: skip
+CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
+    "development": (
+        loop("gpt", micro_batch=(2, 4, 8, 16, 32, 64), flash=(False, True)),
+        loop("cnn", images=True, num_workers=(0, 1, 2), channels_last=(False, True)),
+        loop("unet", chunk=(4, 8, 16, 32, 64), recompute=(True, False)),
+    ),
+    "test": (
+        loop(
+            "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 2),
+            gradient_checkpointing=(True, False), micro_batch_split=(16, 8, 4, 2, 1),
+        ),
+        loop(
+            "resnet50", needs=("torchvision",), images=True, photographs=True,
+            num_workers=(0, 1, 2), channels_last=(False, True),
+        ),
+        loop("timm_vit", needs=("timm",), micro_batch=(2, 4, 8, 16, 32), grad_checkpointing=(True, False)),
+        PPO, *RANKS, *OWN,
+    ),
+}  # fmt: skip
