@@ -77,7 +77,7 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
     "test": (
         loop(
             "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 4),
-            gradient_checkpointing=(True, False), micro_batch_split=(16, 8, 4, 2, 1),
+            gradient_checkpointing=(True, False), micro_batch_split=(1, 2, 4, 8, 16),
         ),
         loop(
             "resnet50", needs=("torchvision",), images=True, photographs=True,
@@ -99,7 +99,7 @@ CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
     "test": (
         loop(
             "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 2),
-            gradient_checkpointing=(True, False), micro_batch_split=(16, 8, 4, 2, 1),
+            gradient_checkpointing=(True, False), micro_batch_split=(1, 2, 4, 8, 16),
         ),
         loop(
             "resnet50", needs=("torchvision",), images=True, photographs=True,

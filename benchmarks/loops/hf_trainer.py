@@ -70,7 +70,7 @@ def main(script: Script) -> None:
         trainer = Trainer(
             model=GPT2LMHeadModel(config),
             args=arguments,
-            train_dataset=Tokens(vocabulary, length, 1_600),
+            train_dataset=Tokens(vocabulary, length, 960),
             callbacks=[HoptuiCallback(script.name, merge_accumulation=True)],
         )
         trainer.train()
