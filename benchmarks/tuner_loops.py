@@ -180,7 +180,7 @@ class Lane:
         print(json.dumps({"loop": self.case.name} | short), flush=True)
 
 
-def in_lanes(
+def on_devices(
     cases: Sequence[LoopCase],
     arguments: dict[str, list[str]],
     seeds: Sequence[int],
@@ -280,7 +280,7 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
             photographs(Path(folder))
         data = ("--data", folder)
         started = {case.name: [*device, *(data if case.photographs else ())] for case in cases}
-        runs = in_lanes(cases, started, options.seeds, devices, options.most_s)
+        runs = on_devices(cases, started, options.seeds, devices, options.most_s)
     figures = {
         case.name: {
             "lot": lot,

@@ -62,7 +62,7 @@ RANKS = (
 )
 PPO = LoopCase(
     "sb3_ppo", "env_steps", (), {},
-    {"n_steps": (64, 128, 256, 512), "batch_size": (32, 128, 512, 2_048)},
+    {"n_steps": (64, 128, 256), "batch_size": (32, 128, 512, 2_048)},
     learning=("n_steps", "batch_size"),
     possible=_whole_minibatches,
     needs=("stable_baselines3", "gymnasium"),

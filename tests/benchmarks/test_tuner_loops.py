@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import tuner_loops
 from benchmarks.loops.catalogue import CPU, CUDA, LoopCase, loop
-from benchmarks.tuner_loops import Lane, in_lanes, possible
+from benchmarks.tuner_loops import Lane, on_devices, possible
 
 CASES = [case for lots in (CUDA, CPU) for lot in lots.values() for case in lot]
 ADAPTERS = ("hf_trainer", "sb3_ppo")
@@ -75,7 +75,9 @@ def test_a_loop_takes_a_gpu_for_each_rank(monkeypatch: pytest.MonkeyPatch, devic
     FakeLane.begun, FakeLane.at_once, FakeLane.most = [], 0, 0
     monkeypatch.setattr(tuner_loops, "Lane", FakeLane)
     cases = [loop("pair", ranks=2), loop("a"), loop("b"), loop("c")]
-    runs = in_lanes(cases, {case.name: ["--device", device] for case in cases}, [0, 1], ["5", "6", "7"], 9.0)
+    runs = on_devices(
+        cases, {case.name: ["--device", device] for case in cases}, [0, 1], ["5", "6", "7"], 9.0
+    )
     assert {*runs} == {"pair", "a", "b", "c"}
     assert all([run["seed"] for run in each] == [0, 1] for each in runs.values())
     assert FakeLane.most == 3, "no device is idle, none is used twice"
