@@ -204,7 +204,10 @@ class HoptuiCallback(BaseCallback):  # type: ignore[misc]
                 self._number(run, "gradient_steps", low=1, high=100_000)
             self._declare_entropy(run)
         self._declare_batch(run)
-        self._declare_envs(run)
+        run.decline(
+            "n_envs",
+            f"the model was made for {model.n_envs}: start the script again with another number",
+        )
 
     def _number(
         self, run: hoptui.Run, name: str, *, low: float, high: float, also: tuple[str, ...] = ()
@@ -334,17 +337,6 @@ class HoptuiCallback(BaseCallback):  # type: ignore[misc]
             apply=apply,
             read=lambda: float(model.ent_coef),
         )
-
-    def _declare_envs(self, run: hoptui.Run) -> None:
-        """Show the number of environments, and refuse to change it."""
-
-        def refuse(envs: int) -> None:
-            raise ValueError(
-                "Stable-Baselines3 fixes the number of environments when it makes the model: "
-                f"start the script again with {envs}"
-            )
-
-        run.knob("n_envs", int(self.model.n_envs), min=1, max=1 << 16, cost="restart", apply=refuse)
 
     # checkpoints --------------------------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ class Commands(BaseCallback):  # type: ignore[misc]
     def __init__(self, of_hoptui: HoptuiCallback, due: Mapping[int, list[dict[str, Any]]]) -> None:
         super().__init__()
         self.of, self.due = of_hoptui, dict(due)
+        self.answers: list[Any] = []
         self.outcomes: list[Any] = []
         self.sizes: list[tuple[int, ...]] = []
         self.collected: list[int] = []
@@ -66,7 +67,7 @@ class Commands(BaseCallback):  # type: ignore[misc]
         self.outcomes += outcomes(self.run)
         self.plans.append(self.state.total)
         for each in self.due.pop(self.rollout, ()):
-            command(self.run, **each)
+            self.answers += command(self.run, **each)
 
     def _on_rollout_end(self) -> None:
         self.collected.append(self.num_timesteps - self.last)
@@ -280,11 +281,12 @@ def test_the_length_of_rollouts_changes_one_rollout_later(proof: Proof, algorith
     assert commands.plans[-1] == 3 + rollouts
 
 
-def test_the_number_of_environments_is_refused_with_a_reason() -> None:
+def test_the_number_of_environments_is_declined_with_a_reason() -> None:
     _, commands = learn({1: change("n_envs", 4)})
-    ((stage, fields),) = [(each.stage, each.fields) for each in commands.outcomes]
-    assert stage == "failed"
-    assert "4" in str(fields)
+    assert "n_envs" not in commands.state.declarations.knobs
+    ((stage, code, fields),) = [(each.stage, each.code, each.fields) for each in commands.answers]
+    assert (stage, code) == ("rejected", "declined")
+    assert "start the script again" in fields["reason"]
     assert sum(commands.collected) == TIMESTEPS
 
 
