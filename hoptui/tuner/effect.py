@@ -287,10 +287,12 @@ def _half_width(a: list[float], b: list[float]) -> float:
     """Half of Welch's interval for the difference of two means. 0 if neither side varies at all.
 
     Three blocks are often alike by chance, so a side is assumed to vary at least as much as both do together.
-    A single block (of `b`) is assumed to vary as those of `a` do.
+    A single block is assumed to vary as those of the other side do. Two single blocks tell nothing: infinite.
     """
     fa, fb = len(a) - 1, len(b) - 1
-    own_a, own_b = variance(a), variance(b) if fb else 0.0
+    if not fa + fb:
+        return math.inf
+    own_a, own_b = (variance(a) if fa else 0.0), (variance(b) if fb else 0.0)
     pooled = (fa * own_a + fb * own_b) / (fa + fb)
     va, vb = max(own_a, pooled) / len(a), max(own_b, pooled) / len(b)
     if not va + vb:

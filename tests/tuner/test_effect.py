@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
 from hoptui.tuner import noise
-from hoptui.tuner.effect import LOOKS, WARM_UP, MeasurementPlan, measure, plan_for
+from hoptui.tuner.effect import LOOKS, WARM_UP, MeasurementPlan, _half_width, measure, plan_for
 
 SEEDS = 300
 
@@ -225,3 +225,10 @@ def test_a_trial_of_short_iterations_may_last_longer(seconds: float, longer: tup
     plan = plan_for(["rows"], trial=True, seconds=seconds)
     assert (plan.looks, plan.longer) == (LOOKS, longer)
     assert plan_for(["num_workers"], trial=True, seconds=seconds).longer == (), "these are long already"
+
+
+def test_a_single_block_varies_as_those_of_the_other_side() -> None:
+    several = [6.0, 6.1, 6.05, 5.95]
+    assert _half_width([6.0], several) == pytest.approx(_half_width(several, [6.0]))
+    assert 0 < _half_width([6.0], several) < math.inf
+    assert _half_width([6.0], [6.1]) == math.inf
