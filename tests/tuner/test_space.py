@@ -117,6 +117,14 @@ def test_pieces_alone_are_larger_where_they_are_fewer() -> None:
     assert [lever.size_of(v) for v in rungs] == sorted(lever.size_of(v) for v in rungs)
 
 
+@pytest.mark.parametrize(
+    ("name", "counts"), [("micro_batch_split", True), ("split_size", False), ("parts", True)]
+)
+def test_a_name_that_ends_with_pieces_counts_them(name: str, counts: bool) -> None:
+    (lever,) = levers([knob(name, 4, choices=(1, 2, 4, 8))], Limits(), ())
+    assert (lever.size_of(2) > lever.size_of(4)) is counts
+
+
 def test_an_invariant_makes_one_lever_of_two_knobs_and_the_pieces_follow() -> None:
     accum, micro = pair()[1], pair()[0]
     (lever,) = levers([accum, micro], Limits(), ())

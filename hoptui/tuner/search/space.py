@@ -65,6 +65,8 @@ OFF_S = 5.0
 """The same for returning to off: nothing is compiled."""
 READERS_S = 5.0
 """The same for a rebuild of the data readers."""
+PIECES = frozenset(("pieces", "parts", "split", "splits"))
+"""Last words of the names of knobs that say into how many pieces a batch is cut."""
 _LARGEST = 1 << 40
 
 
@@ -362,8 +364,9 @@ def _family(spec: KnobSpec) -> Family:
 
 
 def _counts_pieces(name: str) -> bool:
-    """Whether a larger value means smaller pieces."""
-    return "accum" in name.lower()
+    """Whether a larger value means smaller pieces, as far as a name tells."""
+    name = name.lower()
+    return "accum" in name or name.rpartition("_")[2] in PIECES
 
 
 def _valid(spec: KnobSpec, value: int | float) -> bool:
