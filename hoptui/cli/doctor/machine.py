@@ -61,6 +61,8 @@ def parquet() -> Check:
 ROOT = Path("/")
 STA_UNSYNC = 0x40  # of adjtimex(2)
 JUMPED_S = 2.0
+SLOWEST_START_S = 30.0
+"""A daemon notes the time of its start up to so long after its process began."""
 IN_CGROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc", "slurm")
 
 
@@ -105,13 +107,15 @@ def ntp() -> bool | None:
 def gained(pid: int, started_wall: float, root: Path = ROOT) -> float | None:
     """How many seconds the wall clock has gained on the boot clock since a process of this host started.
 
-    `started_wall` is what the wall clock showed then; None if the process cannot be read.
+    `started_wall` is what the wall clock showed soon after that. None if the process cannot be read, or if
+    the loss is so small that its start may have taken as long.
     """
     stat = _text(root / f"proc/{pid}/stat").rpartition(")")[2].split()
     if len(stat) < 20:
         return None
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - age - started_wall
+    found = time.time() - age - started_wall
+    return None if -SLOWEST_START_S < found < 0 else found
 
 
 def container(environ: Mapping[str, str], root: Path = ROOT) -> Check:
@@ -202,7 +206,12 @@ def sampler(seen: NodeSnapshot, log: str) -> Check:
 def history(node: NodeState) -> Check:
     """Whether recordings are being written."""
     if node.history:
-        return Check("history", "warning", numbers.clean(node.history), "see state-directory and disk")
+        return Check(
+            "history",
+            "warning",
+            numbers.clean(node.history),
+            "see state-directory and disk; move a file away that cannot be read",
+        )
     return Check("history", "ok", "is being kept")
 
 

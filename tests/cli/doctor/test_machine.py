@@ -31,9 +31,19 @@ def test_clocks(tmp_path: Path, golden: Golden) -> None:
 def test_the_real_clock() -> None:
     assert machine.ntp() in (True, False, None)
     gained = machine.gained(os.getpid(), psutil.Process().create_time())
-    assert gained is not None
-    assert abs(gained) < 1.0
+    assert gained is None or 0 <= gained < 1.0
     assert machine.gained(1 << 30, 0.0) is None
+
+
+@pytest.mark.parametrize("later_s", [1.0, 5.0, 20.0])
+def test_a_process_that_takes_long_to_start_is_no_jump_of_the_clock(later_s: float) -> None:
+    assert machine.gained(os.getpid(), psutil.Process().create_time() + later_s) is None
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_jump_of_the_clock_is_measured(jump_s: float) -> None:
+    found = machine.gained(os.getpid(), psutil.Process().create_time() - jump_s)
+    assert found == pytest.approx(jump_s, abs=1.0)
 
 
 def test_no_container(tmp_path: Path) -> None:
