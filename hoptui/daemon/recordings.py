@@ -127,6 +127,7 @@ class History:
         self._limits = limits
         self._open: dict[str, RecordingWriter] = {}
         self._unrecorded: dict[str, tuple[int, str]] = {}  # by run: what its file does not count, in words
+        self._missing: dict[str, str] = {}  # by run: what its file counts, in words, as it was restored
         self._clock = RetentionClock(where.state)
         self._aside: dict[Path, str] = {}
         self._turn = 0  # number of the recording that summarises rows next
@@ -145,7 +146,9 @@ class History:
 
     def problem_of(self, run: str) -> str:
         writer = self._open.get(run)
-        return writer.problem if writer is not None else self._unrecorded.get(run, (0, ""))[1]
+        if writer is not None:
+            return writer.problem
+        return self._unrecorded.get(run, (0, ""))[1] or self._missing.get(run, "")
 
     def restore(self) -> Iterator[RecordedRun]:
         """Yield the contents of the recordings of the last day, and of runs whose process lives.
@@ -170,6 +173,8 @@ class History:
             try:
                 with Recording.open(path, boot=this_boot(), still=library.at_rest(path)) as recording:
                     known = _found(recording) if recent or _of_a_live_process(recording) else None
+                    if known is not None and (lacks := library.missing(recording)):
+                        self._missing[known.state.run] = lacks
             except RecordingError as error:
                 self._leave_aside(path, error.reason, recent=recent)
                 continue

@@ -52,6 +52,12 @@ class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
     leaving: KnownEnding | None = None
 
 
+def missing(recording: Recording) -> str:
+    """Return how much of a run a recording lacks as far as it has counted that, "" for nothing."""
+    count = recording.missing
+    return f"{count} rows, events, commands or stack samples are missing" if count else ""
+
+
 def known_run(recording: Recording) -> KnownRun | None:
     """Return the run of a recording, None if it records a node without a run.
 

@@ -207,6 +207,9 @@ def test_what_could_not_be_written_at_the_end_is_counted_in_the_file_later(
     assert "5 rows, events, commands or stack samples are missing in" in history.problem_of("r")
     history.close("r")
     later = make(tmp_path)
+    assert [found.state.run for found in later.restore()] == ["r"]
+    assert later.problem_of("r") == "5 rows, events, commands or stack samples are missing"
+    assert later.problem == "", "history is being kept"
     later.remember(KNOWN, NODE)
     assert "5 rows, events, commands or stack samples are missing in" in later.problem_of("r")
 

@@ -424,12 +424,7 @@ def _known_run(recording: Recording) -> tuple[RunState, RunDetails | None]:
     known = library.known_run(recording)
     if known is None:
         return NO_RUN, None
-    lost = (
-        f"{recording.missing} rows, events, commands or stack samples are missing"
-        if recording.missing
-        else ""
-    )
-    return structs.replace(known.state, recording=lost), known.details
+    return structs.replace(known.state, recording=library.missing(recording)), known.details
 
 
 def _span(recording: Recording, commands: Sequence[CommandRecord]) -> tuple[int, int]:
