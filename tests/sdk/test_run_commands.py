@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -147,11 +148,26 @@ def test_checkpoint_needs_a_handler_and_tells_the_path(run: Run) -> None:
     assert (failed.code, failed.fields) == ("raised", {"error": "OSError: no space left"})
 
 
-def test_several_ranks_are_refused_a_change_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("verb", "what"),
+    [
+        ("set", {"knob": "n", "value": 1}),
+        ("pause", {}),
+        ("resume", {}),
+        ("stop", {}),
+        ("checkpoint", {}),
+        ("profile", {"value": 3}),
+    ],
+)
+def test_several_ranks_are_refused_what_one_alone_would_do(
+    monkeypatch: pytest.MonkeyPatch, verb: str, what: dict[str, Any]
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     run = hoptui.connect("unit")
     run.knob("n", 0, min=0, max=9)
-    (answer,) = send(run, knob="n", value=1)
+    run.on_checkpoint(lambda: "/somewhere")
+    run.on_profile(lambda iterations: None)
+    (answer,) = send(run, verb, **what)
     assert (answer.stage, answer.code) == ("rejected", "unsupported")
     assert answer.fields == {"world": 2}
 
