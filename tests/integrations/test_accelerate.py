@@ -20,10 +20,6 @@ Found = dict[str, list[dict[str, Any]]]
 Outcomes = dict[str, dict[str, list[CommandRecord]]]
 
 
-def safe(knob: str, effect: str, when: str = "next step") -> pytest.MarkDecorator:
-    return pytest.mark.live_safe(framework="accelerate", knob=knob, effect=effect, when=when)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
     """What became of each training, and of each command."""
@@ -63,7 +59,12 @@ def prove(trained: tuple[Found, Outcomes], proof: Proof, name: str) -> None:
     proof.samples(seen=sum(rank["rows"] for rank in ranks), due=2 * ROWS * BATCHES * EPOCHS)
 
 
-@safe("gradient_accumulation_steps", "learning", "next step whose micro-batches are a multiple of it")
+@pytest.mark.live_safe(
+    framework="accelerate",
+    knob="gradient_accumulation_steps",
+    effect="learning",
+    when="next step whose micro-batches are a multiple of it",
+)
 def test_accumulation_changes_when_it_is_aligned(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert applied(trained, "learning", "gradient_accumulation_steps") == [4, 3, 8]
     prove(trained, proof, "learning")
@@ -73,8 +74,34 @@ def test_accumulation_changes_when_it_is_aligned(trained: tuple[Found, Outcomes]
 @pytest.mark.parametrize(
     ("knob", "value"),
     [
-        pytest.param(knob, value, marks=safe(knob, "learning"))
-        for knob, value in (("lr", 5e-3), ("weight_decay", 0.1), ("beta1", 0.8), ("beta2", 0.99))
+        pytest.param(
+            "lr",
+            5e-3,
+            marks=pytest.mark.live_safe(
+                framework="accelerate", knob="lr", effect="learning", when="next step"
+            ),
+        ),
+        pytest.param(
+            "weight_decay",
+            0.1,
+            marks=pytest.mark.live_safe(
+                framework="accelerate", knob="weight_decay", effect="learning", when="next step"
+            ),
+        ),
+        pytest.param(
+            "beta1",
+            0.8,
+            marks=pytest.mark.live_safe(
+                framework="accelerate", knob="beta1", effect="learning", when="next step"
+            ),
+        ),
+        pytest.param(
+            "beta2",
+            0.99,
+            marks=pytest.mark.live_safe(
+                framework="accelerate", knob="beta2", effect="learning", when="next step"
+            ),
+        ),
     ],
 )
 def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str, value: float) -> None:
@@ -82,7 +109,9 @@ def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str,
     prove(trained, proof, "learning")
 
 
-@safe("checkpoint", "speed", "before the next micro-batch")
+@pytest.mark.live_safe(
+    framework="accelerate", knob="checkpoint", effect="speed", when="before the next micro-batch"
+)
 def test_a_checkpoint_is_written_by_all_ranks(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     (record,) = trained[1]["saved"]["checkpoint"]
     assert (record.stage, record.code) == ("applied", "written")
