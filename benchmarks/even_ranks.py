@@ -1,0 +1,73 @@
+"""How often chance makes a straggler of even ranks: samples drawn at random, judged as the daemon does.
+
+`python -m benchmarks.even_ranks [--hours 6] [--seed 1]`. Ten samples a second of each rank, a window of 30 s,
+a look every 2 s; a straggler is told when it is found twice in a row. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.measure import report
+from hoptui.daemon.stragglers import EVERY_S, TWICE, WINDOW_S
+from hoptui.domain.activities import Activity
+from hoptui.domain.stack_kinds import CodeLine
+from hoptui.domain.stragglers import find_straggler
+
+SAMPLES = 10 * round(EVERY_S)
+LOOKS = round(WINDOW_S / EVERY_S)
+RANKS = (2, 4, 8)
+REDUCE = Activity("collective", CodeLine("train.py", 41, "main"), "all_reduce")
+BACKWARD = Activity("compute", CodeLine("train.py", 38, "main"), "Variable._execution_engine.run_backward")
+READ = Activity("input", CodeLine("data.py", 15, "read"), "read")
+WORK = Activity("script", CodeLine("train.py", 29, "main"), "sleep")
+LOADS: Mapping[str, Mapping[Activity, float]] = {
+    "waits for half of the time": {REDUCE: 0.5, WORK: 0.5},
+    "reads, and waits a little": {REDUCE: 0.15, READ: 0.3, WORK: 0.55},
+    "waits in the backward pass": {BACKWARD: 0.4, READ: 0.2, WORK: 0.4},
+}
+
+
+def alarms(ranks: int, shares: Mapping[Activity, float], hours: float, seed: int) -> int:
+    """Return how many stragglers are told in so many hours."""
+    source = random.Random(seed)
+    window: deque[list[Counter[Activity]]] = deque(maxlen=LOOKS)
+    told, last, found = 0, -1, 0
+    for _ in range(int(hours * 3600 / EVERY_S)):
+        window.append(
+            [Counter(source.choices([*shares], [*shares.values()], k=SAMPLES)) for _ in range(ranks)]
+        )
+        counts = {rank: sum((look[rank] for look in window), Counter[Activity]()) for rank in range(ranks)}
+        straggler = find_straggler(counts)
+        rank = straggler.rank if straggler is not None else -1
+        found = found + 1 if straggler is not None and rank == last else int(straggler is not None)
+        told += found == TWICE
+        last = rank
+    return told
+
+
+def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """Count and report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument(
+        "--hours", type=float, default=6.0, help="simulated, of each load and number of ranks"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args(list(arguments))
+    found = {
+        f"{ranks} ranks, {name}": alarms(ranks, shares, given.hours, given.seed)
+        for ranks in RANKS
+        for name, shares in LOADS.items()
+    }
+    hours = given.hours * len(found)
+    met = {"none": not any(found.values())}
+    return report("even_ranks", {"hours": hours, "seed": given.seed, "alarms": found, "met": met})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
