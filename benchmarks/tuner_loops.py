@@ -76,7 +76,6 @@ def measured(
         values = {name: value for name, value in run.values().items() if name in case.grid}
         yield {
             "found": values,
-            "slow": round(slow, 1),
             "took_s": round(time.monotonic() - began, 1),
             "says": sentences.standing(state),
             "spent_s": round(state.spent * state.lived_s, 1),

@@ -73,12 +73,12 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
         loop("gpt", micro_batch=(2, 8, 16, 32, 64), flash=(False, True), compile=(False, True)),
         loop("cnn", images=True, num_workers=(0, 2, 4, 8, 16), channels_last=(False, True)),
         loop("unet", chunk=(4, 16, 32, 64), recompute=(True, False), bf16=(False, True)),
-    ),
-    "test": (
         loop(
             "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 4),
             gradient_checkpointing=(True, False), micro_batch_split=(1, 2, 4, 8, 16),
         ),
+    ),
+    "test": (
         loop(
             "resnet50", needs=("torchvision",), images=True, photographs=True,
             num_workers=(0, 4, 8, 16), channels_last=(False, True), bf16=(False, True),
@@ -95,12 +95,12 @@ CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
         loop("gpt", micro_batch=(2, 4, 8, 16, 32, 64), flash=(False, True)),
         loop("cnn", images=True, num_workers=(0, 1, 2), channels_last=(False, True)),
         loop("unet", chunk=(4, 8, 16, 32, 64), recompute=(True, False)),
-    ),
-    "test": (
         loop(
             "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 2),
             gradient_checkpointing=(True, False), micro_batch_split=(1, 2, 4, 8, 16),
         ),
+    ),
+    "test": (
         loop(
             "resnet50", needs=("torchvision",), images=True, photographs=True,
             num_workers=(0, 1, 2), channels_last=(False, True),

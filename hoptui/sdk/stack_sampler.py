@@ -213,7 +213,7 @@ class _Costs:
     """The CPU times of a sample, in seconds: the mean to wait for the interpreter, and the median to take it.
 
     A collection of garbage may begin in this thread and take a hundred times as long as a sample. The next
-    samples are not rarer for it: the script has made the garbage.
+    samples are not rarer for it: the script has made the garbage. The cost that is reported has it.
     """
 
     def __init__(self) -> None:

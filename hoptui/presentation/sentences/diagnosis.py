@@ -49,7 +49,7 @@ VERDICTS: Mapping[str, VerdictText] = {
         "look after the cooling: the clocks stay low until the GPU is cooler",
     ),
     "host-bound": VerdictText(
-        "the GPU waits for Python code of the script",
+        "training waits for Python code of the script",
         "do it less often, in another process, or while the GPU works",
     ),
     "transfer-bound": VerdictText(
