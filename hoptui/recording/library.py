@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from hoptui.domain.details import RunDetails
 from hoptui.domain.facts import fact
@@ -263,8 +264,11 @@ def _entry(path: Path) -> RecordingEntry | None:
             span, offset = recording.span(), recording.wall_offset_ns
             if span != (0, 0):
                 first, last = ((t + offset) / 1e9 for t in span)
-            known = known_run(recording)
-        state, problem = (known.state, "") if known is not None else (None, without_run(path))
+            known, lacks = known_run(recording), missing(recording)
+        if known is not None:
+            state = structs.replace(known.state, recording=lacks)
+        else:
+            problem = without_run(path)
     except RecordingError as error:
         problem = error.reason
     return RecordingEntry(

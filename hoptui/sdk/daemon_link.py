@@ -553,6 +553,10 @@ class DaemonLink:
         elif self._welcomed and holder > 0 and holder != self._daemon:
             self._meet(sock, zmq)
         self._farewell(sock, zmq)
+        if self._greeted and not self._welcomed:
+            self._await_welcome(sock, zmq, time.monotonic() + TELL_S)
+            if not self._welcomed:
+                log.warning("hoptui: the daemon did not answer this run before its end: rows may be missing")
 
     def _meet(self, sock: Any, zmq: Any) -> None:
         """Say hello to a daemon that has replaced the one that had welcomed this run.
@@ -564,6 +568,9 @@ class DaemonLink:
         while not self._hello(sock, zmq) and time.monotonic() < until:
             sock.poll(20, zmq.POLLOUT)
         self._greeted = True
+        self._await_welcome(sock, zmq, until)
+
+    def _await_welcome(self, sock: Any, zmq: Any, until: float) -> None:
         while not self._welcomed and time.monotonic() < until:
             self._hear(sock, zmq)
 
@@ -594,6 +601,8 @@ class DaemonLink:
                 sock, zmq, messages.Rows(parts=batch), until
             ):
                 self._buffer.sent(batch)
+            if lost := self._buffer.abandon():
+                log.warning("hoptui: the daemon did not take the last %d rows of this run: they are lost", lost)
             if told and self._buffer.dropped:  # the last pulse may be older than the last loss
                 self._send_until(sock, zmq, self._pulse(time.monotonic()), until)
             if self._bye is not None:

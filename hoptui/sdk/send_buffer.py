@@ -110,6 +110,15 @@ class SendBuffer:
         """Count rows that cannot be sent."""
         self._never_sent += count
 
+    def abandon(self) -> int:
+        """Count the rows that wait as lost, because nothing more is sent. Return how many."""
+        waiting = sum(map(len, self._unsent))
+        unclear = sum(len(part) for part in self._unsent if part.last_t <= self._unclear_t)
+        self._unsent.clear()
+        self._never_sent += waiting - unclear
+        self.doubted += unclear  # they were sent before, and may be stored
+        return waiting
+
     def sent(self, batch: tuple[Columns, ...]) -> None:
         """Remove a batch that was sent."""
         for _ in batch:

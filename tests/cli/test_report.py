@@ -319,6 +319,14 @@ def test_it_says_why_a_gpu_does_not_tell(tmp_path: Path, plain: Document, golden
     golden(other(page, markdown.write(plain)))
 
 
+def test_it_says_how_much_the_recording_lacks(tmp_path: Path) -> None:
+    with Recording.create(write(tmp_path / "r.hoptui")) as recording:
+        recording.lose(3)
+    with Recording.open(tmp_path / "r.hoptui") as recording:
+        page = markdown.write(telling.page(read(recording), MADE))
+    assert "3 rows, events, commands or stack samples are missing" in page
+
+
 def test_long_lists_are_cut_and_repeated_events_told_once(tmp_path: Path, golden: Golden) -> None:
     commands = tuple(
         command(f"c{i}", i + 1, i + 2, knob="lr", wanted=1e-3, before=1e-4, effective=1e-3, step=i)

@@ -161,6 +161,14 @@ def test_status_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     assert [command["id"] for command in found["commands"]] == ["c1"]
 
 
+def test_status_says_what_the_recording_lacks(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    lacks = "3 rows, events, commands or stack samples are missing"
+    ppo.add(factories.run("eeee5555", "lossy", recording=lacks), Vital(state="live", step=7), {})
+    assert f"recording: {lacks}" in hoptui("status", "lossy").out
+    assert hoptui("status", "lossy", "--json").json["recording_problem"] == lacks
+    assert hoptui("status", "ppo", "--json").json["recording_problem"] == ""
+
+
 def test_an_exited_run_keeps_its_last_values(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     over = factories.run(
         "eeee5555", "old", exit_reason="exception", exit_detail="RuntimeError: no", exited_wall=1e6

@@ -73,6 +73,14 @@ def test_entries_come_newest_first_with_what_they_say_of_themselves(tmp_path: Pa
     }  # a look leaves no trace
 
 
+def test_an_entry_says_how_much_its_recording_lacks(tmp_path: Path, record: Record) -> None:
+    with Recording.create(record("lossy")) as recording:
+        recording.lose(3)
+    [entry] = library.entries(tmp_path)
+    assert entry.state is not None
+    assert entry.state.recording == "3 rows, events, commands or stack samples are missing"
+
+
 def test_one_that_is_being_written_is_read_with_its_log(
     tmp_path: Path, record: Record, rows: MakeRows
 ) -> None:

@@ -226,6 +226,51 @@ def test_a_run_that_ends_reports_the_rows_lost_since_its_last_pulse(link: Daemon
     assert isinstance(bye, messages.Bye)
 
 
+def test_a_run_that_ends_counts_the_rows_that_the_daemon_does_not_take(
+    link: DaemonLink, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stuck(Wire):
+        """Takes everything but rows."""
+
+        def send(self, frame: bytes, flags: int) -> None:
+            if isinstance(codec.from_run([frame]), messages.Rows):
+                raise zmq.Again
+            super().send(frame, flags)
+
+    wire, state = Stuck(), link._state
+    link._hello(wire, zmq)
+    state.rows.extend(queued(time.monotonic_ns() + i, i, {"x": 1.0}) for i in range(5))
+    state.rows_added = 5
+    link._bye = messages.Bye(reason="finished")
+    link._farewell(wire, zmq)
+    pulse, bye = wire.sent[1:]
+    assert isinstance(pulse, messages.Pulse)
+    assert pulse.dropped == 5
+    assert isinstance(bye, messages.Bye)
+    assert "the daemon did not take the last 5 rows of this run" in caplog.text
+
+
+def test_rows_that_may_be_stored_are_doubted_when_they_are_abandoned() -> None:
+    buffer = SendBuffer("run/a")
+    rows = deque(queued(t, t, {"x": 1.0}) for t in (1, 2))
+    buffer.collect(rows, 2, 2)
+    buffer.sent(buffer.batch())
+    buffer.resend_after(0)  # by a daemon that has not read its recording yet
+    rows.append(queued(3, 3, {"x": 1.0}))
+    buffer.collect(rows, 3, 3)
+    assert buffer.abandon() == 3
+    assert (buffer.dropped, buffer.doubted) == (3, 2)
+    assert not buffer.has_rows
+
+
+def test_a_run_says_that_no_daemon_answered_before_its_end(
+    link: DaemonLink, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    link._hello(wire := Wire(), zmq)
+    link._end(wire, Addresses(tmp_path, tmp_path), zmq)
+    assert "the daemon did not answer this run before its end" in caplog.text
+
+
 def test_a_run_that_lives_already_takes_one_other_id_however_often_it_is_asked_to(link: DaemonLink) -> None:
     """A daemon that has much to do answers a hello and its repetition at once."""
     wire, before = Wire(), link._state.id

@@ -434,7 +434,7 @@ def _process_accounted(node: Node, was: Incarnation, found: list[float], missing
     counted = was.dropped + missing
     if lost > counted and not excused:
         yield f"{lost} of {was.steps} rows of process {was.number} are missing, {counted} counted"
-    if (dropped := was.dropped - was.doubted) > lost:
+    if (dropped := was.dropped - was.doubted) > lost + was.unfinished:
         yield f"process {was.number} counts {dropped} rows as dropped, {lost} of {was.steps} are missing"
 
 

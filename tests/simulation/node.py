@@ -223,6 +223,7 @@ class Trainer:
         link: Any = self.run._core.state.link if self.run is not None else None
         if link is not None:
             was.dropped, was.doubted = link._buffer.dropped, link._buffer.doubted
+            was.unfinished = max(0, self.run._core.state.rows_added - was.steps)
 
 
 def in_effect(value: Value) -> Value:

@@ -57,6 +57,7 @@ class Incarnation:
     suspended_s: float = 0.0
     dropped: int = 0  # as it counted them itself
     doubted: int = 0  # of which it cannot know whether they arrived
+    unfinished: int = 0  # rows of iterations that did not end: they have no loss
     ended_s: float | None = None
     killed: bool = False
     closed: bool = False

@@ -192,4 +192,5 @@ def _kept(run: RunState | None, entry: RecordingEntry | None) -> tuple[str, str]
     why = entry.problem if entry else ""
     if not why and run is not None and run.exit_reason:
         why = vocabulary.state_text(None, run).partition(": ")[2]
+        why = "; ".join(filter(None, (why, run.recording)))
     return size(entry.size_bytes) if entry else numbers.UNKNOWN, why

@@ -103,6 +103,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "details": presented.json_of(seen.session.describe(run.run)),
         "refused": [{**msgspec.to_builtins(one), "text": sentences.sentence(one)} for one in run.refused],
         "declined": run.declined,
+        "recording_problem": run.recording,
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,
         "left_s": _left_s(seen, run, vital) if vital else None,
@@ -248,6 +249,9 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
         table(plain, right=(1,), indent="  ")
     for remark in vocabulary.lost_metrics(vital, seen.store.left_out(f"run/{run.run}")):
         say(f"  {remark}")
+    if run.recording:
+        say()
+        say(f"recording: {numbers.clean(run.recording)}")
     if run.knobs:
         say()
         say("knobs")

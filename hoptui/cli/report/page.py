@@ -110,6 +110,8 @@ def _head(report: Report) -> Facts:
     ]
     if state.world > 1:
         rows.append(("ranks", numbers.grouped(state.world)))
+    if state.recording:
+        rows.append(("recording", numbers.clean(state.recording)))
     if report.complete_from is not None:
         gone = numbers.day_clock(report.wall(report.complete_from))
         rows.append(("note", f"of the time before {gone} only summaries are kept"))
