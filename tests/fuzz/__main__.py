@@ -24,6 +24,8 @@ NAMES = ("messages", "recordings", "configuration", "command_line", "ssh")
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where recordings and the like are made. A disk would be the slowest part."""
 ARTIFACTS = Path("build/fuzz").absolute()
+LATE_S = 120.0
+"""How long a harness may take beyond its time, to load and to end. Then it is killed."""
 
 
 def load(name: str) -> Harness:
@@ -92,7 +94,13 @@ def campaign(name: str, seconds: float, seed: int | None, *, plain: bool) -> int
         (directory / "output.log").open("w+") as output,
     ):
         environment = {**os.environ, "TMPDIR": home}
-        code = subprocess.run(words, stdout=output, stderr=output, env=environment, check=False).returncode
+        try:
+            code = subprocess.run(
+                words, stdout=output, stderr=output, env=environment, check=False, timeout=seconds + LATE_S
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = 1
+            print(f"{name}: the process did not end {LATE_S:g} s after its time", flush=True)
         output.seek(0)
         said = output.read()
     work, found = engines.read_work(directory), sorted(_broken(directory) - before)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from tests.fuzz.harness import Harness, checked, watched_log
+from tests.fuzz.harness import Broken, Harness, checked, watched_log
 
 MOST_LENGTH = 1 << 16
 HANG_S = 20
-"""Time of one input after which libFuzzer ends the process."""
+"""Time of one input, waiting included, after which it is interrupted."""
 MOST_RSS_MB = 2048
 KEPT = 512
 """Mutated inputs that the plain engine mutates further."""
@@ -58,8 +60,29 @@ def read_work(directory: Path) -> Work:
     return Work(*json.loads(path.read_text())) if path.exists() else Work(0, 0, 0.0)
 
 
-def plain(harness: Harness, directory: Path, seconds: float, seed: int) -> Path | None:
-    """Run mutated seeds. Return the file of the input that broke a rule, None if all held."""
+@contextmanager
+def interrupted(seconds: float) -> Iterator[None]:
+    """Raise `Broken` in the main thread if what is inside takes longer."""
+
+    def hung(*_: object) -> None:
+        raise Broken(f"it did not end within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, hung)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def plain(
+    harness: Harness, directory: Path, seconds: float, seed: int, most_s: float = HANG_S
+) -> Path | None:
+    """Run mutated seeds. Return the file of the input that broke a rule, None if all held.
+
+    An input that does not end within `most_s` seconds breaks one.
+    """
     random, counter = Random(seed), Counter(directory / "work.json")
     seeds = beginnings(harness)
     pool = list(seeds)
@@ -74,7 +97,8 @@ def plain(harness: Harness, directory: Path, seconds: float, seed: int) -> Path 
                 if random.random() < 0.05:
                     pool[len(seeds) :] = [*pool[len(seeds) :][-KEPT:], data]
             try:
-                counter.add(run(data))
+                with interrupted(most_s):
+                    counter.add(run(data))
             except Exception:
                 counter.write(time.monotonic())
                 _print_traceback()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,8 @@ class Fragile(Harness):
             end = time.thread_time() + 1.1
             while time.thread_time() < end:
                 pass
+        if b"4" in data:
+            threading.Event().wait()
         if b"3" in data:
             try:
                 raise KeyError(3)
@@ -83,6 +86,17 @@ def test_an_input_that_breaks_a_rule_is_kept(tmp_path: Path, capsys: pytest.Capt
     assert b"1" in found.read_bytes()
     assert "KeyError" in capsys.readouterr().err
     assert engines.read_work(tmp_path).inputs >= 2
+
+
+def test_an_input_that_waits_for_ever_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Waiting(Fragile):
+        def seeds(self) -> list[bytes]:
+            return [b"4"]
+
+    found = engines.plain(Waiting(), tmp_path, seconds=20.0, seed=1, most_s=0.1)
+    assert found is not None
+    assert found.read_bytes() == b"4"
+    assert "it did not end within 0.1 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("data", "error"), [(b"2", Broken), (b"3", KeyError)])
