@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hoptui.client.conversation import TuneOp
 from hoptui.daemon.state.command_log import REPEATED_S
 from tests.simulation import rank_actions as ranks
+from tests.simulation import rare_actions as rare
 from tests.simulation import service_actions as services
 from tests.simulation.node import Node, Trainer, Viewer
 
@@ -165,10 +166,7 @@ def _kill_rank(node: Node, number: float) -> None:
 
 
 def _kill_daemon(node: Node, number: float) -> None:
-    daemon = node.daemon
-    if daemon is not None:
-        node.disturb(20.0)
-        daemon.kill()
+    rare.kill_daemon(node)
 
 
 def _kill_daemon_at(node: Node, number: float) -> None:
@@ -505,6 +503,14 @@ RANKS: dict[str, Callable[[Node, float], None]] = {
     "broken store": _with_run(ranks.broken_store),
 }
 """Of runs of several processes."""
+RARE: dict[str, Callable[[Node, float], None]] = {
+    "foreign recording": rare.foreign_recording,
+    "delete lock": rare.delete_lock,
+    "odd knob": _with_run(rare.odd_knob),
+    "clock ahead": _with_run(rare.clock_ahead),
+    "slow answers": rare.slow_answers,
+}
+"""Of few seeds, and drawn apart from the others."""
 ACTIONS: dict[str, Callable[[Node, float], None]] = {
     "set": _set,
     "burst": _burst,
@@ -539,6 +545,7 @@ ACTIONS: dict[str, Callable[[Node, float], None]] = {
     NIGHT: _night,
     **RANKS,
     **SERVICES,
+    **RARE,
 }
 ALWAYS = ("set", "set", "set", "nothing", "watch")
-OPTIONAL = tuple(name for name in ACTIONS if name not in (*ALWAYS, NIGHT, *RANKS, *SERVICES))
+OPTIONAL = tuple(name for name in ACTIONS if name not in (*ALWAYS, NIGHT, *RANKS, *SERVICES, *RARE))

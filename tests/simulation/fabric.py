@@ -20,6 +20,8 @@ import zmq
 from tests.simulation.kernel import Kernel, Killed, Process, Signal
 
 LEAST_DELAY_NS, DELAYS_NS = 20_000, 380_000
+SLOW_NS = 300_000_000
+"""The time between two answers of a daemon that has much to do."""
 DEFAULT_HWM = 1000
 READ, WRITE = int(zmq.POLLIN), int(zmq.POLLOUT)
 Frames = list[bytes]
@@ -77,6 +79,8 @@ class Pipe:
         direction.under_way.append(frames)
         kernel = fabric.kernel
         wait_ns = LEAST_DELAY_NS + int(DELAYS_NS * kernel.random.random()) + size
+        if direction is self.down and kernel.now_ns < fabric.slow_until_ns:
+            wait_ns += SLOW_NS
         direction.free_at = max(direction.free_at, kernel.now_ns + wait_ns, fabric.stalled_until_ns)
         kernel.at(direction.free_at, partial(self._arrive, direction))
         return True
@@ -275,6 +279,7 @@ class Fabric:
     Attributes:
         most: The greatest capacity of a pipe in messages, at most what the sockets ask for.
         stalled_until_ns: No message arrives before.
+        slow_until_ns: Until then answers arrive one by one.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -283,7 +288,7 @@ class Fabric:
         self.gates: dict[int, FakeSocket] = {}
         self.pipes: dict[bytes, Pipe] = {}
         self.most = 1 << 30
-        self.stalled_until_ns = 0
+        self.stalled_until_ns = self.slow_until_ns = 0
         self.refused = 0
         self.oversized: list[str] = []
         self._identities = itertools.count(1)

@@ -33,7 +33,9 @@ Invariant = Callable[[Node], Iterable[str]]
 def of_settled(node: Node) -> list[str]:
     """Check what holds once all faults are over and everything has had time to arrive."""
     commands = resolved, truthful, outcomes_arrive, viewers_agree, viewers_know
-    return _all(node, *commands, nodes_agree, values_shown, runs_go_on, ends_noticed, queues_empty)
+    return _all(
+        node, *commands, nodes_agree, values_shown, runs_go_on, ends_noticed, queues_empty, one_daemon
+    )
 
 
 def of_finished(node: Node) -> list[str]:
@@ -503,6 +505,13 @@ def nothing_broke(node: Node) -> Iterator[str]:
     """No thread ended with an exception, and none had to be contained."""
     yield from node.kernel.failures
     yield from node.complaints.found
+
+
+def one_daemon(node: Node) -> Iterator[str]:
+    """At most one daemon serves the node."""
+    living = [daemon for daemon in node.daemons if daemon.alive]
+    if len(living) > 1:
+        yield f"{len(living)} daemons live"
 
 
 def within_limits(node: Node) -> Iterator[str]:

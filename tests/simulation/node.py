@@ -9,6 +9,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -57,6 +58,7 @@ class Trainer:
         self.ends = False
         self.leaves = False  # goes on without hoptui
         self.refuses = 0.0  # chance that the setter raises
+        self.odd: float | None = None  # what another knob reads back
         self.checkpoint: dict[str, Any] = dict(before.checkpoint) if before else {}
         self.was = Incarnation(len(node.truth.processes), node.kernel.seconds)
         self.was.rank = member.rank if member is not None else 0
@@ -117,6 +119,9 @@ class Trainer:
                     run.hand_over("checkpoint")
                     return True
                 run.refuse_restart("the ranks stay")
+            if self.odd is not None and self.member is None:
+                run.knob("odd", 1.0, apply=lambda _: None, read=partial(float, self.odd))
+                self.odd = None
             pace = knobs.pace if knobs is not None else 1.0
             kernel.sleep(self.iteration_s * pace * kernel.random.uniform(0.8, 1.2))
             run.log(loss=row_value(was.number, was.steps))
@@ -220,10 +225,11 @@ class Trainer:
     def _over(self, killed: bool) -> None:
         was = self.was
         was.ended_s, was.killed = self.node.kernel.seconds, killed
-        link: Any = self.run._core.state.link if self.run is not None else None
-        if link is not None:
+        state = self.run._core.state if self.run is not None else None
+        link: Any = state.link if state is not None else None
+        if state is not None and link is not None:
             was.dropped, was.doubted = link._buffer.dropped, link._buffer.doubted
-            was.unfinished = max(0, self.run._core.state.rows_added - was.steps)
+            was.unfinished = max(0, state.rows_added - was.steps)
 
 
 def in_effect(value: Value) -> Value:
@@ -415,6 +421,8 @@ class Node:
         self.viewers: list[Viewer] = []
         self.daemons: list[Process] = []
         self.server: Server | None = None
+        self.at_next_daemon: Callable[[Process], None] | None = None
+        """Called once, when a daemon has bound its sockets."""
         self.settling = False
         self.auditor: Viewer | None = None
         self.tuner: Viewer | None = None
@@ -487,7 +495,7 @@ class Node:
         kernel, disk = self.kernel, self.system.disk
         kernel.preempts = 0.0
         self.widen()
-        self.fabric.stalled_until_ns = self.samplers_late_until_ns = 0
+        self.fabric.stalled_until_ns = self.fabric.slow_until_ns = self.samplers_late_until_ns = 0
         disk.full, disk.broken, disk.slow_s = False, False, 0.0
         for trainer in self.trainers:
             if trainer.job is not None:
@@ -527,6 +535,9 @@ class Node:
             except AlreadyRunningError:
                 return
             self.server = server
+            if (call := self.at_next_daemon) is not None and not self.settling:
+                self.at_next_daemon = None
+                call(process)
             server.run()
 
         def over(killed: bool) -> None:

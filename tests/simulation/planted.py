@@ -9,14 +9,12 @@ A simulation that finds no defect proves nothing. So this is the test of the sim
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import structs
 
@@ -41,55 +39,10 @@ from hoptui.sdk import (
     shared_state,
 )
 from hoptui.tuner import overrides
+from tests.simulation import planted_files  # noqa: F401 - adds its defects to the list
 from tests.simulation.actions import NIGHT
+from tests.simulation.defects import DEFECTS, MOST_SEEDS, Found, Patch, defect, planted
 from tests.simulation.scenario import execute, plan_of
-
-MOST_SEEDS = 2000
-Patch = tuple[Any, str, Any]
-
-
-class Planted(NamedTuple):
-    """A defect: what is replaced, and where it would be in the life of a row or a command."""
-
-    name: str
-    patches: Callable[[], list[Patch]]
-    needs: frozenset[str]
-    """Actions without which it does nothing. Plans that lack one are skipped."""
-
-
-class Found(NamedTuple):
-    """How a defect was found. `seed` is None if no seed did."""
-
-    name: str
-    seed: int | None
-    violation: str
-    seconds: float
-
-
-@contextlib.contextmanager
-def planted(defect: Planted) -> Iterator[None]:
-    """Break the code for a while."""
-    patches = [(owner, name, owner.__dict__[name], new) for owner, name, new in defect.patches()]
-    for owner, name, _, new in patches:
-        setattr(owner, name, new)
-    try:
-        yield
-    finally:
-        for owner, name, old, _ in reversed(patches):
-            setattr(owner, name, old)
-
-
-DEFECTS: list[Planted] = []
-
-
-def defect(name: str, *needs: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
-    """Name the function that returns the patches of a defect."""
-
-    def add(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
-        DEFECTS.append(Planted(name, patches, frozenset(needs)))
-        return patches
-
-    return add
 
 
 def _clock() -> Any:
@@ -127,7 +80,7 @@ def _no_handed_over_command() -> list[Patch]:
     return [(process, "leave_handover", without)]
 
 
-@defect("an answer to an earlier hello counts")
+@defect("an answer to an earlier hello counts", "slow answers")
 def _any_answer() -> list[Patch]:
     welcome = daemon_link.DaemonLink._welcome
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from tests.simulation import invariants, memory_invariants, rank_invariants, service_invariants
-from tests.simulation.actions import ALWAYS, NIGHT, OPTIONAL, RANKS, SERVICES, Step, perform
+from tests.simulation.actions import ALWAYS, NIGHT, OPTIONAL, RANKS, RARE, SERVICES, Step, perform
 from tests.simulation.kernel import Livelock
 from tests.simulation.node import Node, quiet
 
@@ -20,6 +20,8 @@ SERVED = 0.15
 """Share of the seeds with samplers, targets, a tuner that tries, and knobs that need a new process."""
 JOINT = 0.6
 """Share of the seeds of several ranks in which more of what concerns all of them happens."""
+SELDOM = 0.15
+"""Share of the seeds in which something rare happens."""
 LONG = 0.2
 """Share of the seeds that last for hours. They have slow iterations, and nights in which nobody watches."""
 
@@ -54,6 +56,16 @@ class Result:
 
 def plan_of(seed: int | str) -> Plan:
     """Return what a seed does."""
+    plan, rng = _plan_of(seed), random.Random(f"rare {seed}")
+    if rng.random() >= SELDOM:
+        return plan
+    steps = list(plan.steps)
+    for kind in rng.choices(tuple(RARE), k=rng.randint(1, 4)):
+        steps.insert(rng.randint(0, len(steps)), Step(rng.uniform(0.0, 20.0), kind, rng.random()))
+    return replace(plan, steps=tuple(steps))
+
+
+def _plan_of(seed: int | str) -> Plan:
     rng = random.Random(f"plan {seed}")
     kinds = [*ALWAYS, *rng.sample(OPTIONAL, rng.randint(0, 7))]
     steps = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.planted import DEFECTS, find, planted
+from tests.simulation.defects import DEFECTS, planted
+from tests.simulation.planted import find
 
 QUICK = (
     "no deduplication of command ids",

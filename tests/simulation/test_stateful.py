@@ -1,4 +1,7 @@
-"""The same actions and faults, chosen and shrunk by Hypothesis: a failure is a short list of steps."""
+"""The same actions and faults, chosen and shrunk by Hypothesis: a failure is a short list of steps.
+
+Each time other examples are tried. A failure prints a `reproduce_failure`, which replays it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.simulation.actions import ALWAYS, OPTIONAL, RANKS, Step, perform
+from tests.simulation.actions import ALWAYS, OPTIONAL, RANKS, RARE, Step, perform
 from tests.simulation.node import Node, quiet
 from tests.simulation.scenario import SETTLE_S, always, finished, settled
 
-KINDS = sorted({*ALWAYS, *OPTIONAL, *RANKS})
+KINDS = sorted({*ALWAYS, *OPTIONAL, *RANKS, *RARE})
 
 
 class NodeMachine(RuleBasedStateMachine):
@@ -55,7 +58,8 @@ NodeMachine.TestCase.settings = settings(
     max_examples=6,
     stateful_step_count=12,
     deadline=None,
-    derandomize=True,
+    database=None,
+    print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
 TestNodeMachine = NodeMachine.TestCase

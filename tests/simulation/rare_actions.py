@@ -1,0 +1,86 @@
+"""What happens in few seeds: foreign recordings, a lock that is deleted, values that are no numbers, a clock
+that is months ahead, a daemon that answers slowly.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import cache
+from pathlib import Path
+
+from tests.simulation.kernel import Process
+from tests.simulation.node import Node, Trainer
+
+EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-cpu-tuned.hoptui"
+AHEAD_S = 60 * 86400.0
+"""A clock that is ahead by more than recordings are kept."""
+
+
+@cache
+def malformed_recording() -> bytes:
+    """Return a sound recording but for a cell of the wrong type."""
+    sound = sqlite3.connect(":memory:")
+    sound.deserialize(EXAMPLE.read_bytes())
+    sound.execute("UPDATE meta SET value = 5 WHERE key = 'run'")
+    sound.commit()
+    found = sound.serialize()
+    sound.close()
+    return found
+
+
+def foreign_recording(node: Node, number: float) -> None:
+    """Somebody copies a malformed recording beside the others. The next daemon finds it."""
+    node.where.state.mkdir(mode=0o700, exist_ok=True)
+    (node.where.state / f"foreign{int(number * 1e6)}.hoptui").write_bytes(malformed_recording())
+    kill_daemon(node)
+
+
+def delete_lock(node: Node, number: float) -> None:
+    """A job that cleans up deletes the lock file. A second daemon is started meanwhile."""
+    node.disturb(20.0)
+    node.where.lock.unlink(missing_ok=True)
+    node.kernel.after(2.5 * number, lambda: None if node.settling else node.start_daemon())
+
+
+def odd_knob(node: Node, trainer: Trainer, number: float) -> None:
+    """The run declares a knob that reads back no number, as a learning rate that has diverged."""
+    trainer.odd = float("nan") if number < 0.5 else float("inf")
+
+
+def clock_ahead(node: Node, trainer: Trainer, number: float) -> None:
+    """A run ends for good. Later, a daemon starts while the wall clock is months ahead."""
+    trainer.ends = True
+
+    def jump() -> None:
+        node.kernel.wall_offset_ns += int(AHEAD_S * 1e9)
+        kill_daemon(node)
+
+    node.disturb(60.0)
+    node.kernel.after(10.0 + 20 * number, lambda: None if node.settling else jump())
+
+
+def slow_answers(node: Node, number: float) -> None:
+    """The next daemon hangs as it begins, and runs say hello again and again. Then it answers one by one."""
+    seconds = 33.0 + 10 * number
+    node.disturb(seconds + 60.0)
+    for trainer in node.trainers:
+        trainer.was.suspended_s += seconds + 1
+
+    def hang(daemon: Process) -> None:
+        node.kernel.after(1e-6, daemon.stop)
+        node.kernel.after(seconds, lambda: go_on(daemon))
+
+    def go_on(daemon: Process) -> None:
+        if not node.settling:
+            node.fabric.slow_until_ns = node.kernel.now_ns + int(20e9)
+        if daemon.stopped:
+            daemon.resume()
+
+    node.at_next_daemon = hang
+    kill_daemon(node)
+
+
+def kill_daemon(node: Node) -> None:
+    node.disturb(20.0)
+    if node.daemon is not None:
+        node.daemon.kill()
