@@ -243,6 +243,7 @@ class System:
         self.disk = Disk()
         self.numbers: dict[int, WakeEnd] = {}
         self.locks: dict[int, tuple[Process, int]] = {}  # inode -> holder, its file descriptor
+        self._flocks: dict[int, Process] = {}  # by file descriptor
         self._connections: dict[type, Any] = {}
         self._dates: dict[str, int] = {}
         self._next = FIRST_FD
@@ -268,6 +269,7 @@ class System:
             for inode, (_, held) in list(self.locks.items()):
                 if held == number:
                     del self.locks[inode]
+            self._flocks.pop(number, None)
             os.close(number)
 
     def socketpair(self) -> tuple[WakeEnd, WakeEnd]:
@@ -283,6 +285,20 @@ class System:
         process = self.kernel.process
         self.locks[inode] = process, number
         process.at_end.append(lambda killed: self._unlock(inode, process, number, killed))
+
+    def flock(self, number: int, how: int) -> None:
+        """Lock an open file, really: each descriptor has a lock of its own, also in one process."""
+        fcntl.flock(number, how)
+        process = self.kernel.process
+        if number not in self._flocks:
+            process.at_end.append(lambda _: self._close_flock(number, process))
+        self._flocks[number] = process
+
+    def _close_flock(self, number: int, process: Process) -> None:
+        if self._flocks.get(number) is process:
+            del self._flocks[number]
+            with contextlib.suppress(OSError):
+                os.close(number)
 
     def lock_state(self, file: int, what: int, wanted: bytes) -> bytes:
         assert what == fcntl.F_GETLK, what
@@ -377,9 +393,7 @@ class System:
                     "choice": kernel.random.choice,
                 },
             ),
-            fcntl: Substitute(
-                fcntl, {"lockf": self.lockf, "flock": lambda *_: None, "fcntl": self.lock_state}
-            ),
+            fcntl: Substitute(fcntl, {"lockf": self.lockf, "flock": self.flock, "fcntl": self.lock_state}),
             sqlite3: Substitute(sqlite3, {"connect": self.connect}),
             platform: Substitute(platform, {"node": lambda: "simulated"}),
             signal: Substitute(signal, no_signals),
