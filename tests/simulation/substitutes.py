@@ -291,14 +291,17 @@ class System:
         fcntl.flock(number, how)
         process = self.kernel.process
         if number not in self._flocks:
-            process.at_end.append(lambda _: self._close_flock(number, process))
+            process.at_end.append(lambda killed: self._release(number, process) if killed else None)
         self._flocks[number] = process
 
-    def _close_flock(self, number: int, process: Process) -> None:
-        if self._flocks.get(number) is process:
-            del self._flocks[number]
-            with contextlib.suppress(OSError):
-                os.close(number)
+    def _release(self, number: int, process: Process) -> None:
+        """Close the descriptor of a process that was killed, unless its threads have closed it."""
+
+        def close() -> None:
+            if self._flocks.get(number) is process:
+                self.close_fd(number)
+
+        self.kernel.after(1e-3, close)
 
     def lock_state(self, file: int, what: int, wanted: bytes) -> bytes:
         assert what == fcntl.F_GETLK, what
