@@ -28,7 +28,7 @@ from hoptui.integrations.micro_batch_split import MicroBatchSplit
 from hoptui.integrations.micro_batches import row_count, token_count
 from hoptui.integrations.recomputation import NAME as GRADIENT_CHECKPOINTING
 from hoptui.integrations.recomputation import GradientCheckpointing
-from hoptui.integrations.torch_trace import TorchTrace
+from hoptui.integrations.torch_trace import TorchTrace, rank
 from hoptui.integrations.trainer_internals import replicas
 from hoptui.integrations.trainer_settings import offer_loader, offer_settings
 from hoptui.integrations.versions import Supported
@@ -87,7 +87,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self._computing: AbstractContextManager[None] | None = None  # the phases of each step
         self._stepping: AbstractContextManager[None] | None = None
         self._entered = False
-        self._profiler: TorchTrace | None = None
+        self._trace: TorchTrace | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy for another process has the settings alone."""
@@ -131,8 +131,8 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
                 run.decline(name, "the trainer is unknown")
         self._computing, self._stepping = run.phase("forward_backward"), run.phase("optimizer")
         run.on_checkpoint(self._ask_for_checkpoint)
-        self._profiler = TorchTrace(run)
-        run.on_profile(self._profiler.start)
+        self._trace = TorchTrace(run, rank=rank(), others=False)
+        run.on_profile(self._trace.start)
         run.boundary(state.global_step)
 
     @harmless
@@ -175,8 +175,8 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             counts = {"samples": self._samples, "tokens": self._tokens}
             run.log(counts if self._tokens else {"samples": self._samples})
             self._samples = self._tokens = 0
-        if self._profiler is not None:
-            self._profiler.step()
+        if self._trace is not None:
+            self._trace.end_iteration()
         step = state.global_step
         if self._loader is not None and self._split is not None:
             self._loader.batch = self._split.seen
@@ -224,6 +224,8 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        if self._trace is not None:
+            self._trace.close()
         if self._run is not None:
             self._run.close()
 
@@ -254,8 +256,8 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self._wrapped, self._trainer, self._split, self._run = [], None, None, None
         self._recomputing = self._loader = None
         self._computing = self._stepping = None
-        if self._profiler is not None:
-            self._profiler.finish()
+        if self._trace is not None:
+            self._trace.close()
         if run is not None and error is not None:
             run.__exit__(type(error), error, error.__traceback__)
 

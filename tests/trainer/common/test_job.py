@@ -71,7 +71,7 @@ def test_the_tiny_preset_ends_soon_unless_told_otherwise() -> None:
         ({"profile_wait": 3}, "--profile-wait"),
         ({"profile_warmup": 0}, "--profile-warmup"),
         ({"profile_stacks": True}, "--profile-stacks"),
-        ({"profile_shapes": False}, "--no-profile-shapes"),
+        ({"profile_shapes": True}, "--profile-shapes"),
         ({"profile_memory": True}, "--profile-memory"),
         ({"profile_steps": 1001}, "--profile-steps"),
         ({"profile_steps": 1, "iterations": 11}, "--profile-steps"),

@@ -9,12 +9,10 @@ import pytest
 import torch
 
 import hoptui
-from hoptui_trainer.common import tracer as module
+from hoptui.integrations import torch_trace as module
 from hoptui_trainer.common.trace_plan import TracePlan
 from hoptui_trainer.common.tracer import Tracer
 from tests.run_state import run_state
-
-CPU = torch.device("cpu")
 
 
 def notes(run: hoptui.Run) -> list[str]:
@@ -41,7 +39,7 @@ def products(path: Path) -> list[Any]:
 
 def test_a_trace_covers_the_iterations_asked_for(tmp_path: Path) -> None:
     run = hoptui.connect("traced")
-    tracer = Tracer(run, "lm", tmp_path / "new", CPU, rank=1)
+    tracer = Tracer(run, "lm", tmp_path / "new", rank=1)
     assert run_state(run).declarations.profile_handler == tracer.start
     assert set(run_state(run).declarations.verbs()) >= {
         "profile",
@@ -53,7 +51,7 @@ def test_a_trace_covers_the_iterations_asked_for(tmp_path: Path) -> None:
     }
     traced(run, tracer, range(2))  # nobody asked
     run.boundary(2)
-    tracer.start(2, wait=1, warmup=1)
+    tracer.start(2, wait=1, warmup=1, shapes=True)
     with pytest.raises(RuntimeError, match="4 iterations are left"):
         tracer.start(5)
     traced(run, tracer, range(2, 8))
@@ -69,7 +67,7 @@ def test_a_trace_covers_the_iterations_asked_for(tmp_path: Path) -> None:
 
 def test_a_trace_of_the_first_iterations(tmp_path: Path) -> None:
     run = hoptui.connect("traced")
-    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0, planned=TracePlan(steps=1, wait=2, shapes=False))
+    tracer = Tracer(run, "lm", tmp_path, rank=0, planned=TracePlan(steps=1, wait=2))
     traced(run, tracer, range(6))
     tracer.close()
     assert products(tmp_path / "lm-rank0.000000003.pt.trace.json.gz") == [None]  # without shapes
@@ -77,7 +75,7 @@ def test_a_trace_of_the_first_iterations(tmp_path: Path) -> None:
 
 def test_stacks_and_memory_are_recorded_if_asked_for(tmp_path: Path) -> None:
     run = hoptui.connect("traced")
-    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
+    tracer = Tracer(run, "lm", tmp_path, rank=0)
     tracer.start(1, warmup=0, stacks=True, memory=True)
     traced(run, tracer, range(1))
     tracer.close()
@@ -92,8 +90,8 @@ def test_a_trace_that_grows_too_large_ends_early(
 ) -> None:
     monkeypatch.setattr(module, limit, value)
     run = hoptui.connect("traced")
-    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
-    tracer.start(100)
+    tracer = Tracer(run, "lm", tmp_path, rank=0)
+    tracer.start(100, shapes=True)
     traced(run, tracer, range(5))
     tracer.close()
     assert products(tmp_path / "lm-rank0.000000001.pt.trace.json.gz") == [[2, 3]]
@@ -103,7 +101,7 @@ def test_a_trace_that_grows_too_large_ends_early(
 
 def test_a_run_that_ends_in_a_trace_writes_what_there_is(tmp_path: Path) -> None:
     run = hoptui.connect("traced")
-    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
+    tracer = Tracer(run, "lm", tmp_path, rank=0)
     tracer.start(100)
     traced(run, tracer, range(2))
     tracer.close()
@@ -112,7 +110,7 @@ def test_a_run_that_ends_in_a_trace_writes_what_there_is(tmp_path: Path) -> None
 
 def test_a_run_that_ends_before_its_trace_begins_writes_none(tmp_path: Path) -> None:
     run = hoptui.connect("traced")
-    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0, planned=TracePlan(steps=3, wait=9))
+    tracer = Tracer(run, "lm", tmp_path, rank=0, planned=TracePlan(steps=3, wait=9))
     traced(run, tracer, range(2))
     tracer.close()
     assert list(tmp_path.iterdir()) == []
@@ -122,7 +120,7 @@ def test_a_run_that_ends_before_its_trace_begins_writes_none(tmp_path: Path) -> 
 def test_a_trace_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     run = hoptui.connect("traced")
-    tracer = Tracer(run, "lm", tmp_path / "file", CPU, rank=0)
+    tracer = Tracer(run, "lm", tmp_path / "file", rank=0)
     tracer.start(1, warmup=0)
     traced(run, tracer, range(1))
     tracer.close()
@@ -135,9 +133,9 @@ def test_a_trace_that_cannot_be_compressed_stays_as_it_is(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hoptui_trainer.common.tracer.gzip.open", full)
+    monkeypatch.setattr("hoptui.integrations.torch_trace.gzip.open", full)
     run = hoptui.connect("traced")
-    tracer = Tracer(run, "lm", tmp_path, CPU, rank=0)
+    tracer = Tracer(run, "lm", tmp_path, rank=0)
     tracer.start(1, warmup=0)
     traced(run, tracer, range(1))
     tracer.close()
@@ -155,15 +153,15 @@ def test_a_profiler_that_cannot_begin_or_end_harms_nothing(
 
     run = hoptui.connect("traced")
     with monkeypatch.context() as patched:
-        patched.setattr("hoptui_trainer.common.tracer.profile.start", busy)
-        tracer = Tracer(run, "lm", tmp_path, CPU, rank=0, planned=TracePlan(steps=1))
+        patched.setattr("hoptui.integrations.torch_trace.profile.start", busy)
+        tracer = Tracer(run, "lm", tmp_path, rank=0, planned=TracePlan(steps=1))
         with pytest.raises(RuntimeError, match=cause):
             tracer.start(1)
     traced(run, tracer, range(1))
     assert [note.level for note in run_state(run).notes] == ["warning"]
     tracer.start(1, warmup=0)
     with monkeypatch.context() as patched:
-        patched.setattr("hoptui_trainer.common.tracer.profile.stop", busy)
+        patched.setattr("hoptui.integrations.torch_trace.profile.stop", busy)
         traced(run, tracer, range(1, 2))
     assert cause in notes(run)[1]
     tracer.start(1, warmup=0)

@@ -136,7 +136,7 @@ class JobOptions:
     profile_wait: NotNegative | None = None
     profile_warmup: NotNegative | None = None
     profile_stacks: Flag = False
-    profile_shapes: bool = True
+    profile_shapes: bool = False
     profile_memory: Flag = False
 
     def __post_init__(self) -> None:
@@ -215,7 +215,7 @@ class JobOptions:
             "--profile-wait": self.profile_wait is not None,
             "--profile-warmup": self.profile_warmup is not None,
             "--profile-stacks": self.profile_stacks,
-            "--no-profile-shapes": not self.profile_shapes,
+            "--profile-shapes": self.profile_shapes,
             "--profile-memory": self.profile_memory,
         }
         for option, is_given in given.items():

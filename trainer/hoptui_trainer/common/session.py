@@ -97,7 +97,7 @@ class TrainingSession:
         self.checkpoints = CheckpointWriter(run, ranks, workload, job.checkpoint_dir, content, console.say)
         self.restart = Restart(run, ranks, self.checkpoints, config, job.checkpoint_dir, console.say)
         planned = None if restarts(os.environ) else job.trace  # a restart goes on with the same command line
-        self.tracer = Tracer(run, workload, job.trace_folder, device, ranks.rank, planned, console.say)
+        self.tracer = Tracer(run, workload, job.trace_folder, ranks.rank, planned, console.say)
 
     def report_new_weights(self, kept: KeptWeights | None) -> None:
         """Report on the time axis that the model does not go on with all weights of its checkpoint."""

@@ -24,7 +24,7 @@ class TracePlan:
     wait: int = 0
     warmup: int = WARMUP
     stacks: bool = False
-    shapes: bool = True
+    shapes: bool = False
     memory: bool = False
 
     @property
