@@ -172,7 +172,7 @@ class TorchTrace:
             path = ((self._folder or self._run.trace_folder) / name).absolute()
             profiler.stop()
             path.parent.mkdir(parents=True, exist_ok=True)
-            profiler.export_chrome_trace(str(path))
+            _export(profiler, path)
         except Exception as error:
             self.report(f"no trace written: {error}", level="warning")
             return
@@ -235,6 +235,19 @@ def _no_python_events() -> Any:
         return _ExperimentalConfig(trace_only=True)
     except (ImportError, TypeError):
         return None
+
+
+def _export(profiler: profile, path: Path) -> None:
+    """Write the file.
+
+    Raises:
+        OSError: it could not be written. torch itself only logs that, and leaves a part of the file behind.
+    """
+    path.unlink(missing_ok=True)
+    profiler.export_chrome_trace(str(path))
+    if not path.exists():
+        path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
+        raise OSError(f"torch could not write {path}; is the disk full?")
 
 
 def _free(profiler: profile) -> None:

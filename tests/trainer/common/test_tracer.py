@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gc
 import gzip
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +78,15 @@ def test_a_trace_of_the_first_iterations(tmp_path: Path) -> None:
 def test_stacks_and_memory_are_recorded_if_asked_for(tmp_path: Path) -> None:
     run = hoptui.connect("traced")
     tracer = Tracer(run, "lm", tmp_path, rank=0)
-    tracer.start(1, warmup=0, stacks=True, memory=True)
+    tracer.start(1, warmup=0, stacks=True)
     traced(run, tracer, range(1))
+    run.boundary(1)
+    tracer.start(1, warmup=0, memory=True)
+    traced(run, tracer, range(1, 2))
     tracer.close()
-    found = events(tmp_path / "lm-rank0.000000000.pt.trace.json.gz")
+    found = events(tmp_path / "lm-rank0.000000001.pt.trace.json.gz")
     assert any(event.get("name") == "[memory]" for event in found)
+    found = events(tmp_path / "lm-rank0.000000000.pt.trace.json.gz")
     assert any(event.get("cat") == "python_function" and "traced" in event["name"] for event in found)
 
 
@@ -168,3 +174,103 @@ def test_a_profiler_that_cannot_begin_or_end_harms_nothing(
     traced(run, tracer, range(2, 3))
     tracer.close()
     assert len(products(tmp_path / "lm-rank0.000000001.pt.trace.json.gz")) == 1
+
+
+def test_a_profiler_that_fails_amid_a_trace_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("no more buffers")
+
+    run = hoptui.connect("traced")
+    tracer = Tracer(run, "lm", tmp_path, rank=0)
+    tracer.start(3)
+    with monkeypatch.context() as patched:
+        patched.setattr("hoptui.integrations.torch_trace.profile.step", fail)
+        traced(run, tracer, range(2))
+    assert notes(run) == ["no trace written: no more buffers"]
+    tracer.start(1, warmup=0)
+    traced(run, tracer, range(2, 3))
+    tracer.close()
+    assert len(products(tmp_path / "lm-rank0.000000001.pt.trace.json.gz")) == 1
+
+
+def test_a_trace_that_torch_cannot_write_is_reported_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave_part(_: object, path: str) -> None:
+        Path(f"{path}.tmp").write_text("{")  # what torch does on a full disk, beside a line on stderr
+
+    monkeypatch.setattr("hoptui.integrations.torch_trace.profile.export_chrome_trace", leave_part)
+    run = hoptui.connect("traced")
+    tracer = Tracer(run, "lm", tmp_path, rank=0)
+    tracer.start(1, warmup=0)
+    traced(run, tracer, range(1))
+    tracer.close()
+    assert list(tmp_path.iterdir()) == []
+    (note,) = run_state(run).notes
+    assert (note.level, note.text.split(":")[0]) == ("warning", "no trace written")
+
+
+def test_a_trace_ends_before_an_iteration_that_would_exceed_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grows = iter(range(1000 << 20, 2000 << 20, 100 << 20))
+    monkeypatch.setattr(module, "_resident", lambda: next(grows))
+    run = hoptui.connect("traced")
+    tracer = Tracer(run, "lm", tmp_path, rank=0)
+    tracer.start(5, shapes=True)
+    traced(run, tracer, range(6))
+    tracer.close()
+    assert products(tmp_path / "lm-rank0.000000001.pt.trace.json.gz") == [[2, 3], [3, 3]]
+    (note,) = notes(run)
+    assert "3 fewer than asked for: one more would take more than 256 MB" in note
+
+
+def test_what_is_recorded_is_freed_at_once_where_nobody_looks_for_cycles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[weakref.ref[Any]] = []
+    export = torch.profiler.profile.export_chrome_trace
+
+    def noted(self: Any, path: str) -> None:
+        recorded.append(weakref.ref(self.profiler))
+        export(self, path)
+
+    monkeypatch.setattr("hoptui.integrations.torch_trace.profile.export_chrome_trace", noted)
+    run = hoptui.connect("traced")
+    tracer = Tracer(run, "lm", tmp_path, rank=0)
+    gc.disable()
+    try:
+        tracer.start(1)
+        traced(run, tracer, range(2))
+        (found,) = recorded
+        assert found() is None
+    finally:
+        gc.enable()
+    tracer.close()
+
+
+def test_a_torch_that_always_keeps_objects_for_python_traces_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    def old(**settings: Any) -> None:
+        made.append(settings)
+        raise TypeError("incompatible constructor arguments")
+
+    monkeypatch.setattr("torch._C._profiler._ExperimentalConfig", old)
+    assert module._no_python_events() is None
+    assert made == [{"trace_only": True}]
+
+
+def test_ranks_other_than_the_first_can_be_left_out(tmp_path: Path) -> None:
+    run = hoptui.connect("traced")
+    trace = module.TorchTrace(run, folder=tmp_path, rank=1, others=False)
+    trace.start(1, warmup=0)
+    run.boundary(0)
+    trace.end_iteration()
+    trace.close()
+    assert list(tmp_path.iterdir()) == []
+    assert notes(run) == []
