@@ -26,8 +26,7 @@ import hoptui
 MEMORY_BYTES = 256 << 20
 """How much the process may grow while it records. A trace ends before an iteration that would exceed it.
 
-For a moment, writing takes up to three times as much on top, and about 20 ms for each MB; before torch 2.13,
-and with `stacks`, up to seven times as much.
+Writing takes several times as much on top for a moment; docs/howto/train.md has measurements.
 """
 SECONDS = 60.0
 """How long it may record."""
@@ -82,8 +81,8 @@ class TorchTrace:
         """Record `steps` iterations after `wait` and `warmup` others: a handler for `Run.on_profile`.
 
         In the warm-up the profiler runs and drops what it sees. `stacks` are source lines of operations,
-        `shapes` those of their inputs, `memory` each allocation. Each of them makes a trace dearer: with
-        shapes it takes twice the memory and four times as long to write.
+        `shapes` those of their inputs, `memory` each allocation. Each of them costs: with shapes, a trace
+        takes twice the memory and training pauses three times as long.
 
         Raises:
             RuntimeError: a trace is being recorded already, or the profiler cannot begin.
