@@ -12,8 +12,9 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.fuzzy import Matcher
 from textual.widgets import Input
 
+from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobState
-from hoptui.presentation import numbers
+from hoptui.presentation import numbers, sentences
 from hoptui.tui.actions import bindings, key_text, of
 from hoptui.tui.app_protocol import EVERYTHING, Frame, Picked
 from hoptui.tui.components import help_page, knobs
@@ -221,6 +222,9 @@ def to_stop(app: AppProtocol, run: str) -> None:
     """Stop a run after a question that names it."""
     found = app.view(run).run
     if found is None:
+        return
+    if reason := found.declined.get("stop"):
+        app.tell(sentences.sentence(fact("declined", verb="stop", reason=reason)))
         return
     name = numbers.clean(found.name, 40)
     question = f"Stop {name} (pid {found.pid})?"

@@ -327,6 +327,30 @@ def test_stop_asks_first(
     assert [verb for verb, _, _ in sent(ppo)] == ["stop", "stop"]
 
 
+def declining(daemon: FakeDaemon, **reasons: str) -> None:
+    run = daemon.node.runs[0]
+    daemon.node = structs.replace(
+        daemon.node, runs=(structs.replace(run, declined=reasons), *daemon.node.runs[1:])
+    )
+
+
+@pytest.mark.parametrize(
+    "words", ["stop ppo", "stop ppo --yes", "profile ppo", "profile ppo --memory", "set ppo clip=2 --yes"]
+)
+@pytest.mark.parametrize("interactive", [True, False])
+def test_what_is_not_offered_is_refused_before_anything_is_asked(
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch, words: str, interactive: bool
+) -> None:
+    why = "nothing can do that from outside"
+    declining(ppo, stop=why, profile=why, clip=why)
+    monkeypatch.setattr("hoptui.cli.commands.stop.interactive", lambda: interactive)
+    monkeypatch.setattr(sys, "stdin", Terminal(""))
+    ended = hoptui(*words.split())
+    offers = "clip cannot change in this run" if "clip" in words else f"this run offers no {words.split()[0]}"
+    assert ended == (1, "", f"hoptui: {offers}: {why}\n")
+    assert sent(ppo) == []
+
+
 def test_a_knob_that_restarts_the_run_asks_first(
     hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

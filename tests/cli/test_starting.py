@@ -41,3 +41,25 @@ def test_a_run_is_starting_until_its_first_iteration_and_set_waits_for_its_knobs
     assert change.wait(15) == 0
     assert [knob.value for knob in viewer.run("slow").knobs] == [0.5]
     until(lambda: viewer.vital(listed["run"]).state == "live", what="the first iteration")
+
+
+DECLINES = """
+import sys, hoptui
+run = hoptui.connect("slow")
+run.decline("batch_size", "the loader reads it once")
+sys.stdin.readline()
+"""
+
+
+def test_set_does_not_wait_for_a_knob_that_the_script_has_declined(node: TestNode) -> None:
+    node._children.append(
+        subprocess.Popen(
+            [sys.executable, "-c", DECLINES], env=node.environment, stdin=subprocess.PIPE, text=True
+        )
+    )
+    viewer = node.viewer()
+    until(lambda: viewer.run("slow").declined, what="the run")
+    done = node.hoptui("set", "slow", "batch_size=8", "--timeout", "60", seconds=30)
+    assert done.returncode == 1
+    assert "waiting" not in done.stderr
+    assert "batch_size cannot change in this run: the loader reads it once" in done.stderr

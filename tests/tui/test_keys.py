@@ -285,6 +285,22 @@ def test_only_y_stops_a_run(scene: MakeScene, play: Play, golden: Golden) -> Non
     golden(sheet(shown))
 
 
+def test_a_run_that_declines_a_stop_says_why_and_asks_nothing(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live()
+    there.update(run={"declined": {"stop": "press Ctrl-C where it runs"}})
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("s")
+        await pilot.pause()
+        assert not isinstance(app.screen, Confirm)
+        assert [notice.message for notice in app._notifications] == [
+            "this run offers no stop: press Ctrl-C where it runs"
+        ]
+        assert there.client.sent == []
+
+    play(there.app(), script)
+
+
 def test_leaving_sends_nothing(scene: MakeScene, play: Play) -> None:
     there = scene(gpus=1).live()
 

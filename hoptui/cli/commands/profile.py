@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from hoptui.cli.support.options import Run, Timeout
 from hoptui.cli.support.outcomes import TIMEOUT_S, send_verb
-from hoptui.cli.support.snapshot import NONE, look
+from hoptui.cli.support.snapshot import NONE, check_offered, look
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, say, usage, warn
 from hoptui.client.session import Session
 from hoptui.domain import traces
@@ -47,6 +47,7 @@ def profile(
             raise usage(f"--{name} must be 0 to {traces.MOST_TRACED} iterations, not {value}")
     with look(steers=True) as seen:
         living = seen.find_living(run)
+        check_offered(living, "profile")
         for name in options:
             if "profile" in living.can and traces.declared(name) not in living.can:
                 raise Fail(

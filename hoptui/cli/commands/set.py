@@ -79,7 +79,7 @@ def set(  # noqa: A001 - the command's name
 
 
 def _declared(seen: NodeSnapshot, run: RunState, names: list[str], timeout: float) -> RunState:
-    """Return the run once it has declared these knobs, or begun its first iteration, or the time is over."""
+    """Return the run once it has declared or declined these knobs, or has begun, or the time is over."""
     until = time.monotonic() + timeout
     state, told = 0, False
     while _lacks(run, names) and vocabulary.starting(seen.store.vital(run.run)) and time.monotonic() < until:
@@ -94,7 +94,7 @@ def _declared(seen: NodeSnapshot, run: RunState, names: list[str], timeout: floa
 
 
 def _lacks(run: RunState, names: list[str]) -> list[str]:
-    known = [knob.spec.name for knob in run.knobs]
+    known = {*(knob.spec.name for knob in run.knobs), *run.declined}
     return [numbers.clean(name, 64) for name in names if name not in known]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hoptui.cli.support.options import Run, Timeout, Yes
 from hoptui.cli.support.outcomes import TIMEOUT_S, send_verb
-from hoptui.cli.support.snapshot import look
+from hoptui.cli.support.snapshot import check_offered, look
 from hoptui.cli.support.terminal import REJECTED, Fail, agreed, interactive, usage
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
@@ -20,6 +20,7 @@ def stop(
     """Ask a run to stop after its current iteration. It shuts down normally."""
     with look(steers=True) as seen:
         found = seen.find_living(run)
+        check_offered(found, "stop")
         if not yes:
             _confirm(found)
         return send_verb(seen, found, "stop", timeout)

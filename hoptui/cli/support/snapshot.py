@@ -23,7 +23,7 @@ from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
 from hoptui.presentation import diagnosis, numbers, sentences
-from hoptui.protocol.messages import OFF, STACKS_ENDED, Delta, NodeState, RunState
+from hoptui.protocol.messages import OFF, STACKS_ENDED, Delta, NodeState, RunState, Verb
 from hoptui.settings import Config
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
@@ -269,6 +269,12 @@ def headline(run: RunState, metrics: dict[str, float]) -> tuple[str, float | Non
     """The headline metric and its newest value: the declared metric, or the first rate."""
     name = run.headline or next((n for n in metrics if n.endswith("_per_s")), "")
     return name, metrics.get(name)
+
+
+def check_offered(run: RunState, verb: Verb) -> None:
+    """Raises Fail with the reason if the script has declined the command (exit code 1)."""
+    if reason := run.declined.get(verb):
+        raise Fail(sentences.sentence(fact("declined", verb=verb, reason=reason)), REJECTED)
 
 
 def knob_named(run: RunState, name: str) -> KnobState:
