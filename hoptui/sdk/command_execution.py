@@ -9,7 +9,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
@@ -168,7 +170,7 @@ class CommandExecution:
             self._report(_failed(done, _raised(error)))
             self._state.wake_link()
             return
-        fields = {"path": clean_text(path, LONGEST_ERROR)} if path else {}
+        fields = {"path": _absolute(path)} if path else {}
         self.applied += 1
         self._report(
             Outcome(
@@ -336,8 +338,7 @@ class CommandExecution:
                 if later:
                     done = _later(done)
                 elif path:
-                    written = {"path": clean_text(path, LONGEST_ERROR)}
-                    done = structs.replace(done, code="written", fields=written)
+                    done = structs.replace(done, code="written", fields={"path": _absolute(path)})
         except Exception as error:
             own = _raised(error)
         problem = self._agreement.problem(own, later=later)
@@ -396,6 +397,17 @@ class CommandExecution:
         elif not command:
             state.warn(fact("knob.reverted", knob=knob.name, before=before, value=knob.value, why=why))
         state.wake_link()
+
+
+def _absolute(path: object) -> str:
+    """Return where a checkpoint is, as users find it: the script may change its working directory later.
+
+    A URL, and what is no path, stays as it is.
+    """
+    if isinstance(path, str | os.PathLike) and "://" not in (text := os.fsdecode(path)):
+        with suppress(OSError):  # the working directory was deleted
+            path = Path(text).absolute()
+    return clean_text(path, LONGEST_ERROR)
 
 
 def _failed(done: Outcome, why: Fact) -> Outcome:

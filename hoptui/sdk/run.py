@@ -478,9 +478,9 @@ class Run(ReadOnlyProperties):
         """Let users ask for a checkpoint.
 
         Args:
-            save: Called at a boundary, on all ranks. It may return the path that it wrote, or `hoptui.LATER`
-                if the checkpoint is written later; see `checkpointed`. If it raises, the command fails with
-                the error as its reason, and training goes on.
+            save: Called at a boundary, on all ranks. It may return the path or the URL that it wrote, or
+                `hoptui.LATER` if the checkpoint is written later; see `checkpointed`. If it raises, the
+                command fails with the error as its reason, and training goes on.
 
         Example:
             ```python
@@ -497,7 +497,8 @@ class Run(ReadOnlyProperties):
         checkpoint. With several ranks, the call on rank 0 counts. Never raises.
 
         Args:
-            path: Where it was written. Viewers show it.
+            path: Where it was written: a path or a URL. Viewers show it. A relative path becomes absolute at
+                once, so the script may change its working directory later.
             error: Why there is none. The command fails with it as its reason.
 
         Example:

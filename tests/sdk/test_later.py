@@ -156,7 +156,7 @@ def test_a_checkpoint_that_fails_later(run: Run) -> None:
     assert stages(run) == [("a", "failed", "raised")]
 
 
-@pytest.mark.parametrize("path", ["", "step_3.pt"])
+@pytest.mark.parametrize("path", ["", "/runs/step_3.pt"])
 def test_a_checkpoint_that_is_written_later(run: Run, path: str) -> None:
     run.on_checkpoint(lambda: hoptui.LATER)
     run.checkpointed("of its own.pt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,51 @@ def test_checkpoint_needs_a_handler_and_tells_the_path(run: Run) -> None:
     assert run.boundary(1)
     (failed,) = run_state(run).inbox.collect_outcomes()
     assert (failed.code, failed.fields) == ("raised", {"error": "OSError: no space left"})
+
+
+class StorageName:
+    """What a library may return that is neither a text nor a path."""
+
+    def __str__(self) -> str:
+        return "step 3 of run 7"
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("checkpoints/step_3.pt", "{folder}/checkpoints/step_3.pt"),
+        (Path("step_3.pt"), "{folder}/step_3.pt"),
+        ("../step_3.pt", "{folder}/../step_3.pt"),
+        ("/elsewhere/step_3.pt", "/elsewhere/step_3.pt"),
+        ("s3://bucket/step_3.pt", "s3://bucket/step_3.pt"),
+        (StorageName(), "step 3 of run 7"),
+    ],
+)
+@pytest.mark.parametrize("later", [False, True])
+def test_the_path_of_a_checkpoint_is_absolute_from_the_moment_that_it_is_given(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: object, shown: str, later: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run.on_checkpoint(lambda: hoptui.LATER if later else path)
+    send(run, "checkpoint")
+    run.boundary(0)
+    run.checkpointed(path)
+    monkeypatch.chdir("/")
+    written = run_state(run).inbox.collect_outcomes()[-1]
+    assert (written.code, written.fields) == ("written", {"path": shown.format(folder=tmp_path)})
+
+
+def test_a_checkpoint_of_a_script_whose_folder_is_gone_is_written(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    run.on_checkpoint(lambda: "step_3.pt")
+    send(run, "checkpoint")
+    run.boundary(0)
+    (written,) = run_state(run).inbox.collect_outcomes()
+    assert (written.stage, written.fields) == ("applied", {"path": "step_3.pt"})
 
 
 @pytest.mark.parametrize(
