@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hoptui")
 OLDEST_PYTHON = (3, 11)
-NO_STOP = (
-    "hoptui run cannot end the loop of a script that nobody edited: interrupt the script itself, "
-    "or add hoptui.connect to it"
-)
+DECLINED = {
+    "stop": "hoptui run cannot end the loop of a script that nobody edited: interrupt the script itself, "
+    "or add hoptui.connect to it",
+    "checkpoint": "hoptui run does not know what a script that nobody edited would save: add hoptui.connect "
+    "and run.on_checkpoint to it",
+    "profile": "hoptui run starts no profiler in a script that nobody edited: add hoptui.connect and "
+    "run.on_profile to it",
+}
+"""Commands that need code in the script, with what to do."""
 
 NO_KNOB = (
     "hoptui run sees the optimizer alone. {where}: run = hoptui.connect() and "
@@ -146,9 +151,8 @@ class InjectedRun:
 
         tags: dict[str, Any] = {"tags": tuple(self._settings["tags"])} if self._settings.get("tags") else {}
         run = hoptui.connect(self._settings.get("name") or script_name(sys.argv), **tags)
-        run.decline("stop", NO_STOP)
-        for name, lines in IN_THE_SCRIPT.items():
-            run.decline(name, lines)
+        for name, reason in {**DECLINED, **IN_THE_SCRIPT}.items():
+            run.decline(name, reason)
         self._thread = get_ident()
         self._core = sys.modules["hoptui.sdk.run_core"].RunCore
         self._connected = made + 1

@@ -401,7 +401,7 @@ class Run(ReadOnlyProperties):
         """Say why a command, or a knob that users may expect, is not offered. It is refused with the reason.
 
         Use it in an integration whose loop cannot carry the command out. `run.stop` is not affected. A knob
-        that is declared as well is offered.
+        that is declared as well is offered. So is a command whose handler is set afterwards.
 
         Args:
             name: `pause`, `stop`, `checkpoint` or `profile`, or the name of a knob that users would try.

@@ -176,13 +176,13 @@ class Declarations:
     def declare_checkpoint_handler(self, save: Callable[[], object]) -> None:
         """Set the function that writes a checkpoint."""
         self.checkpoint_handler = save
-        self.revision += 1
+        self.decline("checkpoint", "")
 
     def declare_profile_handler(self, start: Callable[..., object]) -> None:
         """Set the function that starts a trace. Its keyword parameters are the options that it offers."""
         self.profile_handler = start
         self._profile_options = tuple(filter(_parameters(start).__contains__, traces.OPTIONS))
-        self.revision += 1
+        self.decline("profile", "")
 
     def verbs(self) -> tuple[str, ...]:
         """Return the commands that this run can carry out, and the options of `profile`."""

@@ -35,8 +35,10 @@ def test_a_script_is_shown_and_steered_and_its_results_stay_bit_identical(
     until(lambda: viewer.vital(run.run).step > 140, seconds=60, what="the long loop")
     assert {each.spec.name: each.value for each in run.knobs}["lr"] == 0.01, "the base of the schedule"
     assert "weight_decay" in {each.spec.name for each in run.knobs}
-    refused = viewer.outcome(viewer.command(run, "stop"))
-    assert (refused.stage, refused.code, refused.fields["verb"]) == ("rejected", "declined", "stop")
+    for verb, value in (("stop", None), ("checkpoint", None), ("profile", 3)):
+        refused = viewer.outcome(viewer.command(run, verb, value=value))
+        assert (refused.stage, refused.code, refused.fields["verb"]) == ("rejected", "declined", verb)
+        assert "add hoptui.connect" in refused.fields["reason"]
     assert "run.bind(loader, num_workers=" in run.declined["num_workers"]
     applied = viewer.outcome(viewer.command(run, knob="lr", value=0.02))
     assert (applied.stage, applied.before, applied.effective) == ("applied", 0.01, 0.02)

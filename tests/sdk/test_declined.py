@@ -52,6 +52,18 @@ def test_a_declined_command_is_refused_until_it_is_offered_again(run: Run) -> No
     assert send(run, "pause")[0].stage == "accepted"
 
 
+@pytest.mark.usefixtures("off")
+@pytest.mark.parametrize(("verb", "value"), [("checkpoint", None), ("profile", 3)])
+def test_a_declined_command_is_offered_once_it_has_a_handler(run: Run, verb: str, value: int | None) -> None:
+    run.decline(verb, WHY)
+    (refused,) = send(run, verb, value=value)
+    assert (refused.code, refused.fields) == ("declined", {"verb": verb, "reason": WHY})
+    getattr(run, f"on_{verb}")(lambda *_: None)
+    assert send(run, verb, value=value)[0].stage == "accepted"
+    run.decline(verb, WHY)
+    assert send(run, verb, value=value)[0].code == "declined", "the last word counts"
+
+
 def test_viewers_and_the_command_line_know_the_reason(node: TestNode) -> None:
     node.start(DECLINES)
     viewer = node.viewer()
