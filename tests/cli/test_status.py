@@ -152,6 +152,22 @@ def test_status_tells_what_happened_to_the_runs_gpus(hoptui: Hoptui, ppo: FakeDa
     assert "stranger" not in out
 
 
+@pytest.mark.parametrize("width", [80, 40])
+def test_status_breaks_the_reasons_of_what_is_not_offered_between_words(
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    reasons = {"stop": " ".join(["interrupt the script itself"] * 10), "batch_size": "it is read once"}
+    ppo.node = structs.replace(ppo.node, runs=(structs.replace(ppo.node.runs[0], declined=reasons),))
+    if width != 80:
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(width))
+    shown = hoptui("status", "ppo").out.partition("not offered by the script\n")[2].split("\n\n")[0]
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line.split()[0] for line in lines if line[2] != " "] == ["stop", "batch_size"]
+    assert " ".join(shown.split()) == " ".join(f"{name} {reason}" for name, reason in reasons.items())
+
+
 def test_status_json(hoptui: Hoptui, ppo: FakeDaemon) -> None:
     ppo.commands = [factories.change(), factories.change("c2", "else", seq=2)]
     found = hoptui("status", "abc", "--json").json

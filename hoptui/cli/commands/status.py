@@ -21,7 +21,7 @@ from hoptui.cli.support.snapshot import (
     look,
     metrics_json,
 )
-from hoptui.cli.support.terminal import OK, dump, say, table
+from hoptui.cli.support.terminal import OK, dump, entries, say, table
 from hoptui.client.session import RefusedError
 from hoptui.domain.details import RunDetails
 from hoptui.domain.diagnosis import Diagnosis
@@ -264,7 +264,7 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     if run.declined:
         say()
         say("not offered by the script")
-        table([(name, numbers.clean(reason)) for name, reason in run.declined.items()], indent="  ")
+        entries(run.declined.items(), indent="  ")
     if (details := seen.session.describe(run.run)) is not None:
         _print_details(details)
     _print_past(seen, run)

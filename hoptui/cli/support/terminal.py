@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -20,6 +22,9 @@ USAGE = 2
 MISSING = 3
 """No such run, or no answer."""
 INTERRUPTED = 130
+PLAIN_WIDTH, LEAST_WIDTH = 80, 20
+"""Characters of a line that is not for a terminal, and the fewest of a sentence beside its name."""
+LONGEST_SENTENCE = 1000
 
 
 class Fail(Exception):  # noqa: N818 - the sentence that the user reads, and the exit code
@@ -88,6 +93,19 @@ def table(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: s
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         say(indent + "  ".join(cells).rstrip())
+
+
+def entries(rows: Iterable[tuple[str, str]], *, indent: str = "") -> None:
+    """Print names and a sentence beside each, in lines of the width of the terminal, or of 80 characters."""
+    from hoptui.presentation.numbers import clean
+
+    kept = [(clean(name), clean(sentence, LONGEST_SENTENCE)) for name, sentence in rows]
+    beside = max((len(name) for name, _ in kept), default=0)
+    terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_WIDTH
+    width = max(LEAST_WIDTH, terminal - len(indent) - beside - 2)
+    for name, sentence in kept:
+        for number, line in enumerate(textwrap.wrap(sentence, width) or [""]):
+            say(f"{indent}{(name if number == 0 else '').ljust(beside)}  {line}".rstrip())
 
 
 def interactive() -> bool:
