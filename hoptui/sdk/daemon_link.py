@@ -602,7 +602,7 @@ class DaemonLink:
             ):
                 self._buffer.sent(batch)
             if lost := self._buffer.abandon():
-                log.warning("hoptui: the daemon did not take the last %d rows of this run: they are lost", lost)
+                log.warning("hoptui: the daemon did not take the last %d rows of this run", lost)
             if told and self._buffer.dropped:  # the last pulse may be older than the last loss
                 self._send_until(sock, zmq, self._pulse(time.monotonic()), until)
             if self._bye is not None:
