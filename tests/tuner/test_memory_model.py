@@ -49,6 +49,16 @@ def test_two_sizes_make_a_line() -> None:
     assert not model.expects(32, MemoryReading(50, 25, 100), 0.92)
 
 
+def test_a_setting_that_leaves_the_need_as_it_was_leaves_the_line() -> None:
+    model = seen((8, 4000), (16, 5000))
+    model.clear()
+    model.saw(16, 5050)
+    assert model.predicted(32) == pytest.approx(7050)
+    model.clear()
+    model.saw(16, 6000)  # it takes more now, so larger sizes may take much more
+    assert model.predicted(32) == pytest.approx(10_500)
+
+
 def test_a_smaller_size_after_a_larger_one_tells_nothing() -> None:
     model = seen((8, 40), (16, 50), (8, 50), (4, 50))
     assert model.predicted(8) == 40

@@ -81,6 +81,7 @@ class MemoryModel:
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._tail = Tail()
         self._fixed = 0.0  # the least bytes that any size takes
+        self._before: dict[float, float] = {}  # the usual need by size, before another setting changed
         self._uncounted: deque[float] = deque()  # how far the newest readings lie above the lowest
 
     def saw(self, size: float, used: int) -> None:
@@ -110,10 +111,11 @@ class MemoryModel:
 
     def clear(self) -> None:
         """Forget all readings, because another setting has changed. What does not grow with the size is known
-        roughly."""
+        roughly. If that size then needs as much as before, larger sizes are expected to do so too."""
         if self.grows:
             fit = linear_regression(list(self._usual), list(self._usual.values()))
             self._fixed = FIXED * max(0.0, fit.intercept)
+            self._before = dict(self._usual)
         self._usual.clear()
         self._recent.clear()
         self._uncounted.clear()
@@ -164,6 +166,9 @@ class MemoryModel:
             return None
         largest = self.largest
         if len(self._usual) == 1:
+            if self._usual[largest] <= (1 + GROWTH) * self._before.get(largest, 0.0):
+                slope = linear_regression(list(self._before), list(self._before.values())).slope
+                return self._usual[largest] + slope * max(0.0, size - largest)
             fixed = min(self._fixed, self._usual[largest])
             return fixed + (self._usual[largest] - fixed) * max(1.0, size / largest)
         if size <= largest:
