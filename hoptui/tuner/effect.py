@@ -28,7 +28,10 @@ LONGER_S = 6.0
 WORTH = 0.02
 """What a trial must gain. A larger setting costs memory, and a later change of the load can exceed it."""
 CLEAR = 0.10
-"""A trial that surely gains more than this ends after one block of iterations."""
+"""A trial that surely gains more than this ends after one block of iterations. So does one of slow iterations
+that surely loses more."""
+SLOW_S = 0.3
+"""Slow iterations take at least this long. With shorter ones, a change may disturb more than the warm-up."""
 WARM_UP = 5
 """Iterations after a change that are ignored: caches, recompilation and workers that start distort them."""
 FINE_ENOUGH = 0.02
@@ -49,13 +52,15 @@ class MeasurementPlan(NamedTuple):
 
     `looks` are numbers of iterations after it. Without `worth` the question is whether there is an effect,
     and with it whether the gain is more or less than that. A gain that is surely more than `clear` ends it
-    before the first look. `longer` are the looks after those of a run whose noise comes in bursts.
+    before the first look. With `slow`, so does a loss of more than that. `longer` are the looks after those
+    of a run whose noise comes in bursts.
     """
 
     looks: Sequence[int] = LOOKS
     worth: float | None = None
     clear: float | None = None
     longer: Sequence[int] = ()
+    slow: bool = False
 
 
 def plan_for(knobs: Iterable[str], *, trial: bool = False, seconds: float = 0.0) -> MeasurementPlan:
@@ -69,7 +74,7 @@ def plan_for(knobs: Iterable[str], *, trial: bool = False, seconds: float = 0.0)
     if slow:
         return MeasurementPlan(PATIENT, WORTH)
     longer = tuple(look for look in LONGER[:-1] if 0 < look * seconds <= LONGER_S)
-    return MeasurementPlan(LOOKS, WORTH, CLEAR, longer)
+    return MeasurementPlan(LOOKS, WORTH, CLEAR, longer, slow=seconds >= SLOW_S)
 
 
 ORDINARY = MeasurementPlan(longer=LONGER)
@@ -122,6 +127,8 @@ def measure(
             early = _figure(metric, known, new[: len(new) // BLOCK * BLOCK], past, plan._replace(worth=clear))
             if early.settled and early.gain is not None and early.gain > clear:
                 return early
+            if plan.slow and early.gain is not None and early.gain + (early.interval or 0.0) < -clear:
+                return early
         so_far = fact("effect.measuring", had=len(new), least=looks[0])
         return Measured(metric=metric, before=level(old), iterations=len(new), remarks=(so_far,))
     figure = Measured()
@@ -149,7 +156,7 @@ def _figure(
     metric: str, known: list[float], new: list[float], past: _Past, plan: MeasurementPlan
 ) -> Measured:
     """The figure of one look. `new` are the values up to it."""
-    looks, worth, _, longer = plan
+    looks, worth, longer = plan.looks, plan.worth, plan.longer
     longest = (*looks, *longer)[-1]
     old, own = known[-max(looks[-1], len(new)) :], new
     waits = uneven(old) or uneven(new)

@@ -74,6 +74,19 @@ def test_what_is_clear_is_told_from_one_block_and_nothing_else_is() -> None:
     assert measure("m", throughput(1, 30), throughput(2, WARM_UP + 5, gain=0.6)).gain is None
 
 
+@pytest.mark.parametrize(("seconds", "early"), [(0.1, False), (1.0, True)])
+def test_a_clear_loss_of_slow_iterations_is_told_from_one_block(seconds: float, early: bool) -> None:
+    plan = plan_for(["micro_batch"], trial=True, seconds=seconds)
+    found = [
+        measure("m", throughput(seed, 60), throughput(seed + 999, WARM_UP + 5, gain=-0.4), plan)
+        for seed in range(SEEDS)
+    ]
+    share = fmean(figure.gain is not None for figure in found)
+    assert share > 0.9 if early else share == 0
+    near = measure("m", throughput(1, 60), throughput(999, WARM_UP + 5, gain=-0.05), plan)
+    assert near.gain is None
+
+
 def test_a_block_of_spikes_does_not_hide_a_gain() -> None:
     old = throughput(3, 60, noise=0.02)
     old[10:15] = [300.0] * 5
