@@ -11,6 +11,7 @@ import pytest
 
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Limits
+from hoptui.presentation import sentences
 from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.search.memory_guard import MemoryGuard
 from hoptui.tuner.search.parameter_history import ParameterHistories
@@ -116,6 +117,15 @@ def test_nothing_is_made_larger_while_memory_is_unknown(known: bool) -> None:
     assert course.proposals == []
     reason = within(course.tuner.state.facts[0])
     assert reason == fact("memory.unknown")
+
+
+def test_what_takes_no_memory_of_the_gpu_is_tried_while_memory_is_unknown() -> None:
+    workers = knob("num_workers", 2, cost="rebuild", most=16)
+    course = Course(workers, knob("micro_batch", 8), used=None, rate=lambda v: 100.0 * int(v["num_workers"]))
+    course.rest()
+    assert course.values == {"num_workers": 16, "micro_batch": 8}
+    assert course.tuner.state.facts == (fact("tuner.nothing_tried", why=fact("memory.unknown")),)
+    assert "memory of the run is unknown" in sentences.standing(course.tuner.state)
 
 
 def two_gpus(course: Course, on_a: int, on_b: int) -> None:
