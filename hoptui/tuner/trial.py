@@ -4,6 +4,7 @@ search, in seconds of the run's time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -32,6 +33,14 @@ HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
 CAUTIOUS = 0.25
 """The part of the budget that guesses may cost before one was kept."""
+FIRST_GUESSES = 3
+"""So many guesses are tried although they cost more, if the whole budget covers them. Otherwise one unclear
+trial of slow iterations would be the only one."""
+ALLOWANCE = 0.2
+"""The part of the remaining budget that the iterations of a trial may cost. After it and the first look, the
+trial is decided by what is measured."""
+ALLOWANCE_AGAIN = 0.5
+"""The same for a trial whose first result was unclear: nothing better is left then."""
 FEW = 2
 """If the budget is overdrawn, this many iterations after the first suffice to show harm. Each may cost as
 much as the whole budget."""
@@ -117,6 +126,7 @@ class RunningTrial:
     told: Trial
     expected_s: float
     retries: float | None
+    allowance_s: float = math.inf
     seconds: float = 0.0
 
     def ending(
@@ -131,6 +141,8 @@ class RunningTrial:
         """How it ends, given all values since it took effect and their result. None while it continues."""
         if (too_much := self.too_much(observation, limits, len(after))) is not None:
             return Ending(False, None, too_much)
+        spent = self.seconds - self.move.standstill(observation.records)
+        overdrawn = overdrawn or spent > self.allowance_s
         if harmful(self.before, after, overdrawn=overdrawn):
             return Ending(False, Measured(), fact("trial.harmful"))
         if found.gain is None and self.seconds > max(60.0, PATIENCE * self.expected_s):
@@ -181,11 +193,13 @@ def figured(trial: Trial) -> Measured | None:
     return structs.replace(trial.measured, settled=True)
 
 
-def length(changes: Iterable[Change], gain: float | None = None) -> int:
-    """Iterations that a trial of these changes usually takes: fewer with a large expected `gain`."""
+def length(changes: Iterable[Change], gain: float | None = None, most: float = math.inf) -> int:
+    """Iterations that a trial of these changes usually takes: fewer with a large expected `gain`, or if only
+    `most` are allowed."""
     if any(reads(change.knob) for change in changes):
         return WARM_UP + PATIENT[0]
-    return WARM_UP + LOOKS[0 if gain is not None and gain > 2 * CLEAR else 1]
+    usual = WARM_UP + LOOKS[0 if gain is not None and gain > 2 * CLEAR else 1]
+    return usual if usual <= most else WARM_UP + LOOKS[0]
 
 
 def blames(trouble: CommandRecord) -> bool:
@@ -272,11 +286,16 @@ class Budget:
         """Whether one was kept."""
         self.voided = 0.0
         """Seconds of trials that something else disturbed. Guesses need not make up for them."""
+        self.guesses = 0
+        """The guesses that were reverted."""
         self._t = now
 
-    def take_over(self, lived: float, share: float, *, fruitless: bool, fruitful: bool) -> None:
+    def take_over(
+        self, lived: float, share: float, *, fruitless: bool, fruitful: bool, guesses: int = 0
+    ) -> None:
         """Continue the account of an earlier tuner of the run: `lived` seconds, and the `share` of them that
-        its trials cost."""
+        its trials cost. `guesses` of them were reverted."""
+        self.guesses += guesses
         self.lived += lived
         self.spent += share * lived
         self.fruitless |= fruitless
@@ -297,12 +316,19 @@ class Budget:
         """Seconds that may still be spent, negative when overdrawn."""
         return self.share * max(self.lived, YOUNG_S) - self.spent
 
+    def allowance_s(self, *, again: bool) -> float:
+        """Seconds of iterations after which a trial that begins now is decided by what is measured.
+
+        More if it is tried `again`, because nothing better is left.
+        """
+        return (ALLOWANCE_AGAIN if again else ALLOWANCE) * max(0.0, self.left)
+
     def left_for(self, *, advised: bool) -> float:
         """Seconds that may still be spent on a trial, fewer on a guess until one was kept.
 
         `advised`: the diagnosis or an earlier run speaks for it.
         """
-        if advised or self.fruitful:
+        if advised or self.fruitful or self.guesses < FIRST_GUESSES:
             return self.left
         kept_back = (1 - CAUTIOUS) * self.share * max(self.lived, YOUNG_S)
         return self.left - max(0.0, kept_back - self.voided)

@@ -3,6 +3,7 @@ thread."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -106,10 +107,11 @@ class Tuner:
 
     def charge(self, left: TunerState) -> None:
         """Continue the account of the run: the expenses of an earlier tuner count."""
-        results = {trial.result for trial in left.tried}
+        results = [trial.result for trial in left.tried]
         self._budget.take_over(
-            left.lived_s, left.spent, fruitless=bool(results - {"kept"}), fruitful="kept" in results
-        )
+            left.lived_s, left.spent, fruitless=bool(set(results) - {"kept"}), fruitful="kept" in results,
+            guesses=results.count("reverted"),
+        )  # fmt: skip
         self._state = structs.replace(
             self._state, spent=self._budget.share_spent, lived_s=round(self._budget.lived, 1)
         )
@@ -326,8 +328,13 @@ class Tuner:
 
     def _affords(self, tried: Candidate) -> bool:
         """Whether the remaining budget covers a trial of it."""
-        iterations = length(tried.changes, tried.gain) * self.incumbent.series.seconds
+        each = self.incumbent.series.seconds
+        most = self._allowance_s(tried) / each if each else math.inf
+        iterations = length(tried.changes, tried.gain, most) * each
         return self._budget.affords(tried.standstill + tried.way_back, iterations, advised=tried.advised)
+
+    def _allowance_s(self, tried: Candidate) -> float:
+        return self._budget.allowance_s(again=tried.gain == 0.0)
 
     def _otherwise(self, t: int) -> bool:
         """Whether refused values may be tried again, because the speed of the run has changed."""
@@ -349,7 +356,13 @@ class Tuner:
         told = Trial(changes=tried.changes, t=observation.t, why=tried.why)
         move = self._offered = ChangeSet(tried.changes, tried.why)
         self._attempt = RunningTrial(
-            move, tried, self.incumbent.baseline, told, expected, observation.alloc_retries
+            move,
+            tried,
+            self.incumbent.baseline,
+            told,
+            expected,
+            observation.alloc_retries,
+            self._allowance_s(tried),
         )
         self._say("trial", fact("tuner.tries", changes=tried.changes))
         return Proposal(tried.changes, tried.why)
@@ -425,6 +438,7 @@ class Tuner:
         """End the trial and start its rollback. With `told`, the measured figure is the reason."""
         if self._attempt is not None:
             self._budget.fruitless = True
+            self._budget.guesses += not self._attempt.tried.advised and result == "reverted"
             self._end(result, None if told else why)
             attempt, self._attempt = self._attempt, None
             self._rollback = Rollback.undo(attempt.told, fact("rollback.ended", why=why), attempt.move)

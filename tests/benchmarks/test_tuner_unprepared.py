@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks.tuner_unprepared import DEVELOPMENT, NEAR, Loop, drawn, drive, number
+from benchmarks.tuner_unprepared import DEVELOPMENT, NEAR, Loop, drawn, drive, hour, number
 
 UNKNOWN = "memory unknown"
 """Nothing is made larger where the memory that it would take is unknown."""
@@ -33,6 +33,14 @@ def test_most_loops_that_are_drawn_arrive() -> None:
     found = [drive(drawn(seed), seed) for seed in range(5000, 5010)]
     assert sum(one["share"] >= NEAR for one in found) >= 8
     assert not any(one["lost"] or one["learning"] for one in found)
+
+
+def test_a_loop_that_begins_at_its_best_stays_there_and_loses_little() -> None:
+    loop = drawn(5000)
+    assert loop.rate({knob.spec.name: knob.value for knob in loop.at_best().knobs}) == loop.best()
+    found = hour(loop, 5000)
+    assert found["share"] == 1.0
+    assert found["spent"] <= 0.04
 
 
 def test_a_run_that_runs_out_of_memory_is_lost() -> None:

@@ -8,9 +8,24 @@ import random
 import pytest
 
 from hoptui.domain.facts import fact
-from hoptui.domain.tuning import YOUNG_S, Measured
-from hoptui.tuner.effect import WARM_UP, measure, plan_for
-from hoptui.tuner.trial import CAUTIOUS, Budget, decide, doubt, figure, harmful
+from hoptui.domain.tuning import YOUNG_S, Limits, Measured, Trial
+from hoptui.tuner.effect import LOOKS, WARM_UP, measure, plan_for
+from hoptui.tuner.search.space import Candidate, levers
+from hoptui.tuner.trial import (
+    ALLOWANCE,
+    ALLOWANCE_AGAIN,
+    CAUTIOUS,
+    FIRST_GUESSES,
+    Budget,
+    ChangeSet,
+    RunningTrial,
+    decide,
+    doubt,
+    figure,
+    harmful,
+    length,
+)
+from tests.tuner.simulated_run import Course, knob
 
 SECOND = 1_000_000_000
 TRIAL = plan_for(["micro_batch"], trial=True)
@@ -134,12 +149,38 @@ def test_slow_iterations_may_be_tried_once_and_a_long_standstill_has_to_be_paid(
 def test_guesses_have_a_part_of_the_budget_until_one_was_kept() -> None:
     budget = Budget(0.04, 0)
     guesses = CAUTIOUS * 0.04 * YOUNG_S
+    assert budget.left_for(advised=False) == budget.left  # the first guesses
+    budget.take_over(0, 0, fruitless=False, fruitful=False, guesses=FIRST_GUESSES)
     assert budget.left_for(advised=False) == pytest.approx(guesses)
     assert budget.left_for(advised=True) == budget.left == pytest.approx(144)
     assert budget.affords(standstill=guesses + 1, iterations=0, advised=True)
     assert not budget.affords(standstill=guesses + 1, iterations=0)
     budget.fruitful = True
     assert budget.affords(standstill=guesses + 1, iterations=0)
+
+
+def test_a_trial_of_slow_iterations_has_a_part_of_the_budget_that_is_left() -> None:
+    budget = Budget(0.04, 0)
+    assert budget.allowance_s(again=False) == pytest.approx(ALLOWANCE * 144)
+    assert budget.allowance_s(again=True) == pytest.approx(ALLOWANCE_AGAIN * 144)
+    usual, fewest = length([]), length([], most=20)
+    assert (usual, fewest) == (WARM_UP + LOOKS[1], WARM_UP + LOOKS[0])
+
+
+@pytest.mark.parametrize(("seconds", "ends"), [(29, False), (31, True)])
+def test_a_trial_that_has_used_its_part_is_decided_by_what_is_known(seconds: float, ends: bool) -> None:
+    course = Course(knob("micro_batch", 8))
+    course.look(5)
+    lever = levers(tuple(course.knobs.values()), Limits(), ())[0]
+    tried = Candidate(((lever, 16),), 1)
+    move = ChangeSet(tried.changes, ())
+    trial = RunningTrial(
+        move, tried, values(0, 60), Trial(changes=tried.changes, t=0), 30.0, None, 30.0, seconds
+    )
+    measured = found(0.0, 0.08, settled=False)
+    ending = trial.ending(course.observation(), Limits(), values(0, 30), measured, overdrawn=False)
+    assert (ending is not None) == ends
+    assert ending is None or not ending.kept
 
 
 def test_what_was_kept_is_refunded() -> None:

@@ -12,10 +12,11 @@ import pytest
 from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobValue
-from hoptui.domain.tuning import Limits
+from hoptui.domain.tuning import Change, Limits, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tuner.search.parameter_history import CEILING_S, SHAPES
 from hoptui.tuner.search.space import OFF_S, STANDSTILL_S
+from hoptui.tuner.trial import FIRST_GUESSES
 from tests.tuner.simulated_run import (
     GIB,
     SECOND,
@@ -201,6 +202,8 @@ def test_a_choice_is_tried_where_it_is_advised_and_its_standstill_can_be_paid() 
 
     choices: tuple[KnobValue, ...] = ("auto", "off", "default")
     course = Course(knob("compile", "off", cost="rebuild", choices=choices), rate=rate, used=lambda _: GIB)
+    guess = Trial(changes=(Change(knob="fused", before="off", value="on"),), result="reverted")
+    course.tuner.charge(TunerState(stand="off", tried=(guess,) * FIRST_GUESSES))
     course.look(200)
     assert course.proposals == []
     slow = Course(*course.knobs.values(), rate=rate, used=lambda _: GIB, limits=Limits(budget=0.01))
@@ -344,6 +347,17 @@ def test_what_told_too_little_is_tried_once_more_and_then_left() -> None:
     course.until(lambda: course.tuner.state.stand == "holding", 900)
     tried = [c.value for t in course.tuner.state.tried for c in t.changes]
     assert max(map(tried.count, tried)) == 2
+
+
+def test_what_told_too_little_is_tried_again_only_after_all_else() -> None:
+    chance = random.Random(2)
+    course = Course(
+        knob("micro_batch", 8), knob("chunk", 8, cost="free"), limits=Limits(budget=0.5),
+        rate=lambda _: 500 * math.exp(0.4 * chance.gauss(0, 1)),
+    )  # fmt: skip
+    course.until(lambda: len(course.tuner.state.tried) >= 3, 900)
+    names = [trial.changes[0].knob for trial in course.tuner.state.tried]
+    assert set(names[:2]) == {"micro_batch", "chunk"}
 
 
 def test_a_process_is_shown_few_sizes() -> None:

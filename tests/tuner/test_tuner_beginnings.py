@@ -75,7 +75,7 @@ def test_what_served_another_run_keeps_nothing_else_from_being_tried_where_it_co
 
 
 def test_what_served_another_run_is_not_forgotten_before_it_can_be_afforded() -> None:
-    course = Course(*pair(), *SWITCHES, known=SWITCHED_ON, limits=Limits(budget=0.02))
+    course = Course(*pair(), *SWITCHES, known=SWITCHED_ON, limits=Limits(budget=0.018))
     course.rest()
     course.look(60)
     assert course.tuner.found() is None, "it would take the place of what may serve better"

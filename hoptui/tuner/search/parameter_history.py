@@ -35,6 +35,8 @@ TRIES = 2
 """A way of computing is tried this often, the second time beside other sizes."""
 WIDE = 0.15
 """An interval wider than this leaves the gain unclear."""
+UNDECIDED = 0.05
+"""A trial that was cut short is unclear if its gain may be larger than this."""
 DEAR = 0.12
 """The largest share of the speed that protection against the rarest peaks may cost."""
 OFTEN = 3.0
@@ -137,6 +139,7 @@ class ParameterHistory:
         highest = -1.0 if found.gain is None else found.gain + (found.interval or 0.0)
         lost = found.interval is None or highest < 0
         unclear = (found.interval or 0.0) > WIDE or WORTH <= (expected or 0.0) < highest
+        unclear |= not found.settled and highest > UNDECIDED
         if unclear and not lost and value not in self.doubted:
             self.doubted.add(value)
             self.again[value] = fact("again.unclear")

@@ -101,18 +101,21 @@ class Search:
         self, order: Sequence[Lever], observation: Observation, affords: Callable[[Candidate], bool]
     ) -> Candidate | Fact:
         """The first candidate of these levers that can be afforded, or else the first, or why there is
-        none."""
+        none. Those in doubt come last."""
         reasons: list[Fact] = []
         dear: Candidate | None = None
+        doubted: Candidate | None = None
         for lever in order:
             tried = self._climb(lever, observation) if lever.ordered else self._choose(lever, observation)
             if isinstance(tried, Candidate) and affords(tried):
-                return tried
-            if isinstance(tried, Candidate):
+                if tried.gain != 0.0:
+                    return tried
+                doubted = doubted or tried
+            elif isinstance(tried, Candidate):
                 dear = dear or tried
             elif tried is not None:
                 reasons.append(tried)
-        return dear or (reasons[0] if reasons else fact("search.exhausted"))
+        return doubted or dear or (reasons[0] if reasons else fact("search.exhausted"))
 
     def _both(
         self, order: Sequence[Lever], found: Sequence[Lever], observation: Observation
