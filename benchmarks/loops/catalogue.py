@@ -56,10 +56,8 @@ OWN = (
     loop("recurrent", work="tokens", rows_at_once=(1, 4, 8, 16, 32, 64), whole_sequence=(False, True)),
     loop("autoencoder", piece=(4, 16, 64, 256), gather=("loop", "stack", "index")),
 )
-RANKS = (
-    loop("ddp_gpt", ranks=2, micro_batch=(1, 2, 4, 8, 16, 32), sync_once=(False, True)),
-    loop("ddp_cnn", ranks=2, micro_batch=(2, 4, 8, 16, 32, 64), channels_last=(False, True)),
-)
+DDP_GPT = loop("ddp_gpt", ranks=2, micro_batch=(1, 2, 4, 8, 16, 32), sync_once=(False, True))
+DDP_CNN = loop("ddp_cnn", ranks=2, micro_batch=(2, 4, 8, 16, 32, 64), channels_last=(False, True))
 PPO = LoopCase(
     "sb3_ppo", "env_steps", (), {},
     {"n_steps": (64, 128, 256), "batch_size": (32, 128, 512, 2_048)},
@@ -77,6 +75,7 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
             "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 4),
             gradient_checkpointing=(True, False), micro_batch_split=(1, 2, 4, 8, 16),
         ),
+        DDP_GPT,
     ),
     "test": (
         loop(
@@ -87,7 +86,7 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
             "timm_vit", needs=("timm",), micro_batch=(8, 32, 64, 128, 256),
             grad_checkpointing=(True, False), bf16=(False, True),
         ),
-        PPO, *RANKS, *OWN,
+        PPO, DDP_CNN, *OWN,
     ),
 }  # fmt: skip
 CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
@@ -99,6 +98,7 @@ CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
             "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 2),
             gradient_checkpointing=(True, False), micro_batch_split=(1, 2, 4, 8, 16),
         ),
+        DDP_GPT,
     ),
     "test": (
         loop(
@@ -106,6 +106,6 @@ CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
             num_workers=(0, 1, 2), channels_last=(False, True),
         ),
         loop("timm_vit", needs=("timm",), micro_batch=(2, 4, 8, 16, 32), grad_checkpointing=(True, False)),
-        PPO, *RANKS, *OWN,
+        PPO, DDP_CNN, *OWN,
     ),
 }  # fmt: skip
