@@ -436,7 +436,8 @@ def _process_accounted(node: Node, was: Incarnation, found: list[float], missing
     counted = was.dropped + missing
     if lost > counted and not excused:
         yield f"{lost} of {was.steps} rows of process {was.number} are missing, {counted} counted"
-    if (dropped := was.dropped - was.doubted) > lost + was.unfinished:
+    replaced = any(was.began_s <= at <= (was.ended_s or math.inf) for at in node.truth.lock_deleted_s)
+    if (dropped := was.dropped - was.doubted) > lost + was.unfinished and not replaced:
         yield f"process {was.number} counts {dropped} rows as dropped, {lost} of {was.steps} are missing"
 
 

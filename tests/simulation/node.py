@@ -239,7 +239,7 @@ def in_effect(value: Value) -> Value:
 
 def call_path(process: int, call: int) -> str:
     """Return what the handler for checkpoints says that it wrote. No other call says the same."""
-    return f"checkpoint {process}/{call}"
+    return f"/checkpoint {process}/{call}"
 
 
 def row_value(process: int, step: int) -> float:

@@ -36,8 +36,13 @@ def foreign_recording(node: Node, number: float) -> None:
 
 
 def delete_lock(node: Node, number: float) -> None:
-    """A job that cleans up deletes the lock file. A second daemon is started meanwhile."""
-    node.disturb(20.0)
+    """A job that cleans up deletes the lock file. A second daemon is started meanwhile.
+
+    If the first one is suspended, it keeps its recordings locked, and the second can write none of them.
+    """
+    node.disturb(60.0)
+    node.fail_disk(60.0)
+    node.truth.lock_deleted_s.append(node.kernel.seconds)
     node.where.lock.unlink(missing_ok=True)
     node.kernel.after(2.5 * number, lambda: None if node.settling else node.start_daemon())
 
