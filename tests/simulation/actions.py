@@ -181,7 +181,7 @@ def _crash(node: Node, number: float) -> None:
     _burst(node, number)
 
     def crash() -> None:
-        node.kernel.wall_offset_ns -= int(60e9 * number)
+        node.jump(-60 * number)
         _kill_daemon(node, number)
 
     _soon(node, 2.0 * (7 * number % 1.0), crash)
@@ -368,8 +368,7 @@ def _slow(node: Node, number: float) -> None:
 
 
 def _wall(node: Node, number: float) -> None:
-    jump = WALL_JUMPS_S[_of(WALL_JUMPS_S, number)]
-    node.kernel.wall_offset_ns += int(jump * 1e9)
+    node.jump(WALL_JUMPS_S[_of(WALL_JUMPS_S, number)])
 
 
 def _sweep(node: Node, number: float) -> None:

@@ -114,6 +114,12 @@ def truthful(node: Node) -> Iterator[str]:
             yield f"{what} is told as failed ({record.code}), and the setter accepted it"
 
 
+def _looks_old_s(node: Node, ended_s: float) -> float:
+    """Return how old the recording of a run that ended then may look, by a wall clock that jumps."""
+    forward = sum(seconds for at, seconds in node.truth.jumps if seconds > 0 and at > ended_s - 5.0)
+    return node.kernel.seconds - ended_s + forward
+
+
 def outcomes_arrive(node: Node) -> Iterator[str]:
     """What a run says of a command is what a viewer shows.
 
@@ -123,7 +129,7 @@ def outcomes_arrive(node: Node) -> Iterator[str]:
     records = audited(node)
     for trainer in node.trainers:
         ended_s = trainer.was.ended_s
-        forgotten = ended_s is not None and node.kernel.seconds - ended_s > RESTORE_YOUNGER_S
+        forgotten = ended_s is not None and _looks_old_s(node, ended_s) > RESTORE_YOUNGER_S
         if trainer.run is None or forgotten:
             continue
         inbox = trainer.run._core.state.inbox

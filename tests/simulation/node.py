@@ -483,6 +483,11 @@ class Node:
         now = self.kernel.seconds
         self.truth.disk.append((now, now + seconds))
 
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward, or back."""
+        self.kernel.wall_offset_ns += int(seconds * 1e9)
+        self.truth.jumps.append((self.kernel.seconds, seconds))
+
     def widen(self) -> None:
         """Let pipes hold what the sockets ask for again."""
         self.fabric.most = 1 << 30

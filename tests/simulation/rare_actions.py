@@ -14,6 +14,8 @@ from tests.simulation.node import Node, Trainer
 EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-cpu-tuned.hoptui"
 AHEAD_S = 60 * 86400.0
 """A clock that is ahead by more than recordings are kept."""
+HOURS_S = 2 * 3600.0
+"""Then it is set right. One that is ahead for a day is believed."""
 
 
 @cache
@@ -53,11 +55,12 @@ def odd_knob(node: Node, trainer: Trainer, number: float) -> None:
 
 
 def clock_ahead(node: Node, trainer: Trainer, number: float) -> None:
-    """A run ends for good. Later, a daemon starts while the wall clock is months ahead."""
+    """A run ends for good. Later, a daemon starts while the wall clock is months ahead, for some hours."""
     trainer.ends = True
 
     def jump() -> None:
-        node.kernel.wall_offset_ns += int(AHEAD_S * 1e9)
+        node.jump(AHEAD_S)
+        node.kernel.after(HOURS_S, lambda: node.jump(-AHEAD_S))
         kill_daemon(node)
 
     node.disturb(60.0)

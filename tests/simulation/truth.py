@@ -92,6 +92,8 @@ class Truth:
     """When faults were there, in seconds."""
     daemon_died_s: list[float] = field(default_factory=list)
     lock_deleted_s: list[float] = field(default_factory=list)
+    jumps: list[tuple[float, float]] = field(default_factory=list)
+    """When the wall clock jumped, and by how many seconds."""
     kept: dict[tuple[str, str], bool] = field(default_factory=dict)
     """By command and stage: whether the recording had the outcome when a viewer showed it without a mark."""
     disk: list[tuple[float, float]] = field(default_factory=list)
