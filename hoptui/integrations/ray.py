@@ -252,7 +252,8 @@ class RayWorker:
         path = newest.path if newest is not None else ""
         if path != self._last_checkpoint:
             self._last_checkpoint, self.checkpoint_wanted = path, False
-            self.run.checkpointed(path)
+            # A path in other storage has no scheme: Ray's own words name the storage.
+            self.run.checkpointed(newest if newest is not None and not _on_disk(newest) else path)
 
     def _drawn(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def draw(iterator: Any) -> Any:
@@ -296,6 +297,10 @@ class _Counted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
+
+
+def _on_disk(checkpoint: Any) -> bool:
+    return getattr(checkpoint.filesystem, "type_name", "local") == "local"
 
 
 def _replace(stack: ExitStack, place: Any, name: str, value: object) -> None:

@@ -404,9 +404,10 @@ def _absolute(path: object) -> str:
 
     A URL, and what is no path, stays as it is.
     """
-    if isinstance(path, str | os.PathLike) and "://" not in (text := os.fsdecode(path)):
-        with suppress(OSError):  # the working directory was deleted
-            path = Path(text).absolute()
+    if isinstance(path, str | os.PathLike):
+        with suppress(OSError, TypeError):  # the working directory was deleted; Ray's class is no path
+            text = os.fsdecode(path)
+            path = text if "://" in text else Path(text).absolute()
     return clean_text(path, LONGEST_ERROR)
 
 

@@ -156,6 +156,13 @@ class StorageName:
         return "step 3 of run 7"
 
 
+class NoPath(StorageName):
+    """As the checkpoint of Ray, which looks like a path and is none."""
+
+    def __fspath__(self) -> str:
+        raise TypeError("it cannot be used as a path")
+
+
 @pytest.mark.parametrize(
     ("path", "shown"),
     [
@@ -165,6 +172,7 @@ class StorageName:
         ("/elsewhere/step_3.pt", "/elsewhere/step_3.pt"),
         ("s3://bucket/step_3.pt", "s3://bucket/step_3.pt"),
         (StorageName(), "step 3 of run 7"),
+        (NoPath(), "step 3 of run 7"),
     ],
 )
 @pytest.mark.parametrize("later", [False, True])
