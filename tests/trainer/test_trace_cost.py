@@ -13,11 +13,11 @@ from tests.conftest import TestNode, until
 KEPT_BYTES = 300 << 20
 MORE_BYTES = 50 << 20
 """By how much the process may grow with a trace that is not its first."""
-PAUSE_S = 10.0
-"""On a machine that runs other tests, too; at rest it is a quarter of that."""
+PAUSE_S = 30.0
+"""Where other processes leave this one little time; at rest it is a tenth of that."""
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_traces_keep_no_memory_and_pause_training_for_seconds(node: TestNode) -> None:
     viewer = node.viewer()
     command = [sys.executable, "-m", "hoptui_trainer", "ppo", "--name", "traced", "--iterations", "1000000"]
@@ -26,7 +26,7 @@ def test_traces_keep_no_memory_and_pause_training_for_seconds(node: TestNode) ->
     until(lambda: viewer.vital(run.run).step >= 5, seconds=60, what="iterations")
     resident, traces = [process.memory_info().rss], []
     for _ in range(2):
-        done = node.hoptui("profile", "traced", "--steps", "5", "--timeout", "40", seconds=60)
+        done = node.hoptui("profile", "traced", "--steps", "5", "--timeout", "80", seconds=100)
         assert done.returncode == 0, done.stderr
         resident.append(process.memory_info().rss)
         traces += re.findall(r"MB, (\d+) iterations.*; training paused for ([\d.]+) s\)", done.stdout)
