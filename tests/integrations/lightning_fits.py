@@ -18,11 +18,30 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from hoptui.integrations.lightning import HoptuiCallback
+from tests.integrations.plain_changes import change_optimizer
 from tests.run_state import queued_rows
 from tests.sdk.two_ranks import command, meet_always, outcomes
 
 SAMPLES, BATCH, EPOCHS = 96, 2, 2
 """Two ranks make 24 batches of an epoch."""
+
+
+OPTIONS: dict[str, Any] = {
+    "max_epochs": EPOCHS,
+    "accelerator": "cpu",
+    "devices": 2,
+    "strategy": "ddp",
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    "limit_val_batches": 0,
+}
+"""Of a trainer."""
+COEFFICIENTS = {"lr": 0.002, "weight_decay": 0.5, "beta1": 0.5, "beta2": 0.9, "gradient_clip_val": 0.01}
+CHANGED = 6
+"""The iteration at which a change of one that is asked for after five steps is applied."""
 
 
 class Numbers(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
@@ -143,20 +162,8 @@ def fit(
             run.plan, run.close = note_plan, note_end  # type: ignore[method-assign]
 
     watch = Watch()
-    options: dict[str, Any] = {
-        "max_epochs": EPOCHS,
-        "accelerator": "cpu",
-        "devices": 2,
-        "strategy": "ddp",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "default_root_dir": folder,
-        "num_sanity_val_steps": 0,
-        "limit_val_batches": 0,
-    }
-    trainer = L.Trainer(callbacks=[of_hoptui, watch, commands, *callbacks], **(options | trainer_options))
+    options = OPTIONS | {"default_root_dir": folder} | trainer_options
+    trainer = L.Trainer(callbacks=[of_hoptui, watch, commands, *callbacks], **options)
     module = Line(manual, sharded=type(trainer.strategy).__name__ == "ModelParallelStrategy")
     data = DataLoader(Numbers(), batch_size=BATCH, shuffle=True, num_workers=workers)
     torch.manual_seed(2)
@@ -176,6 +183,32 @@ def fit(
     }
 
 
+def plain_fit(folder: Path, knob: str, value: float) -> dict[str, Any]:
+    """Run a fit without hoptui in which plain code changes a coefficient after `CHANGED` steps."""
+
+    class Plain(L.Callback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.weights: list[list[float]] = []
+
+        def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+            self.weights.append(weights(trainer, module))
+            if trainer.global_step != CHANGED:
+                return
+            if knob == "gradient_clip_val":
+                trainer.gradient_clip_val = value
+            elif knob == "lr":
+                trainer.optimizers[0].param_groups[0]["lr"] = value
+                trainer.lr_scheduler_configs[0].scheduler.base_lrs = [value]
+            else:
+                change_optimizer(trainer.optimizers[0], knob, value)
+
+    plain = Plain()
+    trainer = L.Trainer(callbacks=[plain], **OPTIONS, default_root_dir=folder)
+    torch.manual_seed(2)
+    trainer.fit(Line(), DataLoader(Numbers(), batch_size=BATCH, shuffle=True))
+    return {"weights": plain.weights}
+
+
 def change(knob: str, value: object) -> list[dict[str, Any]]:
     """One command to set a knob."""
     return [{"knob": knob, "value": value}]
@@ -186,11 +219,11 @@ def fits(folder: Path) -> dict[str, dict[str, Any]]:
     meet_always()
     found = {
         "unchanged": fit("unchanged", folder, {}),
-        "lr": fit("lr", folder, {5: change("lr", 0.002)}),
-        "weight_decay": fit("weight_decay", folder, {5: change("weight_decay", 0.5)}),
-        "beta1": fit("beta1", folder, {5: change("beta1", 0.5)}),
-        "beta2": fit("beta2", folder, {5: change("beta2", 0.9)}),
-        "gradient_clip_val": fit("clip", folder, {5: change("gradient_clip_val", 0.01)}),
+        **{
+            knob: fit(knob, folder, {CHANGED - 1: change(knob, value)})
+            for knob, value in COEFFICIENTS.items()
+        },
+        **{f"plain {knob}": plain_fit(folder, knob, value) for knob, value in COEFFICIENTS.items()},
         "log_every_n_steps": fit("log", folder, {5: change("log_every_n_steps", 7)}),
         "aligned": fit("aligned", folder, {6: change("accumulate_grad_batches", 3)}),
         "unaligned": fit("unaligned", folder, {7: change("accumulate_grad_batches", 4)}),

@@ -23,7 +23,7 @@ from hoptui.integrations.batch_size import sample_count
 from hoptui.integrations.lightning_internals import strategy_name
 from hoptui.integrations.lightning_knobs import PROVEN
 from tests.conftest import TestNode, until
-from tests.integrations.lightning_fits import EPOCHS, SAMPLES
+from tests.integrations.lightning_fits import CHANGED, EPOCHS, SAMPLES
 from tests.integrations.proof import Proof
 from tests.integrations.ranks import both
 
@@ -48,6 +48,17 @@ def prove(proof: Proof, fits: Fits, name: str) -> dict[str, Any]:
     return of_ranks[0]
 
 
+def prove_coefficient(proof: Proof, fits: Fits, knob: str, before: float, value: float) -> dict[str, Any]:
+    """A change of a coefficient does what plain code does after the same step. Return the fit on rank 0."""
+    found = prove(proof, fits, knob)
+    assert applied(found) == [(CHANGED, before, value)]
+    unchanged = fits[0]["unchanged"]["weights"]
+    assert found["weights"] == fits[0][f"plain {knob}"]["weights"]
+    assert found["weights"][:CHANGED] == unchanged[:CHANGED]
+    assert found["weights"][CHANGED] != unchanged[CHANGED]
+    return found
+
+
 def applied(found: dict[str, Any]) -> list[tuple[int, Any, Any]]:
     """The changes: at which iteration, from which value to which."""
     return [
@@ -60,8 +71,7 @@ def applied(found: dict[str, Any]) -> list[tuple[int, Any, Any]]:
 
 @pytest.mark.live_safe(framework="Lightning", knob="lr", effect="learning", when="next step")
 def test_the_learning_rate_changes_on_both_ranks(fits: Fits, proof: Proof) -> None:
-    found = prove(proof, fits, "lr")
-    assert applied(found) == [(6, 0.01, 0.002)]
+    found = prove_coefficient(proof, fits, "lr", 0.01, 0.002)
     rates = [row["lr"] for _, row in found["rows"] if "lr" in row]
     assert rates[:6] == [0.01] * 6
     assert rates[6:BATCHES] == [0.002] * (BATCHES - 6)
@@ -72,26 +82,22 @@ def test_the_learning_rate_changes_on_both_ranks(fits: Fits, proof: Proof) -> No
 
 @pytest.mark.live_safe(framework="Lightning", knob="weight_decay", effect="learning", when="next step")
 def test_the_weight_decay_changes_on_both_ranks(fits: Fits, proof: Proof) -> None:
-    assert applied(prove(proof, fits, "weight_decay")) == [(6, 0.01, 0.5)]
+    prove_coefficient(proof, fits, "weight_decay", 0.01, 0.5)
 
 
 @pytest.mark.live_safe(framework="Lightning", knob="beta1", effect="learning", when="next step")
 def test_the_first_beta_changes_on_both_ranks(fits: Fits, proof: Proof) -> None:
-    assert applied(prove(proof, fits, "beta1")) == [(6, 0.9, 0.5)]
+    prove_coefficient(proof, fits, "beta1", 0.9, 0.5)
 
 
 @pytest.mark.live_safe(framework="Lightning", knob="beta2", effect="learning", when="next step")
 def test_the_second_beta_changes_on_both_ranks(fits: Fits, proof: Proof) -> None:
-    assert applied(prove(proof, fits, "beta2")) == [(6, 0.999, 0.9)]
+    prove_coefficient(proof, fits, "beta2", 0.999, 0.9)
 
 
 @pytest.mark.live_safe(framework="Lightning", knob="gradient_clip_val", effect="learning", when="next step")
 def test_the_limit_of_gradients_changes_on_both_ranks(fits: Fits, proof: Proof) -> None:
-    found = prove(proof, fits, "gradient_clip_val")
-    assert applied(found) == [(6, 0.0, 0.01)]
-    same = fits[0]["unchanged"]["weights"]
-    assert found["weights"][:6] == same[:6]
-    assert found["weights"][6] != same[6]
+    prove_coefficient(proof, fits, "gradient_clip_val", 0.0, 0.01)
 
 
 @pytest.mark.live_safe(framework="Lightning", knob="log_every_n_steps", effect="speed", when="next step")

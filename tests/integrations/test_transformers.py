@@ -11,13 +11,14 @@ from hoptui.integrations.trainer_internals import KNOWS_FSDP2
 from hoptui.integrations.versions import older
 from hoptui.protocol.messages import CommandRecord
 from tests.conftest import new_node
+from tests.integrations.plain_changes import leave
 from tests.integrations.proof import Proof
 from tests.integrations.rank_pair import rank_pair
 from tests.integrations.transformers_rank import ROWS, SEQUENCES
 
 pytestmark = pytest.mark.timeout(300)
 MODULE = "tests.integrations.transformers_rank"
-STEPS = 100
+STEPS, LEARNING_STEPS = 100, 60
 ROUNDED = 1e-6
 """Weights of float32 after 100 steps of SGD. The gradients of the parts are summed in another order."""
 Found = dict[str, list[dict[str, Any]]]
@@ -25,6 +26,8 @@ Outcomes = dict[str, dict[str, list[CommandRecord]]]
 FREQUENT = {"logging_steps": 20, "save_strategy": "steps", "save_steps": 10_000, "save_only_model": True}
 EVAL = {"eval_strategy": "steps", "eval_steps": 10_000}
 ACCUMULATED = {"gradient_accumulation_steps": 2}
+ADAMW = {"weight_decay": 0.01, "optim": "adamw_torch", "learning_rate": 1e-2}
+COEFFICIENTS = {"lr": 5e-3, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.99, "max_grad_norm": 0.01}
 SPLITS = [("micro_batch_split", parts) for parts in (4, 2, 3)]
 
 
@@ -36,11 +39,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         {"name": "unchanged", "steps": STEPS},
         {"name": "split", "steps": STEPS},
         {"name": "steps", "steps": STEPS, "options": FREQUENT | EVAL},
-        {
-            "name": "learning",
-            "steps": STEPS,
-            "options": {"weight_decay": 0.01, "optim": "adamw_torch", "learning_rate": 1e-2},
-        },
+        {"name": "learning", "steps": LEARNING_STEPS, "options": ADAMW},
+        {"name": "repeated", "steps": LEARNING_STEPS, "options": ADAMW, "repeats": "learning"},
+        *(
+            {
+                "name": f"without {knob}",
+                "steps": LEARNING_STEPS,
+                "options": ADAMW,
+                "repeats": "learning",
+                "without": knob,
+            }
+            for knob in COEFFICIENTS
+        ),
         {"name": "accumulated", "steps": 40, "options": ACCUMULATED},
         {"name": "accumulated split", "steps": 40, "options": ACCUMULATED},
         {"name": "fsdp2", "steps": 40, "wrap": "fsdp2"},
@@ -64,16 +74,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         )
         outcomes["learning"] = pair.steer(
             "learning",
-            ("lr", 5e-3),
-            ("weight_decay", 0.1),
-            ("beta1", 0.8),
-            ("beta2", 0.99),
-            ("max_grad_norm", 0.5),
+            *COEFFICIENTS.items(),
             ("gradient_accumulation_steps", 2),
             ("per_device_train_batch_size", 4),
             ("eval_steps", 10),
             ("dataloader_num_workers", 1),
         )
+        leave("learning", folder, outcomes["learning"])
         for name in ("accumulated split", "fsdp2 split", "fsdp1 split"):
             outcomes[name] = pair.steer(name, ("micro_batch_split", 4), ("micro_batch_split", 3))
         outcomes["stopped"] = pair.steer("stopped", ("pause", None), ("resume", None), ("stop", None))
@@ -212,15 +219,16 @@ def test_eval_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
 @pytest.mark.live_safe(framework="HF Trainer", knob="beta1", effect="learning", when="next step")
 @pytest.mark.live_safe(framework="HF Trainer", knob="beta2", effect="learning", when="next step")
 @pytest.mark.live_safe(framework="HF Trainer", knob="max_grad_norm", effect="learning", when="next step")
-@pytest.mark.parametrize(
-    ("knob", "value"),
-    [("lr", 5e-3), ("weight_decay", 0.1), ("beta1", 0.8), ("beta2", 0.99), ("max_grad_norm", 0.5)],
-)
-def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str, value: float) -> None:
-    assert applied(trained, "learning", knob) == [pytest.approx(value)]
-    prove(trained, proof, "learning")
-    found = trained[0]
-    assert found["learning"][0]["weights"] != found["unchanged"][0]["weights"]
+@pytest.mark.parametrize("knob", list(COEFFICIENTS))
+def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str) -> None:
+    """The weights are those of a training that plain code changes at the same steps."""
+    assert applied(trained, "learning", knob) == [pytest.approx(COEFFICIENTS[knob])]
+    prove(trained, proof, "learning", LEARNING_STEPS)
+    live, plain, without = (
+        trained[0][name][0]["weights"] for name in ("learning", "repeated", f"without {knob}")
+    )
+    assert live == plain
+    assert live != without, "the change makes a difference"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from hoptui.integrations.transformers import HoptuiCallback
+from tests.integrations.plain_changes import PlainChanges, change_optimizer
 
 ROWS, LENGTH, WORDS = 12, 16, 64
 SEQUENCES = ROWS * 18 + ROWS + 10
@@ -35,6 +36,25 @@ class Gate(TrainerCallback):  # type: ignore[misc]
         end = time.monotonic() + (LIMIT_S if last else PACE_S)
         while not self._gate.exists() and time.monotonic() < end:
             time.sleep(0.002)
+
+
+class Repeated(TrainerCallback):  # type: ignore[misc]
+    """Makes the changes of another training by plain code."""
+
+    def __init__(self, changes: PlainChanges) -> None:
+        self._changes = changes
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        optimizer, schedule = kwargs["optimizer"], kwargs["lr_scheduler"]
+        for knob, value in self._changes.due(state.global_step):
+            if knob == "max_grad_norm":
+                args.max_grad_norm = value
+            elif knob == "lr":
+                schedule.base_lrs = [value for _ in schedule.base_lrs]
+                for group, factor in zip(optimizer.param_groups, schedule.lr_lambdas, strict=True):
+                    group["lr"] = value * factor(schedule.last_epoch)
+            else:
+                change_optimizer(optimizer, knob, value)
 
 
 class OwnTrainer(Trainer):  # type: ignore[misc]
@@ -87,6 +107,11 @@ def train(training: dict[str, Any], folder: Path, rank: int) -> None:
         "remove_unused_columns": False,
     }
     args = TrainingArguments(**(options | training.get("options", {})))
+    callbacks = (
+        [Repeated(PlainChanges(training, folder))]
+        if "repeats" in training
+        else [HoptuiCallback(**training.get("callback", {})), Gate(folder / f"{name}.gate", steps)]
+    )
     model: Any = small_model()
     if training.get("wrap") == "fsdp1":
         model = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
@@ -98,7 +123,7 @@ def train(training: dict[str, Any], folder: Path, rank: int) -> None:
         args=args,
         train_dataset=sequences(),
         eval_dataset=sequences(16),
-        callbacks=[HoptuiCallback(**training.get("callback", {})), Gate(folder / f"{name}.gate", steps)],
+        callbacks=callbacks,
     )
     if training.get("wrap"):  # on a CPU accelerate knows DDP alone
         trainer.accelerator.prepare_model = lambda model, **_: model
