@@ -185,10 +185,10 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         run.log({name: count for name, count in self._counts.items() if count})
         self._counts = dict.fromkeys(self._counts, 0)
         self._declare()
-        if self._wanted is not None and self._aligned(self._wanted):
+        run.boundary(self._steps)
+        if self._wanted is not None and self._aligned(self._wanted):  # in effect for the step that begins
             self._accelerator.gradient_accumulation_steps, self._wanted = self._wanted, None
             self._accumulation.holds()
-        run.boundary(self._steps)
 
     def _declare(self) -> None:
         """Declare the knobs once there is an optimizer."""

@@ -17,11 +17,25 @@ from accelerate import Accelerator, tracking
 from torch.utils.data import DataLoader, TensorDataset
 
 from hoptui.integrations.accelerate import HoptuiTracker
+from tests.integrations.plain_changes import PlainChanges, change_optimizer
 
 ROWS, BATCHES = 8, 24
 """Rows of a micro-batch of one rank, and micro-batches of an epoch of one rank."""
 TRACKER = "hoptui" if hasattr(tracking, "register_tracker_class") else None
 PACE_S, LIMIT_S = 0.05, 60.0
+
+
+def change(accelerator: Any, optimizer: Any, schedule: Any, knob: str, value: Any) -> None:
+    """Make a change by plain code."""
+    if knob == "gradient_accumulation_steps":
+        accelerator.gradient_accumulation_steps = value
+    elif knob == "lr":  # the schedule computes each rate from the one before
+        (base,) = schedule.scheduler.base_lrs
+        schedule.scheduler.base_lrs = [value]
+        (group,) = optimizer.param_groups
+        group["lr"] = value * (group["lr"] / base)
+    else:
+        change_optimizer(optimizer, knob, value)
 
 
 def train(training: dict[str, Any], folder: Path, rank: int) -> None:
@@ -34,18 +48,27 @@ def train(training: dict[str, Any], folder: Path, rank: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 4000)
 
+    plain = PlainChanges(training, folder) if "repeats" in training else None
     accelerator = Accelerator(
-        gradient_accumulation_steps=2, log_with=TRACKER or HoptuiTracker(name), project_dir=str(folder / name)
+        gradient_accumulation_steps=2,
+        log_with=None if plain else TRACKER or HoptuiTracker(name),
+        project_dir=str(folder / name),
     )
     loader = DataLoader(data, batch_size=ROWS)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
-    accelerator.init_trackers(name, {"epochs": epochs})
+    if plain is None:
+        accelerator.init_trackers(name, {"epochs": epochs})
     rows, steps, micro = 0, 0, 0
+    begun = -1
     for epoch in range(epochs):
         for x, y in loader:
             last = epoch == epochs - 1 and micro >= (epochs - 1) * BATCHES + BATCHES // 2
             end = time.monotonic() + (LIMIT_S if last else PACE_S)
-            while not gate.exists() and time.monotonic() < end:
+            if plain is not None and steps > begun:
+                begun = steps
+                for knob, value in plain.due(steps):
+                    change(accelerator, optimizer, scheduler, knob, value)
+            while plain is None and not gate.exists() and time.monotonic() < end:
                 time.sleep(0.002)
             with accelerator.accumulate(model):
                 loss = torch.nn.functional.mse_loss(model(x), y)

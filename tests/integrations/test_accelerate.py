@@ -10,12 +10,14 @@ import pytest
 from hoptui.protocol.messages import CommandRecord
 from tests.conftest import new_node
 from tests.integrations.accelerate_rank import BATCHES, ROWS
+from tests.integrations.plain_changes import leave
 from tests.integrations.proof import Proof
 from tests.integrations.rank_pair import rank_pair
 
 pytestmark = pytest.mark.timeout(300)
 MODULE = "tests.integrations.accelerate_rank"
 EPOCHS = 16
+COEFFICIENTS = {"lr": 5e-3, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.99}
 Found = dict[str, list[dict[str, Any]]]
 Outcomes = dict[str, dict[str, list[CommandRecord]]]
 
@@ -24,7 +26,15 @@ Outcomes = dict[str, dict[str, list[CommandRecord]]]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
     """What became of each training, and of each command."""
     folder = tmp_path_factory.mktemp("accelerate")
-    trainings = [{"name": name, "epochs": EPOCHS} for name in ("unchanged", "saved", "learning", "stopped")]
+    live = ("unchanged", "saved", "learning", "stopped")
+    trainings: list[dict[str, Any]] = [
+        *({"name": name, "epochs": EPOCHS} for name in live),
+        {"name": "repeated", "epochs": EPOCHS, "repeats": "learning"},
+        *(
+            {"name": f"without {knob}", "epochs": EPOCHS, "repeats": "learning", "without": knob}
+            for knob in COEFFICIENTS
+        ),
+    ]
     found: Found = {}
     outcomes: Outcomes = {}
     with new_node() as node, rank_pair(node, folder, MODULE, trainings) as pair:
@@ -33,13 +43,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         outcomes["learning"] = pair.steer(
             "learning",
             ("gradient_accumulation_steps", 4),
-            ("lr", 5e-3),
+            ("lr", COEFFICIENTS["lr"]),
             ("gradient_accumulation_steps", 3),
-            ("weight_decay", 0.1),
+            ("weight_decay", COEFFICIENTS["weight_decay"]),
             ("gradient_accumulation_steps", 8),
-            ("beta1", 0.8),
-            ("beta2", 0.99),
+            ("beta1", COEFFICIENTS["beta1"]),
+            ("beta2", COEFFICIENTS["beta2"]),
         )
+        leave("learning", folder, outcomes["learning"])
         outcomes["stopped"] = pair.steer("stopped", ("stop", None))
         for training in trainings:
             found[str(training["name"])] = pair.results(str(training["name"]))
@@ -69,44 +80,47 @@ def test_accumulation_changes_when_it_is_aligned(trained: tuple[Found, Outcomes]
     assert applied(trained, "learning", "gradient_accumulation_steps") == [4, 3, 8]
     prove(trained, proof, "learning")
     assert trained[0]["learning"][0]["steps"] < trained[0]["unchanged"][0]["steps"]
+    assert trained[0]["learning"][0]["weights"] == trained[0]["repeated"][0]["weights"]
 
 
 @pytest.mark.parametrize(
-    ("knob", "value"),
+    "knob",
     [
         pytest.param(
             "lr",
-            5e-3,
             marks=pytest.mark.live_safe(
                 framework="accelerate", knob="lr", effect="learning", when="next step"
             ),
         ),
         pytest.param(
             "weight_decay",
-            0.1,
             marks=pytest.mark.live_safe(
                 framework="accelerate", knob="weight_decay", effect="learning", when="next step"
             ),
         ),
         pytest.param(
             "beta1",
-            0.8,
             marks=pytest.mark.live_safe(
                 framework="accelerate", knob="beta1", effect="learning", when="next step"
             ),
         ),
         pytest.param(
             "beta2",
-            0.99,
             marks=pytest.mark.live_safe(
                 framework="accelerate", knob="beta2", effect="learning", when="next step"
             ),
         ),
     ],
 )
-def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str, value: float) -> None:
-    assert applied(trained, "learning", knob) == [pytest.approx(value)]
+def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str) -> None:
+    """The weights are those of a loop that plain code changes at the same steps."""
+    assert applied(trained, "learning", knob) == [pytest.approx(COEFFICIENTS[knob])]
     prove(trained, proof, "learning")
+    live, plain, without = (
+        trained[0][name][0]["weights"] for name in ("learning", "repeated", f"without {knob}")
+    )
+    assert live == plain
+    assert live != without, "the change makes a difference"
 
 
 @pytest.mark.live_safe(
