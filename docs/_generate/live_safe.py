@@ -39,13 +39,16 @@ def rows(root: Path = ROOT) -> list[LiveSafeKnob]:
 
     Raises:
         TypeError: a marker has other arguments, or an argument without its name.
-        ValueError: its effect is neither speed nor learning.
+        ValueError: its effect is neither speed nor learning, or it cannot be read without running the test.
     """
     found = []
     for marker in marked("live_safe", root):
         if marker.arguments:
             raise TypeError(f"{marker.test}: write live_safe(framework=…, knob=…, effect=…, when=…)")
-        row = LiveSafeKnob(marker.test, **marker.keywords)
+        try:
+            row = LiveSafeKnob(marker.test, **marker.keywords)
+        except TypeError as error:
+            raise TypeError(f"{marker.test}: {error}") from None
         if row.effect not in EFFECTS:
             raise ValueError(f"{row.test}: effect={row.effect!r} is none of {EFFECTS}")
         found.append(row)

@@ -70,6 +70,50 @@ def test_the_table_has_a_part_for_each_framework(tmp_path: Path) -> None:
     assert live_safe.fill(text, live_safe.rows(tmp_path)) == text
 
 
+HELPER = """
+def safe(knob):
+    return pytest.mark.live_safe(framework="B", knob=knob, effect="speed", when="later")
+
+
+@safe("workers")
+def test_two(proof): ...
+"""
+PARAMETERS = """
+@pytest.mark.parametrize("n", [
+    pytest.param(
+        1, marks=pytest.mark.live_safe(framework="B", knob=name, effect="speed", when="later")
+    )
+    for name in ("a", "b")
+])
+def test_two(proof): ...
+"""
+CLASS = """
+class TestTwo:
+    @pytest.mark.live_safe(framework="B", knob="workers", effect="speed", when="later")
+    def test_two(self, proof): ...
+"""
+MODULE = """
+pytestmark = pytest.mark.live_safe(framework="B", knob="workers", effect="speed", when="later")
+"""
+BARE = """
+@pytest.mark.live_safe
+def test_two(proof): ...
+"""
+ALIAS = """
+from pytest import mark
+safe = mark.live_safe
+"""
+
+
+@pytest.mark.parametrize("marker", [HELPER, PARAMETERS, CLASS, MODULE, BARE, ALIAS])
+def test_a_marker_that_cannot_be_read_is_named_with_its_place(tmp_path: Path, marker: str) -> None:
+    root = _write(tmp_path, SOURCE + marker)
+    lines = enumerate((SOURCE + marker).splitlines(), 1)
+    line = max(number for number, text in lines if "mark.live_safe" in text)
+    with pytest.raises(ValueError, match=rf"tests/deep/test_x\.py:{line}: the marker live_safe is not read"):
+        live_safe.rows(root)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
@@ -81,5 +125,5 @@ def test_the_table_has_a_part_for_each_framework(tmp_path: Path) -> None:
 )
 def test_a_wrong_marker_is_refused(tmp_path: Path, old: str, new: str, error: type[Exception]) -> None:
     root = _write(tmp_path, SOURCE.replace(old, new))
-    with pytest.raises(error):
+    with pytest.raises(error, match=r"tests/deep/test_x\.py::test_one"):
         live_safe.rows(root)
