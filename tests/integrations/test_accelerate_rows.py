@@ -80,7 +80,8 @@ def twice(accelerator, name, value):
     accelerator.log({name: -1.0}, step=value)
     accelerator.log({name: value}, step=value)
 
-print(json.dumps({each.__name__: train(each) for each in (numbered, without_step, same_step, falling, twice)}))
+ways = (numbered, without_step, same_step, falling, twice)
+print(json.dumps({each.__name__: train(each) for each in ways}))
 """
 
 
