@@ -65,6 +65,7 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         self._run: hoptui.Run | None = None
         self._accelerator: Any = None
         self._steps = 0
+        self._engine_steps: int | None = None  # those that DeepSpeed's engine has made
         self._stepped = False  # an optimizer step is over, and its boundary is to come
         self._begun = False  # the iteration in progress has had a batch
         self._declared = False
@@ -150,6 +151,8 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         """A backward pass begins: what was fetched last is trained on."""
         self._pass()  # in a loop without a prepared data loader
         self._begun = True
+        if self._engine_steps is None:
+            self._engine_steps = _engine_steps(self._accelerator)
         if self._batch is None:
             return
         (self._loader, batch), self._batch = self._batch, None
@@ -165,9 +168,14 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         accelerator = self._accelerator
         if accelerator is None or not accelerator.sync_gradients or not accelerator._optimizers:
             return
-        if optimizer is accelerator._optimizers[0]:
-            self._stepped = True
-            self._accumulates = self._accumulates or accelerator.step > 0
+        if optimizer is not accelerator._optimizers[0]:
+            return
+        if self._engine_steps is not None:
+            before, self._engine_steps = self._engine_steps, _engine_steps(accelerator)
+            if self._engine_steps == before:
+                return  # the engine accumulates by itself
+        self._stepped = True
+        self._accumulates = self._accumulates or accelerator.step > 0
 
     def give_up(self) -> None:
         """End the run after an error of this class."""
@@ -273,7 +281,7 @@ def _wrap_accelerate() -> None:
     if hasattr(Accelerator.init_trackers, "_hoptui"):
         return
     init_trackers, backward = Accelerator.init_trackers, Accelerator.backward
-    prepare, step = Accelerator.prepare, AcceleratedOptimizer.step
+    prepare = Accelerator.prepare
 
     @functools.wraps(init_trackers)
     def init_with_tracker(self: Any, project_name: str, config: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -298,16 +306,11 @@ def _wrap_accelerate() -> None:
             _active[0].before_backward()
         return backward(self, *args, **kwargs)
 
-    @functools.wraps(step)
-    def step_with_tracker(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = step(self, *args, **kwargs)
-        if _active:
-            _active[0].stepped(self)
-        return found
-
     init_with_tracker._hoptui = True  # type: ignore[attr-defined]
     Accelerator.init_trackers, Accelerator.prepare = init_with_tracker, prepare_with_tracker
-    Accelerator.backward, AcceleratedOptimizer.step = backward_with_tracker, step_with_tracker
+    Accelerator.backward = backward_with_tracker
+    for optimizer in _optimizer_classes():
+        optimizer.step = _with_tracker(optimizer.step)
     for kind in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
         if (loader := getattr(data_loader, kind, None)) is not None and "__iter__" in vars(loader):
             loader.__iter__ = _followed(loader.__iter__)
@@ -332,6 +335,35 @@ def _tracker_of(accelerator: Any, project: str, init_kwargs: Any) -> HoptuiTrack
     if tracker not in accelerator.trackers:
         accelerator.trackers.append(tracker)
     return tracker
+
+
+def _optimizer_classes() -> list[Any]:
+    """Return the classes of prepared optimizers. That of DeepSpeed has a step that does nothing."""
+    try:
+        from accelerate.utils.deepspeed import DeepSpeedOptimizerWrapper
+    except ImportError:
+        return [AcceleratedOptimizer]
+    return [AcceleratedOptimizer, DeepSpeedOptimizerWrapper]
+
+
+def _with_tracker(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Follow the steps of prepared optimizers."""
+
+    @functools.wraps(step)
+    def step_with_tracker(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = step(self, *args, **kwargs)
+        if _active:
+            _active[0].stepped(self)
+        return found
+
+    return step_with_tracker
+
+
+def _engine_steps(accelerator: Any) -> int | None:
+    """Return how many optimizer steps the engine of DeepSpeed has made, None without one."""
+    engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+    steps = getattr(engine, "global_steps", None)
+    return steps if isinstance(steps, int) else None
 
 
 def _followed(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:

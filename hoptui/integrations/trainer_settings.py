@@ -16,6 +16,7 @@ ACCUMULATION_REASON = (
     "Trainer reads it at several places, so the ranks would train different weights, and a smaller value "
     "would cut the epoch; set micro_batch_split instead"
 )
+ENGINE_REASON = "DeepSpeed's engine has the value of its configuration"
 INTERVALS = {
     "logging_steps": "steps between two rows in Trainer's loggers; only costs time, so no tuner turns it",
     "save_steps": "steps between two checkpoints; only costs time, so no tuner turns it",
@@ -57,7 +58,7 @@ def offer_settings(
                 )
             }
             run.bind(state, **bounds)
-    run.decline("gradient_accumulation_steps", ACCUMULATION_REASON)
+    run.decline("gradient_accumulation_steps", ENGINE_REASON if deepspeed else ACCUMULATION_REASON)
     for name in ("per_device_train_batch_size", "max_steps"):
         run.decline(name, "Trainer reads it once, before the first step")
     run.decline("torch_compile", "Trainer compiles the model once, before the first step")
