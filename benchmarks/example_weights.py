@@ -3,8 +3,8 @@
 `python -m benchmarks.example_weights [NAME ...]`. Each script in `examples/` runs twice: with `HOPTUI=off`,
 and by `hoptui run` beside a daemon. The weights of all optimizers are hashed on each rank when the script has
 ended. Random numbers are seeded before it begins: not every example does so. Examples whose framework is not
-installed are left out. Ray Train is left out too: its workers are processes of Ray, and the script never sees
-their optimizers.
+installed are left out. The workers of Ray Train are processes of Ray: the function that they run hashes its
+weights itself.
 """
 
 from __future__ import annotations
@@ -30,32 +30,66 @@ SCRIPTS = {
     "lightning_trainer": ("lightning", ()),
     "nanogpt": ("torch", ()),
     "plain_loop": ("torch", ()),
+    "ray_train": ("ray.train", ()),
     "sb3_ppo": ("stable_baselines3", ()),
     "transformers_trainer": ("transformers", ()),
 }
 """What each needs, and how it is started."""
 LIMIT_S = 300.0
+LONGER = {"fsdp2": ("steps=100", "steps=400")}
+"""What is changed in a copy of a script, so that it makes as many steps as the others."""
 HASHED = """
-import hashlib, json, os, random, runpy, sys
-import numpy, torch
-random.seed(0), numpy.random.seed(0), torch.manual_seed(0)
-from torch.optim.optimizer import register_optimizer_step_post_hook
-steps, optimizers = {}, {}
-def stepped(optimizer, *_):
-    optimizers[id(optimizer)] = optimizer
-    steps[id(optimizer)] = steps.get(id(optimizer), 0) + 1
-register_optimizer_step_post_hook(stepped)
+import functools, json, os, runpy, sys
+
+def watched():
+    import random
+    import numpy, torch
+    random.seed(0), numpy.random.seed(0), torch.manual_seed(0)
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    steps, optimizers = {}, {}
+    def stepped(optimizer, *_):
+        optimizers[id(optimizer)] = optimizer
+        steps[id(optimizer)] = steps.get(id(optimizer), 0) + 1
+    register_optimizer_step_post_hook(stepped)
+    return steps, optimizers
+
+def write(report, rank, steps, optimizers):
+    import hashlib
+    import torch
+    digest = hashlib.sha256()
+    for optimizer in optimizers.values():
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                weight = weight.to_local() if hasattr(weight, "to_local") else weight
+                digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    with open(f"{report}.{rank}", "w") as file:
+        json.dump({"steps": sum(steps.values()), "weights": digest.hexdigest()}, file)
+
+def on_workers(report):
+    # The workers of Ray get their function by value: it takes the hash along.
+    from ray.train.torch import TorchTrainer
+    init = TorchTrainer.__init__
+    def hashed(loop):
+        @functools.wraps(loop)
+        def train(*arguments):
+            import ray.train
+            found = watched()
+            loop(*arguments)
+            write(report, ray.train.get_context().get_world_rank(), *found)
+        return train
+    def init_hashed(self, loop, *rest, **options):
+        init(self, hashed(loop), *rest, **options)
+    TorchTrainer.__init__ = init_hashed
+
 report, script = sys.argv[1:3]
 sys.argv = sys.argv[2:]
-runpy.run_path(script, run_name="__main__")
-digest = hashlib.sha256()
-for optimizer in optimizers.values():
-    for group in optimizer.param_groups:
-        for weight in group["params"]:
-            weight = weight.to_local() if hasattr(weight, "to_local") else weight
-            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-with open(f"{report}.{os.environ.get('RANK', 0)}", "w") as file:
-    json.dump({"steps": sum(steps.values()), "weights": digest.hexdigest()}, file)
+if os.path.basename(script) == "ray_train.py":
+    on_workers(report)
+    runpy.run_path(script, run_name="__main__")
+else:
+    found = watched()
+    runpy.run_path(script, run_name="__main__")
+    write(report, os.environ.get("RANK", 0), *found)
 """
 
 
@@ -65,12 +99,16 @@ def weights(node: Bench, name: str, folder: Path, *, with_hoptui: bool) -> list[
     wrapper = folder / "hashed.py"
     wrapper.write_text(HASHED)
     _, launcher = SCRIPTS[name]
-    command = [sys.executable, *launcher, str(wrapper), str(folder / "found"), str(EXAMPLES / f"{name}.py")]
+    script = folder / f"{name}.py"
+    script.write_text(_longer(name, (EXAMPLES / script.name).read_text()))
+    command = [sys.executable, *launcher, str(wrapper), str(folder / "found"), str(script)]
     if with_hoptui:
         command = [sys.executable, "-m", "hoptui", "run", "--", *command]
-    more = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)} | (
-        {} if with_hoptui else {"HOPTUI": "off"}
-    )
+    more = {
+        "OMP_NUM_THREADS": "1",
+        "RAY_raylet_start_wait_time_s": "200",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    } | ({} if with_hoptui else {"HOPTUI": "off"})
     done = subprocess.run(
         command,
         cwd=folder,
@@ -82,7 +120,17 @@ def weights(node: Bench, name: str, folder: Path, *, with_hoptui: bool) -> list[
     )
     if done.returncode:
         raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("found.*"))]
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("found.*"))]
+    if not found or not all(rank["steps"] for rank in found):
+        raise RuntimeError(f"{name} made no step that was seen: {found}")
+    return found
+
+
+def _longer(name: str, source: str) -> str:
+    old, new = LONGER.get(name, ("", ""))
+    if old not in source:
+        raise ValueError(f"{name} has no {old!r}: change LONGER")
+    return source.replace(old, new) if old else source
 
 
 def main(words: list[str] | None = None) -> None:
