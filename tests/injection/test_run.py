@@ -111,6 +111,9 @@ def connects_later():
     optimizer = steps(3)
     from hoptui.injection import injected_run
     assert injected_run._injected._off and run._core.state.alive
+    run.on_checkpoint(lambda: None)
+    declared = run._core.state.declarations
+    assert not declared.declined and "checkpoint" in declared.verbs()
     for i in run.iterations(2):
         pass
     run.close()
@@ -121,6 +124,9 @@ def connects_first():
     steps(3)
     from hoptui.injection import injected_run
     assert injected_run._injected.run is None
+    run.on_checkpoint(lambda: None)
+    declared = run._core.state.declarations
+    assert not declared.declined and "checkpoint" in declared.verbs()
     run.close()
 
 def breaks():
