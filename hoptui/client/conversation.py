@@ -43,6 +43,7 @@ class _Sent:
     answer_by: float
     next_at: float
     sent_at: float = 0.0
+    sent: bool = False  # to any daemon
     times: int = 0  # since the connection began
     answered: bool = False
 
@@ -77,7 +78,7 @@ class Outbox:
             found = []
             for one in self._sent.values():
                 if not one.answered and one.next_at <= now < one.over_at:
-                    one.sent_at = now
+                    one.sent, one.sent_at = True, now
                     one.next_at = now + RESEND_S[min(one.times, len(RESEND_S) - 1)]
                     one.times += 1
                     found.append(one.command)
@@ -103,7 +104,7 @@ class Outbox:
         """Resend everything without a final stage. `another`: the new connection leads to another daemon."""
         with self._lock:
             for one in self._sent.values():
-                if another and one.times:
+                if another and one.sent:
                     one.command = msgspec.structs.replace(one.command, repeated=True)
                 if one.answered:
                     one.answered, one.answer_by = False, now + patience_s(one.command)

@@ -96,6 +96,16 @@ def test_what_no_daemon_has_answered_is_not_carried_out_much_later() -> None:
     assert [c.id for c in box.given_up(100.0 + PATIENCE_S)] == ["c2"]
 
 
+def test_another_daemon_is_told_what_was_sent_over_any_connection_before() -> None:
+    box = Outbox()
+    box.add(command(), 0.0)
+    box.due(0.0)
+    box.reconnected(1.0)  # to the same daemon, which is killed before it is asked again
+    box.add(command(2), 1.0)
+    box.reconnected(2.0, another=True)
+    assert [(c.id, c.repeated) for c in box.due(2.0)] == [("c1", True), ("c2", False)]
+
+
 def test_an_empty_outbox_never_wakes_anybody() -> None:
     box = Outbox()
     assert box.next_at() == math.inf
