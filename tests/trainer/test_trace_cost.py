@@ -17,6 +17,7 @@ PAUSE_S = 30.0
 """Where other processes leave this one little time; at rest it is a tenth of that."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_traces_keep_no_memory_and_pause_training_for_seconds(node: TestNode) -> None:
     viewer = node.viewer()
