@@ -40,10 +40,12 @@ def foreign_recording(node: Node, number: float) -> None:
 def delete_lock(node: Node, number: float) -> None:
     """A job that cleans up deletes the lock file. A second daemon is started meanwhile.
 
-    If the first one is suspended, it keeps its recordings locked, and the second can write none of them.
+    If the first one is suspended, it keeps its recordings locked, and the second can write none of them. Nor
+    can it read what the first has not written.
     """
     node.disturb(60.0)
     node.fail_disk(60.0)
+    node.truth.disk_refused = True
     node.truth.lock_deleted_s.append(node.kernel.seconds)
     node.where.lock.unlink(missing_ok=True)
     node.kernel.after(2.5 * number, lambda: None if node.settling else node.start_daemon())
