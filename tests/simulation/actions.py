@@ -166,7 +166,7 @@ def _kill_rank(node: Node, number: float) -> None:
 
 
 def _kill_daemon(node: Node, number: float) -> None:
-    rare.kill_daemon(node)
+    node.kill_daemon()
 
 
 def _kill_daemon_at(node: Node, number: float) -> None:

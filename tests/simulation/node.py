@@ -566,6 +566,12 @@ class Node:
     def _holds(self, daemon: Process) -> bool:
         return any(holder is daemon for holder, _ in self.system.locks.values())
 
+    def kill_daemon(self) -> None:
+        """Kill the daemon that lives, if any."""
+        if (daemon := self.daemon) is not None:
+            self.disturb(20.0)
+            daemon.kill()
+
     def train(self, name: str, iteration_s: float, before: Trainer | None = None, world: int = 1) -> Trainer:
         """Start a run of `world` processes, or the next processes of one that has ended."""
         world = before.world if before is not None else world

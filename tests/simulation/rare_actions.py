@@ -34,18 +34,16 @@ def foreign_recording(node: Node, number: float) -> None:
     """Somebody copies a malformed recording beside the others. The next daemon finds it."""
     node.where.state.mkdir(mode=0o700, exist_ok=True)
     (node.where.state / f"foreign{int(number * 1e6)}.hoptui").write_bytes(malformed_recording())
-    kill_daemon(node)
+    node.kill_daemon()
 
 
 def delete_lock(node: Node, number: float) -> None:
     """A job that cleans up deletes the lock file. A second daemon is started meanwhile.
 
-    If the first one is suspended, it keeps its recordings locked, and the second can write none of them. Nor
-    can it read what the first has not written.
+    If the first one is suspended, it keeps its recordings locked, and the second can write none of them.
     """
     node.disturb(60.0)
     node.fail_disk(60.0)
-    node.truth.disk_refused = True
     node.truth.lock_deleted_s.append(node.kernel.seconds)
     node.where.lock.unlink(missing_ok=True)
     node.kernel.after(2.5 * number, lambda: None if node.settling else node.start_daemon())
@@ -63,7 +61,7 @@ def clock_ahead(node: Node, trainer: Trainer, number: float) -> None:
     def jump() -> None:
         node.jump(AHEAD_S)
         node.kernel.after(HOURS_S, lambda: node.jump(-AHEAD_S))
-        kill_daemon(node)
+        node.kill_daemon()
 
     node.disturb(60.0)
     node.kernel.after(10.0 + 20 * number, lambda: None if node.settling else jump())
@@ -87,10 +85,4 @@ def slow_answers(node: Node, number: float) -> None:
             daemon.resume()
 
     node.at_next_daemon = hang
-    kill_daemon(node)
-
-
-def kill_daemon(node: Node) -> None:
-    node.disturb(20.0)
-    if node.daemon is not None:
-        node.daemon.kill()
+    node.kill_daemon()
