@@ -77,6 +77,14 @@ def test_ls_all_adds_recordings(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden)
     golden(hoptui.transcript(), normalize=VARYING)
 
 
+def test_ls_all_says_how_much_a_recording_lacks(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    with Recording.create(record(ppo, over("eeee5555", "lossy"))) as recording:
+        recording.lose(3)
+    lacks = "3 rows, events, commands or stack samples are missing"
+    [line] = [line for line in hoptui("ls", "--all").out.splitlines() if "eeee5555" in line]
+    assert line.endswith(f"finished; {lacks}")
+
+
 def test_ls_all_without_a_daemon(
     hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
