@@ -464,8 +464,11 @@ def _unknown(node: Node, record: CommandRecord, was: Incarnation) -> bool:
 
 
 def _history_excused(node: Node, was: Incarnation) -> bool:
-    """Return whether a daemon was killed that the disk had kept from writing what it knew."""
-    return any(node.truth.disk_failed(died_s) for died_s in node.truth.daemon_died_s if died_s >= was.began_s)
+    """Return whether the disk kept a daemon from writing what it knew before it was killed, or the next one
+    from reading it."""
+    truth = node.truth
+    unwritten = any(truth.disk_failed(died_s) for died_s in truth.daemon_died_s if died_s >= was.began_s)
+    return unwritten or any(began_s >= was.began_s for began_s in truth.started_blind_s)
 
 
 def _lost_afterwards(node: Node, was: Incarnation) -> bool:
