@@ -17,8 +17,9 @@ from hoptui.node.addresses import Addresses
 from hoptui.protocol.messages import PROTOCOL, Command, CommandRecord, Delta, Fetch, Stage, ViewerWelcome
 from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
 from tests.run_state import queued
-from tests.simulation.actions import ACTIONS
+from tests.simulation.actions import ACTIONS, Step, perform
 from tests.simulation.invariants import (
+    audited,
     ranks_agree,
     right_process,
     rows_accounted,
@@ -27,8 +28,9 @@ from tests.simulation.invariants import (
 )
 from tests.simulation.kernel import Killed
 from tests.simulation.memory_invariants import runs_bounded
-from tests.simulation.node import Trainer, Viewer
+from tests.simulation.node import Node, Trainer, Viewer, quiet
 from tests.simulation.rank_invariants import calls_true, changes_true, stops_true
+from tests.simulation.scenario import settled
 from tests.simulation.service_invariants import targets_kept
 from tests.simulation.truth import Call, Given, Incarnation, Setting, Truth
 from tests.simulation.tuned import ServicesTruth, Wish
@@ -309,3 +311,17 @@ def test_a_command_is_meant_for_the_process_that_its_viewer_showed(pid: int, epo
     was = Incarnation(0, 0.0, run="r", pid=pid, settings=[Setting(3.0, 1.0, epoch)])
     node = SimpleNamespace(truth=Truth(processes=[was], given={"c": given}))
     assert len(list(right_process(node))) == found  # type: ignore[arg-type]
+
+
+def test_a_written_checkpoint_is_the_one_of_the_handler() -> None:
+    # A path that is not absolute is told with the working directory, which no handler has returned.
+    with Node("checkpoint") as node, quiet():
+        node.train("run", 0.3)
+        node.view("ana")
+        node.kernel.run(3.0)
+        perform(node, Step(0.0, "checkpoint"))
+        node.settle(5.0)
+        told = [record.stage for record in audited(node).values()]
+        violations = settled(node)
+    assert told == ["applied"]
+    assert violations == []
