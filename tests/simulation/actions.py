@@ -505,7 +505,7 @@ RANKS: dict[str, Callable[[Node, float], None]] = {
 RARE: dict[str, Callable[[Node, float], None]] = {
     "foreign recording": rare.foreign_recording,
     "delete lock": rare.delete_lock,
-    "odd knob": _with_run(rare.odd_knob),
+    "odd knob": rare.odd_knob,
     "clock ahead": _with_run(rare.clock_ahead),
     "slow answers": rare.slow_answers,
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 from hoptui.daemon.recordings import RESTORE_YOUNGER_S
 from hoptui.daemon.state.command_log import REPEATED_S
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord, NodeState
-from hoptui.recording import Recording, RecordingError
+from hoptui.recording import Recording, RecordingError, library
 from tests.simulation.node import Node, cause, gave_up, in_effect, row_value
 from tests.simulation.truth import Given, Incarnation, Setting
 
@@ -40,7 +40,7 @@ def of_settled(node: Node) -> list[str]:
 
 def of_finished(node: Node) -> list[str]:
     """Check what holds after runs and daemon have ended."""
-    return _all(node, rows_accounted, commands_recorded)
+    return _all(node, recordings_listed, rows_accounted, commands_recorded)
 
 
 def always(node: Node) -> list[str]:
@@ -416,6 +416,14 @@ def rows_accounted(node: Node) -> Iterator[str]:
             found[int(value // 1e6)].append(value)
         for was in processes:
             yield from _process_accounted(node, was, found[was.number], missing)
+
+
+def recordings_listed(node: Node) -> Iterator[str]:
+    """A list of recordings has the state of each run, so that a report or a replay of it is possible."""
+    runs = {was.run for was in node.truth.processes if was.run}
+    for entry in library.entries(node.where.state) if node.where.state.exists() else ():
+        if entry.path.stem in runs and entry.state is None and entry.path.stat().st_size:
+            yield f"the recording of {entry.path.stem} is listed without its run: {entry.problem}"
 
 
 def _all_killed(processes: Iterable[Incarnation]) -> bool:

@@ -9,7 +9,6 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -58,7 +57,8 @@ class Trainer:
         self.ends = False
         self.leaves = False  # goes on without hoptui
         self.refuses = 0.0  # chance that the setter raises
-        self.odd: float | None = None  # what another knob reads back
+        self.odd: float | None = before.odd if before else None
+        """What another knob of the script reads back, None without that knob."""
         self.checkpoint: dict[str, Any] = dict(before.checkpoint) if before else {}
         self.was = Incarnation(len(node.truth.processes), node.kernel.seconds)
         self.was.rank = member.rank if member is not None else 0
@@ -109,7 +109,7 @@ class Trainer:
         knobs = (
             TunedKnobs(self.node.services, run, kept, lambda: kernel.seconds) if self.node.serves else None
         )
-        self.knobs = knobs
+        self.knobs, has_odd = knobs, False
         while self._goes_on(run) and not self.ends:
             self._name(run)
             if wanted := run.restart_wanted:
@@ -119,9 +119,9 @@ class Trainer:
                     run.hand_over("checkpoint")
                     return True
                 run.refuse_restart("the ranks stay")
-            if self.odd is not None and self.member is None:
-                run.knob("odd", 1.0, apply=lambda _: None, read=partial(float, self.odd))
-                self.odd = None
+            if self.odd is not None and not has_odd:
+                run.knob("odd", 1.0, apply=lambda _: None, read=lambda: self.odd)
+                has_odd = True
             pace = knobs.pace if knobs is not None else 1.0
             kernel.sleep(self.iteration_s * pace * kernel.random.uniform(0.8, 1.2))
             run.log(loss=row_value(was.number, was.steps))

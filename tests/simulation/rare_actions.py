@@ -4,6 +4,7 @@ that is months ahead, a daemon that answers slowly.
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from functools import cache
 from pathlib import Path
@@ -31,27 +32,36 @@ def malformed_recording() -> bytes:
 
 
 def foreign_recording(node: Node, number: float) -> None:
-    """Somebody copies a malformed recording beside the others. The next daemon finds it."""
+    """Somebody copies a malformed recording, or a link to nowhere, beside the others. A daemon finds it."""
     node.where.state.mkdir(mode=0o700, exist_ok=True)
-    (node.where.state / f"foreign{int(number * 1e6)}.hoptui").write_bytes(malformed_recording())
+    foreign = node.where.state / f"foreign{int(number * 1e6)}.hoptui"
+    if number < 0.3 and not foreign.exists():
+        foreign.symlink_to("/nowhere")
+    else:
+        foreign.write_bytes(malformed_recording())
     node.kill_daemon()
 
 
 def delete_lock(node: Node, number: float) -> None:
-    """A job that cleans up deletes the lock file. A second daemon is started meanwhile.
+    """A job that cleans up deletes the lock file, or its directory. A second daemon is started meanwhile.
 
     If the first one is suspended, it keeps its recordings locked, and the second can write none of them.
     """
     node.disturb(60.0)
     node.fail_disk(60.0)
     node.truth.lock_deleted_s.append(node.kernel.seconds)
-    node.where.lock.unlink(missing_ok=True)
+    if number < 0.3:
+        shutil.rmtree(node.where.directory, ignore_errors=True)
+    else:
+        node.where.lock.unlink(missing_ok=True)
     node.kernel.after(2.5 * number, lambda: None if node.settling else node.start_daemon())
 
 
-def odd_knob(node: Node, trainer: Trainer, number: float) -> None:
-    """The run declares a knob that reads back no number, as a learning rate that has diverged."""
-    trainer.odd = float("nan") if number < 0.5 else float("inf")
+def odd_knob(node: Node, number: float) -> None:
+    """A run of one process gets a knob that reads back no number, as a learning rate that has diverged."""
+    for trainer in node.living:
+        if not trainer.others:
+            trainer.odd = float("nan") if number < 0.5 else float("inf")
 
 
 def clock_ahead(node: Node, trainer: Trainer, number: float) -> None:
