@@ -1,10 +1,12 @@
-"""What a planted defect is, and the list of them. `planted` and `planted_files` name them."""
+"""What a planted defect is, and the list of them. The modules `planted_…` name them."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+
+from hoptui.daemon import server
 
 MOST_SEEDS = 2000
 Patch = tuple[Any, str, Any]
@@ -52,3 +54,12 @@ def defect(name: str, *needs: str) -> Callable[[Callable[[], list[Patch]]], Call
         return patches
 
     return add
+
+
+def clock() -> Any:
+    """Return the clock of the node that is simulated now."""
+    return vars(server)["time"]
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Stand for what does not happen."""

@@ -1,14 +1,61 @@
-"""Planted defects in what reads and keeps files. Those of `planted` are in the life of a command or a row."""
+"""Planted defects in what is written to files and read from them."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from hoptui.daemon import recordings, retention_clock, sockets
-from hoptui.daemon.state import row_buffers
-from hoptui.recording import stored_json
-from tests.simulation.defects import Patch, defect
+from hoptui.daemon import archive, recordings, retention_clock, sockets
+from hoptui.daemon.state import commit_barrier, row_buffers
+from hoptui.recording import recording, stored_json
+from tests.simulation.defects import Patch, clock, defect, nothing
+
+
+@defect("rows count as written before they are")
+def _early_flushed() -> list[Patch]:
+    return [(archive.Archive, "flushed", lambda self, source: clock().monotonic_ns())]
+
+
+@defect("an outcome is shown before it is on disk")
+def _shown_early() -> list[Patch]:
+    return [(commit_barrier.CommitBarrier, "add", nothing)]
+
+
+@defect("a failed write is forgotten")
+def _forgotten_write() -> list[Patch]:
+    flush = recording.Recording.flush
+
+    def careless(self: Any, *, summarise: bool = True) -> bool:
+        try:
+            return flush(self, summarise=summarise)
+        finally:
+            self._pending.clear()
+
+    return [(recording.Recording, "flush", careless)]
+
+
+@defect("repeated rows are written twice")
+def _twice() -> list[Patch]:
+    def append(self: Any, columns: Any) -> Any:
+        self.last_t = 0
+        return ring(self, columns)
+
+    ring = row_buffers.Ring.append
+    return [
+        (row_buffers.Ring, "append", append),
+        (recording.Recording, "_newest_stored", lambda self, source: 0),
+    ]
+
+
+@defect("the last rows of a run are not written")
+def _no_close() -> list[Patch]:
+    def close(self: Any, run: str) -> None:
+        writer = self._open.pop(run, None)
+        if writer is not None and writer.recording is not None:
+            writer.recording._pending.clear()
+            writer.recording.close()
+
+    return [(recordings.History, "close", close), (recordings.History, "finish", close)]
 
 
 @defect("a malformed recording ends history", "foreign recording")

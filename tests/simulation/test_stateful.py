@@ -1,65 +1,53 @@
-"""The same actions and faults, chosen and shrunk by Hypothesis: a failure is a short list of steps.
-
-Each time other examples are tried. A failure prints a `reproduce_failure`, which replays it.
-"""
+"""Fresh examples of Hypothesis hold. A failure names the command that replays and shrinks it."""
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-from tests.simulation.actions import ALWAYS, OPTIONAL, RANKS, RARE, Step, perform
-from tests.simulation.node import Node, quiet
-from tests.simulation.scenario import SETTLE_S, always, finished, settled
+import pytest
 
-KINDS = sorted({*ALWAYS, *OPTIONAL, *RANKS, *RARE})
+from tests.simulation import stateful
+from tests.simulation.defects import planted
+from tests.simulation.planted import named
+
+LIMIT_S = 100.0
 
 
-class NodeMachine(RuleBasedStateMachine):
-    """One run, two viewers, and whatever may happen to them."""
-
-    @initialize(iteration_s=st.sampled_from([0.3, 1.0]), world=st.sampled_from([1, 2]))
-    def start(self, iteration_s: float, world: int) -> None:
-        self.quiet = quiet()
-        self.quiet.__enter__()
-        self.node = Node("stateful")
-        self.node.__enter__()
-        self.node.train("run", iteration_s, world=world)
-        self.node.view("ana")
-        self.node.view("bo")
-        self.node.kernel.run(3.0)
-
-    @rule(
-        what=st.sampled_from(KINDS),
-        number=st.floats(0.0, 0.99),
-        wait_s=st.sampled_from([0.0, 0.001, 0.1, 2.0, 10.0]),
+def explore(*options: str) -> list[str]:
+    """Return what is printed of the examples. They run in a process where sets have a fixed order."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.stateful", "--verbose", *options],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
-    def act(self, what: str, number: float, wait_s: float) -> None:
-        self.node.kernel.run(wait_s)
-        perform(self.node, Step(wait_s, what, number))
-
-    def teardown(self) -> None:
-        if not hasattr(self, "node"):
-            return
-        node = self.node
-        try:
-            node.settle(SETTLE_S)
-            violations = settled(node)
-            node.finish()
-            violations += finished(node) + always(node)
-        finally:
-            node.__exit__(None, None, None)
-            self.quiet.__exit__(None, None, None)
-        assert not violations, "\n".join(violations)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout.splitlines()
 
 
-NodeMachine.TestCase.settings = settings(
-    max_examples=6,
-    stateful_step_count=12,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
-TestNodeMachine = NodeMachine.TestCase
+def test_fresh_examples_hold() -> None:
+    """A failure is a finding. The command that is printed shrinks it."""
+    first, *examples = explore()
+    assert first.startswith("examples of seed ")
+    assert len(examples) >= stateful.EXAMPLES
+
+
+def test_a_seed_tries_the_same_examples_each_time() -> None:
+    assert explore("--seed", "1", "--examples", "3") == explore("--seed", "1", "--examples", "3")
+
+
+def test_a_failure_names_the_command_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["stateful", "--seed", "1", "--verbose"])
+    with planted(named("only rank 0 carries commands out")):
+        assert stateful.main() == 1
+    told = capsys.readouterr().out
+    assert "state.act(" in told
+    assert "replay: python -m tests.simulation.stateful --seed 1 --examples 10" in told
