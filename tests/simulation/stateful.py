@@ -19,8 +19,10 @@ from tests.simulation.actions import ALWAYS, OPTIONAL, RANKS, RARE, Step, perfor
 from tests.simulation.node import Node, quiet
 from tests.simulation.scenario import SETTLE_S, always, finished, settled
 
+USUAL = sorted(ALWAYS)
+"""The first does nothing. Hypothesis takes a failure that has only the first of all for the simplest one."""
 OTHERS = sorted({*OPTIONAL, *RANKS, *RARE})
-"""Half of the steps are these, the other half those of each plan."""
+"""Half of the steps are these."""
 EXAMPLES, STEPS = 10, 12
 
 
@@ -42,7 +44,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.node.kernel.run(3.0)
 
     @rule(
-        what=st.sampled_from(ALWAYS) | st.sampled_from(OTHERS),
+        what=st.sampled_from(USUAL) | st.sampled_from(OTHERS),
         number=st.floats(0.0, 0.99),
         wait_s=st.sampled_from([0.0, 0.001, 0.1, 2.0, 10.0]),
     )

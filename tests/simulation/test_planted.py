@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.defects import DEFECTS, planted
-from tests.simulation.planted import find
+from tests.simulation.defects import DEFECTS, MOST_SEEDS, planted
+from tests.simulation.planted import find, published
 
 QUICK = (
     "no deduplication of command ids",
@@ -32,3 +32,8 @@ def test_a_planted_defect_is_gone_afterwards() -> None:
                 owner.__dict__[name] is not old for (owner, name, _), old in zip(patches, before, strict=True)
             )
         assert all(owner.__dict__[name] is old for (owner, name, _), old in zip(patches, before, strict=True))
+
+
+def test_the_published_table_has_each_defect() -> None:
+    assert sorted(published()) == sorted(defect.name for defect in DEFECTS)
+    assert max(published().values()) < MOST_SEEDS
