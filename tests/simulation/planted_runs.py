@@ -46,13 +46,24 @@ def _no_handed_over_command() -> list[Patch]:
 
 
 @defect("an answer to an earlier hello counts", "slow answers")
-def _any_answer() -> list[Patch]:
+def _earlier_answer() -> list[Patch]:
     welcome = daemon_link.DaemonLink._welcome
 
     def any_number(self: Any, message: Any, *rest: Any) -> Any:
-        return welcome(self, structs.replace(message, hello=0), *rest)
+        return welcome(self, structs.replace(message, hello=self._hello_number), *rest)
 
     return [(daemon_link.DaemonLink, "_welcome", any_number)]
+
+
+@defect("each answer to a repeated hello counts", "slow answers")
+def _each_answer() -> list[Patch]:
+    welcome = daemon_link.DaemonLink._welcome
+
+    def again(self: Any, message: Any, *rest: Any) -> Any:
+        ours = message.hello == self._hello_number
+        return welcome(self, structs.replace(message, hello=0) if ours else message, *rest)
+
+    return [(daemon_link.DaemonLink, "_welcome", again)]
 
 
 @defect("a command of an older epoch is accepted")
