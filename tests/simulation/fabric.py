@@ -81,6 +81,7 @@ class Pipe:
         wait_ns = LEAST_DELAY_NS + int(DELAYS_NS * kernel.random.random()) + size
         if direction is self.down and kernel.now_ns < fabric.slow_until_ns:
             wait_ns += SLOW_NS + max(0, direction.free_at - kernel.now_ns)
+            wait_ns = min(wait_ns, fabric.slow_until_ns + SLOW_NS - kernel.now_ns)  # those that wait come then
         direction.free_at = max(direction.free_at, kernel.now_ns + wait_ns, fabric.stalled_until_ns)
         kernel.at(direction.free_at, partial(self._arrive, direction))
         return True
@@ -279,7 +280,7 @@ class Fabric:
     Attributes:
         most: The greatest capacity of a pipe in messages, at most what the sockets ask for.
         stalled_until_ns: No message arrives before.
-        slow_until_ns: Until then answers arrive one by one.
+        slow_until_ns: Until then answers arrive one by one. Those that still wait arrive at that time.
     """
 
     def __init__(self, kernel: Kernel) -> None:
