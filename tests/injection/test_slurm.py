@@ -19,6 +19,7 @@ LIMIT_S = 60.0
 RUN = shlex.join(run_command("--name", "job", "--"))
 pytestmark = [
     needs_slurm,
+    pytest.mark.slow,
     pytest.mark.timeout(180, method="signal"),  # which ends the daemons too
 ]
 

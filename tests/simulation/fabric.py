@@ -81,7 +81,7 @@ class Pipe:
         wait_ns = LEAST_DELAY_NS + int(DELAYS_NS * kernel.random.random()) + size
         if direction is self.down and kernel.now_ns < fabric.slow_until_ns:
             wait_ns += SLOW_NS + max(0, direction.free_at - kernel.now_ns)
-            wait_ns = min(wait_ns, fabric.slow_until_ns + SLOW_NS - kernel.now_ns)  # those that wait come then
+            wait_ns = min(wait_ns, fabric.slow_until_ns + SLOW_NS - kernel.now_ns)
         direction.free_at = max(direction.free_at, kernel.now_ns + wait_ns, fabric.stalled_until_ns)
         kernel.at(direction.free_at, partial(self._arrive, direction))
         return True

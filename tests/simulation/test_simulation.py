@@ -19,7 +19,7 @@ SEEDS = (1, 2, 3, 4, 6, 8, 9, 10, 13, 19, 37, 78)
 MORE_SEEDS = (5, 11, 12, 14, 17, 18, 20, 22, 23, 24, 42, 71, *range(101, 146), 38882995095, 38882996922)
 """Those of `make test-slow`: more than a hundred hours. The last two have failed in a soak."""
 AT_ONCE = 3
-FRESH_S, TURNS = 20, 3
+FRESH_S, TURNS = 30, 2
 """For so many seconds, in so many processes, `make test` draws fresh seeds."""
 
 

@@ -19,6 +19,7 @@ TRAINING = ("lm", "--preset", "tiny", "--iterations", "250", "--evaluate-every",
 
 pytestmark = [
     needs_slurm,
+    pytest.mark.slow,
     pytest.mark.timeout(110, method="signal"),  # which ends the daemons too
 ]
 

@@ -73,7 +73,9 @@ def strange(*names: str) -> Scene:
 
 @pytest.mark.guarantee("newer-words")
 @pytest.mark.parametrize(
-    "names", [NAMES, *([name] for name in NAMES)], ids=lambda names: "-".join(names)[:40]
+    "names",
+    [NAMES, *(pytest.param([name], marks=pytest.mark.slow) for name in NAMES)],
+    ids=lambda names: "-".join(names)[:40],
 )
 def test_a_node_with_words_of_a_newer_hoptui(play: Play, read_all: ReadAll, names: list[str]) -> None:
     there, seen = strange(*names), [""]

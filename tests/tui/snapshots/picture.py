@@ -88,6 +88,11 @@ def view(
     return View(size, [list(_pieces([list(row) for row in drawn], themes)) for drawn in rows])
 
 
+def styled(sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the size whose styles are written."""
+    return STYLED if STYLED in sizes else sizes[-1]
+
+
 def text(title: str, theme: str, views: Sequence[View]) -> str:
     """The whole picture: the text of each size, then the styles of one size in one theme."""
     parts = [title]
@@ -97,7 +102,8 @@ def text(title: str, theme: str, views: Sequence[View]) -> str:
             _rule(f"{size[0]} × {size[1]}"),
             *("".join(piece.text for piece in row).rstrip() for row in rows),
         ]
-    size, rows = next((one for one in views if one.size == STYLED), views[-1])
+    size = styled([view.size for view in views])
+    rows = next(view.rows for view in views if view.size == size)
     parts += ["", _rule(f"styles, {size[0]} × {size[1]}, {theme}"), *_styles(rows)]
     return "\n".join(parts) + "\n"
 
