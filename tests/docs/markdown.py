@@ -44,7 +44,8 @@ def blocks(page: Path, *kinds: str) -> Iterator[Block]:
             continue
         hidden = {"setup": "", "test": ""}
         hidden |= {comment["what"]: comment["text"] for comment in _COMMENT.finditer(found["before"])}
-        replaced = re.fullmatch(r"replace (\S+) with (\S+)", hidden["test"])
+        replaced = re.fullmatch(r"replace (.+) with (.+)", hidden["test"])
+        assert replaced or not hidden["test"], f"{name(page)}: what is {hidden['test']!r}?"
         line = text.count("\n", 0, found.start("kind")) + 1
         pair = (replaced[1], replaced[2]) if replaced else None
         yield Block(page, line, found["kind"], found["code"], hidden["setup"], pair)
