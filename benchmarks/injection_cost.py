@@ -4,9 +4,12 @@
 on a GPU (about five minutes). Without transformers, only the start is measured.
 
 Start: plain, injected and `hoptui run` itself take turns. An installed wheel has the script that users run.
-Wall time and CPU time of each, and of their differences in each turn. Throughput: one process with hoptui and
-one without take turns, a block of steps each. Both exist all the time, so a change of the machine's speed
-concerns both. The ratio of each pair, and its median.
+Wall time and CPU time of each, and of their differences in each turn.
+
+Throughput: three processes take turns, a block of steps each: one with hoptui, one without, and another one
+without, the control. A change of the machine's speed concerns all three. Two processes of the same program
+differ by some percent, as long as they live, by where their memory lies. So `--trios` are started afresh, and
+the ratio of each is the median of its blocks: what plain takes to what the other takes, 1 for no cost.
 
 Added: what hoptui adds to such a step. The hooks of the optimizer and of the DataLoader are timed one by one,
 less the code of torch in them. The CPU time of the threads of hoptui is the kernel's. With `--beside TREE`, a
@@ -114,6 +117,7 @@ def added():
     return *hooked, *found.values()
 """
 HOOKED = ("optimizer hooks", "…, mean", "DataLoader hooks", "…, mean ")
+CASES = ("injected", "control")
 THREADS = ("link thread", "stack sampler", "ZeroMQ")
 
 
@@ -153,31 +157,37 @@ def start(node: Bench, turns: int) -> dict[str, Any]:
     return tell("start", figures)
 
 
-def throughput(node: Bench, device: str, pairs: int, steps: int) -> dict[str, Any]:
+def throughput(node: Bench, device: str, trios: int, pairs: int, steps: int) -> dict[str, Any]:
     """Measure the throughput of training with hoptui and without, in turns."""
     command = [sys.executable, "-c", TRAINING.replace("WATCH", NOTHING), device]
     injected = launch.environment(launch.Launch(command, "cost", []), node.environment)
     mine: dict[str, Any] = {name: injected[name] for name in ("PYTHONPATH", launch.VARIABLE)}
-    children = {"plain": node.start(command), "injected": node.start(command, **mine)}
-    for child in children.values():
-        answer(child)
-    node.run("cost")
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in children}
-    for pair in range(pairs):
-        for name in list(children) if pair % 2 else list(children)[::-1]:
-            child = children[name]
-            wall, cpu = block(child, steps)
-            seconds[name].append((wall, cpu))
-    figures: dict[str, Any] = {"pairs": pairs, "steps_in_a_block": steps}
-    for index, clock in enumerate(("wall", "cpu")):
-        ratios = [a[index] / b[index] for a, b in zip(seconds["plain"], seconds["injected"], strict=True)]
-        quartiles = statistics.quantiles(ratios, n=4)
-        figures[f"throughput_with_to_without_{clock}"] = spread(ratios) | {
-            "quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)]
-        }
-        of_step = [each[index] / steps * 1e3 for each in seconds["plain"]]
-        figures[f"plain_step_{clock}_ms"] = spread(of_step, 2)
-    return tell("throughput", figures)
+    ratios: dict[str, dict[str, list[float]]] = {case: {"wall": [], "cpu": []} for case in CASES}
+    plain_ms: list[float] = []
+    for trio in range(trios):
+        order = ["plain", *CASES][:: -1 if trio % 2 else 1]
+        children = {name: node.start(command, **(mine if name == "injected" else {})) for name in order}
+        for child in children.values():
+            answer(child)
+        blocks: dict[str, list[list[float]]] = {name: [] for name in children}
+        for pair in range(pairs):
+            for name in list(children)[:: -1 if pair % 2 else 1]:
+                blocks[name].append(block(children[name], steps))
+        for case in CASES:
+            for index, clock in enumerate(("wall", "cpu")):
+                found = [a[index] / b[index] for a, b in zip(blocks["plain"], blocks[case], strict=True)]
+                ratios[case][clock].append(statistics.median(found))
+        plain_ms += [each[0] / steps * 1e3 for each in blocks["plain"]]
+        for child in children.values():
+            child.communicate(timeout=60)
+    figures: dict[str, Any] = {"trios": trios, "blocks": pairs, "steps_in_a_block": steps}
+    for case, clocks in ratios.items():
+        for clock, each in clocks.items():
+            quartiles = statistics.quantiles(each, n=4)
+            figures[f"throughput_of_plain_to_{case}_{clock}"] = spread(each) | {
+                "quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)]
+            }
+    return tell("throughput", figures | {"plain_step_wall_ms": spread(plain_ms, 2)})
 
 
 def added(node: Bench, device: str, trees: list[str], pairs: int, steps: int) -> dict[str, Any]:
@@ -236,7 +246,8 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--turns", type=int, default=60)
-    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--trios", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=10, help="blocks of each process")
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--beside", default="", help="the root of another version of hoptui")
     given = parser.parse_args([] if words is None else words)
@@ -245,7 +256,7 @@ def main(words: list[str] | None = None) -> None:
         figures["start"] = start(node, given.turns)
         if importlib.util.find_spec("transformers"):
             device = "gpu" if given.gpu else "cpu"
-            figures[device] = throughput(node, device, given.pairs, given.steps)
+            figures[device] = throughput(node, device, given.trios, given.pairs, given.steps)
             trees = [str(Path(__file__).resolve().parents[1]), *([given.beside] if given.beside else [])]
             figures["added"] = added(node, device, trees, given.pairs, given.steps)
     report("injection_cost", figures)
