@@ -170,10 +170,15 @@ def test_a_profiler_that_cannot_begin_or_end_harms_nothing(
         patched.setattr("hoptui.integrations.torch_trace.profile.stop", busy)
         traced(run, tracer, range(1, 2))
     assert cause in notes(run)[1]
+    assert traces_again(run, tracer, tmp_path)
+
+
+def traces_again(run: hoptui.Run, tracer: Tracer, folder: Path) -> bool:
+    """Return whether a trace of the next iteration, its third, is written."""
     tracer.start(1, warmup=0)
     traced(run, tracer, range(2, 3))
     tracer.close()
-    assert len(products(tmp_path / "lm-rank0.000000001.pt.trace.json.gz")) == 1
+    return len(products(folder / "lm-rank0.000000001.pt.trace.json.gz")) == 1
 
 
 def test_a_profiler_that_fails_amid_a_trace_harms_nothing(
@@ -189,10 +194,7 @@ def test_a_profiler_that_fails_amid_a_trace_harms_nothing(
         patched.setattr("hoptui.integrations.torch_trace.profile.step", fail)
         traced(run, tracer, range(2))
     assert notes(run) == ["no trace written: no more buffers"]
-    tracer.start(1, warmup=0)
-    traced(run, tracer, range(2, 3))
-    tracer.close()
-    assert len(products(tmp_path / "lm-rank0.000000001.pt.trace.json.gz")) == 1
+    assert traces_again(run, tracer, tmp_path)
 
 
 def test_a_trace_that_torch_cannot_write_is_reported_and_leaves_no_file(
