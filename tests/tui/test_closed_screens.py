@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from textual._styles_cache import StylesCache
 from textual.screen import Screen
+from textual.widget import Widget
 
 from hoptui.tui.screens.run.screen import RunScreen
 
@@ -36,7 +37,7 @@ def test_nothing_drawn_outlives_its_screen(scene: MakeScene, play: Play) -> None
 def drawn_by_others(screens: Sequence[Screen[Any]]) -> bool:
     """Return whether lines are kept that belong to no widget of these screens."""
     gc.collect()
-    shown = {id(widget._styles_cache) for screen in screens for widget in (screen, *screen.walk_children())}
+    shown = {id(widget._styles_cache) for screen in screens for widget in (screen, *screen.query(Widget))}
     caches = [one for one in gc.get_objects() if type(one) is StylesCache]
     return any(one._cache for one in caches if id(one) not in shown)
 
