@@ -189,8 +189,8 @@ def test_an_iteration_that_evaluates_for_long_is_no_new_cause(watched: Watched) 
     watched.train(40)
     for _ in range(3):
         watched.sampled = {READ: 12, **dict.fromkeys(COMPUTES, 8)}
-        watched.train(10, row={"iteration_s": 10.0}, every_s=10.0)
-        watched.train(2)  # its last samples come when shorter iterations have ended
+        watched.train(8, row={"iteration_s": 8.0}, every_s=8.0)
+        watched.train(3)  # its last samples come when shorter iterations have ended
         watched.sampled = COMPUTES
         watched.train(30)
     assert watched.events == ["healthy"]
