@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 
-from benchmarks.labelled.catalogue import LabelledLoad, all_loads, lot_of
+from benchmarks.labelled.catalogue import LabelledLoad, Lot, all_loads, lot_of
 from benchmarks.measure import Bench, bench, in_lanes, report, tell
 from benchmarks.training import TORCHRUN, gpus
 from hoptui.client.session import Session
@@ -38,6 +38,7 @@ BINS = (0.0, 0.5, 0.7, 0.9, 1.01)
 """Limits of the confidences that are counted together."""
 HOST_SIDE = frozenset(("data-bound", "env-bound", "host-bound", "save-bound", "transfer-bound", "straggler"))
 """Verdicts whose line is to be named."""
+LOTS: tuple[Lot, ...] = get_args(Lot)
 RIGHT = {"gpu": 0.95, "cpu": 0.9}
 LINES = 0.95
 FIRST_S = 15.0
@@ -162,16 +163,22 @@ def calibration(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """Measure and report."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--lot", choices=("development", "test", "both"), default="test")
+    parser.add_argument(
+        "--lot",
+        choices=(*LOTS, "both"),
+        default="test",
+        help="both: development and test. held-out: once, for a published figure; then it counts as seen",
+    )
     parser.add_argument("--cpu", action="store_true", help="without a GPU")
     parser.add_argument("--lanes", type=int, default=0, help="loads at a time; default: one per GPU")
     parser.add_argument("--only", nargs="+", default=())
     given = parser.parse_args(list(arguments))
     os.environ["HOPTUI_LABELLED_DEVICE"] = kind = "cpu" if given.cpu else "cuda"
+    lots = ("development", "test") if given.lot == "both" else (given.lot,)
     chosen = [
         load
         for name, load in sorted(all_loads().items())
-        if right_of(load) and given.lot in ("both", lot_of(name)) and (not given.only or name in given.only)
+        if right_of(load) and lot_of(name) in lots and (not given.only or name in given.only)
     ]
     with bench() as node, node.session():
         lanes = given.lanes or (1 if given.cpu else gpus())

@@ -14,10 +14,12 @@ from typing import Literal, NamedTuple
 import hoptui
 
 Loop = Callable[[hoptui.Run, str], None]
-Lot = Literal["development", "test"]
+Lot = Literal["development", "test", "held-out"]
 MARK = "# here"
 SEED = 24
 """Of the drawing of lots. Thresholds may only be set on the development lot."""
+HELD_OUT = "held_out_"
+"""Begins the names of the modules whose loads are the held-out lot."""
 
 
 class LabelledLoad(NamedTuple):
@@ -31,6 +33,11 @@ class LabelledLoad(NamedTuple):
     gpu: tuple[str, ...]
     cpu: tuple[str, ...]
     ranks: int = 1
+
+    @property
+    def held_out(self) -> bool:
+        """Whether its module says that it is in the held-out lot."""
+        return self.loop.__module__.rpartition(".")[2].startswith(HELD_OUT)
 
     @property
     def lines(self) -> tuple[tuple[str, int], ...]:
@@ -64,14 +71,26 @@ def labelled(
 
 
 def lot_of(name: str) -> Lot:
-    """Return the lot of a load: half of all loads, drawn by their names."""
-    names = sorted(LOADS)
+    """Return the lot of a load. Half of the loads that are not held out are drawn by their names."""
+    if LOADS[name].held_out:
+        return "held-out"
+    names = sorted(each.name for each in LOADS.values() if not each.held_out)
     drawn = random.Random(SEED).sample(names, len(names) // 2)
     return "development" if name in drawn else "test"
 
 
 def all_loads() -> dict[str, LabelledLoad]:
     """Return every load by its name."""
-    from benchmarks.labelled import device_loads, gpu_loads, host_loads, input_loads, rank_loads  # noqa: F401
+    from benchmarks.labelled import (  # noqa: F401
+        device_loads,
+        gpu_loads,
+        held_out_environments,
+        held_out_gpu,
+        held_out_host,
+        held_out_input,
+        host_loads,
+        input_loads,
+        rank_loads,
+    )
 
     return LOADS

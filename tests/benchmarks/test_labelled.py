@@ -1,7 +1,8 @@
-"""The labelled loads: two lots of the same size, lines that exist, and loops that train."""
+"""The labelled loads: two lots of the same size and a held-out one, their lines, and that they train."""
 
 from __future__ import annotations
 
+import linecache
 import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,6 +16,7 @@ from benchmarks.labelled_diagnosis import HOST_SIDE, calibration  # noqa: E402
 from hoptui.domain.diagnosis import VERDICTS  # noqa: E402
 
 LOADS = all_loads()
+HELD_OUT = [name for name in LOADS if lot_of(name) == "held-out"]
 
 
 class ShortRun:
@@ -35,9 +37,31 @@ class ShortRun:
 
 
 def test_there_are_sixty_loads_in_two_lots() -> None:
-    lots = [lot_of(name) for name in LOADS]
+    lots = [lot_of(name) for name in LOADS if name not in HELD_OUT]
     assert len(lots) >= 60
     assert abs(lots.count("test") - lots.count("development")) <= 1
+
+
+def test_the_held_out_lot_is_the_loads_of_its_modules() -> None:
+    assert len(HELD_OUT) >= 24
+    for name, load in LOADS.items():
+        assert (name in HELD_OUT) == (".held_out_" in load.loop.__module__), name
+
+
+def test_the_held_out_loads_do_not_change_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [name for name in LOADS if name not in HELD_OUT]
+    drawn = [lot_of(name) for name in others]
+    for name in HELD_OUT:
+        monkeypatch.delitem(LOADS, name)
+    assert [lot_of(name) for name in others] == drawn
+
+
+def test_marks_are_on_lines_with_code() -> None:
+    """The formatter moves a mark behind a statement of several lines, where no frame ever is."""
+    for name in LOADS:
+        for file, line in LOADS[name].lines:
+            code = linecache.getline(file, line).partition("#")[0]
+            assert code.strip(" )]}\n"), (name, line)
 
 
 def test_labels_are_verdicts_and_host_side_causes_have_a_line() -> None:
@@ -48,13 +72,22 @@ def test_labels_are_verdicts_and_host_side_causes_have_a_line() -> None:
             assert load.lines, load.name
 
 
+STARTS_PROCESSES = ("actors_in_two_processes", "sentences_of_two_processes")
+"""Each new process imports torch, which takes seconds."""
 QUICK = (
     "rows_in_python", "json_between_steps", "loop_in_a_thread", "saves_each_step", "environments_in_python",
     "stream_of_archives", "policy_acts_step_by_step", "steps_of_asyncio",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", QUICK)
+HELD_OUT_ON_CPU = [
+    pytest.param(name, marks=pytest.mark.slow) if name in STARTS_PROCESSES else name
+    for name in HELD_OUT
+    if LOADS[name].cpu and LOADS[name].ranks == 1
+]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *HELD_OUT_ON_CPU])
 def test_a_load_trains_until_it_is_stopped(name: str) -> None:
     run, began = ShortRun(), time.monotonic()
     LOADS[name].loop(run, "cpu")  # type: ignore[arg-type]
