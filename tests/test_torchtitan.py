@@ -10,6 +10,8 @@ import pytest
 
 from tests.conftest import TestNode, until
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
 import sys

@@ -72,8 +72,6 @@ def test_labels_are_verdicts_and_host_side_causes_have_a_line() -> None:
             assert load.lines, load.name
 
 
-STARTS_PROCESSES = ("actors_in_two_processes", "sentences_of_two_processes")
-"""Each new process imports torch, which takes seconds."""
 QUICK = (
     "rows_in_python", "json_between_steps", "loop_in_a_thread", "saves_each_step", "environments_in_python",
     "stream_of_archives", "policy_acts_step_by_step", "steps_of_asyncio",
@@ -81,7 +79,7 @@ QUICK = (
 
 
 HELD_OUT_ON_CPU = [
-    pytest.param(name, marks=pytest.mark.slow) if name in STARTS_PROCESSES else name
+    pytest.param(name, marks=pytest.mark.slow)
     for name in HELD_OUT
     if LOADS[name].cpu and LOADS[name].ranks == 1
 ]

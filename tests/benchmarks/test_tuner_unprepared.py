@@ -29,12 +29,14 @@ def test_it_comes_near_to_the_grid(name: str) -> None:
         assert found["minutes"] < 6
 
 
+@pytest.mark.slow
 def test_most_loops_that_are_drawn_arrive() -> None:
     found = [drive(drawn(seed), seed) for seed in range(5000, 5010)]
     assert sum(one["share"] >= NEAR for one in found) >= 8
     assert not any(one["lost"] or one["learning"] for one in found)
 
 
+@pytest.mark.slow
 def test_a_loop_that_begins_at_its_best_stays_there_and_loses_little() -> None:
     loop = drawn(5000)
     assert loop.rate({knob.spec.name: knob.value for knob in loop.at_best().knobs}) == loop.best()

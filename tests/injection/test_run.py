@@ -61,6 +61,7 @@ def test_a_script_is_shown_and_steered_and_its_results_stay_bit_identical(
     ], "the workers are not runs"
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun_are_one_run_and_change_at_the_same_iteration(
     node: TestNode, tmp_path: Path
 ) -> None:

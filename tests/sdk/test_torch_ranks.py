@@ -50,7 +50,9 @@ TORCHRUN = tuple({"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2))
 
 
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize("torchrun", [False, True], ids=["connect after", "connect before"])
+@pytest.mark.parametrize(
+    "torchrun", [pytest.param(False, marks=pytest.mark.slow), True], ids=["connect after", "connect before"]
+)
 def test_a_knob_changes_at_the_same_iteration_and_one_signal_stops_both(
     torchrun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
