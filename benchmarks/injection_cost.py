@@ -160,15 +160,16 @@ def start(node: Bench, turns: int) -> dict[str, Any]:
 def throughput(node: Bench, device: str, trios: int, pairs: int, steps: int) -> dict[str, Any]:
     """Measure the throughput of training with hoptui and without, in turns."""
     command = [sys.executable, "-c", TRAINING.replace("WATCH", NOTHING), device]
-    injected = launch.environment(launch.Launch(command, "cost", []), node.environment)
-    mine: dict[str, Any] = {name: injected[name] for name in ("PYTHONPATH", launch.VARIABLE)}
     ratios: dict[str, dict[str, list[float]]] = {case: {"wall": [], "cpu": []} for case in CASES}
     plain_ms: list[float] = []
     for trio in range(trios):
+        injected = launch.environment(launch.Launch(command, f"cost-{trio}", []), node.environment)
+        mine: dict[str, Any] = {name: injected[name] for name in ("PYTHONPATH", launch.VARIABLE)}
         order = ["plain", *CASES][:: -1 if trio % 2 else 1]
         children = {name: node.start(command, **(mine if name == "injected" else {})) for name in order}
         for child in children.values():
             answer(child)
+        assert node.run(f"cost-{trio}").pid == children["injected"].pid
         blocks: dict[str, list[list[float]]] = {name: [] for name in children}
         for pair in range(pairs):
             for name in list(children)[:: -1 if pair % 2 else 1]:

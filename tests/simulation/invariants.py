@@ -472,11 +472,11 @@ def _unknown(node: Node, record: CommandRecord, was: Incarnation) -> bool:
 
 
 def _history_excused(node: Node, was: Incarnation) -> bool:
-    """Return whether the disk kept a daemon from writing what it knew before it was killed, or the next one
-    from reading it."""
+    """Return whether the disk kept a daemon from writing what it knew before it was killed, or another one
+    from reading it, which that one reported."""
     truth = node.truth
-    unwritten = any(truth.disk_failed(died_s) for died_s in truth.daemon_died_s if died_s >= was.began_s)
-    return unwritten or any(began_s >= was.began_s for began_s in truth.started_blind_s)
+    unread = (at_s for at_s, run in truth.left_aside if run == was.run)
+    return any(truth.disk_failed(at_s) for at_s in (*truth.daemon_died_s, *unread) if at_s >= was.began_s)
 
 
 def _lost_afterwards(node: Node, was: Incarnation) -> bool:

@@ -535,13 +535,12 @@ class Node:
 
     def _daemon(self) -> Process:
         def main() -> None:
-            refused = self.system.disk.refuses
             try:
                 server = Server(addresses(), IDLE_S, timings=self.timings)
             except AlreadyRunningError:
                 return
-            if refused or self.system.disk.refuses:
-                self.truth.started_blind_s.append(self.kernel.seconds)
+            aside = server._archive._history._aside
+            self.truth.left_aside += [(self.kernel.seconds, path.stem) for path in aside]
             self.server = server
             if (call := self.at_next_daemon) is not None and not self.settling:
                 self.at_next_daemon = None

@@ -197,10 +197,6 @@ class Disk:
         self.slow_s = 0.0
         self.commits = 0
 
-    @property
-    def refuses(self) -> bool:
-        return self.full or self.broken
-
 
 class OnDisk(sqlite3.Connection):
     """A connection to a recording on the simulated disk. It is rolled back when its process is killed."""

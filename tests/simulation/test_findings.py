@@ -19,6 +19,7 @@ from hoptui.sdk.send_buffer import RESEND_S, SendBuffer
 from tests.run_state import queued
 from tests.simulation.actions import ACTIONS, Step, perform
 from tests.simulation.invariants import (
+    _history_excused,
     audited,
     ranks_agree,
     right_process,
@@ -325,3 +326,14 @@ def test_a_written_checkpoint_is_the_one_of_the_handler() -> None:
         violations = settled(node)
     assert told == ["applied"]
     assert violations == []
+
+
+@pytest.mark.parametrize(
+    ("run", "disk", "excused"), [("r", [(4.0, 9.0)], True), ("r", [], False), ("s", [(4.0, 9.0)], False)]
+)
+def test_only_a_recording_that_was_reported_as_left_aside_for_the_disk_may_be_unread(
+    run: str, disk: list[tuple[float, float]], excused: bool
+) -> None:
+    was = Incarnation(0, 5.0, run="r")
+    node = SimpleNamespace(truth=Truth(left_aside=[(8.0, run)], disk=disk))
+    assert _history_excused(node, was) == excused  # type: ignore[arg-type]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.simulation.actions import NIGHT, night_s
+from tests.simulation.commands import printed
 from tests.simulation.scenario import plan_of
 
 SEEDS = (1, 2, 3, 4, 6, 8, 9, 10, 13, 19, 37, 78)
@@ -28,18 +25,8 @@ LIMIT_S = 150.0
 
 
 def simulate(*options: str) -> str:
-    """Return what the simulation prints. It runs in a process of its own, where sets have a fixed order."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", *options],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
+    """Return what the simulation prints."""
+    return printed("tests.simulation", *options, limit_s=LIMIT_S)
 
 
 def test_a_seed_does_the_same_each_time() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.simulation import stateful
+from tests.simulation.commands import printed
 from tests.simulation.defects import planted
 from tests.simulation.planted import named
 
@@ -17,18 +15,9 @@ LIMIT_S = 100.0
 
 
 def explore(*options: str) -> list[str]:
-    """Return what is printed of the examples. They run in a process where sets have a fixed order."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation.stateful", "--verbose", *options],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout.splitlines()
+    """Return what is printed of the examples."""
+    options = ("--verbose", *options)
+    return printed("tests.simulation.stateful", *options, limit_s=LIMIT_S).splitlines()
 
 
 def test_fresh_examples_hold() -> None:

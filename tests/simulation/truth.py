@@ -91,8 +91,8 @@ class Truth:
     disturbed: list[tuple[float, float]] = field(default_factory=list)
     """When faults were there, in seconds."""
     daemon_died_s: list[float] = field(default_factory=list)
-    started_blind_s: list[float] = field(default_factory=list)
-    """When a daemon began that the disk may have kept from reading the recordings. It says so."""
+    left_aside: list[tuple[float, str]] = field(default_factory=list)
+    """When a daemon began that reported a recording as left aside, and the run of it."""
     lock_deleted_s: list[float] = field(default_factory=list)
     jumps: list[tuple[float, float]] = field(default_factory=list)
     """When the wall clock jumped, and by how many seconds."""
