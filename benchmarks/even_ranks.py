@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.measure import report
 from hoptui.daemon.stragglers import EVERY_S, TWICE, WINDOW_S
 from hoptui.domain.activities import Activity
-from hoptui.domain.stack_kinds import CodeLine
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.stragglers import find_straggler
 
 SAMPLES = 10 * round(EVERY_S)

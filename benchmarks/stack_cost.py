@@ -99,7 +99,7 @@ class Switch:
         self._link = threading.Thread(target=self._take, daemon=True)
 
     def __enter__(self) -> Switch:
-        self._sampler = StackSampler(self._sampled, self._failed)
+        self._sampler = StackSampler(self._sampled, lambda: "", self._failed)
         self._sampler.start()
         self._link.start()
         return self

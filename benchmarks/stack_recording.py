@@ -75,7 +75,7 @@ def real_stacks(seconds: float) -> Counter[Stack]:
     """Return the stacks of the loop in some seconds, taken a hundred times as often as in a run."""
     step = loop()
     thread = threading.get_ident()
-    sampler = StackSampler(lambda: thread, lambda error: None)
+    sampler = StackSampler(lambda: thread, lambda: "", lambda error: None)
     found: Counter[Stack] = Counter()
     over = threading.Event()
 

@@ -29,6 +29,7 @@ from typing import Any
 from benchmarks.measure import report, spread, tell
 from hoptui.client.session import Session
 from hoptui.domain.activities import activities
+from hoptui.domain.stacks import unpack
 
 STEP_S, LATE_S, LIMIT_S = 0.1, 0.03, 60.0
 MOST_S = 20.0
@@ -167,7 +168,7 @@ def _did(session: Session, run: str) -> dict[int, dict[str, int]]:
     return {
         each.rank: {
             f"{what.kind} {what.place.line} {what.inside}": count
-            for what, count in activities(each.samples).most_common(6)
+            for what, count in activities(unpack(each.samples)).most_common(6)
         }
         for each in session.stacks(run, 30.0)
     }

@@ -8,9 +8,10 @@ from typing import Any
 
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.domain.code_lines import package_path
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.stack_groups import StackGroup, grouped, usual_stack
-from hoptui.domain.stack_kinds import Kind, kind_of, package_path
+from hoptui.domain.stack_kinds import Kind, kind_of
 from hoptui.domain.stacks import Stack, StackSamples, unpack
 from hoptui.node.processes import process_state
 from hoptui.protocol.messages import HUNG

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hoptui.domain.activities import Activity, by_line
-from hoptui.domain.stack_kinds import CodeLine, Kind
+from hoptui.domain.code_lines import CodeLine
+from hoptui.domain.stack_kinds import Kind
 
 FEW = 20
 """Fewer samples say nothing: at ten a second these are two seconds."""
@@ -28,13 +29,18 @@ class SampledTime:
     """The shares of the samples by kind, 0 to 1, over all ranks.
 
     `lines` has the line with the most samples of each kind. `own_loader` is the share in which a DataLoader
-    loads in the training process. Samples while the run was paused are left out.
+    loads in the training process. `before` is the share of Python of the script that runs before the model
+    does, with its `line_before`, and `unnamed` that of which nothing says what it is for. Samples while the
+    run was paused are left out.
     """
 
     count: int = 0
     shares: Mapping[Kind, float] = field(default_factory=dict)
     lines: Mapping[Kind, LineShare] = field(default_factory=dict)
     own_loader: float = 0.0
+    before: float = 0.0
+    line_before: LineShare | None = None
+    unnamed: float = 0.0
 
     @classmethod
     def of(cls, counts: Mapping[Activity, int]) -> SampledTime:
@@ -49,8 +55,16 @@ class SampledTime:
         lines: dict[Kind, LineShare] = {}
         for line in _lines(at_work, total):
             lines.setdefault(line.kind, line)
-        own = sum(count for activity, count in at_work.items() if activity.own_loader)
-        return cls(total, {kind: n / total for kind, n in kinds.items()}, lines, own / total)
+        before = {activity: count for activity, count in at_work.items() if activity.basis == "before"}
+        return cls(
+            total,
+            {kind: n / total for kind, n in kinds.items()},
+            lines,
+            own_loader=sum(n for activity, n in at_work.items() if activity.own_loader) / total,
+            before=sum(before.values()) / total,
+            line_before=next(iter(_lines(before, total)), None),
+            unnamed=sum(n for activity, n in at_work.items() if activity.basis == "unknown") / total,
+        )
 
     def share(self, *kinds: Kind) -> float:
         """Return the share of the samples of these kinds together."""

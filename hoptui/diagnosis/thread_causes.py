@@ -22,7 +22,6 @@ from hoptui.diagnosis.causes import (
     ConfidenceScale,
     Finding,
     Means,
-    claimed,
     host,
     phase,
     power,
@@ -30,11 +29,12 @@ from hoptui.diagnosis.causes import (
     share_fact,
     transfer,
 )
-from hoptui.diagnosis.sampled_time import SampledTime
+from hoptui.diagnosis.sampled_time import LineShare, SampledTime
 from hoptui.diagnosis.window import ObservationWindow
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.diagnosis import Verdict
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.stack_kinds import CodeLine, Kind
+from hoptui.domain.stack_kinds import Kind
 
 CLAIMS: Mapping[Verdict, tuple[Kind, ...]] = {
     "data-bound": ("input",),
@@ -46,6 +46,8 @@ CLAIMS: Mapping[Verdict, tuple[Kind, ...]] = {
 """What a thread does instead of giving work to the GPU."""
 WORKS: tuple[Kind, ...] = ("compute", "evaluate", "wait", "copy")
 """What a thread does to give work to a GPU, or to get its results."""
+GUESSED = 0.65
+"""The highest confidence of what Python of the script is for, if only its place in the loop says it."""
 STRAGGLING = ConfidenceScale(0.1, 0.25)
 COMPUTING = ConfidenceScale(0.6, 0.85)
 TRANSFER_BYTES_PER_S = 0.5e9
@@ -55,14 +57,20 @@ FEW_SAMPLES = 50
 
 
 class IdleShares:
-    """The idle time of the GPUs by what the training thread does in it, 0 to 1 of the whole time."""
+    """The idle time of the GPUs by what the training thread does in it, 0 to 1 of the whole time.
+
+    Python of the script that runs before the model does is taken for input, or for what environments have
+    observed if the thread steps these more than it loads.
+    """
 
     def __init__(self, window: ObservationWindow, seen: Means) -> None:
         self.sampled = window.sampled
         shares = dict(self.sampled.shares)
-        _named_by_phase(shares, "input", claimed(window, DATA)[0])
-        _named_by_phase(shares, "environment", claimed(window, ENVIRONMENTS)[0])
         claims = {v: sum(shares.get(kind, 0.0) for kind in kinds) for v, kinds in CLAIMS.items()}
+        steps = shares.get("environment", 0.0) > shares.get("input", 0.0)
+        self._prepares: Verdict = "env-bound" if steps else "data-bound"
+        claims[self._prepares] += self.sampled.before
+        claims["host-bound"] -= self.sampled.before
         if window.gpus:
             claims["transfer-bound"] = _copying(shares, seen)
         whole = sum(claims.values())
@@ -72,13 +80,19 @@ class IdleShares:
         if window.straggler is not None:
             self.exchange = max(0.0, self.exchange - window.straggler.others_wait)
 
+    def guessed(self, verdict: Verdict) -> bool:
+        """Whether most of a claim rests on no library and on no name."""
+        kinds = CLAIMS.get(verdict, ())
+        known = self.sampled.share(*kinds)
+        if verdict == self._prepares:
+            return self.sampled.before > known
+        return verdict == "host-bound" and 2 * self.sampled.unnamed > known - self.sampled.before
 
-def _named_by_phase(shares: dict[Kind, float], kind: Kind, phase: float) -> None:
-    """Count Python of the script as what the declared phase around it is about."""
-    more = min(max(0.0, phase - shares.get(kind, 0.0)), shares.get("script", 0.0))
-    if more:
-        shares[kind] = shares.get(kind, 0.0) + more
-        shares["script"] -= more
+    def line(self, verdict: Verdict) -> LineShare | None:
+        """Return the line that takes most of a claim."""
+        if self.guessed(verdict) and verdict == self._prepares:
+            return self.sampled.line_before
+        return self.sampled.line(*CLAIMS.get(verdict, ("copy", "wait")))
 
 
 def _copying(shares: Mapping[Kind, float], seen: Means) -> float:
@@ -98,13 +112,13 @@ def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     scale = WAITING if seen.busy == seen.busy else UNSEEN
     for verdict, lost in idle.claims.items():
         if sure := scale.confidence(lost):
-            kinds = CLAIMS.get(verdict, ("copy", "wait"))
             facts = (
                 *share_fact("gpu.idle_share", _idle(seen)),
-                *_line(idle.sampled, *kinds),
+                *_line_facts(idle.line(verdict)),
                 *_beside(verdict, window, seen),
             )
-            yield _counted(Finding(verdict, sure, lost, facts), idle.sampled)
+            found = Finding(verdict, sure, lost, facts)
+            yield _counted(found.at_most(GUESSED) if idle.guessed(verdict) else found, idle.sampled)
     if sure := EXCHANGING.confidence(idle.exchange):
         facts = (*_line(idle.sampled, "collective"), *share_fact("gpu.sm_active", seen.sm))
         yield _counted(Finding("communication-bound", sure, idle.exchange, facts), idle.sampled)
@@ -187,10 +201,11 @@ def _idle(seen: Means) -> float:
 
 def _line(sampled: SampledTime, *kinds: Kind) -> tuple[Fact, ...]:
     """The line of these kinds with the most samples, as a fact."""
-    line = sampled.line(*kinds)
-    if line is None:
-        return ()
-    return (line_fact(line.kind, line.place, line.inside, line.share),)
+    return _line_facts(sampled.line(*kinds))
+
+
+def _line_facts(line: LineShare | None) -> tuple[Fact, ...]:
+    return () if line is None else (line_fact(line.kind, line.place, line.inside, line.share),)
 
 
 def line_fact(kind: Kind, place: CodeLine, inside: str, part: float) -> Fact:

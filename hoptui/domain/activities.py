@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.stack_groups import inside
-from hoptui.domain.stack_kinds import CodeLine, Kind, kind_of, place_of
-from hoptui.domain.stacks import StackSamples, unpack
+from hoptui.domain.stack_kinds import Basis, Kind, assess, place_of
+from hoptui.domain.stacks import Stack
+from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 
 OWN_LOADER = "_SingleProcessDataLoaderIter._next_data"
 """The function of torch.utils.data that loads in the training process."""
@@ -17,22 +19,29 @@ OWN_LOADER = "_SingleProcessDataLoaderIter._next_data"
 class Activity(NamedTuple):
     """What a thread does at a line, and the function that the line calls.
 
-    `own_loader`: it loads data in a DataLoader without workers.
+    `own_loader`: it loads data in a DataLoader without workers. `basis` is what the kind rests on.
     """
 
     kind: Kind
     place: CodeLine
     inside: str
     own_loader: bool = False
+    basis: Basis = "known"
 
 
-def activities(samples: StackSamples) -> Counter[Activity]:
-    """Return how often each activity was found. Samples without a stack are left out."""
+def activities(stacks: Mapping[Stack, int], code: TrainingCode = NOTHING_KNOWN) -> Counter[Activity]:
+    """Return how often each activity was found. Samples without a stack are left out.
+
+    Args:
+        stacks: How often each stack was found.
+        code: The functions of the script that train.
+    """
     found: Counter[Activity] = Counter()
-    for stack, count in unpack(samples).items():
+    for stack, count in stacks.items():
         if stack:
             own = any(frame.function == OWN_LOADER for frame in stack)
-            found[Activity(kind_of(stack), place_of(stack), inside(stack), own)] += count
+            kind, basis = assess(stack, code)
+            found[Activity(kind, place_of(stack), inside(stack), own, basis)] += count
     return found
 
 

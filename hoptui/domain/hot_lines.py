@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.stack_groups import inside
-from hoptui.domain.stack_kinds import CodeLine, Kind, kind_of, place_of
-from hoptui.domain.stacks import Stack, StackSamples, unpack
+from hoptui.domain.stack_kinds import Kind, kind_of, place_of
+from hoptui.domain.stacks import Stack, StackSamples, unpack, without_phases
+from hoptui.domain.training_code import NOTHING_KNOWN
 
 
 class HotLine(NamedTuple):
@@ -33,9 +35,11 @@ def hot_lines(samples: StackSamples) -> list[HotLine]:
     """Return the lines, those with the most samples first. The shares are of all samples."""
     total = sampled(samples)
     by_line: dict[tuple[Kind, CodeLine], Counter[Stack]] = {}
-    for stack, count in unpack(samples).items():
+    stacks = unpack(samples)
+    code = NOTHING_KNOWN.learned(stacks)
+    for stack, count in stacks.items():
         if stack:
-            by_line.setdefault((kind_of(stack), place_of(stack)), Counter())[stack] += count
+            by_line.setdefault((kind_of(stack, code), place_of(stack)), Counter())[stack] += count
     found = [_line(kind, place, stacks, total) for (kind, place), stacks in by_line.items()]
     return sorted(found, key=lambda line: -line.share)
 
@@ -46,6 +50,6 @@ def _line(kind: Kind, place: CodeLine, stacks: Counter[Stack], total: int) -> Ho
         names[inside(stack)] += count
     ((name, _),) = names.most_common(1)
     ((usual, _),) = stacks.most_common(1)
-    callers = tuple(CodeLine(frame.file, frame.line, frame.function) for frame in usual)
+    callers = tuple(CodeLine(frame.file, frame.line, frame.function) for frame in without_phases(usual))
     depth = next(at for at, each in enumerate(callers) if each == place)
     return HotLine(sum(stacks.values()) / total, kind, place, name, callers[:depth])

@@ -13,7 +13,8 @@ import msgspec
 
 from hoptui.domain.activities import Activity, activities, by_line
 from hoptui.domain.hot_lines import sampled
-from hoptui.domain.stacks import StackSamples
+from hoptui.domain.stacks import StackSamples, unpack
+from hoptui.domain.training_code import NOTHING_KNOWN
 
 MOST_LINES = 64
 """Lines of one process that are kept: those with the most samples."""
@@ -81,7 +82,9 @@ class FoundLines(NamedTuple):
 
 def count(samples: StackSamples) -> LineCounts:
     """Return the lines of some samples."""
-    return counted(activities(samples), samples.began, samples.ended, sampled(samples))
+    stacks = unpack(samples)
+    found = activities(stacks, NOTHING_KNOWN.learned(stacks))
+    return counted(found, samples.began, samples.ended, sampled(samples))
 
 
 def counted(found: Mapping[Activity, int], began: int, ended: int, samples: int) -> LineCounts:

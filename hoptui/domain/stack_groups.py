@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hoptui.domain.stack_kinds import CodeLine, Kind, kind_of, package_path, place_of
+from hoptui.domain.code_lines import CodeLine, package_path
+from hoptui.domain.stack_kinds import Kind, kind_of, place_of
 from hoptui.domain.stacks import Stack, StackSamples, unpack
 
 WAITS: frozenset[Kind] = frozenset(("collective", "wait"))

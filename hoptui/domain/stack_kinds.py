@@ -3,14 +3,20 @@
 A kind is decided in this order:
 
 1. A context: the outermost frame of a library that loads data, simulates an environment, saves, compiles,
-   evaluates or logs, or of a function of the script that is named after saving or evaluation. What it calls
-   belongs to it: JSON in a data set is input.
-2. The innermost frame that waits for a GPU, copies to one, or communicates between ranks.
-3. The innermost frame that computes.
-4. The innermost function or file of the script that is named after data, environments or logs.
-5. A general library, such as `json`, that writes or reads; functions of torch, and operators, which are those
+   evaluates or logs. What it calls belongs to it: JSON in a data set is input. Then a phase or a function of
+   the script that is named after saving or evaluation.
+2. The innermost frame that copies to a GPU, or communicates between ranks.
+3. A phase that is named after data, or a function of the script that prepares data. What it computes belongs
+   to it, unless a model does.
+4. The innermost frame that waits for a GPU, then one that computes.
+5. The innermost phase, function or file of the script that is named after environments or logs. A method
+   `step` or `reset` of a class is one of an environment.
+6. A general library, such as `json`, that writes or reads; functions of torch, and operators, which are those
    of tensors: numbers of Python take no time.
-6. Otherwise the script's own Python.
+7. Otherwise the script's own Python.
+
+A function that trains, and all that call it, are not known by their names: `fit_dataset` and `train_env` load
+nothing and simulate nothing. `TrainingCode` knows these functions.
 """
 
 from __future__ import annotations
@@ -21,7 +27,9 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
-from hoptui.domain.stacks import Stack, StackFrame
+from hoptui.domain.code_lines import CodeLine, enclosing_function, is_script, package_path
+from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame
+from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 
 Kind = Literal[
     "wait", "copy", "collective", "compute", "input", "environment", "save", "log", "compile", "evaluate",
@@ -69,6 +77,7 @@ CONTEXTS: tuple[Rule, ...] = (
     ),
     *_rules("save", "torch/serialization", names="save _save _legacy_save"),
     *_rules("save", "torch/distributed/checkpoint", "safetensors", "orbax"),
+    *_rules("save", "numpy/lib", names="save savez savez_compressed _savez savetxt"),
     *_rules("save", "transformers/trainer", names="_save_checkpoint save_model _save"),
     *_rules(
         "save", "lightning/pytorch/callbacks/model_checkpoint", "pytorch_lightning/callbacks/model_checkpoint"
@@ -88,16 +97,18 @@ CONTEXTS: tuple[Rule, ...] = (
 )
 """Libraries to which everything belongs that they call."""
 
-INNER: tuple[Rule, ...] = (
-    *_rules(
-        "wait", "", names="synchronize _cuda_synchronize item tolist nonzero _local_scalar_dense cpu numpy"
-    ),
-    *_rules("wait", "torch/cuda/streams", "torch/cuda/__init__", names="synchronize wait"),
+MOVES: tuple[Rule, ...] = (
     *_rules("collective", "torch/distributed/distributed_c10d", "deepspeed/comm", "horovod", "mpi4py"),
     *_rules("collective", "", names="all_reduce all_gather reduce_scatter broadcast barrier allreduce"),
     *_rules("copy", "", names="to cuda copy_ pin_memory"),
 )
-"""What waits or moves data, found from the innermost frame outwards."""
+WAITS: tuple[Rule, ...] = (
+    *_rules(
+        "wait", "", names="synchronize _cuda_synchronize item tolist nonzero _local_scalar_dense cpu numpy"
+    ),
+    *_rules("wait", "torch/cuda/streams", "torch/cuda/__init__", names="synchronize wait"),
+)
+"""What moves data, and what waits, found from the innermost frame outwards."""
 
 COMPUTE: tuple[Rule, ...] = (
     *_rules("compute", "torch/nn", "torch/autograd", "torch/optim", "torch/_tensor", "torch/functional"),
@@ -127,92 +138,128 @@ COMPUTE: tuple[Rule, ...] = (
     ),
     *_rules("compute", "stable_baselines3/common/policies", "stable_baselines3/common/torch_layers"),
 )
+MODELS = ("torch/nn/modules/module", "torch/autograd/graph", "torch/optim")
+"""Where a model computes, or is trained."""
+OPERATORS = "+ - * / // % ** @ += -= *= /= @= < <= > >= == != [] & | ^ << >>"
 GENERAL: tuple[Rule, ...] = (
     *_rules("save", "", names="fsync pickle.* shutil.*"),
+    *_rules("save", "", names="compress savez savez_compressed"),
     *_rules("log", "json", names="dump dumps encode iterencode default"),
     *_rules(
         "input", "json", "csv", "queue", "multiprocessing/queues", "multiprocessing/pool", "urllib", "http"
     ),
     *_rules("log", "", names="dump dumps write print writerow flush"),
     *_rules("save", "pickle", "shutil"),
-    *_rules("input", "", names="read readline readinto loads load"),
+    *_rules("input", "wave", "gzip", "bz2", "lzma", "zipfile", "tarfile", "html/parser", "xml"),
+    *_rules("input", "numpy/lib", names="load loadtxt genfromtxt fromfile open_memmap"),
+    *_rules("input", "", names="read readline readlines readinto readframes loads load loadtxt genfromtxt"),
+    *_rules("input", "", names="decompress frombuffer fromfile unpack unpack_from iter_unpack b64decode"),
+    *_rules(
+        "input", "", names="fetchone fetchmany fetchall read_csv read_parquet imread imdecode recv_bytes"
+    ),
     *_rules("wait", "", names="float int bool"),
+    *_rules("script", "", names="tensor as_tensor from_numpy"),
     *_rules("compute", "", names="torch.* F.* matmul mm bmm addmm conv2d softmax log_softmax relu gelu"),
     *_rules("compute", "", names="add_ sub_ mul_ div_ zero_ fill_ clamp_ addcmul_ lerp_ index_select gather"),
     *_rules(
         "compute", "", names="scatter_add_ cumsum contiguous square rsqrt sigmoid tanh backward cat stack"
     ),
-    *_rules("compute", "", names="+ - * / // % ** @ += -= *= /= @= < <= > >= == != [] & | ^ << >>"),
+    *_rules("compute", "", names=OPERATORS),
 )
 """What a frame does if nothing else is known."""
 
 SCRIPT_CONTEXTS: Mapping[Kind, str] = {
-    "save": "save checkpoint snapshot",
+    "save": "save checkpoint snapshot ckpt persist backup archive",
     "evaluate": "evaluate evaluation eval validate validation",
 }
 SCRIPT_NAMES: Mapping[Kind, str] = {
-    "input": "data dataset dataloader loader loading batch batches fetch read parse decode prefetch "
-    "augment augmentation collate tokenize tokenizer preprocess preprocessing download",
-    "environment": "env envs environment environments simulator simulate simulation physics gym",
-    "log": "log logger logging report plot",
+    "input": "data dataset dataloader loader loading load batch minibatch minibatcher fetch read reader "
+    "parse parser decode encode prefetch augment augmentation augmented collate collator tokenize tokenizer "
+    "tokenization preprocess preprocessing transform crop mixup cutmix mosaic spectrogram mel mfcc featurize "
+    "sampler replay corpus shard record feeder ingest download",
+    "environment": "env environment world simulator simulate simulation physics gym game board arena "
+    "emulator episode rollout trajectory selfplay",
+    "log": "logger logging report plot",
 }
-"""Words in the name of a file, class or function of the script."""
+"""Words in the name of a file, class or function of the script, or of a phase. A plural counts too."""
+PHASE_NAMES: Mapping[Kind, str] = {
+    "input": "input loading wait",
+    "environment": "sim play collect interact act",
+}
+"""Further words in the name of a phase."""
+HOST_NAMES = (
+    "metric accuracy score bleu rouge meteor wer cer distance precision recall f1 auc match matching matcher "
+    "nms iou overlap gae advantage discount search beam hungarian assignment histogram stat statistic "
+    "summary ranking"
+)
+"""Words for work of the host that is neither input nor an environment."""
+LOGGED = (
+    "metric stat loss row step result image histogram summary progress epoch train eval message line info "
+    "state weight gradient grad param scalar table artifact figure"
+)
+"""Words after `log` in a name that is about logging: `log_prob` and `log_mel` are not."""
 NOT_NAMES = frozenset(
     ("train", "step", "forward", "loss", "update", "learn", "optimize", "prob", "probs", "softmax")
 )
 """Words of functions that are named after something else as well, such as `train_batch`."""
+NOT_FILES = ("load", "loads")
+"""Words of files that are named after something else, such as `load_test.py`."""
+ENVIRONMENT_METHODS = frozenset(("step", "reset"))
 
-_SITE = re.compile(r"/(?:site|dist)-packages/")
-_STANDARD = re.compile(r"/lib/python3\.\d+/")
-_GENERATED = ("<frozen ", "<eval_with_key>")
-"""How the names of files that do not exist begin. Code of `python -c` and of notebooks is the script's."""
-_OWN = re.compile(r"/hoptui/(?:sdk|integrations|injection)/")
-
-
-class CodeLine(NamedTuple):
-    """The line that a stack stands for."""
-
-    file: str
-    line: int
-    function: str
+Basis = Literal["known", "before", "unknown"]
+"""What a kind rests on. `known`: a library, a name, or the line of the loop itself. The rest is Python of the
+script. `before`: it runs before the model does, in the function that trains. `unknown`: nothing says what it
+is for."""
 
 
-def package_path(file: str) -> str:
-    """Return a file's path below the folder of packages or of the standard library; "" for a script's own."""
-    for folder in (_SITE, _STANDARD):
-        *before, path = folder.split(file)
-        if before:
-            return path
-    return file[own.start() + 1 :] if (own := _OWN.search(file)) is not None else ""
+class Assessment(NamedTuple):
+    """What a thread does, and what this rests on."""
+
+    kind: Kind
+    basis: Basis = "known"
 
 
-def is_script(frame: StackFrame) -> bool:
-    """Whether a frame is code of the user, not of a library."""
-    return not package_path(frame.file) and not frame.file.startswith(_GENERATED)
-
-
-@lru_cache(maxsize=4096)
-def kind_of(stack: Stack) -> Kind:
+def kind_of(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Kind:
     """Return what a thread with this stack is doing.
 
     Args:
         stack: The frames, the outermost first. Without any, the thread does the script's own.
+        code: The functions of the script that train.
     """
-    frames = [(package_path(frame.file), frame) for frame in stack]
-    for path, frame in frames:
-        around = _first(CONTEXTS, [(path, frame)])
-        if around is None and is_script(frame):
-            around = next(_meant([frame.function.rpartition(".")[2]], SCRIPT_CONTEXTS), None)
-        if around is not None:
-            return around
-    for rules in (INNER, COMPUTE):
-        found = _first(rules, frames[::-1])
-        if found is not None:
-            return found
-    mine = (frame for _, frame in reversed(frames) if is_script(frame))
-    named = (kind for frame in mine for kind in _meant(_named(frame), SCRIPT_NAMES))
+    return assess(stack, code).kind
+
+
+@lru_cache(maxsize=4096)
+def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
+    """Return what a thread with this stack is doing, and what this rests on."""
+    phases = [frame.function for frame in stack if frame.file == PHASE_FILE][::-1]
+    frames = [(package_path(frame.file), frame) for frame in stack[len(phases) :]]
+    context = _context(frames, phases, code)
+    if context is not None:
+        return Assessment(context)
+    moves = _first(MOVES, frames[::-1])
+    if moves is not None:
+        return Assessment(moves)
+    of_phase = _of_phase(phases)
+    named = of_phase or next((kind for frame in _own(frames, code) for kind in _about(frame, code)), None)
+    works = _first(WAITS, frames[::-1]) or _first(COMPUTE, frames[::-1])
+    if works is not None:
+        return Assessment("input" if _prepares(frames, of_phase, code) else works)
+    if named is not None:
+        return Assessment(named)
+    in_file = [frame for frame in _own(frames, code) if not code.in_file(frame.file)]
+    stems = [PurePath(frame.file).stem for frame in in_file]
+    of_file = next(_meant(stems, SCRIPT_NAMES, (*NOT_NAMES, *NOT_FILES)), None)
+    if of_file is not None:
+        return Assessment(of_file)
     libraries = [(path, frame) for path, frame in frames if path]
-    return next(named, None) or _first(GENERAL, frames[-1:]) or _first(GENERAL, libraries[::-1]) or "script"
+    general = _first(GENERAL, frames[-1:]) or _first(GENERAL, libraries[::-1]) or "script"
+    before = code.before_model(stack)
+    if general == "wait" and code and frames and not code.trains(frames[-1][1]):
+        general = "script"  # numbers of Python, as the result of a model is read where it is trained
+    if general == "script" or (general == "compute" and before):
+        return Assessment("script", _basis(frames, phases, code, before=before))
+    return Assessment(general)
 
 
 def place_of(stack: Stack) -> CodeLine:
@@ -221,23 +268,98 @@ def place_of(stack: Stack) -> CodeLine:
     return CodeLine(frame.file, frame.line, frame.function)
 
 
-def _named(frame: StackFrame) -> Iterator[str]:
-    """Yield the names of a frame of the script: of its function, its class and its file."""
-    yield from reversed(frame.function.split("."))
-    yield PurePath(frame.file).stem
+_Frames = list[tuple[str, StackFrame]]
+"""Frames with the path of their file below the folder of packages, "" for those of the script."""
 
 
-def _meant(names: Iterable[str], known: Mapping[Kind, str]) -> Iterator[Kind]:
-    """Yield the kinds that names have a word of."""
+def _context(frames: _Frames, phases: Iterable[str], code: TrainingCode) -> Kind | None:
+    """Return the kind of all that a library, a phase or a function of the script calls, if it has one."""
+    for path, frame in frames:
+        around = _first(CONTEXTS, [(path, frame)])
+        if around is None and is_script(frame) and not code.trains(frame):
+            around = next(_meant([frame.function.rpartition(".")[2]], SCRIPT_CONTEXTS), None)
+        if around is not None:
+            return around
+    return next(_meant(phases, SCRIPT_CONTEXTS, ()), None)
+
+
+def _of_phase(phases: Iterable[str]) -> Kind | None:
+    """Return what the innermost phase with a meaning is about."""
+    return next(_meant(phases, PHASE_NAMES, ()), None) or next(_meant(phases, SCRIPT_NAMES, ()), None)
+
+
+def _prepares(frames: _Frames, of_phase: Kind | None, code: TrainingCode) -> bool:
+    """Whether a function or a phase that is named after data prepares tensors, and no model computes."""
+    if any(path.startswith(MODELS) for path, _ in frames):
+        return False
+    if of_phase is not None:
+        return of_phase == "input"
+    kinds = (kind for frame in _own(frames, code) for kind in _about(frame, code))
+    return bool(code) and next(kinds, None) == "input"
+
+
+def _own(frames: _Frames, code: TrainingCode) -> Iterator[StackFrame]:
+    """Yield the frames of the script that train nothing, the innermost first."""
+    yield from (frame for _, frame in reversed(frames) if is_script(frame) and not code.trains(frame))
+
+
+def _about(frame: StackFrame, code: TrainingCode) -> Iterator[Kind]:
+    """Yield the kinds that the names of a frame of the script are about."""
+    names = _names(frame, code)
+    if len(names) > 1 and names[0] in ENVIRONMENT_METHODS:
+        yield "environment"
+    if _logs(names[0]):
+        yield "log"
+    yield from _meant(names, SCRIPT_NAMES)
+
+
+def _basis(frames: _Frames, phases: Iterable[str], code: TrainingCode, *, before: bool) -> Basis:
+    """Return what is known of Python of the script that no name says anything about."""
+    mine = [frame for _, frame in frames if is_script(frame)]
+    names = [name for frame in _own(frames, code) for name in _names(frame, code)]
+    if any(not set(_words(name)).isdisjoint(HOST_NAMES.split()) for name in (*phases, *names)):
+        return "known"
+    if before:
+        return "before"
+    return "known" if mine and code.trains(mine[-1]) else "unknown"
+
+
+def _names(frame: StackFrame, code: TrainingCode) -> list[str]:
+    """Return the names of a function and of what it is defined in, the function first.
+
+    One that is defined in a function that trains has nothing of its name.
+    """
+    outer, inner = "", enclosing_function(frame.function)
+    if ".<locals>." in inner:
+        outer, _, inner = inner.rpartition(".<locals>.")
+    names = inner.split(".")[::-1]
+    if outer and not code.trains(frame._replace(function=outer)):
+        names += [name for name in outer.split(".")[::-1] if name != "<locals>"]
+    return names
+
+
+def _logs(function: str) -> bool:
+    """Whether a function is named after logging: `log_prob` is not."""
+    first, *others = _words(function)
+    return first == "log" and (not others or not set(others).isdisjoint(LOGGED.split()))
+
+
+def _meant(names: Iterable[str], known: Mapping[Kind, str], but: Iterable[str] = NOT_NAMES) -> Iterator[Kind]:
+    """Yield the kinds that names have a word of, unless they have one of `but`."""
     for name in names:
         words = set(_words(name))
-        if words.isdisjoint(NOT_NAMES):
+        if words.isdisjoint(but):
             yield from (kind for kind, of_kind in known.items() if not words.isdisjoint(of_kind.split()))
 
 
-def _words(name: str) -> list[str]:
-    """Return `["get", "batch"]` for `get_batch` and `GetBatch`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
+@lru_cache(maxsize=4096)
+def _words(name: str) -> tuple[str, ...]:
+    """Return the words of `get_batches` or `GetBatches`, with the singular of each plural after them."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
+    singular = (
+        word[:-cut] for word in words for cut in (1, 2) if word.endswith("es"[-cut:]) and len(word) > 4
+    )
+    return (*words, *singular)
 
 
 def _first(rules: Iterable[Rule], frames: Iterable[tuple[str, StackFrame]]) -> Kind | None:

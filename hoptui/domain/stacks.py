@@ -1,7 +1,7 @@
 """Stack samples: where the training thread of a run was, sampled a few times a second.
 
 Source text is never part of them: a frame is a file, a function and a place in the file. Viewers read the
-source where they may.
+source where they may. The phases that the script has declared around its code are the outermost frames.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ KEPT_S = 60.0
 """How long the samples of a process are kept."""
 MOST_DEPTH = 128
 """Frames of a stack that are kept: the innermost ones."""
+PHASE_FILE = "<phase>"
+"""The file of a frame that is a declared phase. Its function is the name of the phase."""
 MOST_BYTES = 8 << 10
 """Estimated size of the samples of one message. Stacks that do not fit are left out, rare ones first."""
 
@@ -39,6 +41,16 @@ class StackFrame(NamedTuple):
 
 Stack = tuple[StackFrame, ...]
 """The frames of one sample, the outermost first."""
+
+
+def phase_frames(path: str) -> Stack:
+    """Return the frames of a phase, such as `rollout/env`: one for each part of its path."""
+    return tuple(StackFrame(PHASE_FILE, name, 0) for name in path.split("/") if name)
+
+
+def without_phases(stack: Stack) -> Stack:
+    """Return the calls of a stack, without the phases around them."""
+    return tuple(frame for frame in stack if frame.file != PHASE_FILE)
 
 
 class StackSamples(msgspec.Struct, frozen=True, kw_only=True):

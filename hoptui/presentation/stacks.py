@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.hot_lines import HotLine, hot_lines, sampled
 from hoptui.domain.stack_groups import WAITS
-from hoptui.domain.stack_kinds import CodeLine
-from hoptui.domain.stacks import StackFrame, StackSamples, unpack
+from hoptui.domain.stacks import PHASE_FILE, StackFrame, StackSamples, unpack
 from hoptui.presentation import numbers
 
 KINDS: Mapping[str, str] = {
@@ -151,4 +151,6 @@ def speedscope(name: str, ranks: Iterable[tuple[int, StackSamples]]) -> dict[str
 def _speedscope_frame(frame: StackFrame) -> dict[str, Any]:
     if not frame.file:
         return {"name": frame.function}
+    if frame.file == PHASE_FILE:
+        return {"name": f"phase {frame.function}"}
     return {"name": frame.function, "file": frame.file, "line": frame.line}

@@ -228,9 +228,14 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):
 
 
 class Stacks(msgspec.Struct, frozen=True, kw_only=True, tag="run.stacks"):
-    """Where the training thread of a process was in the last seconds. Only daemons that ask for it get it."""
+    """Where the training thread of a process was in the last seconds. Only daemons that ask for it get it.
+
+    `loop` has the calls in which the first iteration ended, the outermost first, as file, line and function.
+    It is empty before that.
+    """
 
     samples: StackSamples
+    loop: tuple[tuple[str, int, str], ...] = ()
 
 
 class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):

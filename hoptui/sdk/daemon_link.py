@@ -22,7 +22,7 @@ from msgspec import structs
 
 from hoptui.domain import pacing
 from hoptui.domain.details import RunDetails
-from hoptui.domain.facts import Fact, fact
+from hoptui.domain.facts import Fact, clean_text, fact
 from hoptui.domain.phases import PhaseSpan
 from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
@@ -33,7 +33,7 @@ from hoptui.sdk.details import packages
 from hoptui.sdk.metric_values import clean_name
 from hoptui.sdk.send_buffer import SendBuffer
 from hoptui.sdk.shared_state import Ending, SharedState, new_run_id
-from hoptui.sdk.stack_sampler import StackSampler
+from hoptui.sdk.stack_sampler import LONGEST_NAME, StackSampler
 
 log = logging.getLogger("hoptui")
 
@@ -455,12 +455,17 @@ class DaemonLink:
             self._state.lose_stacks(error)
             return
         if samples is not None:
-            self._send(sock, zmq, messages.Stacks(samples=samples))
+            loop = tuple(
+                (clean_text(file, LONGEST_NAME), line, clean_text(function, LONGEST_NAME))
+                for file, line, function in self._state.loop or ()
+            )
+            self._send(sock, zmq, messages.Stacks(samples=samples, loop=loop))
 
     def _sample(self, *, wanted: bool) -> None:
         """Sample the stack of the training thread if the daemon wants that."""
         if wanted and self._stacks is None and self._state.thread:
-            self._stacks = StackSampler(lambda: self._state.thread, self._state.lose_stacks)
+            state = self._state
+            self._stacks = StackSampler(lambda: state.thread, lambda: state.phases.current, state.lose_stacks)
             self._stacks.start()
         elif not wanted and self._stacks is not None:
             self._stacks.stop()

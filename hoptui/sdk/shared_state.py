@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 from hoptui.domain import traces
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.facts import Fact, clean_text, exception_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
 from hoptui.protocol.messages import OFF, STACKS_ENDED, Command, Flops, Note
@@ -269,6 +270,7 @@ class SharedState:
         paused_until: The end of rank 0's pause lease in monotonic seconds, 0.0 without a pause.
         rows: Rows for the link thread. The oldest are dropped first.
         rows_added: How many rows were ever added.
+        loop: The calls in which the first iteration ended, the outermost first. None before that.
         link_sleeps: Whether the link thread does not look for rows soon. Who adds a row then wakes it.
     """
 
@@ -293,6 +295,7 @@ class SharedState:
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
         self.rows: deque[QueuedRow] = deque(maxlen=ROWS_KEPT)
         self.rows_added = 0
+        self.loop: tuple[CodeLine, ...] | None = None
         self.step = 0
         self.began = False
         self.progress = time.monotonic()

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import CodeType
 
 from hoptui.domain.facts import clean_text
-from hoptui.domain.stacks import MOST_DEPTH, Stack, StackFrame, StackSamples, pack
+from hoptui.domain.stacks import MOST_DEPTH, Stack, StackFrame, StackSamples, pack, phase_frames
 
 EVERY_S, RAREST_S = 0.1, 5.0
 """The time between two samples where the budget allows it, and where a sample is very expensive."""
@@ -92,12 +92,13 @@ class _Interval:
     """The samples since `began` (monotonic ns).
 
     A chain is a code object and the offset of its instruction, of each frame in turn, the innermost first.
-    `spent_ns` is the CPU time that they took. `left_out` samples are not in `chains`.
+    The phase that the thread was in is its last element. `spent_ns` is the CPU time that they took.
+    `left_out` samples are not in `chains`.
     """
 
     def __init__(self, began: int) -> None:
         self.began = began
-        self.chains: list[list[CodeType | int]] = []
+        self.chains: list[list[CodeType | int | str]] = []
         self.left_out = 0
         self.spent_ns = 0
 
@@ -105,11 +106,15 @@ class _Interval:
 class StackSampler:
     """Samples the thread whose identifier `thread` returns, 0 while there is none.
 
-    An error ends it. `failed` is then called with the error, in its thread.
+    `phase` returns the path of the phase that this thread is in, "" outside of any. An error ends the
+    sampler. `failed` is then called with the error, in its thread.
     """
 
-    def __init__(self, thread: Callable[[], int], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, thread: Callable[[], int], phase: Callable[[], str], failed: Callable[[Exception], None]
+    ) -> None:
         self._thread = thread
+        self._phase = phase
         self._failed = failed
         self._interval = _Interval(time.monotonic_ns())
         self._known_waits: dict[int, tuple[CodeType, bool]] = {}  # by `id`, with the code that keeps it
@@ -156,12 +161,13 @@ class StackSampler:
         """
         threads = sys._current_frames()
         innermost = frame = threads.pop(self._thread(), None)
-        chain: list[CodeType | int] = []
+        chain: list[CodeType | int | str] = []
         while frame is not None and len(chain) < 2 * MOST_DEPTH:  # quickly: the thread may go on
             chain.append(frame.f_code)
             chain.append(frame.f_lasti)
             frame = frame.f_back
         if innermost is not None:
+            chain.append(self._phase())
             interval = self._interval
             if innermost.f_lasti == chain[1] and len(interval.chains) < MOST_SAMPLES:
                 interval.chains.append(chain)
@@ -287,19 +293,20 @@ class _Names:
     def __init__(self) -> None:
         self._dice = random.Random()
         self._codes: dict[int, CodeType] = {}
-        self._unnamed: Counter[tuple[Place, ...]] = Counter()
+        self._unnamed: Counter[tuple[str, tuple[Place, ...]]] = Counter()
         self._frames: dict[tuple[Place, bool], StackFrame] = {}
 
     def add(self, interval: _Interval) -> None:
         """Add samples. The sampling thread may just add its last one."""
         for chain in interval.chains.copy():
             places: list[Place] = []
-            for code, offset in zip(chain[-2::-2], chain[::-2], strict=True):
+            *frames, phase = chain
+            for code, offset in zip(frames[-2::-2], frames[::-2], strict=True):
                 assert isinstance(code, CodeType)
                 assert isinstance(offset, int)
                 self._codes[id(code)] = code
                 places.append((id(code), offset))
-            self._unnamed[tuple(places)] += 1
+            self._unnamed[str(phase), tuple(places)] += 1
 
     def stacks(self, until: int) -> tuple[Counter[Stack], int]:
         """Return samples, those of at least one stack, and how many are left out.
@@ -313,18 +320,19 @@ class _Names:
         waiting = list(self._unnamed)
         self._dice.shuffle(waiting)
         while waiting and not (found and time.thread_time_ns() > until):
-            places = waiting.pop()
-            found[self._stack(places)] += self._unnamed.pop(places)
+            phase, places = found_at = waiting.pop()
+            stack = (*phase_frames(clean_text(phase, LONGEST_NAME)), *self._stack(places))
+            found[stack] += self._unnamed.pop(found_at)
         left_out = self._forget(waiting)
         return found, left_out
 
-    def _forget(self, waiting: Sequence[tuple[Place, ...]]) -> int:
+    def _forget(self, waiting: Sequence[tuple[str, tuple[Place, ...]]]) -> int:
         """Keep what is in memory bounded. Return how many samples get no name by that."""
         forgotten = waiting[MOST_STACKS:]
         if len(self._frames) >= MOST_PLACES or len(self._codes) >= MOST_PLACES:
             forgotten = waiting
             self._codes, self._frames = {}, {}
-        return sum(self._unnamed.pop(places) for places in forgotten)
+        return sum(map(self._unnamed.pop, forgotten))
 
     def _stack(self, places: tuple[Place, ...]) -> Stack:
         return tuple(self._frame(place, innermost=place is places[-1]) for place in places)

@@ -48,6 +48,22 @@ def test_kinds_by_the_message_nearest_to_a_moment() -> None:
     assert windows.kinds([]) == []
 
 
+def test_old_samples_are_seen_anew_when_more_is_known_of_the_script() -> None:
+    windows = StackWindows()
+    mixes = (StackFrame("train.py", "fit_dataset", 12),)
+    windows.add(0, part(2, {mixes: 20}))
+    assert windows.kinds([SECOND, 2 * SECOND])[1] == {"input": 20}
+    windows.knows_loop((("train.py", 30, "fit_dataset"),))
+    assert windows.kinds([SECOND, 2 * SECOND])[1] == {"script": 20}
+    ((activity, _),) = windows.activities(0)[0].items()
+    assert activity.basis == "known"
+    site = "/opt/env/lib/python3.12/site-packages/torch/autograd/graph.py"
+    trains = (StackFrame("train.py", "fit_dataset", 20), StackFrame(site, "_engine_run_backward", 824))
+    windows.add(1, part(2, {trains: 20}))
+    ((activity, _),) = windows.activities(0)[0].items()
+    assert activity.basis == "before"
+
+
 def test_a_process_that_sends_too_much_is_kept_within_bounds() -> None:
     windows = StackWindows()
     for _ in range(10 * MOST_PARTS):
@@ -58,10 +74,13 @@ def test_a_process_that_sends_too_much_is_kept_within_bounds() -> None:
 def test_samples_of_the_future_are_ignored(quiet: QuietNode) -> None:
     now = quiet.now // SECOND
     for second in (now, now + 3600):
-        quiet.runs.receive(b"n1", None, messages.Stacks(samples=part(second)))
+        loop = ((f"train_{second}.py", 1, "fit"),)
+        quiet.runs.receive(b"n1", None, messages.Stacks(samples=part(second), loop=loop))
     run = quiet.node.registry.get(RUN)
     assert run is not None
     assert sum(run.stacks.since(0)[0].counts) == 20
+    named = {StackFrame(f"train_{second}.py", "fit", 1): second == now for second in (now, now + 3600)}
+    assert {frame: run.stacks.code.trains(frame) for frame in named} == named
 
 
 def test_lines_are_those_of_the_samples_of_the_time() -> None:

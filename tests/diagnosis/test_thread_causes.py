@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from hoptui.diagnosis.sampled_time import FEW, SampledTime
+from hoptui.diagnosis.thread_causes import GUESSED
 from hoptui.diagnosis.verdict import findings
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.activities import Activity, activities
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.facts import Fact
-from hoptui.domain.stack_kinds import CodeLine, Kind
-from hoptui.domain.stacks import Stack, StackFrame, pack
+from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stragglers import Straggler
+from hoptui.domain.training_code import TrainingCode
 from tests.diagnosis.loads import synthetic, window
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
@@ -31,11 +34,13 @@ STACKS: dict[Kind, Stack] = {
     "script": (StackFrame("/job/train.py", "main", 50, call="sorted"),),
     "collective": (StackFrame("/job/train.py", "main", 60, call="dist.all_reduce"),),
 }
+CODE = TrainingCode([CodeLine("/job/train.py", 20, "main")])
+"""`main` trains. It runs its model from line 20 on."""
 
 
 def sampled(**counts: int) -> SampledTime:
     """Samples with so many stacks of each kind."""
-    return SampledTime.of(activities(pack({STACKS[kind]: n for kind, n in counts.items()}, 0, 1)))  # type: ignore[index]
+    return SampledTime.of(activities({STACKS[kind]: n for kind, n in counts.items()}, CODE))  # type: ignore[index]
 
 
 def seen(gpu: dict[str, float] | None = None, world: int = 1, **more: Any) -> ObservationWindow:
@@ -99,9 +104,22 @@ def test_few_samples_say_nothing_and_some_say_it_with_doubt() -> None:
     assert findings(seen(IDLE, samples={"input": FEW}))[0].confidence <= 0.6
 
 
-def test_a_declared_phase_names_what_python_in_it_is_about() -> None:
-    found = findings(seen(IDLE, samples={"script": 160, "compute": 40}, phases={"data": 0.8}))[0]
-    assert found.verdict == "data-bound"
+def test_python_before_the_model_is_input_with_doubt() -> None:
+    rows = (StackFrame("/job/train.py", "main", 12), StackFrame("/job/rows.py", "fields", 4))
+    counts = {rows: 160, STACKS["compute"]: 40}
+    samples = SampledTime.of(activities(counts, CODE))
+    best = findings(window(gpus=(synthetic(**IDLE),), sampled=samples))[0]
+    assert (best.verdict, best.confidence) == ("data-bound", GUESSED)
+    assert fact_of(best.facts, "line.hot") == {
+        "kind": "script", "share": 0.8, "file": "/job/rows.py", "line": 4, "function": "fields", "inside": "",
+    }  # fmt: skip
+
+
+def test_python_that_nothing_names_is_of_the_host_with_doubt() -> None:
+    rows = (StackFrame("/job/train.py", "main", 44), StackFrame("/job/rows.py", "fields", 4))
+    samples = SampledTime.of(activities({rows: 160, STACKS["compute"]: 40}, CODE))
+    best = findings(window(gpus=(synthetic(**IDLE),), sampled=samples))[0]
+    assert (best.verdict, best.confidence) == ("host-bound", GUESSED)
 
 
 def test_without_counters_samples_give_a_verdict_with_doubt() -> None:

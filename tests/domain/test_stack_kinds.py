@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hoptui.domain.stack_kinds import CONTEXTS, CodeLine, is_script, kind_of, package_path, place_of
-from hoptui.domain.stacks import Stack, StackFrame
+from hoptui.domain.code_lines import CodeLine, is_script, package_path
+from hoptui.domain.stack_kinds import CONTEXTS, assess, kind_of, place_of
+from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, phase_frames
+from hoptui.domain.training_code import TrainingCode
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
 PYTHON = "/usr/lib/python3.12/"
@@ -18,10 +20,13 @@ def stack(text: str) -> Stack:
     Files of packages have a folder, and those of the standard library begin with `~`. The last frame may call
     something.
     """
-    frames = []
+    frames: list[StackFrame] = []
     for part in text.split(" > "):
         part, _, call = part.partition(" = ")
         file, function, line = part.split()
+        if file == PHASE_FILE:
+            frames += phase_frames(function)
+            continue
         folder = PYTHON if file.startswith("~") else SITE if "/" in file else MINE
         frames.append(StackFrame(folder + file.removeprefix("~"), function, int(line), call=call))
     return tuple(frames)
@@ -138,6 +143,75 @@ def test_a_stack_has_a_kind_and_a_line(kind: str, text: str, place: str) -> None
     file, line, function = place.split()
     assert kind_of(found) == kind
     assert place_of(found) == CodeLine(MINE + file, int(line), function)
+
+
+CODE = TrainingCode([CodeLine(f"{MINE}train_env.py", 20, "fit_dataset")])
+"""A function that trains, with a misleading name, in a file that has one too."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "basis", "text"),
+    [
+        # the names of a function that trains, and of its file, mean nothing
+        ("script", "known", "train_env.py fit_dataset 30"),
+        ("script", "before", "train_env.py fit_dataset 12"),
+        ("script", "unknown", "train_env.py fit_dataset 30 > train_env.py shuffle 5"),
+        ("script", "before", "train_env.py fit_dataset 12 > train_env.py shuffle 5"),
+        ("script", "unknown", "train_env.py fit_dataset 30 > train_env.py fit_dataset.<locals>.shuffle 5"),
+        ("input", "known", "train_env.py fit_dataset 12 > rows.py read_rows 5"),
+        ("script", "known", "train_env.py fit_dataset 30 > text.py edit_distance 5"),
+        # methods of environments
+        ("environment", "known", "train_env.py fit_dataset 30 > market.py Market.step 5"),
+        ("environment", "known", "train_env.py fit_dataset 30 > market.py Market.step.<locals>.<listcomp> 5"),
+        # tensors that a function of data prepares, and those of a model in one
+        ("input", "known", "train_env.py fit_dataset 12 > crops.py crops 5 > torch/nn/functional.py pad 4"),
+        ("input", "known", "train_env.py fit_dataset 12 > a.py collate 5 = torch.stack"),
+        ("input", "known", "train_env.py fit_dataset 12 > a.py collate 5 = x.numpy"),
+        ("compute", "known", "train_env.py fit_dataset 12 > a.py collate 5 > torch/nn/modules/module.py f 4"),
+        ("compute", "known", "train_env.py fit_dataset 30 > a.py pairs 5 > torch/nn/functional.py pad 4"),
+        # operators and numbers
+        ("compute", "known", "train_env.py fit_dataset 30 = @"),
+        ("script", "before", "train_env.py fit_dataset 12 = @"),
+        ("wait", "known", "train_env.py fit_dataset 30 = float"),
+        ("script", "unknown", "train_env.py fit_dataset 30 > a.py curve 5 = float"),
+        ("script", "unknown", "train_env.py fit_dataset 30 > a.py curve 5 = torch.tensor"),
+        # logging, and functions of a logarithm
+        ("log", "known", "train_env.py fit_dataset 30 > a.py log_losses 5"),
+        ("log", "known", "train_env.py fit_dataset 30 > a.py log 5"),
+        ("script", "unknown", "train_env.py fit_dataset 30 > a.py log_softness 5"),
+        # libraries that read and write
+        ("save", "known", "train_env.py fit_dataset 30 > numpy/lib/_npyio_impl.py savez_compressed 5"),
+        ("input", "known", "train_env.py fit_dataset 30 > a.py sound 5 > ~wave.py Wave_read.readframes 4"),
+        ("input", "known", "train_env.py fit_dataset 30 > a.py sound 5 = zlib.decompress"),
+        # declared phases
+        ("input", "known", "<phase> augment 0 > train_env.py fit_dataset 30 > a.py views 5"),
+        ("input", "known", "<phase> data_wait 0 > train_env.py fit_dataset 30 = torch.stack"),
+        ("copy", "known", "<phase> data 0 > train_env.py fit_dataset 30 = x.to"),
+        ("compute", "known", "<phase> data 0 > train_env.py fit_dataset 30 > torch/nn/modules/module.py f 4"),
+        ("environment", "known", "<phase> rollout 0 > train_env.py fit_dataset 30 > a.py move 5"),
+        ("environment", "known", "<phase> env_step 0 > train_env.py fit_dataset 30"),
+        ("environment", "known", "<phase> env 0 > train_env.py fit_dataset 30 = torch.cos"),
+        ("compute", "known", "<phase> env 0 > train_env.py fit_dataset 30 > torch/nn/functional.py f 4"),
+        ("wait", "known", "<phase> rollout 0 > train_env.py fit_dataset 30 = a.item"),
+        ("save", "known", "<phase> checkpoint 0 > train_env.py fit_dataset 30 = zlib.crc32"),
+        ("evaluate", "known", "<phase> eval 0 > train_env.py fit_dataset 30 = torch.mm"),
+        (
+            "environment",
+            "known",
+            "<phase> rollout/env 0 > train_env.py fit_dataset 30 > a.py f 5",
+        ),
+        ("script", "known", "<phase> metrics 0 > train_env.py fit_dataset 30 > a.py f 5"),
+        ("script", "unknown", "<phase> update 0 > train_env.py fit_dataset 30 > a.py f 5"),
+    ],
+)
+def test_what_a_kind_rests_on(kind: str, basis: str, text: str) -> None:
+    assert assess(stack(text), CODE) == (kind, basis)
+
+
+def test_a_phase_is_no_line_of_the_script() -> None:
+    found = stack("<phase> data 0 > torch/nn/a.py f 1")
+    assert not is_script(found[0])
+    assert place_of(found).line == 1
 
 
 def test_a_compiled_module_computes_once_it_is_compiled() -> None:

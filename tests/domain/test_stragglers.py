@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from hoptui.domain.activities import Activity, activities
-from hoptui.domain.stacks import Stack, StackFrame, pack
+from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stragglers import LEAST_SAMPLES, find_straggler
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
@@ -43,7 +43,7 @@ def samples(seed: int, count: int, **shares: float) -> Counter[Activity]:
                 stack = stacks[name]
             at -= share
         found[stack] = found.get(stack, 0) + 1
-    return activities(pack(found, 0, 30_000_000_000))
+    return activities(found)
 
 
 @pytest.mark.parametrize("wait", ["reduce", "backward"])

@@ -341,7 +341,7 @@ EXAMPLES: list[messages.Message] = [
         off=Fact("state.off", {"error": "OSError"}),
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
-    messages.Stacks(samples=SAMPLES),
+    messages.Stacks(samples=SAMPLES, loop=(("/job/train.py", 40, "main"),)),
     messages.Bye(reason="exception", detail="ValueError: no", told=True, at_exit=True, confirm=True),
     messages.RunWelcome(
         protocol=1,

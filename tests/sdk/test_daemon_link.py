@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.columns import is_known
 from hoptui.domain.stacks import unpack
 from hoptui.node import processes
@@ -560,11 +561,13 @@ def test_stack_samples_are_sent_to_a_daemon_that_wants_them(
         other = threading.Thread(target=link._stacks.sample)
         other.start()
         other.join(30)
+    link._state.loop = (CodeLine("train_\udce9.py", 7, "fit"),)
     link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
-    found = [each.samples for each in wire.sent if isinstance(each, messages.Stacks)]
+    found = [each for each in wire.sent if isinstance(each, messages.Stacks)]
     assert len(found) == sent
-    for samples in found:
-        functions = {frame.function for stack in unpack(samples) for frame in stack}
+    for each in found:
+        assert each.loop == (("train_?.py", 7, "fit"),)
+        functions = {frame.function for stack in unpack(each.samples) for frame in stack}
         assert "test_stack_samples_are_sent_to_a_daemon_that_wants_them" in functions
     _welcome(link, wire, pid=2, hello=0, stacks=False)
     assert link._stacks is None

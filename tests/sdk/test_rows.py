@@ -29,6 +29,32 @@ def test_phases_in_pairs(run: Run) -> None:
     assert run_state(run).phases.current == ""
 
 
+def test_the_calls_around_the_first_iteration_are_known_once(run: Run) -> None:
+    def fit(times: int) -> None:
+        for _ in range(times):
+            run.log(loss=1.0)
+
+    assert run_state(run).loop is None
+    fit(1)
+    loop = run_state(run).loop
+    assert loop is not None
+    assert [each.function.rpartition(".")[2] for each in loop[-2:]] == [
+        "test_the_calls_around_the_first_iteration_are_known_once",
+        "fit",
+    ]
+    assert loop[-1].file == __file__
+    fit(1)
+    assert run_state(run).loop is loop
+
+
+def test_the_loop_is_known_where_iterations_are_declared(run: Run) -> None:
+    run.boundary(0)
+    run.boundary(1)
+    loop = run_state(run).loop
+    assert loop is not None
+    assert loop[-1].function == "test_the_loop_is_known_where_iterations_are_declared"
+
+
 def test_leave_closes_up_to_the_name(run: Run) -> None:
     run.boundary(0)
     for name in ("a", "b", "c"):

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hoptui.domain.stacks import Stack, StackFrame, StackSamples, unpack
+from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, StackSamples, unpack
 from hoptui.sdk import stack_sampler
 from hoptui.sdk.stack_sampler import (
     BUDGET,
@@ -39,7 +39,7 @@ def sampler_of(thread: Callable[[], int]) -> StackSampler:
     def failed(error: Exception) -> None:
         raise AssertionError from error
 
-    return StackSampler(thread, failed)
+    return StackSampler(thread, lambda: "", failed)
 
 
 def sample(sampler: StackSampler) -> None:
@@ -277,13 +277,39 @@ def test_samples_that_nobody_takes_are_counted_in_bounded_memory(monkeypatch: py
     assert (sum(samples.counts), samples.left_out) == (3, 7)
 
 
+@pytest.mark.parametrize(
+    ("phase", "names"),
+    [("", []), ("data", ["data"]), ("rollout/env", ["rollout", "env"]), ("a" * 400, ["a" * LONGEST_NAME])],
+)
+def test_the_phase_of_a_sample_is_around_its_stack(phase: str, names: list[str]) -> None:
+    sampler = StackSampler(itself(), lambda: phase, print)
+    sample(sampler)
+    samples = sampler.take()
+    assert samples is not None
+    (stack,) = unpack(samples)
+    outer = [frame for frame in stack if frame.file == PHASE_FILE]
+    assert outer == list(stack[: len(names)]) == [StackFrame(PHASE_FILE, name, 0) for name in names]
+    assert "test_the_phase_of_a_sample_is_around_its_stack" in [frame.function for frame in stack]
+
+
+def test_samples_of_two_phases_are_two_stacks() -> None:
+    phases = ["data", "update", "data"]
+    sampler = StackSampler(itself(), phases.pop, print)
+    for _ in range(3):
+        sample(sampler)
+    samples = sampler.take()
+    assert samples is not None
+    counts = {stack[0].function: count for stack, count in unpack(samples).items()}
+    assert counts == {"data": 2, "update": 1}
+
+
 def test_an_error_ends_it_and_is_reported() -> None:
     errors: list[Exception] = []
 
     def broken() -> int:
         raise RuntimeError("planted")
 
-    sampler = StackSampler(broken, errors.append)
+    sampler = StackSampler(broken, lambda: "", errors.append)
     sampler.start()
     until(lambda: errors, what="the error")
     assert str(errors[0]) == "planted"
@@ -327,7 +353,7 @@ from hoptui.sdk import stack_sampler
 
 stack_sampler.EVERY_S, stack_sampler.BUDGET, stack_sampler.WAITING_BUDGET = 0.01, 1.0, 1.0
 main = threading.get_ident()
-sampler = stack_sampler.StackSampler(lambda: main, print)
+sampler = stack_sampler.StackSampler(lambda: main, lambda: "", print)
 before = sys.getswitchinterval()
 
 

@@ -16,7 +16,7 @@ from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import MISSING, OK, Fail, dump, say
 from hoptui.client.session import RefusedError
 from hoptui.domain.stack_groups import StackGroup, grouped, usual_stack
-from hoptui.domain.stacks import Stack, StackFrame
+from hoptui.domain.stacks import Stack, StackFrame, without_phases
 from hoptui.node.processes import process_state
 from hoptui.presentation import numbers, stacks
 from hoptui.protocol.messages import RunState
@@ -132,7 +132,7 @@ def _as_json(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) ->
                 "inside": group.inside,
                 "stack": [
                     {"file": frame.file, "line": frame.line, "function": frame.function}
-                    for frame in group.stack
+                    for frame in without_phases(group.stack)
                 ],
             }
             for group in groups
@@ -158,7 +158,7 @@ def _show(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) -> No
         )
         first = known[group.ranks[0]]
         say(f"{numbers.clean(text)} ({_source(first)})")
-        for frame in group.stack:
+        for frame in without_phases(group.stack):
             say(f"    {numbers.clean(f'{frame.file}:{frame.line} {frame.function}')}")
     for each in ranks:
         if not each.stack:

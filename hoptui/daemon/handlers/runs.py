@@ -26,7 +26,6 @@ from hoptui.daemon.state.registry import DuplicateRunError, Leaving, Member, Tra
 from hoptui.domain.details import Repository
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.pacing import DEFAULT
-from hoptui.domain.stacks import StackSamples
 from hoptui.node.processes import Peer, process_started
 from hoptui.protocol import VERSION, messages
 from hoptui.protocol.authors import author
@@ -127,8 +126,8 @@ class RunDesk:
                     level=message.level,
                     t=message.t if message.t <= self._node.clock.t() + FUTURE_NS else 0,
                 )
-            case messages.Stacks(samples=samples):
-                self._stacks(run, 0, samples)
+            case messages.Stacks():
+                self._stacks(run, 0, message)
             case messages.Bye():
                 self._bye(run, identity, message)
         return None
@@ -440,8 +439,8 @@ class RunDesk:
                 claim = replace(member.claim, declared=gpus)
                 run.members[member.rank] = replace(member, claim=claim)
                 node.touch()
-            case messages.Stacks(samples=samples):
-                self._stacks(run, member.rank, samples)
+            case messages.Stacks():
+                self._stacks(run, member.rank, message)
             case messages.Pulse(off=None):
                 run.members[member.rank] = replace(member, pulse_at=self._now())
             case messages.Pulse(off=Fact() as why):
@@ -451,9 +450,10 @@ class RunDesk:
                 run.leave(member.rank)
                 node.touch()
 
-    def _stacks(self, run: TrackedRun, rank: int, samples: StackSamples) -> None:
-        if samples.ended <= self._node.clock.t() + FUTURE_NS:
-            self._node.stacks(run, rank, samples)
+    def _stacks(self, run: TrackedRun, rank: int, message: messages.Stacks) -> None:
+        if message.samples.ended <= self._node.clock.t() + FUTURE_NS:
+            run.stacks.knows_loop(message.loop)
+            self._node.stacks(run, rank, message.samples)
 
     def _outcome(self, run: TrackedRun, outcome: messages.Outcome) -> None:
         node = self._node

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from hoptui.domain.activities import Activity, activities, summed
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.hot_lines import sampled
 from hoptui.domain.line_counts import LineCounts, counted
 from hoptui.domain.stack_kinds import Kind
-from hoptui.domain.stacks import KEPT_S, StackSamples, merged
+from hoptui.domain.stacks import KEPT_S, StackSamples, merged, unpack
+from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 from hoptui.recording.stack_minutes import MINUTE_BYTES
 
 MOST_PARTS = 64
@@ -32,12 +34,23 @@ class StackBatch(NamedTuple):
     most_bytes: int
 
 
+class _Counted(NamedTuple):
+    """What was done in a message of samples, by what was known of the script then."""
+
+    code: TrainingCode
+    activities: Counter[Activity]
+
+
 class StackWindows:
-    """The newest samples by rank. Times are monotonic nanoseconds."""
+    """The newest samples by rank. Times are monotonic nanoseconds.
+
+    `code` has the functions of the script that train, as far as they are known.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[int, deque[StackSamples]] = {}
-        self._activities: dict[int, deque[Counter[Activity]]] = {}  # of the same parts
+        self._counted: dict[int, deque[_Counted]] = {}  # the same parts
+        self.code = NOTHING_KNOWN
         self._unrecorded: dict[int, deque[StackSamples]] = {}
         self._taken_t = 0
         self._allowed = 2.0 * MINUTE_BYTES
@@ -46,8 +59,10 @@ class StackWindows:
         """Add the samples of a process, and forget those that are too old."""
         parts = self._parts.setdefault(rank, deque(maxlen=MOST_PARTS))
         parts.append(samples)
-        counts = self._activities.setdefault(rank, deque(maxlen=MOST_PARTS))
-        counts.append(activities(samples))
+        counts = self._counted.setdefault(rank, deque(maxlen=MOST_PARTS))
+        stacks = unpack(samples)
+        self.code = self.code.learned(stacks)
+        counts.append(_Counted(self.code, activities(stacks, self.code)))
         while parts[0].ended < samples.ended - KEPT_S * 1e9:
             parts.popleft()
             counts.popleft()
@@ -55,6 +70,10 @@ class StackWindows:
         waiting.append(samples)
         if len(waiting) > MOST_PARTS:
             waiting.append(_without_stacks(waiting.popleft(), waiting.popleft()))
+
+    def knows_loop(self, calls: Iterable[tuple[str, int, str]]) -> None:
+        """Take the calls in which an iteration of this run ended, as in `Stacks`: these functions train."""
+        self.code = self.code.with_loop(CodeLine(*call) for call in calls)
 
     def since(self, t: int) -> dict[int, StackSamples]:
         """Return the samples of each process that ended after `t`. A process without any is left out."""
@@ -64,7 +83,7 @@ class StackWindows:
     def activities(self, t: int) -> dict[int, Counter[Activity]]:
         """Return what each process did in the same time. One without samples is left out."""
         found = {
-            rank: summed(c for part, c in zip(parts, self._activities[rank], strict=True) if part.ended > t)
+            rank: summed(self._found(rank, at) for at, part in enumerate(parts) if part.ended > t)
             for rank, parts in sorted(self._parts.items())
         }
         return {rank: counts for rank, counts in found.items() if counts}
@@ -83,7 +102,7 @@ class StackWindows:
             recent = [at for at, part in enumerate(parts) if part.ended > t] if rank >= first else []
             if recent:
                 own = [parts[at] for at in recent]
-                found = summed(self._activities[rank][at] for at in recent)
+                found = summed(self._found(rank, at) for at in recent)
                 began, ended = min(part.began for part in own), max(part.ended for part in own)
                 yield rank, counted(found, began, ended, sum(map(sampled, own)))
 
@@ -98,12 +117,19 @@ class StackWindows:
             return found
         step = ends[1] - ends[0]
         for rank, parts in self._parts.items():
-            for part, counts in zip(parts, self._activities[rank], strict=True):
+            for at, part in enumerate(parts):
                 place = (part.ended - ends[0] + step // 2) // step
                 if 0 <= place < len(ends):
-                    for activity, count in counts.items():
+                    for activity, count in self._found(rank, at).items():
                         found[place][activity.kind] += count
         return found
+
+    def _found(self, rank: int, at: int) -> Counter[Activity]:
+        """Return what a process did in one of its parts, by what is known of the script now."""
+        counted = self._counted[rank]
+        if counted[at].code is not self.code:
+            counted[at] = _Counted(self.code, activities(unpack(self._parts[rank][at]), self.code))
+        return counted[at].activities
 
     def newest(self, t: int) -> dict[int, StackSamples]:
         """Return the newest message of each process, if it ended after `t`."""

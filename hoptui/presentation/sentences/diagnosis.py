@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.enumerations import ByValue
-from hoptui.domain.stack_kinds import CodeLine
 from hoptui.presentation import numbers
 from hoptui.presentation.sentences.template import Entry, Fields, Write, facts
 from hoptui.presentation.stacks import KINDS, called, place

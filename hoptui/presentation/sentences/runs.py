@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.knobs import shown
-from hoptui.domain.stack_kinds import CodeLine
 from hoptui.presentation import numbers, stacks
 from hoptui.presentation.sentences.template import Entry, Fields, Write
 

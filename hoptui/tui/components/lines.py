@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, SharedLine, kind_shares, shares
-from hoptui.domain.stack_kinds import CodeLine
 from hoptui.presentation import numbers, stacks
 from hoptui.tui.snapshot import OLD_S, SECOND, View
 from hoptui.tui.styled_text import FULL, Line, Span, bar, width_of

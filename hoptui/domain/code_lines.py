@@ -1,0 +1,42 @@
+"""Lines of code: whose they are, and the function that they belong to."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from hoptui.domain.stacks import PHASE_FILE, StackFrame
+
+_SITE = re.compile(r"/(?:site|dist)-packages/")
+_STANDARD = re.compile(r"/lib/python3\.\d+/")
+_GENERATED = ("<frozen ", "<eval_with_key>", PHASE_FILE)
+"""How the names of files that do not exist begin. Code of `python -c` and of notebooks is the script's."""
+_OWN = re.compile(r"/hoptui/(?:sdk|integrations|injection)/")
+_COMPREHENSION = re.compile(r"(?:\.<locals>\.<(?:listcomp|genexpr|dictcomp|setcomp|lambda)>)+$")
+
+
+class CodeLine(NamedTuple):
+    """A line of code, and its function."""
+
+    file: str
+    line: int
+    function: str
+
+
+def package_path(file: str) -> str:
+    """Return a file's path below the folder of packages or of the standard library; "" for a script's own."""
+    for folder in (_SITE, _STANDARD):
+        *before, path = folder.split(file)
+        if before:
+            return path
+    return file[own.start() + 1 :] if (own := _OWN.search(file)) is not None else ""
+
+
+def is_script(frame: StackFrame) -> bool:
+    """Whether a frame is code of the user, not of a library."""
+    return not package_path(frame.file) and not frame.file.startswith(_GENERATED)
+
+
+def enclosing_function(function: str) -> str:
+    """Return the function that a comprehension or a lambda is written in; any other function itself."""
+    return _COMPREHENSION.sub("", function) or function
