@@ -20,6 +20,8 @@ SEED = 24
 """Of the drawing of lots. Thresholds may only be set on the development lot."""
 HELD_OUT = "held_out_"
 """Begins the names of the modules whose loads are the held-out lot."""
+SEEN = "seen_"
+"""Begins the names of the modules whose loads were the held-out lot once, and are development loads since."""
 
 
 class LabelledLoad(NamedTuple):
@@ -35,9 +37,19 @@ class LabelledLoad(NamedTuple):
     ranks: int = 1
 
     @property
+    def module(self) -> str:
+        """The name of its module, without the packages."""
+        return self.loop.__module__.rpartition(".")[2]
+
+    @property
     def held_out(self) -> bool:
         """Whether its module says that it is in the held-out lot."""
-        return self.loop.__module__.rpartition(".")[2].startswith(HELD_OUT)
+        return self.module.startswith(HELD_OUT)
+
+    @property
+    def seen(self) -> bool:
+        """Whether its module says that it was in the held-out lot."""
+        return self.module.startswith(SEEN)
 
     @property
     def lines(self) -> tuple[tuple[str, int], ...]:
@@ -71,10 +83,12 @@ def labelled(
 
 
 def lot_of(name: str) -> Lot:
-    """Return the lot of a load. Half of the loads that are not held out are drawn by their names."""
+    """Return the lot of a load. Half of the loads that never were held out are drawn by their names."""
     if LOADS[name].held_out:
         return "held-out"
-    names = sorted(each.name for each in LOADS.values() if not each.held_out)
+    if LOADS[name].seen:
+        return "development"
+    names = sorted(each.name for each in LOADS.values() if not (each.held_out or each.seen))
     drawn = random.Random(SEED).sample(names, len(names) // 2)
     return "development" if name in drawn else "test"
 
@@ -84,13 +98,13 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
-        held_out_environments,
-        held_out_gpu,
-        held_out_host,
-        held_out_input,
         host_loads,
         input_loads,
         rank_loads,
+        seen_environments,
+        seen_gpu,
+        seen_host,
+        seen_input,
     )
 
     return LOADS

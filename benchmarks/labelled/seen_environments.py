@@ -1,4 +1,4 @@
-"""Loads of the held-out lot that wait for environments."""
+"""Loads of an earlier held-out lot, development loads since: they wait for environments."""
 
 from __future__ import annotations
 

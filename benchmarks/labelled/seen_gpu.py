@@ -1,4 +1,4 @@
-"""Loads of the held-out lot that the GPU or the launches of its kernels hold back."""
+"""Loads of an earlier held-out lot, development loads since: the GPU or its launches hold them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads of the held-out lot that wait for input."""
+"""Loads of an earlier held-out lot, development loads since: they wait for input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads of the held-out lot that wait for Python, checkpoints, copies or another rank."""
+"""Loads of an earlier held-out lot, development loads since: Python, saving, copies or another rank."""
 
 from __future__ import annotations
 
