@@ -46,7 +46,7 @@ FIRST_S = 15.0
 
 def watch(session: Session, load: LabelledLoad, child: subprocess.Popen[bytes]) -> dict[str, Any]:
     """Follow a run from its first row, and return what was told of it."""
-    name, state = f"labelled-{load.name}", 0
+    name, state, known = f"labelled-{load.name}", 0, ""
     began, first_row, told = time.monotonic(), math.nan, None
     first_right, verdicts = math.nan, Counter[str]()
     while child.poll() is None and time.monotonic() - began < START_S + WATCHED_S:
@@ -54,6 +54,7 @@ def watch(session: Session, load: LabelledLoad, child: subprocess.Popen[bytes]) 
         state, now = delta.state, time.monotonic()
         if delta.node is not None:
             run = next((r for r in reversed(delta.node.runs) if r.name == name and not r.exit_reason), None)
+            known = run.run if run is not None else known
             if run is not None and run.run in delta.vitals and delta.vitals[run.run].last_t:
                 first_row = first_row if first_row == first_row else now
             if run is not None and run.diagnosis is not None:
@@ -63,7 +64,14 @@ def watch(session: Session, load: LabelledLoad, child: subprocess.Popen[bytes]) 
                     first_right = now
         if now - first_row > WATCHED_S:
             break
-    return {"told": told, "verdicts": verdicts, "first_right_s": first_right - first_row}
+    sampled = [each.samples for each in session.stacks(known, WATCHED_S)] if known else []
+    return {
+        "told": told,
+        "verdicts": verdicts,
+        "first_right_s": first_right - first_row,
+        "samples": sum(sum(each.counts) for each in sampled),
+        "sampler_cost": max((each.cost for each in sampled), default=0.0),
+    }
 
 
 def right_of(load: LabelledLoad) -> tuple[str, ...]:
@@ -135,10 +143,21 @@ def figures_of(load: LabelledLoad, seen: dict[str, Any]) -> dict[str, Any]:
         "line_right": line in load.lines if load.lines and verdict in HOST_SIDE else None,
         "verdicts": dict(seen["verdicts"]),
         "first_right_s": round(seen["first_right_s"], 1) if math.isfinite(seen["first_right_s"]) else None,
+        "samples": seen["samples"],
+        "sampler_cost": round(seen["sampler_cost"], 5),
         "evidence": evidence(told) if told else [],
         "advice": [advice_text(advice) for advice in told.advice] if told else [],
     }
-    shown = ("right", "verdict", "confidence", "line_right", "first_right_s", "evidence", "verdicts")
+    shown = (
+        "right",
+        "verdict",
+        "confidence",
+        "line_right",
+        "first_right_s",
+        "samples",
+        "evidence",
+        "verdicts",
+    )
     tell(load.name, {what: found[what] for what in shown})
     return found
 
