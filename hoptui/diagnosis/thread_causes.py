@@ -74,25 +74,29 @@ class IdleShares:
         if window.gpus:
             claims["transfer-bound"] = _copying(shares, seen)
         whole = sum(claims.values())
-        scale = min(1.0, seen.idle / whole) if whole else 1.0
-        self.claims: dict[Verdict, float] = {verdict: lost * scale for verdict, lost in claims.items()}
+        self._scale = min(1.0, seen.idle / whole) if whole else 1.0
+        self.claims: dict[Verdict, float] = {verdict: lost * self._scale for verdict, lost in claims.items()}
         self.exchange = shares.get("collective", 0.0) if window.world > 1 else 0.0
         if window.straggler is not None:
             self.exchange = max(0.0, self.exchange - window.straggler.others_wait)
 
-    def guessed(self, verdict: Verdict) -> bool:
-        """Whether most of a claim rests on no library and on no name."""
-        kinds = CLAIMS.get(verdict, ())
-        known = self.sampled.share(*kinds)
-        if verdict == self._prepares:
-            return self.sampled.before > known
-        return verdict == "host-bound" and 2 * self.sampled.unnamed > known - self.sampled.before
+    def confidence(self, verdict: Verdict, scale: ConfidenceScale) -> float:
+        """Return the confidence of a claim: by libraries and names, and by the place in the loop."""
+        lost = self.claims[verdict]
+        known = lost - self._scale * self._guessed(verdict)
+        return max(scale.confidence(known), min(GUESSED, scale.confidence(lost)))
 
     def line(self, verdict: Verdict) -> LineShare | None:
         """Return the line that takes most of a claim."""
-        if self.guessed(verdict) and verdict == self._prepares:
-            return self.sampled.line_before
-        return self.sampled.line(*CLAIMS.get(verdict, ("copy", "wait")))
+        line = self.sampled.line(*CLAIMS.get(verdict, ("copy", "wait")))
+        before = self.sampled.line_before if verdict == self._prepares else None
+        return max(filter(None, (line, before)), key=lambda found: found.share, default=None)
+
+    def _guessed(self, verdict: Verdict) -> float:
+        """Return the share of the samples in a claim that only their place in the loop puts there."""
+        if verdict == "host-bound":
+            return self.sampled.unnamed
+        return self.sampled.before if verdict == self._prepares else 0.0
 
 
 def _copying(shares: Mapping[Kind, float], seen: Means) -> float:
@@ -111,14 +115,13 @@ def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     idle = IdleShares(window, seen)
     scale = WAITING if seen.busy == seen.busy else UNSEEN
     for verdict, lost in idle.claims.items():
-        if sure := scale.confidence(lost):
+        if sure := idle.confidence(verdict, scale):
             facts = (
                 *share_fact("gpu.idle_share", _idle(seen)),
                 *_line_facts(idle.line(verdict)),
                 *_beside(verdict, window, seen),
             )
-            found = Finding(verdict, sure, lost, facts)
-            yield _counted(found.at_most(GUESSED) if idle.guessed(verdict) else found, idle.sampled)
+            yield _counted(Finding(verdict, sure, lost, facts), idle.sampled)
     if sure := EXCHANGING.confidence(idle.exchange):
         facts = (*_line(idle.sampled, "collective"), *share_fact("gpu.sm_active", seen.sm))
         yield _counted(Finding("communication-bound", sure, idle.exchange, facts), idle.sampled)

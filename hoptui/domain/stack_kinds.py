@@ -348,6 +348,8 @@ def _meant(names: Iterable[str], known: Mapping[Kind, str], but: Iterable[str] =
     """Yield the kinds that names have a word of, unless they have one of `but`."""
     for name in names:
         words = set(_words(name))
+        if not words.isdisjoint(known.get("environment", "").split()):
+            words.discard("step")  # `env_step` and `step_envs` step environments
         if words.isdisjoint(but):
             yield from (kind for kind, of_kind in known.items() if not words.isdisjoint(of_kind.split()))
 

@@ -115,6 +115,27 @@ def test_python_before_the_model_is_input_with_doubt() -> None:
     }  # fmt: skip
 
 
+def test_what_is_named_is_told_with_its_own_confidence() -> None:
+    rows = (StackFrame("/job/train.py", "main", 12), StackFrame("/job/rows.py", "fields", 4))
+    counts = {rows: 100, STACKS["input"]: 60, STACKS["compute"]: 40}
+    best = findings(window(gpus=(synthetic(**IDLE),), sampled=SampledTime.of(activities(counts, CODE))))[0]
+    assert best.verdict == "data-bound"
+    assert best.confidence == pytest.approx(0.61, abs=0.06)  # 0.3 of the time is known to load
+    assert fact_of(best.facts, "line.hot")["function"] == "fields"  # the other half takes longer
+    counts = {rows: 60, STACKS["input"]: 100, STACKS["compute"]: 40}
+    best = findings(window(gpus=(synthetic(**IDLE),), sampled=SampledTime.of(activities(counts, CODE))))[0]
+    assert best.confidence > 0.9
+    assert fact_of(best.facts, "line.hot")["function"] == "augment"
+
+
+def test_python_before_the_model_is_what_environments_have_observed_if_these_are_stepped() -> None:
+    rows = (StackFrame("/job/train.py", "main", 12, call="torch.tensor"),)
+    counts = {rows: 90, STACKS["environment"]: 70, STACKS["compute"]: 40}
+    best = findings(window(gpus=(synthetic(**IDLE),), sampled=SampledTime.of(activities(counts, CODE))))[0]
+    assert best.verdict == "env-bound"
+    assert best.confidence >= GUESSED
+
+
 def test_python_that_nothing_names_is_of_the_host_with_doubt() -> None:
     rows = (StackFrame("/job/train.py", "main", 44), StackFrame("/job/rows.py", "fields", 4))
     samples = SampledTime.of(activities({rows: 160, STACKS["compute"]: 40}, CODE))
