@@ -254,10 +254,13 @@ def _lost_to_data(window: ObservationWindow, seen: Means) -> float:
 
 
 def _lost_to_uploads(window: ObservationWindow, seen: Means) -> float:
-    """What no phase claims of a GPU with little work, while its link is full: nothing but input comes in so
-    fast."""
-    full = UPLOADING.confidence(seen.uploading) > 0 and seen.sm < ENOUGH_SM
-    return max(0.0, 1 - seen.sm - _lost_to_data(window, seen)) if full else 0.0
+    """What no phase claims of a GPU with little work, while its link is full."""
+    return max(0.0, 1 - seen.sm - _lost_to_data(window, seen)) if uploads(seen) else 0.0
+
+
+def uploads(seen: Means) -> bool:
+    """Whether the link of a GPU with little work is full: nothing but input comes in so fast."""
+    return UPLOADING.confidence(seen.uploading) > 0 and seen.sm < ENOUGH_SM
 
 
 def _lost_to_environments(window: ObservationWindow, seen: Means) -> float:

@@ -18,6 +18,7 @@ from hoptui.diagnosis.causes import (
     SMALL_KERNELS,
     UNSEEN,
     UNSURE,
+    UPLOADING,
     WAITING,
     ConfidenceScale,
     Finding,
@@ -28,6 +29,7 @@ from hoptui.diagnosis.causes import (
     share,
     share_fact,
     transfer,
+    uploads,
 )
 from hoptui.diagnosis.sampled_time import LineShare, SampledTime
 from hoptui.diagnosis.window import ObservationWindow
@@ -125,9 +127,26 @@ def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     if sure := EXCHANGING.confidence(idle.exchange):
         facts = (*_line(idle.sampled, "collective"), *share_fact("gpu.sm_active", seen.sm))
         yield _counted(Finding("communication-bound", sure, idle.exchange, facts), idle.sampled)
+    uploading = _uploading(window, seen, idle)
+    yield from uploading
     yield from _straggling(window)
-    yield from _launching(window, seen, idle)
+    if not uploading:
+        yield from _launching(window, seen, idle)
     yield from _wrong_device(window, seen, idle.sampled)
+
+
+def _uploading(window: ObservationWindow, seen: Means, idle: IdleShares) -> tuple[Finding, ...]:
+    """A finding of a full link. The thread need not wait for it: it goes on while pinned memory is copied."""
+    lost = 1 - seen.sm - sum(idle.claims.values())
+    if not uploads(seen) or lost < WAITING.named or idle.claims["transfer-bound"] >= lost:
+        return ()
+    facts = (
+        *share_fact("gpu.sm_active", seen.sm),
+        *_line(idle.sampled, "copy", "wait"),
+        *transfer(seen),
+    )
+    found = Finding("transfer-bound", UPLOADING.confidence(seen.uploading), lost, facts)
+    return (_counted(found, idle.sampled),)
 
 
 def _straggling(window: ObservationWindow) -> Iterator[Finding]:

@@ -82,6 +82,8 @@ CONTEXTS: tuple[Rule, ...] = (
     *_rules(
         "save", "lightning/pytorch/callbacks/model_checkpoint", "pytorch_lightning/callbacks/model_checkpoint"
     ),
+    *_rules("log", "PIL", names="save"),
+    *_rules("log", "matplotlib", "seaborn", "plotly", "bokeh"),
     *_rules("input", "torch/utils/data", "torchdata", "datasets", "webdataset", "streaming", "ffcv"),
     *_rules("input", "nvidia/dali", "torchvision/transforms", "torchvision/datasets", "torchvision/io"),
     *_rules("input", "PIL", "cv2", "albumentations", "decord", "av", "torchaudio", "librosa", "soundfile"),
@@ -143,12 +145,13 @@ MODELS = ("torch/nn/modules/module", "torch/autograd/graph", "torch/optim")
 OPERATORS = "+ - * / // % ** @ += -= *= /= @= < <= > >= == != [] & | ^ << >>"
 GENERAL: tuple[Rule, ...] = (
     *_rules("save", "", names="fsync pickle.* shutil.*"),
-    *_rules("save", "", names="compress savez savez_compressed"),
-    *_rules("log", "json", names="dump dumps encode iterencode default"),
+    *_rules("save", "", names="compress savez savez_compressed tobytes write_bytes"),
+    *_rules("log", "json/encoder"),
+    *_rules("log", "json", names="dump dumps"),
     *_rules(
         "input", "json", "csv", "queue", "multiprocessing/queues", "multiprocessing/pool", "urllib", "http"
     ),
-    *_rules("log", "", names="dump dumps write print writerow flush"),
+    *_rules("log", "", names="dump dumps write print writerow flush imwrite savefig save_image write_jpeg"),
     *_rules("save", "pickle", "shutil"),
     *_rules("input", "wave", "gzip", "bz2", "lzma", "zipfile", "tarfile", "html/parser", "xml"),
     *_rules("input", "numpy/lib", names="load loadtxt genfromtxt fromfile open_memmap"),
@@ -176,7 +179,7 @@ SCRIPT_NAMES: Mapping[Kind, str] = {
     "input": "data dataset dataloader loader loading load batch minibatch minibatcher fetch read reader "
     "parse parser decode encode prefetch augment augmentation augmented collate collator tokenize tokenizer "
     "tokenization preprocess preprocessing transform crop mixup cutmix mosaic spectrogram mel mfcc featurize "
-    "sampler replay corpus shard record feeder ingest download",
+    "sampler replay corpus shard record feeder ingest iterator download",
     "environment": "env environment world simulator simulate simulation physics gym game board arena "
     "emulator episode rollout trajectory selfplay",
     "log": "logger logging report plot",
@@ -206,6 +209,7 @@ NOT_FILES = ("load", "loads")
 """Words of files that are named after something else, such as `load_test.py`."""
 ENVIRONMENT_METHODS = frozenset(("step", "reset"))
 
+_BATCH = re.compile(r"batch(?:es)?(?:er)?$")
 Basis = Literal["known", "before", "unknown"]
 """What a kind rests on. `known`: a library, a name, or the line of the loop itself. The rest is Python of the
 script. `before`: it runs before the model does, in the function that trains. `unknown`: nothing says what it
@@ -350,6 +354,8 @@ def _meant(names: Iterable[str], known: Mapping[Kind, str], but: Iterable[str] =
         words = set(_words(name))
         if not words.isdisjoint(known.get("environment", "").split()):
             words.discard("step")  # `env_step` and `step_envs` step environments
+        if not _BATCH.search(name.lower()):
+            words -= {"batch", "minibatch"}  # `batch_hard_triplets` makes no batch
         if words.isdisjoint(but):
             yield from (kind for kind, of_kind in known.items() if not words.isdisjoint(of_kind.split()))
 

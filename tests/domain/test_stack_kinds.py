@@ -184,7 +184,13 @@ CODE = TrainingCode([CodeLine(f"{MINE}train_env.py", 20, "fit_dataset")])
         ("log", "known", "train_env.py fit_dataset 30 > a.py log_losses 5"),
         ("log", "known", "train_env.py fit_dataset 30 > a.py log 5"),
         ("script", "unknown", "train_env.py fit_dataset 30 > a.py log_softness 5"),
+        ("script", "unknown", "train_env.py fit_dataset 30 > a.py batch_hard_triplets 5"),
+        ("input", "known", "train_env.py fit_dataset 30 > a.py next_batches 5"),
         # libraries that read and write
+        ("log", "known", "train_env.py fit_dataset 30 > PIL/Image.py Image.save 5 > PIL/ImageFile.py f 4"),
+        ("input", "known", "train_env.py fit_dataset 30 > PIL/Image.py Image.rotate 5"),
+        ("log", "known", "train_env.py fit_dataset 30 > ~json/encoder.py floatstr 5 = float.__repr__"),
+        ("save", "known", "train_env.py fit_dataset 30 > a.py freeze 5 = tobytes"),
         ("save", "known", "train_env.py fit_dataset 30 > numpy/lib/_npyio_impl.py savez_compressed 5"),
         ("input", "known", "train_env.py fit_dataset 30 > a.py sound 5 > ~wave.py Wave_read.readframes 4"),
         ("input", "known", "train_env.py fit_dataset 30 > a.py sound 5 = zlib.decompress"),
