@@ -403,5 +403,10 @@ def _must_be_here(shown: GpuProcess, node: NodeState) -> None:
         here = abs(daemon.create_time() - node.started_wall) < CLOCKS_APART_S
     except psutil.Error:
         here = False
-    if not here or os.uname().nodename.partition(".")[0] != node.host.partition(".")[0]:
+    if os.uname().nodename.partition(".")[0] != node.host.partition(".")[0]:
         raise NotYoursError(f"the processes are on {node.host}, not on this machine: end it there")
+    if not here:
+        raise NotYoursError(
+            f"process {shown.pid} may be another one here: the daemon is elsewhere, it started slowly, or the "
+            "clock was set"
+        )
