@@ -50,6 +50,8 @@ WORKS: tuple[Kind, ...] = ("compute", "evaluate", "wait", "copy")
 """What a thread does to give work to a GPU, or to get its results."""
 GUESSED = 0.65
 """The highest confidence of what Python of the script is for, if only its place in the loop says it."""
+WIDER = 0.05
+"""The share of the samples of other lines of the same kind, from which their sum is told too."""
 STRAGGLING = ConfidenceScale(0.1, 0.25)
 COMPUTING = ConfidenceScale(0.6, 0.85)
 TRANSFER_BYTES_PER_S = 0.5e9
@@ -88,11 +90,13 @@ class IdleShares:
         known = lost - self._scale * self._guessed(verdict)
         return max(scale.confidence(known), min(GUESSED, scale.confidence(lost)))
 
-    def line(self, verdict: Verdict) -> LineShare | None:
-        """Return the line that takes most of a claim."""
-        line = self.sampled.line(*CLAIMS.get(verdict, ("copy", "wait")))
+    def line_facts(self, verdict: Verdict) -> tuple[Fact, ...]:
+        """Return the line that takes most of a claim, as a fact."""
         before = self.sampled.line_before if verdict == self._prepares else None
-        return max(filter(None, (line, before)), key=lambda found: found.share, default=None)
+        line = self.sampled.line(*CLAIMS.get(verdict, ("copy", "wait")))
+        if before is not None and (line is None or before.share > line.share):
+            return _line_facts(before, self.sampled.before)
+        return _line_facts(line, self.sampled.share(line.kind) if line else 0.0)
 
     def _guessed(self, verdict: Verdict) -> float:
         """Return the share of the samples in a claim that only their place in the loop puts there."""
@@ -120,7 +124,7 @@ def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
         if sure := idle.confidence(verdict, scale):
             facts = (
                 *share_fact("gpu.idle_share", _idle(seen)),
-                *_line_facts(idle.line(verdict)),
+                *idle.line_facts(verdict),
                 *_beside(verdict, window, seen),
             )
             yield _counted(Finding(verdict, sure, lost, facts), idle.sampled)
@@ -223,19 +227,23 @@ def _idle(seen: Means) -> float:
 
 def _line(sampled: SampledTime, *kinds: Kind) -> tuple[Fact, ...]:
     """The line of these kinds with the most samples, as a fact."""
-    return _line_facts(sampled.line(*kinds))
+    line = sampled.line(*kinds)
+    return _line_facts(line, sampled.share(line.kind) if line else 0.0)
 
 
-def _line_facts(line: LineShare | None) -> tuple[Fact, ...]:
-    return () if line is None else (line_fact(line.kind, line.place, line.inside, line.share),)
+def _line_facts(line: LineShare | None, whole: float) -> tuple[Fact, ...]:
+    """A line as a fact. `whole` is the share of all lines of its kind."""
+    return () if line is None else (line_fact(line.kind, line.place, line.inside, line.share, whole),)
 
 
-def line_fact(kind: Kind, place: CodeLine, inside: str, part: float) -> Fact:
-    """Return what a line does as a fact. `part` is its share of the samples."""
+def line_fact(kind: Kind, place: CodeLine, inside: str, part: float, whole: float = 0.0) -> Fact:
+    """Return what a line does as a fact. `part` is its share of the samples, `whole` that of such lines."""
+    of_all = {"whole": share(whole)} if whole >= part + WIDER else {}
     return fact(
         "line.hot",
         kind=kind,
         share=share(part),
+        **of_all,
         file=place.file,
         line=place.line,
         function=place.function,

@@ -407,6 +407,6 @@ def _must_be_here(shown: GpuProcess, node: NodeState) -> None:
         raise NotYoursError(f"the processes are on {node.host}, not on this machine: end it there")
     if not here:
         raise NotYoursError(
-            f"process {shown.pid} may be another one here: the daemon is elsewhere, it started slowly, or the "
-            "clock was set"
+            f"process {shown.pid} may be another one here: the daemon is elsewhere, it started slowly, or "
+            "the clock was set"
         )
