@@ -186,8 +186,8 @@ SCRIPT_NAMES: Mapping[Kind, str] = {
 }
 """Words in the name of a file, class or function of the script, or of a phase. A plural counts too."""
 PHASE_NAMES: Mapping[Kind, str] = {
-    "input": "input loading wait",
-    "environment": "sim play collect interact act",
+    "input": "input",
+    "environment": "sim play collect interact",
 }
 """Further words in the name of a phase."""
 HOST_NAMES = (

@@ -17,6 +17,8 @@ MOST_FUNCTIONS = 64
 """Functions that are remembered. Scripts train in a handful."""
 BACKWARD = ("torch/autograd/graph", "torch/autograd/__init__", "torch/_tensor")
 OPTIMIZERS = "torch/optim"
+HOOK = "profile_hook_step"
+"""Torch calls the step of any optimizer in it, also of one in the script."""
 MODULES = "torch/nn/modules/module"
 LOGS = re.compile(r"(?:^|[._])(?:log|report)(?:$|_)")
 """Names of functions that tell how training goes, and do not train."""
@@ -86,7 +88,7 @@ def _trains(stack: Stack) -> bool:
         path, name = package_path(frame.file), frame.function.rpartition(".")[2]
         if path.startswith(BACKWARD) and name in ("backward", "grad", "_engine_run_backward"):
             return True
-        if path.startswith(OPTIMIZERS) and name == "step":
+        if path.startswith(OPTIMIZERS) and (name == "step" or HOOK in frame.function):
             return True
     return False
 

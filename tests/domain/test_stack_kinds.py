@@ -168,6 +168,11 @@ CODE = TrainingCode([CodeLine(f"{MINE}train_env.py", 20, "fit_dataset")])
             "known",
             "train_env.py fit_dataset 30 > a.py fit_dataset.<locals>.env_step 5",
         ),
+        (
+            "compute",
+            "known",
+            "train_env.py fit_dataset 30 > torch/optim/optimizer.py f 5 > a.py Muon.step 9",
+        ),
         # tensors that a function of data prepares, and those of a model in one
         ("input", "known", "train_env.py fit_dataset 12 > crops.py crops 5 > torch/nn/functional.py pad 4"),
         ("input", "known", "train_env.py fit_dataset 12 > a.py collate 5 = torch.stack"),
@@ -213,6 +218,7 @@ CODE = TrainingCode([CodeLine(f"{MINE}train_env.py", 20, "fit_dataset")])
         ),
         ("script", "known", "<phase> metrics 0 > train_env.py fit_dataset 30 > a.py f 5"),
         ("script", "unknown", "<phase> update 0 > train_env.py fit_dataset 30 > a.py f 5"),
+        ("script", "unknown", "<phase> wait_for_ranks 0 > train_env.py fit_dataset 30 > a.py f 5"),
     ],
 )
 def test_what_a_kind_rests_on(kind: str, basis: str, text: str) -> None:

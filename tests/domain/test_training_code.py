@@ -12,6 +12,7 @@ TORCH = "/opt/env/lib/python3.12/site-packages/torch/"
 FILE = "/job/train.py"
 BACKWARD = StackFrame(f"{TORCH}autograd/graph.py", "_engine_run_backward", 824)
 STEP = StackFrame(f"{TORCH}optim/adamw.py", "AdamW.step", 220)
+HOOK = StackFrame(f"{TORCH}optim/optimizer.py", "Optimizer.profile_hook_step.<locals>.wrapper", 500)
 NEW = StackFrame(f"{TORCH}optim/adamw.py", "AdamW.__init__", 40)
 NO_GRAD = StackFrame(f"{TORCH}autograd/grad_mode.py", "no_grad.__enter__", 80)
 MODEL = StackFrame(f"{TORCH}nn/modules/module.py", "Module._call_impl", 1700)
@@ -21,7 +22,7 @@ def at(line: int, function: str = "fit", file: str = FILE) -> StackFrame:
     return StackFrame(file, function, line)
 
 
-@pytest.mark.parametrize("inner", [BACKWARD, STEP])
+@pytest.mark.parametrize("inner", [BACKWARD, STEP, HOOK])
 def test_a_function_that_computes_gradients_or_steps_weights_trains(inner: StackFrame) -> None:
     code = NOTHING_KNOWN.learned([(at(9, "main"), at(30), inner)])
     assert set(code) == {CodeLine(FILE, 9, "main"), CodeLine(FILE, 30, "fit")}
