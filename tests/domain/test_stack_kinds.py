@@ -163,16 +163,9 @@ CODE = TrainingCode([CodeLine(f"{MINE}train_env.py", 20, "fit_dataset")])
         # methods of environments
         ("environment", "known", "train_env.py fit_dataset 30 > market.py Market.step 5"),
         ("environment", "known", "train_env.py fit_dataset 30 > market.py Market.step.<locals>.<listcomp> 5"),
-        (
-            "environment",
-            "known",
-            "train_env.py fit_dataset 30 > a.py fit_dataset.<locals>.env_step 5",
-        ),
-        (
-            "compute",
-            "known",
-            "train_env.py fit_dataset 30 > torch/optim/optimizer.py f 5 > a.py Muon.step 9",
-        ),
+        ("environment", "known", "train_env.py fit_dataset.<locals>.env_step 5"),
+        ("script", "unknown", "train_env.py fit_dataset.<locals>.one_step 5"),
+        ("compute", "known", "train_env.py fit_dataset 3 > torch/optim/optimizer.py f 5 > a.py Muon.step 9"),
         # tensors that a function of data prepares, and those of a model in one
         ("input", "known", "train_env.py fit_dataset 12 > crops.py crops 5 > torch/nn/functional.py pad 4"),
         ("input", "known", "train_env.py fit_dataset 12 > a.py collate 5 = torch.stack"),
