@@ -56,6 +56,11 @@ MOST_STACKS = 512
 """Different stacks that wait for names. More are counted as left out."""
 MOST_PLACES = 4096
 """Places in code whose line and columns are remembered."""
+MOST_KNOWN = 256
+"""Stacks with names that are remembered, about a megabyte."""
+MOST_TAKES = 10
+"""So many times, about every two seconds, a stack waits for names. Then it is too old to say what holds the
+run back."""
 LONGEST_NAME = 300
 """Characters of a file, function or call. Generated code may have names of any length."""
 OPERATIONS = {
@@ -76,6 +81,8 @@ Position = tuple[int, int]
 Place = tuple[int, int]
 """The `id` of a code object, and the offset of the instruction in execution. To hash the code object itself
 takes longer than all else."""
+_Unnamed = tuple[str, tuple[Place, ...]]
+"""The phase and the places of a stack without names."""
 
 JITTER = 0.25
 """A period differs from the mean by up to this part of it, so that it does not beat with the iterations."""
@@ -288,13 +295,22 @@ os.register_at_fork(after_in_child=_restore_in_child)
 
 
 class _Names:
-    """Names the places of samples. Only the thread that takes them uses it."""
+    """Names the places of samples. Only the thread that takes them uses it.
+
+    A stack that has been named before costs nearly nothing, so it never waits. Then those come that were
+    found since the last take. The others wait for their turn, for `MOST_TAKES` at most. So the many places of
+    the start of a run, which never come again, do not keep those of its loop from their names.
+    """
 
     def __init__(self) -> None:
         self._dice = random.Random()
+        self._takes = 0
         self._codes: dict[int, CodeType] = {}
-        self._unnamed: Counter[tuple[str, tuple[Place, ...]]] = Counter()
+        self._unnamed: Counter[_Unnamed] = Counter()
+        self._since: dict[_Unnamed, int] = {}  # the number of the take before the first such sample
+        self._new: set[_Unnamed] = set()  # since the last take
         self._frames: dict[tuple[Place, bool], StackFrame] = {}
+        self._stacks: dict[tuple[Place, ...], Stack] = {}
 
     def add(self, interval: _Interval) -> None:
         """Add samples. The sampling thread may just add its last one."""
@@ -306,32 +322,56 @@ class _Names:
                 assert isinstance(offset, int)
                 self._codes[id(code)] = code
                 places.append((id(code), offset))
-            self._unnamed[str(phase), tuple(places)] += 1
+            found = str(phase), tuple(places)
+            self._unnamed[found] += 1
+            self._new.add(found)
+            self._since.setdefault(found, self._takes)
 
     def stacks(self, until: int) -> tuple[Counter[Stack], int]:
         """Return samples, those of at least one stack, and how many are left out.
 
-        Each stack has the same chance, however often it was found, so that what is left out changes no share.
+        Of those that are as new, each stack has the same chance, however often it was found. So what is left
+        out changes no share.
 
         Args:
             until: The CPU time of this thread, in ns, at which the rest waits for the next call.
         """
+        self._takes += 1
         found: Counter[Stack] = Counter()
+        named = [each for each in self._unnamed if each[1] in self._stacks]
+        for each in named:
+            self._name(each, found)
         waiting = list(self._unnamed)
         self._dice.shuffle(waiting)
-        while waiting and not (found and time.thread_time_ns() > until):
-            phase, places = found_at = waiting.pop()
-            stack = (*phase_frames(clean_text(phase, LONGEST_NAME)), *self._stack(places))
-            found[stack] += self._unnamed.pop(found_at)
+        waiting.sort(key=self._new.__contains__)  # the new ones are named first, from the end
+        self._new.clear()
+        if waiting:
+            self._name(waiting.pop(), found)
+        while waiting and time.thread_time_ns() <= until:
+            self._name(waiting.pop(), found)
         left_out = self._forget(waiting)
         return found, left_out
 
-    def _forget(self, waiting: Sequence[tuple[str, tuple[Place, ...]]]) -> int:
+    def _name(self, each: _Unnamed, found: Counter[Stack]) -> None:
+        """Add the samples of a stack to those with a name."""
+        phase, places = each
+        stack = self._stacks.get(places)
+        if stack is None:
+            stack = self._stacks[places] = self._stack(places)
+        del self._since[each]
+        found[(*phase_frames(clean_text(phase, LONGEST_NAME)), *stack)] += self._unnamed.pop(each)
+
+    def _forget(self, waiting: Sequence[_Unnamed]) -> int:
         """Keep what is in memory bounded. Return how many samples get no name by that."""
-        forgotten = waiting[MOST_STACKS:]
+        forgotten = [each for each in waiting if self._takes - self._since[each] >= MOST_TAKES]
+        forgotten += [each for each in waiting[MOST_STACKS:] if each not in forgotten]
+        if len(self._stacks) >= MOST_KNOWN:
+            self._stacks = {}
         if len(self._frames) >= MOST_PLACES or len(self._codes) >= MOST_PLACES:
-            forgotten = waiting
-            self._codes, self._frames = {}, {}
+            forgotten = list(waiting)
+            self._codes, self._frames, self._stacks = {}, {}, {}
+        for each in forgotten:
+            del self._since[each]
         return sum(map(self._unnamed.pop, forgotten))
 
     def _stack(self, places: tuple[Place, ...]) -> Stack:

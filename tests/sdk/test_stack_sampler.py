@@ -24,6 +24,7 @@ from hoptui.sdk.stack_sampler import (
     EVERY_S,
     JITTER,
     LONGEST_NAME,
+    MOST_TAKES,
     NAMING,
     RAREST_S,
     WAITING_BUDGET,
@@ -334,6 +335,40 @@ def test_naming_takes_a_bounded_time_and_the_rest_comes_later(monkeypatch: pytes
         sizes.append(sum(samples.counts))
     assert len(sizes) >= 5, "one stack at a time"
     assert sum(sizes) == 7
+
+
+def test_the_start_of_a_run_does_not_keep_its_loop_from_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_sampler, "NAMING", 0.0)
+    monkeypatch.setattr(stack_sampler, "NAMING_AHEAD_S", 0.0)
+    sampler = sampler_of(itself())
+
+    def start(depth: int) -> None:
+        sample(sampler)
+        if depth:
+            start(depth - 1)
+
+    def loop() -> None:
+        for _ in range(5):
+            sample(sampler)
+
+    def take() -> StackSamples:
+        samples = sampler.take()
+        assert samples is not None
+        return samples
+
+    def at_loop(frame: StackFrame) -> bool:
+        return frame.function.endswith(".loop")
+
+    start(40)
+    assert take().left_out == 0
+    loops, left_out = [], 0
+    for _ in range(MOST_TAKES + 2):
+        loop()
+        samples = take()
+        loops.append(sum(n for stack, n in unpack(samples).items() if any(at_loop(each) for each in stack)))
+        left_out += samples.left_out
+    assert loops == [5] * (MOST_TAKES + 2), "it has its name at once, and never waits again"
+    assert left_out >= 41 - (MOST_TAKES + 2), "the start is too old, and counted"
 
 
 def test_names_that_no_message_can_carry_are_spelled_so_that_one_can() -> None:
