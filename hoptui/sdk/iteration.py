@@ -8,15 +8,10 @@ agreement nothing raises.
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobError
 from hoptui.protocol.messages import FATE_UNKNOWN, Command
@@ -27,9 +22,6 @@ from hoptui.sdk.ranks import BoundaryPlan, RankAgreement
 from hoptui.sdk.shared_state import SharedState
 
 NO_PHASES: dict[str, float] = {}
-MOST_CALLS = 32
-"""Calls around the end of an iteration that are told, the innermost ones."""
-SDK = str(Path(__file__).parent) + os.sep
 
 
 class IterationRecorder:
@@ -130,8 +122,6 @@ class IterationRecorder:
             self._last_t = t
             state.rows.append((t, step, row, spent_ns, phases))
             state.rows_added += 1
-            if state.loop is None:
-                state.loop = _calling_lines()
             if state.link_sleeps:
                 state.wake_sleeping_link()
         except Exception as error:  # an error of hoptui must not reach the loop
@@ -152,8 +142,6 @@ class IterationRecorder:
             t = self._queue_late(t)
         state.rows.append((t, step, row, None, NO_PHASES))
         state.rows_added += 1
-        if state.loop is None:
-            state.loop = _calling_lines()
         if state.link_sleeps:
             state.wake_sleeping_link()
 
@@ -173,18 +161,6 @@ class IterationRecorder:
         now = now or time.monotonic_ns()
         self._last_t = now if now > self._last_t else self._last_t + 1
         return self._last_t
-
-
-def _calling_lines() -> tuple[CodeLine, ...]:
-    """Return the calls of the script that led here, the outermost first."""
-    found: list[CodeLine] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(found) < MOST_CALLS:
-        code = frame.f_code
-        if not code.co_filename.startswith(SDK):
-            found.append(CodeLine(code.co_filename, frame.f_lineno or 0, code.co_qualname))
-        frame = frame.f_back
-    return tuple(reversed(found))
 
 
 log = logging.getLogger("hoptui")

@@ -699,7 +699,7 @@ class Run(ReadOnlyProperties):
         recorder = self._core.recorder
         recorder.log(values, metrics, None if step is None else whole(step))
         if not recorder.began:
-            self._core.sample_this_thread()
+            self._core.in_loop()
 
     @_harmless(_nothing)
     def event(self, text: str, *, level: Level = "info") -> None:

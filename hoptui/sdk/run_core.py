@@ -12,10 +12,13 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.facts import Fact, clean_text, fact
 from hoptui.domain.knobs import KnobError
 from hoptui.protocol.ranges import MOST_COUNT
@@ -28,6 +31,10 @@ from hoptui.sdk.ranks import RankAgreement, RunIdentity
 from hoptui.sdk.shared_state import Ending, LinkControl, SharedState, new_run_id
 
 log = logging.getLogger("hoptui")
+
+MOST_CALLS = 32
+"""Calls around the end of an iteration that are told, the innermost ones."""
+SDK = str(Path(__file__).parent) + os.sep
 
 Auto = Literal["auto"]
 """The ranks of torch.distributed."""
@@ -132,7 +139,7 @@ class RunCore:
         """Do at the first boundary, and then once a second, what no other boundary needs."""
         if self.state.alive:
             self.execution.follow(now)
-            self.sample_this_thread()
+            self.in_loop()
         if self.execution.handover is not None:
             self.execution.finish_restart()
 
@@ -232,6 +239,12 @@ class RunCore:
         if known.on and self._own.on and not self._closed:
             self.state.link = _start_link(self)
 
+    def in_loop(self) -> None:
+        """Let stacks be sampled of this thread, which ends iterations, and note once where it does so."""
+        self.sample_this_thread()
+        if self.state.loop is None:
+            self.state.loop = _calling_lines()
+
     def sample_this_thread(self) -> None:
         """Let stacks be sampled of this thread: it is the one that trains."""
         self.state.thread = threading.get_ident() if self._stacks else 0
@@ -258,6 +271,18 @@ class RunCore:
         """Do nothing from now on, and leave everything as it is: this is a forked child."""
         self._agreement.dissolve()
         self.state.disconnect()
+
+
+def _calling_lines() -> tuple[CodeLine, ...]:
+    """Return the calls that led here from outside of the SDK, the outermost first."""
+    found: list[CodeLine] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < MOST_CALLS:
+        code = frame.f_code
+        if not code.co_filename.startswith(SDK):
+            found.append(CodeLine(code.co_filename, frame.f_lineno or 0, code.co_qualname))
+        frame = frame.f_back
+    return tuple(reversed(found))
 
 
 class RunRecord:
