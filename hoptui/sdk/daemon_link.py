@@ -457,15 +457,17 @@ class DaemonLink:
         if samples is not None:
             loop = tuple(
                 (clean_text(file, LONGEST_NAME), line, clean_text(function, LONGEST_NAME))
-                for file, line, function in self._state.loop or ()
+                for file, line, function in self._state.training.loop or ()
             )
             self._send(sock, zmq, messages.Stacks(samples=samples, loop=loop))
 
     def _sample(self, *, wanted: bool) -> None:
         """Sample the stack of the training thread if the daemon wants that."""
-        if wanted and self._stacks is None and self._state.thread:
+        if wanted and self._stacks is None and self._state.training.ident:
             state = self._state
-            self._stacks = StackSampler(lambda: state.thread, lambda: state.phases.current, state.lose_stacks)
+            self._stacks = StackSampler(
+                lambda: state.training.ident, lambda: state.phases.current, state.lose_stacks
+            )
             self._stacks.start()
         elif not wanted and self._stacks is not None:
             self._stacks.stop()

@@ -242,12 +242,12 @@ class RunCore:
     def in_loop(self) -> None:
         """Let stacks be sampled of this thread, which ends iterations, and note once where it does so."""
         self.sample_this_thread()
-        if self.state.loop is None:
-            self.state.loop = _calling_lines()
+        if self.state.training.loop is None:
+            self.state.training.loop = _calling_lines()
 
     def sample_this_thread(self) -> None:
         """Let stacks be sampled of this thread: it is the one that trains."""
-        self.state.thread = threading.get_ident() if self._stacks else 0
+        self.state.training.ident = threading.get_ident() if self._stacks else 0
 
     def _identify(self, identity: RunIdentity) -> None:
         state = self.state

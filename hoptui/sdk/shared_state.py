@@ -253,11 +253,24 @@ class LinkControl(Protocol):
     def part(self) -> None: ...
 
 
+class TrainingThread:
+    """The thread that passes the boundaries. `ident` is 0 if its stack is not to be sampled.
+
+    `loop` has the calls in which it ended the first iteration, the outermost first. It is None before that.
+    """
+
+    __slots__ = ("ident", "loop")
+
+    def __init__(self) -> None:
+        self.ident = 0
+        self.loop: tuple[CodeLine, ...] | None = None
+
+
 class SharedState:
     """The state of one run.
 
     Attributes:
-        thread: The identifier of the thread that passes the boundaries, 0 if its stack is not to be sampled.
+        training: The thread that passes the boundaries, and where it does so.
         rank: Index of this process among the `world` processes of the run.
         step: The iteration in progress.
         began: Whether the first iteration has begun.
@@ -270,7 +283,6 @@ class SharedState:
         paused_until: The end of rank 0's pause lease in monotonic seconds, 0.0 without a pause.
         rows: Rows for the link thread. The oldest are dropped first.
         rows_added: How many rows were ever added.
-        loop: The calls in which the first iteration ended, the outermost first. None before that.
         link_sleeps: Whether the link thread does not look for rows soon. Who adds a row then wakes it.
     """
 
@@ -281,7 +293,7 @@ class SharedState:
         self.nonce = ""
         self.total = total
         self.started = time.monotonic_ns()
-        self.thread = 0
+        self.training = TrainingThread()
         self.rank, self.world = 0, 1
         self.declarations = Declarations()
         self.details = details or DetailsBook(None, (), "")
@@ -295,7 +307,6 @@ class SharedState:
         self.notes: deque[Note] = deque(maxlen=NOTES_KEPT)
         self.rows: deque[QueuedRow] = deque(maxlen=ROWS_KEPT)
         self.rows_added = 0
-        self.loop: tuple[CodeLine, ...] | None = None
         self.step = 0
         self.began = False
         self.progress = time.monotonic()

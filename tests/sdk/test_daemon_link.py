@@ -554,14 +554,14 @@ def test_stack_samples_are_sent_to_a_daemon_that_wants_them(
     link: DaemonLink, tmp_path: Path, wanted: bool, thread: bool, sent: int
 ) -> None:
     wire = Wire()
-    link._state.thread = threading.get_ident() if thread else 0
+    link._state.training.ident = threading.get_ident() if thread else 0
     link._hello(wire, zmq)
     _welcome(link, wire, pid=1, stacks=wanted)
     if link._stacks is not None:
         other = threading.Thread(target=link._stacks.sample)
         other.start()
         other.join(30)
-    link._state.loop = (CodeLine("train_\udce9.py", 7, "fit"),)
+    link._state.training.loop = (CodeLine("train_\udce9.py", 7, "fit"),)
     link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
     found = [each for each in wire.sent if isinstance(each, messages.Stacks)]
     assert len(found) == sent
@@ -575,7 +575,7 @@ def test_stack_samples_are_sent_to_a_daemon_that_wants_them(
 
 def test_an_error_in_the_stack_samples_ends_them_alone(link: DaemonLink, tmp_path: Path) -> None:
     wire = Wire()
-    link._state.thread = threading.get_ident()
+    link._state.training.ident = threading.get_ident()
     link._hello(wire, zmq)
     _welcome(link, wire, pid=1, stacks=True)
     assert link._stacks is not None

@@ -34,9 +34,9 @@ def test_the_calls_around_the_first_iteration_are_known_once(run: Run) -> None:
         for _ in range(times):
             run.log(loss=1.0)
 
-    assert run_state(run).loop is None
+    assert run_state(run).training.loop is None
     fit(1)
-    loop = run_state(run).loop
+    loop = run_state(run).training.loop
     assert loop is not None
     assert [each.function.rpartition(".")[2] for each in loop[-2:]] == [
         "test_the_calls_around_the_first_iteration_are_known_once",
@@ -44,15 +44,20 @@ def test_the_calls_around_the_first_iteration_are_known_once(run: Run) -> None:
     ]
     assert loop[-1].file == __file__
     fit(1)
-    assert run_state(run).loop is loop
+    assert run_state(run).training.loop is loop
 
 
 def test_the_loop_is_known_where_iterations_are_declared(run: Run) -> None:
     run.boundary(0)
     run.boundary(1)
-    loop = run_state(run).loop
+    loop = run_state(run).training.loop
     assert loop is not None
     assert loop[-1].function == "test_the_loop_is_known_where_iterations_are_declared"
+
+
+def test_each_boundary_reads_attributes_of_the_state_the_fast_way(run: Run) -> None:
+    run.boundary(0)
+    assert len(vars(run_state(run))) < 30, "Python looks up more attributes than these by their hash"
 
 
 def test_leave_closes_up_to_the_name(run: Run) -> None:
