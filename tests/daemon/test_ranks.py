@@ -120,7 +120,7 @@ def test_a_rank_whose_process_is_stopped_is_named(node: TestNode) -> None:
             because = viewer.vital(run).because
             return because is not None and because.code == "state.rank_silent" and because.fields["rank"] == 1
 
-        until(named, what="the rank that hangs")
+        until(named, seconds=40, what="the rank that hangs")
         assert "busy: rank 1 sends no pulse for" in node.hoptui("status", "two").stdout
         second.send_signal(signal.SIGCONT)
         until(lambda: viewer.vital(run).state == "live", what="both ranks again")
