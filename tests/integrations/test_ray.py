@@ -128,7 +128,11 @@ def test_a_pause_and_a_checkpoint_change_nothing_else(node: TestNode, tmp_path: 
     steered.hoptui("checkpoint", "ray-same")
     status = steered.status("ray-same")
     assert status["world"] == 2
-    assert status["metrics"]["samples"] == 2 * own_loop.BATCH
+    until(
+        lambda: steered.status("ray-same")["metrics"].get("samples") == 2 * own_loop.BATCH,
+        seconds=60,
+        what="the samples of an iteration, which a report of the function does not have",
+    )
     (saved,) = [one for one in status["commands"] if one["verb"] == "checkpoint"]
     assert saved["stage"] == "applied"
     assert str(tmp_path / "storage" / "ray-same") in json.dumps(saved)
