@@ -83,14 +83,14 @@ TorchTrainer(
 @pytest.mark.timeout(900)
 def test_hoptui_run_shows_a_trainer_that_nobody_edited(node: TestNode, tmp_path: Path) -> None:
     path = script(tmp_path, PLAIN.replace("STORAGE", repr(str(tmp_path / "storage"))))
-    viewer = node.viewer()  # beside Ray's processes, a daemon that starts may be later than the end of the run
+    node.viewer()  # beside Ray's processes, a daemon that starts then may be later than the end of the run
     child = node.spawn(
         run_command("--", sys.executable, path), OMP_NUM_THREADS="1", RAY_raylet_start_wait_time_s="200"
     )
     code, output, errors = finished(child, LIMIT_S)
     assert code == 0, errors[-4000:]
     assert "hoptui" not in output + errors
-    (run,) = viewer.state().runs
+    (run,) = node.viewer().state().runs
     assert (run.name, run.world, run.exit_reason) == ("plain", 2, "finished")
     assert {knob.spec.name for knob in run.knobs} >= {"lr", "weight_decay"}
 
