@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from hoptui.domain.stacks import PHASE_FILE, StackFrame
@@ -23,6 +24,7 @@ class CodeLine(NamedTuple):
     function: str
 
 
+@lru_cache(maxsize=4096)
 def package_path(file: str) -> str:
     """Return a file's path below the folder of packages or of the standard library; "" for a script's own."""
     for folder in (_SITE, _STANDARD):

@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple
 
 from hoptui.domain.code_lines import CodeLine, enclosing_function, is_script, package_path
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame
-from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
+from hoptui.domain.training_code import MODULES, NOTHING_KNOWN, OPTIMIZERS, TrainingCode
 
 Kind = Literal[
     "wait", "copy", "collective", "compute", "input", "environment", "save", "log", "compile", "evaluate",
@@ -140,9 +140,8 @@ COMPUTE: tuple[Rule, ...] = (
     ),
     *_rules("compute", "stable_baselines3/common/policies", "stable_baselines3/common/torch_layers"),
 )
-MODELS = ("torch/nn/modules/module", "torch/autograd/graph", "torch/optim")
+MODELS = (MODULES, OPTIMIZERS, "torch/autograd/graph")
 """Where a model computes, or is trained."""
-OPERATORS = "+ - * / // % ** @ += -= *= /= @= < <= > >= == != [] & | ^ << >>"
 GENERAL: tuple[Rule, ...] = (
     *_rules("save", "", names="fsync pickle.* shutil.*"),
     *_rules("save", "", names="compress savez savez_compressed tobytes write_bytes"),
@@ -167,7 +166,7 @@ GENERAL: tuple[Rule, ...] = (
     *_rules(
         "compute", "", names="scatter_add_ cumsum contiguous square rsqrt sigmoid tanh backward cat stack"
     ),
-    *_rules("compute", "", names=OPERATORS),
+    *_rules("compute", "", names="+ - * / // % ** @ += -= *= /= @= < <= > >= == != [] & | ^ << >>"),
 )
 """What a frame does if nothing else is known."""
 
@@ -248,11 +247,13 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     named = of_phase or next((kind for frame in _own(frames, code) for kind in _about(frame, code)), None)
     works = _first(WAITS, frames[::-1]) or _first(COMPUTE, frames[::-1])
     if works is not None:
-        return Assessment("input" if _prepares(frames, of_phase, code) else works)
+        prepares = (
+            named == "input" and (of_phase or code) and not any(path.startswith(MODELS) for path, _ in frames)
+        )
+        return Assessment("input" if prepares else works)
     if named is not None:
         return Assessment(named)
-    in_file = [frame for frame in _own(frames, code) if not code.in_file(frame.file)]
-    stems = [PurePath(frame.file).stem for frame in in_file]
+    stems = [PurePath(frame.file).stem for frame in _own(frames, code) if not code.in_file(frame.file)]
     of_file = next(_meant(stems, SCRIPT_NAMES, (*NOT_NAMES, *NOT_FILES)), None)
     if of_file is not None:
         return Assessment(of_file)
@@ -290,16 +291,6 @@ def _context(frames: _Frames, phases: Iterable[str], code: TrainingCode) -> Kind
 def _of_phase(phases: Iterable[str]) -> Kind | None:
     """Return what the innermost phase with a meaning is about."""
     return next(_meant(phases, PHASE_NAMES, ()), None) or next(_meant(phases, SCRIPT_NAMES, ()), None)
-
-
-def _prepares(frames: _Frames, of_phase: Kind | None, code: TrainingCode) -> bool:
-    """Whether a function or a phase that is named after data prepares tensors, and no model computes."""
-    if any(path.startswith(MODELS) for path, _ in frames):
-        return False
-    if of_phase is not None:
-        return of_phase == "input"
-    kinds = (kind for frame in _own(frames, code) for kind in _about(frame, code))
-    return bool(code) and next(kinds, None) == "input"
 
 
 def _own(frames: _Frames, code: TrainingCode) -> Iterator[StackFrame]:

@@ -7,8 +7,9 @@ before that prepares the step.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Literal
 
 from hoptui.domain.code_lines import CodeLine, enclosing_function, is_script, package_path
 from hoptui.domain.stacks import Stack, StackFrame
@@ -20,8 +21,6 @@ OPTIMIZERS = "torch/optim"
 HOOK = "profile_hook_step"
 """Torch calls the step of any optimizer in it, also of one in the script."""
 MODULES = "torch/nn/modules/module"
-LOGS = re.compile(r"(?:^|[._])(?:log|report)(?:$|_)")
-"""Names of functions that tell how training goes, and do not train."""
 
 
 class TrainingCode(frozenset[CodeLine]):
@@ -51,30 +50,30 @@ class TrainingCode(frozenset[CodeLine]):
         found = (each.line for each in self if each.function == function and each.file == frame.file)
         return next(found, None)
 
-    def with_loop(self, calls: Iterable[CodeLine]) -> TrainingCode:
-        """Return this with the functions in which an iteration ended, but not one that only logs it."""
-        frames = [StackFrame(each.file, each.function, each.line) for each in calls]
-        known = {(each.file, each.function) for each in self}
-        new = [_function(each) for each in _of_script(frames) if not LOGS.search(each.function)]
-        fresh = [at for at in dict.fromkeys(new) if at not in known]
-        more = [CodeLine(file, 0, function) for file, function in fresh[: MOST_FUNCTIONS - len(self)]]
-        return TrainingCode((*self, *more)) if more else self
+    def with_loop(self, calls: Iterable[StackFrame]) -> TrainingCode:
+        """Return this with the functions in which an iteration ended."""
+        first = self._first_lines()
+        _add(first, calls)
+        return self._with(first)
 
     def learned(self, stacks: Iterable[Stack]) -> TrainingCode:
         """Return this with the functions that train in some stacks, and with earlier lines of models."""
-        first = {(each.file, each.function): each.line for each in self}
-        stacks = list(stacks)
-        for stack in stacks:
-            if _trains(stack):
-                for frame in _of_script(stack):
-                    if len(first) < MOST_FUNCTIONS:
-                        first.setdefault(_function(frame), 0)
-        for stack in stacks:
-            if _trains(stack) or any(package_path(frame.file).startswith(MODULES) for frame in stack):
-                for frame in _of_script(stack):
-                    known = first.get(_function(frame))
-                    if known is not None and (known == 0 or 0 < frame.line < known):
-                        first[_function(frame)] = frame.line
+        first = self._first_lines()
+        at_work = [stack for stack in stacks if _role(stack)]
+        for stack in at_work:
+            if _role(stack) == "trains":
+                _add(first, stack)
+        for frame in (frame for stack in at_work for frame in _of_script(stack)):
+            known = first.get(_function(frame))
+            if known is not None and (known == 0 or 0 < frame.line < known):
+                first[_function(frame)] = frame.line
+        return self._with(first)
+
+    def _first_lines(self) -> dict[tuple[str, str], int]:
+        return {(each.file, each.function): each.line for each in self}
+
+    def _with(self, first: dict[tuple[str, str], int]) -> TrainingCode:
+        """Return these lines by file and function; this itself if nothing is new."""
         found = TrainingCode(CodeLine(file, line, function) for (file, function), line in first.items())
         return self if found == self else found
 
@@ -82,15 +81,23 @@ class TrainingCode(frozenset[CodeLine]):
 NOTHING_KNOWN = TrainingCode()
 
 
-def _trains(stack: Stack) -> bool:
-    """Whether a gradient is computed or weights are stepped."""
+@lru_cache(maxsize=4096)
+def _role(stack: Stack) -> Literal["trains", "runs a model", ""]:
+    """Return whether gradients are computed or weights are stepped, or else whether a model runs."""
     for frame in stack:
         path, name = package_path(frame.file), frame.function.rpartition(".")[2]
         if path.startswith(BACKWARD) and name in ("backward", "grad", "_engine_run_backward"):
-            return True
+            return "trains"
         if path.startswith(OPTIMIZERS) and (name == "step" or HOOK in frame.function):
-            return True
-    return False
+            return "trains"
+    return "runs a model" if any(package_path(frame.file).startswith(MODULES) for frame in stack) else ""
+
+
+def _add(first: dict[tuple[str, str], int], calls: Iterable[StackFrame]) -> None:
+    """Add the functions of the script in these calls, as long as there is room."""
+    for frame in _of_script(calls):
+        if len(first) < MOST_FUNCTIONS:
+            first.setdefault(_function(frame), 0)
 
 
 def _function(frame: StackFrame) -> tuple[str, str]:

@@ -53,7 +53,8 @@ def test_old_samples_are_seen_anew_when_more_is_known_of_the_script() -> None:
     mixes = (StackFrame("train.py", "fit_dataset", 12),)
     windows.add(0, part(2, {mixes: 20}))
     assert windows.kinds([SECOND, 2 * SECOND])[1] == {"input": 20}
-    windows.knows_loop((("train.py", 30, "fit_dataset"),))
+    windows.knows_loop((("train.py", 30, "fit_dataset"), ("train.py", 50, "log_losses")))
+    assert not windows.code.trains(StackFrame("train.py", "log_losses", 50))
     assert windows.kinds([SECOND, 2 * SECOND])[1] == {"script": 20}
     ((activity, _),) = windows.activities(0)[0].items()
     assert activity.basis == "known"

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from hoptui.domain.activities import Activity, activities, summed
-from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.hot_lines import sampled
 from hoptui.domain.line_counts import LineCounts, counted
-from hoptui.domain.stack_kinds import Kind
-from hoptui.domain.stacks import KEPT_S, StackSamples, merged, unpack
+from hoptui.domain.stack_kinds import Kind, kind_of
+from hoptui.domain.stacks import KEPT_S, StackFrame, StackSamples, merged, unpack
 from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 from hoptui.recording.stack_minutes import MINUTE_BYTES
 
@@ -72,8 +71,12 @@ class StackWindows:
             waiting.append(_without_stacks(waiting.popleft(), waiting.popleft()))
 
     def knows_loop(self, calls: Iterable[tuple[str, int, str]]) -> None:
-        """Take the calls in which an iteration of this run ended, as in `Stacks`: these functions train."""
-        self.code = self.code.with_loop(CodeLine(*call) for call in calls)
+        """Take the calls in which an iteration of this run ended, as in `Stacks`: these functions train.
+
+        One that is named after logging does not.
+        """
+        frames = [StackFrame(file, function, line) for file, line, function in calls]
+        self.code = self.code.with_loop(frame for frame in frames if kind_of((frame,)) != "log")
 
     def since(self, t: int) -> dict[int, StackSamples]:
         """Return the samples of each process that ended after `t`. A process without any is left out."""
