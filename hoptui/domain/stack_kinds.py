@@ -10,7 +10,8 @@ A kind is decided in this order:
    to it, unless a model does.
 4. The innermost frame that waits for a GPU, then one that computes.
 5. The innermost phase, function or file of the script that is named after environments or logs. A method
-   `step` or `reset` of a class is one of an environment.
+   `step` or `reset` of a class is one of an environment. Tensors that are computed in a phase of environments
+   stay what they are: a rollout has a policy, too.
 6. A general library, such as `json`, that writes or reads; functions of torch, and operators, which are those
    of tensors: numbers of Python take no time.
 7. Otherwise the script's own Python.
@@ -122,6 +123,7 @@ COMPUTE: tuple[Rule, ...] = (
         "torch/distributions",
         "torch/linalg",
         "torch/fft",
+        "torch/cuda/graphs",
     ),
     *_rules(
         "compute", "triton/runtime", "flash_attn", "xformers", "apex", "bitsandbytes", "transformer_engine"
@@ -244,25 +246,28 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     if moves is not None:
         return Assessment(moves)
     of_phase = _of_phase(phases)
-    named = of_phase or next((kind for frame in _own(frames, code) for kind in _about(frame, code)), None)
+    of_name = next((kind for frame in _own(frames, code) for kind in _about(frame, code)), None)
+    named = of_phase or of_name
     works = _first(WAITS, frames[::-1]) or _first(COMPUTE, frames[::-1])
     if works is not None:
         prepares = (
             named == "input" and (of_phase or code) and not any(path.startswith(MODELS) for path, _ in frames)
         )
         return Assessment("input" if prepares else works)
-    if named is not None:
+    if named is not None and (named == of_name or named != "environment"):
         return Assessment(named)
     stems = [PurePath(frame.file).stem for frame in _own(frames, code) if not code.in_file(frame.file)]
     of_file = next(_meant(stems, SCRIPT_NAMES, (*NOT_NAMES, *NOT_FILES)), None)
-    if of_file is not None:
+    if of_file is not None and named is None:
         return Assessment(of_file)
     libraries = [(path, frame) for path, frame in frames if path]
     general = _first(GENERAL, frames[-1:]) or _first(GENERAL, libraries[::-1]) or "script"
     before = code.before_model(stack)
     if general == "wait" and code and frames and not code.trains(frames[-1][1]):
         general = "script"  # numbers of Python, as the result of a model is read where it is trained
-    if general == "script" or (general == "compute" and before):
+    if named is not None and general != "compute":
+        return Assessment(named)  # the phase of a rollout: environments, and a policy that computes
+    if general == "script" or (general == "compute" and before and named is None):
         return Assessment("script", _basis(frames, phases, code, before=before))
     return Assessment(general)
 
