@@ -98,12 +98,6 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
-        held_out_environments,
-        held_out_games,
-        held_out_gpu,
-        held_out_host,
-        held_out_input,
-        held_out_saving,
         host_loads,
         input_loads,
         rank_loads,
@@ -111,6 +105,12 @@ def all_loads() -> dict[str, LabelledLoad]:
         seen_gpu,
         seen_host,
         seen_input,
+        seen_unnamed_environments,
+        seen_unnamed_games,
+        seen_unnamed_gpu,
+        seen_unnamed_host,
+        seen_unnamed_input,
+        seen_unnamed_saving,
     )
 
     return LOADS

@@ -43,7 +43,7 @@ def recurrent_cells_one_by_one(run: hoptui.Run, device: str) -> None:
             h, c = cell(x[t], (h, c))
             loss = loss + ((head(h) - x[t + 1]) ** 2).mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         run.log(loss=loss.detach(), samples=16)
 

@@ -23,7 +23,7 @@ def trainer(model: nn.Module) -> Step:
     def step(x: Tensor) -> Tensor:
         optimizer.zero_grad()
         loss: Tensor = ((model(x) - x) ** 2).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         return loss.detach()
 

@@ -1,4 +1,4 @@
-"""Loads of the held-out lot about games: self-play, a search, and old games as input."""
+"""Loads of the second lot that was held out once: self-play, a search, and old games as input."""
 
 from __future__ import annotations
 

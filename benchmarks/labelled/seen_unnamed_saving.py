@@ -1,4 +1,4 @@
-"""Loads of the held-out lot that wait for what they save, or for copies between host and GPU."""
+"""Loads of the second lot that was held out once: they wait for files, or for copies between host and GPU."""
 
 from __future__ import annotations
 

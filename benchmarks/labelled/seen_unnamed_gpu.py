@@ -1,4 +1,4 @@
-"""Loads of the held-out lot that compute: on the GPU, by many launches, or on the wrong device."""
+"""Loads of the second lot that was held out once: on the GPU, by many launches, or on the wrong device."""
 
 from __future__ import annotations
 

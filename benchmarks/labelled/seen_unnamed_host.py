@@ -1,4 +1,4 @@
-"""Loads of the held-out lot that wait for their own Python."""
+"""Loads of the second lot that was held out once: they wait for their own Python."""
 
 from __future__ import annotations
 
