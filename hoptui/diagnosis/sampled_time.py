@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from hoptui.domain.activities import Activity, by_line
 from hoptui.domain.code_lines import CodeLine
-from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.stack_kinds import Basis, Kind
 
+PLACES: tuple[Basis, ...] = ("before", "between")
+"""What is known of Python of the script by its place in the loop."""
 FEW = 20
 """Fewer samples say nothing: at ten a second these are two seconds."""
 
@@ -29,18 +31,17 @@ class SampledTime:
     """The shares of the samples by kind, 0 to 1, over all ranks.
 
     `lines` has the line with the most samples of each kind. `own_loader` is the share in which a DataLoader
-    loads in the training process. `before` is the share of Python of the script that runs before the model
-    does, with its `line_before`, and `unnamed` that of which nothing says what it is for. Samples while the
-    run was paused are left out.
+    loads in the training process. `guessed` are the shares of Python of the script whose purpose only its
+    place in the loop says, or nothing, by that basis. `guessed_lines` are the lines with the most samples of
+    each place; `lines` does not have them. Samples while the run was paused are left out.
     """
 
     count: int = 0
     shares: Mapping[Kind, float] = field(default_factory=dict)
     lines: Mapping[Kind, LineShare] = field(default_factory=dict)
     own_loader: float = 0.0
-    before: float = 0.0
-    line_before: LineShare | None = None
-    unnamed: float = 0.0
+    guessed: Mapping[Basis, float] = field(default_factory=dict)
+    guessed_lines: Mapping[Basis, LineShare] = field(default_factory=dict)
 
     @classmethod
     def of(cls, counts: Mapping[Activity, int]) -> SampledTime:
@@ -52,18 +53,19 @@ class SampledTime:
         kinds: Counter[Kind] = Counter()
         for activity, count in at_work.items():
             kinds[activity.kind] += count
+        placed = {basis: _of(at_work, basis) for basis in PLACES}
+        elsewhere = {activity: n for activity, n in at_work.items() if activity.basis not in PLACES}
         lines: dict[Kind, LineShare] = {}
-        for line in _lines(at_work, total):
+        for line in _lines(elsewhere, total):
             lines.setdefault(line.kind, line)
-        before = {activity: count for activity, count in at_work.items() if activity.basis == "before"}
+        guessed = placed | {"unknown": _of(at_work, "unknown")}
         return cls(
             total,
             {kind: n / total for kind, n in kinds.items()},
             lines,
             own_loader=sum(n for activity, n in at_work.items() if activity.own_loader) / total,
-            before=sum(before.values()) / total,
-            line_before=next(iter(_lines(before, total)), None),
-            unnamed=sum(n for activity, n in at_work.items() if activity.basis == "unknown") / total,
+            guessed={basis: sum(counts.values()) / total for basis, counts in guessed.items()},
+            guessed_lines={basis: _lines(counts, total)[0] for basis, counts in placed.items() if counts},
         )
 
     def share(self, *kinds: Kind) -> float:
@@ -74,6 +76,10 @@ class SampledTime:
         """Return the line of these kinds with the most samples."""
         known = [self.lines[kind] for kind in kinds if kind in self.lines]
         return max(known, key=lambda line: line.share, default=None)
+
+
+def _of(counts: Mapping[Activity, int], basis: Basis) -> dict[Activity, int]:
+    return {activity: count for activity, count in counts.items() if activity.basis == basis}
 
 
 def _lines(counts: Mapping[Activity, int], total: int) -> list[LineShare]:

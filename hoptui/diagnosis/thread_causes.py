@@ -36,7 +36,7 @@ from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.diagnosis import Verdict
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.stack_kinds import Basis, Kind
 
 CLAIMS: Mapping[Verdict, tuple[Kind, ...]] = {
     "data-bound": ("input",),
@@ -63,18 +63,22 @@ FEW_SAMPLES = 50
 class IdleShares:
     """The idle time of the GPUs by what the training thread does in it, 0 to 1 of the whole time.
 
-    Python of the script that runs before the model does is taken for input, or for what environments have
-    observed if the thread steps these more than it loads.
+    Python of the script between two runs of the model is taken for environments: it uses what the model
+    chose, and makes what the model sees next. What runs before the model is taken for input, or for what
+    environments have observed if the thread steps these more than it loads.
     """
 
     def __init__(self, window: ObservationWindow, seen: Means) -> None:
         self.sampled = window.sampled
         shares = dict(self.sampled.shares)
         claims = {v: sum(shares.get(kind, 0.0) for kind in kinds) for v, kinds in CLAIMS.items()}
-        steps = shares.get("environment", 0.0) > shares.get("input", 0.0)
-        self._prepares: Verdict = "env-bound" if steps else "data-bound"
-        claims[self._prepares] += self.sampled.before
-        claims["host-bound"] -= self.sampled.before
+        guessed = self.sampled.guessed
+        steps = shares.get("environment", 0.0) + guessed.get("between", 0.0) > shares.get("input", 0.0)
+        prepares: Verdict = "env-bound" if steps else "data-bound"
+        self._guesses: dict[Basis, Verdict] = {"before": prepares, "between": "env-bound"}
+        for basis, verdict in self._guesses.items():
+            claims[verdict] += guessed.get(basis, 0.0)
+            claims["host-bound"] -= guessed.get(basis, 0.0)
         if window.gpus:
             claims["transfer-bound"] = _copying(shares, seen)
         whole = sum(claims.values())
@@ -92,17 +96,24 @@ class IdleShares:
 
     def line_facts(self, verdict: Verdict) -> tuple[Fact, ...]:
         """Return the line that takes most of a claim, as a fact."""
-        before = self.sampled.line_before if verdict == self._prepares else None
         line = self.sampled.line(*CLAIMS.get(verdict, ("copy", "wait")))
-        if before is not None and (line is None or before.share > line.share):
-            return _line_facts(before, self.sampled.before)
-        return _line_facts(line, self.sampled.share(line.kind) if line else 0.0)
+        whole = self.sampled.share(line.kind) - self._placed(line.kind) if line else 0.0
+        for basis, guess in self._guesses.items():
+            placed = self.sampled.guessed_lines.get(basis)
+            if guess == verdict and placed is not None and (line is None or placed.share > line.share):
+                line, whole = placed, self.sampled.guessed[basis]
+        return _line_facts(line, whole)
+
+    def _placed(self, kind: Kind) -> float:
+        """Return the share of the samples of a kind that are in another claim by their place."""
+        return (
+            sum(self.sampled.guessed.get(basis, 0.0) for basis in self._guesses) if kind == "script" else 0.0
+        )
 
     def _guessed(self, verdict: Verdict) -> float:
         """Return the share of the samples in a claim that only their place in the loop puts there."""
-        if verdict == "host-bound":
-            return self.sampled.unnamed
-        return self.sampled.before if verdict == self._prepares else 0.0
+        guesses = {**self._guesses, "unknown": "host-bound"}
+        return sum(self.sampled.guessed.get(basis, 0.0) for basis, v in guesses.items() if v == verdict)
 
 
 def _copying(shares: Mapping[Kind, float], seen: Means) -> float:

@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 
 from hoptui.domain.code_lines import CodeLine, enclosing_function, is_script, package_path
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame
-from hoptui.domain.training_code import MODULES, NOTHING_KNOWN, OPTIMIZERS, TrainingCode
+from hoptui.domain.training_code import MODULES, NOTHING_KNOWN, OPTIMIZERS, Place, TrainingCode
 
 Kind = Literal[
     "wait", "copy", "collective", "compute", "input", "environment", "save", "log", "compile", "evaluate",
@@ -211,10 +211,10 @@ NOT_FILES = ("load", "loads")
 ENVIRONMENT_METHODS = frozenset(("step", "reset"))
 
 _BATCH = re.compile(r"batch(?:es)?(?:er)?$")
-Basis = Literal["known", "before", "unknown"]
+Basis = Literal["known", "before", "between", "unknown"]
 """What a kind rests on. `known`: a library, a name, or the line of the loop itself. The rest is Python of the
-script. `before`: it runs before the model does, in the function that trains. `unknown`: nothing says what it
-is for."""
+script. `before` and `between`: its place in the function that trains. `unknown`: nothing says what it is
+for."""
 
 
 class Assessment(NamedTuple):
@@ -262,13 +262,13 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
         return Assessment(of_file)
     libraries = [(path, frame) for path, frame in frames if path]
     general = _first(GENERAL, frames[-1:]) or _first(GENERAL, libraries[::-1]) or "script"
-    before = code.before_model(stack)
+    place = code.place(stack)
     if general == "wait" and code and frames and not code.trains(frames[-1][1]):
         general = "script"  # numbers of Python, as the result of a model is read where it is trained
     if named is not None and general != "compute":
         return Assessment(named)  # the phase of a rollout: environments, and a policy that computes
-    if general == "script" or (general == "compute" and before and named is None):
-        return Assessment("script", _basis(frames, phases, code, before=before))
+    if general == "script" or (general == "compute" and place == "before" and named is None):
+        return Assessment("script", _basis(frames, phases, code, place))
     return Assessment(general)
 
 
@@ -313,14 +313,14 @@ def _about(frame: StackFrame, code: TrainingCode) -> Iterator[Kind]:
     yield from _meant(names, SCRIPT_NAMES)
 
 
-def _basis(frames: _Frames, phases: Iterable[str], code: TrainingCode, *, before: bool) -> Basis:
+def _basis(frames: _Frames, phases: Iterable[str], code: TrainingCode, place: Place) -> Basis:
     """Return what is known of Python of the script that no name says anything about."""
     mine = [frame for _, frame in frames if is_script(frame)]
     names = [name for frame in _own(frames, code) for name in _names(frame, code)]
     if any(not set(_words(name)).isdisjoint(HOST_NAMES.split()) for name in (*phases, *names)):
         return "known"
-    if before:
-        return "before"
+    if place != "elsewhere":
+        return place
     return "known" if mine and code.trains(mine[-1]) else "unknown"
 
 

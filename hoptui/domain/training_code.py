@@ -1,21 +1,26 @@
 """The functions of a script that train, found in its stack samples.
 
 A function trains if a gradient is computed or weights are stepped in it, or in what it calls. Those in which
-an iteration ends train too. Of the lines of a function, the first one that runs a model divides it: what runs
-before that prepares the step.
+an iteration ends train too. The lines of such a function that run a model, and those that train it, divide
+it. What runs before all of them prepares the step. What runs after one that runs a model, and before another
+one, uses what the model chose and makes what it sees next: that is how loops act in an environment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from hoptui.domain.code_lines import CodeLine, enclosing_function, is_script, package_path
+from hoptui.domain.code_lines import enclosing_function, is_script, package_path
 from hoptui.domain.stacks import Stack, StackFrame
 
 MOST_FUNCTIONS = 64
 """Functions that are remembered. Scripts train in a handful."""
+MOST_LINES = 32
+"""Lines of each role that are remembered of a function."""
+Place = Literal["before", "between", "elsewhere"]
+"""Where a line is: before the model runs, between two of its runs with no training in between, or neither."""
 BACKWARD = ("torch/autograd/graph", "torch/autograd/__init__", "torch/_tensor")
 OPTIMIZERS = "torch/optim"
 HOOK = "profile_hook_step"
@@ -23,58 +28,90 @@ HOOK = "profile_hook_step"
 MODULES = "torch/nn/modules/module"
 
 
-class TrainingCode(frozenset[CodeLine]):
-    """The functions of a script that train, each with its first line that runs a model, 0 if unknown."""
+class TrainingFunction(NamedTuple):
+    """A function that trains, its lines that run a model, and those that compute gradients or step weights.
+
+    Lines rise. A line that calls both is in both.
+    """
+
+    file: str
+    function: str
+    running: tuple[int, ...] = ()
+    training: tuple[int, ...] = ()
+
+    def with_line(self, line: int, *, trains: bool) -> TrainingFunction:
+        """Return this with one more line, as long as there is room."""
+        lines = self.training if trains else self.running
+        if line <= 0 or line in lines or len(lines) == MOST_LINES:
+            return self
+        more = tuple(sorted((*lines, line)))
+        return self._replace(training=more) if trains else self._replace(running=more)
+
+    def place(self, line: int) -> Place:
+        """Return where a line is, seen from those of the model."""
+        known = (*self.running, *self.training)
+        if not known or line <= 0:
+            return "elsewhere"
+        if line < min(known):
+            return "before"
+        last = max(self.training, default=0)
+        nearest = max((each for each in known if each <= line), default=0)
+        runs_again = any(line < each <= last for each in self.running)
+        return "between" if runs_again and nearest not in self.training else "elsewhere"
+
+
+class TrainingCode(frozenset[TrainingFunction]):
+    """The functions of a script that train."""
 
     __slots__ = ()
 
     def trains(self, frame: StackFrame) -> bool:
         """Whether the function of a frame trains, or that of its comprehension."""
-        return self._first_line(frame) is not None
+        return self._function(frame) is not None
 
     def in_file(self, file: str) -> bool:
         """Whether a function of this file trains."""
         return any(each.file == file for each in self)
 
-    def before_model(self, stack: Stack) -> bool:
-        """Whether the innermost function that trains is at a line before its first one that runs a model."""
+    def place(self, stack: Stack) -> Place:
+        """Return where the innermost function that trains is, seen from its lines of the model."""
         for frame in reversed(stack):
-            first = self._first_line(frame)
-            if first is not None:
-                return 0 < frame.line < first
-        return False
+            function = self._function(frame)
+            if function is not None:
+                return function.place(frame.line)
+        return "elsewhere"
 
-    def _first_line(self, frame: StackFrame) -> int | None:
-        """Return the first line of a frame's function that runs a model. None: it does not train."""
-        function = enclosing_function(frame.function)
-        found = (each.line for each in self if each.function == function and each.file == frame.file)
-        return next(found, None)
+    def _function(self, frame: StackFrame) -> TrainingFunction | None:
+        """Return the function of a frame. None: it does not train."""
+        name = enclosing_function(frame.function)
+        return next((each for each in self if each.function == name and each.file == frame.file), None)
 
     def with_loop(self, calls: Iterable[StackFrame]) -> TrainingCode:
         """Return this with the functions in which an iteration ended."""
-        first = self._first_lines()
-        _add(first, calls)
-        return self._with(first)
+        known = self._by_name()
+        _add(known, calls)
+        return self._with(known)
 
     def learned(self, stacks: Iterable[Stack]) -> TrainingCode:
-        """Return this with the functions that train in some stacks, and with earlier lines of models."""
-        first = self._first_lines()
+        """Return this with the functions that train in some stacks, and with their lines of models."""
+        known = self._by_name()
         at_work = [stack for stack in stacks if _role(stack)]
         for stack in at_work:
             if _role(stack) == "trains":
-                _add(first, stack)
-        for frame in (frame for stack in at_work for frame in _of_script(stack)):
-            known = first.get(_function(frame))
-            if known is not None and (known == 0 or 0 < frame.line < known):
-                first[_function(frame)] = frame.line
-        return self._with(first)
+                _add(known, stack)
+        for stack in at_work:
+            for frame in _of_script(stack):
+                name = _name(frame)
+                if name in known:
+                    known[name] = known[name].with_line(frame.line, trains=_role(stack) == "trains")
+        return self._with(known)
 
-    def _first_lines(self) -> dict[tuple[str, str], int]:
-        return {(each.file, each.function): each.line for each in self}
+    def _by_name(self) -> dict[tuple[str, str], TrainingFunction]:
+        return {(each.file, each.function): each for each in self}
 
-    def _with(self, first: dict[tuple[str, str], int]) -> TrainingCode:
-        """Return these lines by file and function; this itself if nothing is new."""
-        found = TrainingCode(CodeLine(file, line, function) for (file, function), line in first.items())
+    def _with(self, known: Mapping[tuple[str, str], TrainingFunction]) -> TrainingCode:
+        """Return these functions; this itself if nothing is new."""
+        found = TrainingCode(known.values())
         return self if found == self else found
 
 
@@ -93,14 +130,14 @@ def _role(stack: Stack) -> Literal["trains", "runs a model", ""]:
     return "runs a model" if any(package_path(frame.file).startswith(MODULES) for frame in stack) else ""
 
 
-def _add(first: dict[tuple[str, str], int], calls: Iterable[StackFrame]) -> None:
+def _add(known: dict[tuple[str, str], TrainingFunction], calls: Iterable[StackFrame]) -> None:
     """Add the functions of the script in these calls, as long as there is room."""
     for frame in _of_script(calls):
-        if len(first) < MOST_FUNCTIONS:
-            first.setdefault(_function(frame), 0)
+        if len(known) < MOST_FUNCTIONS:
+            known.setdefault(_name(frame), TrainingFunction(*_name(frame)))
 
 
-def _function(frame: StackFrame) -> tuple[str, str]:
+def _name(frame: StackFrame) -> tuple[str, str]:
     """Return the file and the function of a frame."""
     return frame.file, enclosing_function(frame.function)
 

@@ -16,7 +16,7 @@ from hoptui.domain.facts import Fact
 from hoptui.domain.stack_kinds import Kind
 from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stragglers import Straggler
-from hoptui.domain.training_code import TrainingCode
+from hoptui.domain.training_code import TrainingCode, TrainingFunction
 from tests.diagnosis.loads import synthetic, window
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
@@ -34,8 +34,8 @@ STACKS: dict[Kind, Stack] = {
     "script": (StackFrame("/job/train.py", "main", 50, call="sorted"),),
     "collective": (StackFrame("/job/train.py", "main", 60, call="dist.all_reduce"),),
 }
-CODE = TrainingCode([CodeLine("/job/train.py", 20, "main")])
-"""`main` trains. It runs its model from line 20 on."""
+CODE = TrainingCode([TrainingFunction("/job/train.py", "main", (20, 30), (31,))])
+"""`main` trains. It runs its model in lines 20 and 30, and computes gradients in line 31."""
 
 
 def sampled(**counts: int) -> SampledTime:
@@ -137,6 +137,16 @@ def test_python_before_the_model_is_what_environments_have_observed_if_these_are
     best = findings(window(gpus=(synthetic(**IDLE),), sampled=SampledTime.of(activities(counts, CODE))))[0]
     assert best.verdict == "env-bound"
     assert best.confidence >= GUESSED
+
+
+def test_python_between_two_runs_of_the_model_is_an_environment_with_doubt() -> None:
+    moves = (StackFrame("/job/train.py", "main", 24), StackFrame("/job/rows.py", "fields", 4))
+    prepares = (StackFrame("/job/train.py", "main", 12),)
+    counts = {moves: 100, prepares: 60, STACKS["compute"]: 40}
+    best = findings(window(gpus=(synthetic(**IDLE),), sampled=SampledTime.of(activities(counts, CODE))))[0]
+    assert (best.verdict, best.confidence) == ("env-bound", GUESSED)
+    assert best.lost == pytest.approx(0.8, abs=0.05), "what it has observed belongs to it"
+    assert fact_of(best.facts, "line.hot")["function"] == "fields"
 
 
 def test_python_that_nothing_names_is_of_the_host_with_doubt() -> None:

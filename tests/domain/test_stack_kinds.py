@@ -7,7 +7,7 @@ import pytest
 from hoptui.domain.code_lines import CodeLine, is_script, package_path
 from hoptui.domain.stack_kinds import CONTEXTS, assess, kind_of, place_of
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, phase_frames
-from hoptui.domain.training_code import TrainingCode
+from hoptui.domain.training_code import TrainingCode, TrainingFunction
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
 PYTHON = "/usr/lib/python3.12/"
@@ -145,8 +145,13 @@ def test_a_stack_has_a_kind_and_a_line(kind: str, text: str, place: str) -> None
     assert place_of(found) == CodeLine(MINE + file, int(line), function)
 
 
-CODE = TrainingCode([CodeLine(f"{MINE}train_env.py", 20, "fit_dataset")])
-"""A function that trains, with a misleading name, in a file that has one too."""
+CODE = TrainingCode(
+    [
+        TrainingFunction(f"{MINE}train_env.py", "fit_dataset", running=(20,)),
+        TrainingFunction(f"{MINE}train_env.py", "learn", running=(20, 40), training=(41,)),
+    ]
+)
+"""Functions that train, one with a misleading name, in a file that has one too."""
 
 
 @pytest.mark.parametrize(
@@ -160,6 +165,12 @@ CODE = TrainingCode([CodeLine(f"{MINE}train_env.py", 20, "fit_dataset")])
         ("script", "unknown", "train_env.py fit_dataset 30 > train_env.py fit_dataset.<locals>.shuffle 5"),
         ("input", "known", "train_env.py fit_dataset 12 > rows.py read_rows 5"),
         ("script", "known", "train_env.py fit_dataset 30 > text.py edit_distance 5"),
+        # between two runs of the model
+        ("script", "between", "train_env.py learn 30"),
+        ("script", "between", "train_env.py learn 30 > a.py move 5 = x.append"),
+        ("script", "known", "train_env.py learn 30 > text.py edit_distance 5"),
+        ("compute", "known", "train_env.py learn 30 > a.py move 5 = @"),
+        ("input", "known", "train_env.py learn 30 > rows.py read_rows 5"),
         # methods of environments
         ("environment", "known", "train_env.py fit_dataset 30 > market.py Market.step 5"),
         ("environment", "known", "train_env.py fit_dataset 30 > market.py Market.step.<locals>.<listcomp> 5"),
