@@ -12,7 +12,7 @@ from hoptui.diagnosis.knob_roles import reads
 from hoptui.domain.facts import fact
 from hoptui.domain.throughput import level, unclear, uneven, usable
 from hoptui.domain.tuning import Measured
-from hoptui.tuner.noise import FEW, LONGEST, Noise, students_t
+from hoptui.tuner.noise import FEW, LONGEST, Level, Noise, students_t
 
 BLOCK = 5
 MIN_BLOCKS = 3
@@ -53,7 +53,7 @@ class MeasurementPlan(NamedTuple):
     `looks` are numbers of iterations after it. Without `worth` the question is whether there is an effect,
     and with it whether the gain is more or less than that. A gain that is surely more than `clear` ends it
     before the first look. With `slow`, so does a loss of more than that. `longer` are the looks after those
-    of a run whose noise comes in bursts.
+    of a run whose noise comes in bursts. `level` is that of the interval at each look.
     """
 
     looks: Sequence[int] = LOOKS
@@ -61,6 +61,7 @@ class MeasurementPlan(NamedTuple):
     clear: float | None = None
     longer: Sequence[int] = ()
     slow: bool = False
+    level: Level = 98
 
 
 def plan_for(knobs: Iterable[str], *, trial: bool = False, seconds: float = 0.0) -> MeasurementPlan:
@@ -70,14 +71,15 @@ def plan_for(knobs: Iterable[str], *, trial: bool = False, seconds: float = 0.0)
     """
     slow = any(map(reads, knobs))
     if not trial:
-        return MeasurementPlan(PATIENT, longer=LONGER[1:]) if slow else ORDINARY
+        return MeasurementPlan(PATIENT, longer=LONGER[1:], level=ORDINARY.level) if slow else ORDINARY
     if slow:
         return MeasurementPlan(PATIENT, WORTH)
     longer = tuple(look for look in LONGER[:-1] if 0 < look * seconds <= LONGER_S)
     return MeasurementPlan(LOOKS, WORTH, CLEAR, longer, slow=seconds >= SLOW_S)
 
 
-ORDINARY = MeasurementPlan(longer=LONGER)
+ORDINARY = MeasurementPlan(longer=LONGER, level=99)
+"""For changes of users. They read a figure once, so it is wrong less often than that of a trial."""
 
 
 def measure(
@@ -164,7 +166,7 @@ def _figure(
     enough = len(new) >= looks[-1]
     noise = past.noise(_times(new) if waits else _medians(new))
     if noise is not None:
-        before, after = _sides(noise, len(known), len(new), (*looks, *longer))
+        before, after = _sides(noise, len(known), len(new), (*looks, *longer), plan.level)
         old, own = known[-before * BLOCK :], new[: after * BLOCK]
     if waits:
         a, b = _times(old), _times(own)
@@ -176,11 +178,12 @@ def _figure(
             a, b = _tamed(a, b)
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)
-    half_width = _half_width(a, b)
+    half_width = _half_width(a, b, plan.level)
     if noise is not None:
-        by_noise = noise.half_width(len(a), len(b))
+        by_noise = noise.half_width(len(a), len(b), plan.level)
         half_width = max(half_width, by_noise)
-        later = noise.half_width(*_sides(noise, len(known), longest, (*looks, *longer)))
+        at_last = _sides(noise, len(known), longest, (*looks, *longer), plan.level)
+        later = noise.half_width(at_last[0], at_last[1], plan.level)
         enough = len(new) == longest or (enough and by_noise * WORTH_WAITING <= later)
     # The upper side of the interval is the wider one once it is no longer in logarithms: ± must hold for
     # both.
@@ -199,13 +202,13 @@ def _figure(
     )
 
 
-def _sides(noise: Noise, before: int, after: int, looks: Sequence[int]) -> tuple[int, int]:
+def _sides(noise: Noise, before: int, after: int, looks: Sequence[int], level: Level) -> tuple[int, int]:
     """How many blocks on each side of a change make the shortest interval, of so many values."""
     most = min(before // BLOCK, LONGEST)
     counts = {min(look, after) // BLOCK for look in looks}
     usual = LOOKS[-1] // BLOCK
     sides = {(min(most, old), new) for new in counts for old in (new, 2 * new, 4 * new, usual)}
-    return min(sorted(sides), key=lambda both: noise.half_width(*both))
+    return min(sorted(sides), key=lambda both: noise.half_width(both[0], both[1], level))
 
 
 def log_blocks(values: Iterable[float]) -> list[float]:
@@ -290,7 +293,7 @@ def _tamed(a: list[float], b: list[float]) -> tuple[list[float], list[float]]:
     return tamed[0], tamed[1]
 
 
-def _half_width(a: list[float], b: list[float]) -> float:
+def _half_width(a: list[float], b: list[float], level: Level) -> float:
     """Half of Welch's interval for the difference of two means. 0 if neither side varies at all.
 
     Three blocks are often alike by chance, so a side is assumed to vary at least as much as both do together.
@@ -309,7 +312,7 @@ def _half_width(a: list[float], b: list[float]) -> float:
     freedom = max(
         int((va + vb) ** 2 / (va**2 / fa + vb**2 / fb)), min(fa, fb)
     )  # its lower bound, which rounding may miss
-    return students_t(freedom) * math.sqrt(va + vb)
+    return students_t(freedom, level) * math.sqrt(va + vb)
 
 
 def _relative(log_ratio: float) -> float:

@@ -7,9 +7,10 @@ iterations that follow each other are alike. Their number says little then about
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean, median
+from typing import Literal, NamedTuple
 
 ESTIMABLE = 20
 """Fewer blocks say nothing about their correlation."""
@@ -25,6 +26,8 @@ GAP = 1
 """Blocks between the two sides of a change: the warm-up."""
 FEW = 100
 """So few blocks show no more than that the correlation falls."""
+LINE, LINES = 4, 6
+"""Blocks of a stretch, and stretches, that show whether the speed drifts."""
 FAR = 4
 """The second distance at which it is looked how fast the correlation falls, in blocks."""
 MOST_ALIKE = 0.999
@@ -35,26 +38,34 @@ LENGTHS = 2
 of them."""
 OVERLAP = 8
 """How many of the differences that are looked at overlap."""
-RARE = 0.98
-"""The share of the differences that lie within the interval."""
+Level = Literal[98, 99]
+"""How many in 100 differences by noise alone lie within an interval, at one look."""
 TAIL = 1.3
 """With too few differences the interval is so much wider: few differences contain a burst, but these are
 large."""
 
-# Student's t, two-sided 98 % (t of 0.99) for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook, section
-# 1.3.6.7.2. Five looks at 98 % each are right 95 times in 100 together, in simulations with noise as
-# correlated as iterations are (AR(1) of 0.5). With 95 % at each look, 1 in 10 changes without an effect would
-# be reported as an effect.
-_T = (
-    31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764,
-    2.718, 2.681, 2.650, 2.624, 2.602, 2.583, 2.567, 2.552, 2.539, 2.528,
-    2.518, 2.508, 2.500, 2.492, 2.485, 2.479, 2.473, 2.467, 2.462, 2.457,
-)  # fmt: skip
+# Student's t, two-sided 98 % and 99 % (t of 0.99 and 0.995) for 1 to 30 degrees of freedom: NIST/SEMATECH
+# e-Handbook, section 1.3.6.7.2. Five looks at 98 % each are right 95 times in 100 together, in simulations
+# with noise as correlated as iterations are (AR(1) of 0.5). With 95 % at each look, 1 in 10 changes without
+# an effect would be reported as an effect.
+_T: Mapping[Level, Sequence[float]] = {
+    98: (
+        31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764,
+        2.718, 2.681, 2.650, 2.624, 2.602, 2.583, 2.567, 2.552, 2.539, 2.528,
+        2.518, 2.508, 2.500, 2.492, 2.485, 2.479, 2.473, 2.467, 2.462, 2.457,
+    ),
+    99: (
+        63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169,
+        3.106, 3.055, 3.012, 2.977, 2.947, 2.921, 2.898, 2.878, 2.861, 2.845,
+        2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763, 2.756, 2.750,
+    ),
+}  # fmt: skip
 
 
-def students_t(freedom: int) -> float:
+def students_t(freedom: int, level: Level = 98) -> float:
     """Return the limit of the interval for at least one degree of freedom, in standard errors."""
-    return _T[min(freedom, len(_T)) - 1]
+    table = _T[level]
+    return table[min(freedom, len(table)) - 1]
 
 
 class Noise:
@@ -65,13 +76,14 @@ class Noise:
     the differences themselves, wherever both sides fit into a stretch. The other is their variance by the
     semivariogram (Matheron, Economic Geology 58, 1963): half of the mean square by which two blocks differ,
     by their distance. It needs no mean of a stretch, which would follow its bursts, and reaches farther.
-    From `few` blocks the semivariogram is that of a first-order autoregressive process.
+    From `few` blocks the semivariogram is that of a first-order autoregressive process. Where the speed
+    drifts, both sides are as far apart as their middles are.
     """
 
-    def __init__(self, stretches: Sequence[Sequence[float]], alike: float) -> None:
+    def __init__(self, stretches: Sequence[Sequence[float]], alike: float, trend: _Trend) -> None:
         self._count = sum(map(len, stretches))
         self._sums = [list(accumulate(blocks, initial=0.0)) for blocks in stretches]
-        self._known: dict[tuple[int, int], float] = {}
+        self._known: dict[tuple[int, int, Level], float] = {}
         self.few = self._count < FEW
         if self.few:
             semivariances, self._length = _autoregressive(stretches, alike)
@@ -82,11 +94,12 @@ class Noise:
             last, most = found[-1]
             self._length = 1 + 2 * sum(1 - one / most for one in semivariances[1:last]) if most else 1.0
         self._twice = list(accumulate(accumulate(semivariances)))
+        self._trend = trend
 
     @classmethod
     def of(cls, stretches: Iterable[Sequence[float]]) -> Noise | None:
-        """Return the noise of stretches of blocks, as logarithms. None if blocks that follow each other are
-        not more alike than by chance, or if there are too few of them.
+        """Return the noise of stretches of blocks, as logarithms. None if there are too few of them, or if
+        blocks that follow each other are not more alike than by chance and the speed does not drift.
 
         The correlation is corrected for the mean of a short stretch (Kendall, Biometrika 41, 1954).
         """
@@ -97,22 +110,26 @@ class Noise:
         if not squares or count < ESTIMABLE:
             return None
         alike = _unbiased(_products(apart, 1) / squares, len(apart) / count)
-        return cls(apart, alike) if alike >= BY_CHANCE / math.sqrt(count) else None
+        trend = _Trend.of(apart)
+        if alike < BY_CHANCE / math.sqrt(count) and not trend.drift:
+            return None
+        return cls(apart, max(alike, 0.0), trend)
 
-    def half_width(self, before: int, after: int) -> float:
+    def half_width(self, before: int, after: int, level: Level = 98) -> float:
         """Return half of the interval for the difference of the means of so many blocks on both sides of a
         change, at most `LONGEST` on each."""
-        sides = before, after
-        if sides not in self._known:
+        key = before, after, level
+        if key not in self._known:
             independent = self._count / min(before + after, LENGTHS * self._length)
             freedom = self._freedom if self.few else max(1, int(independent))
-            found = students_t(freedom) * math.sqrt(self._variance(before, after))
+            variance = max(self._variance(before, after), self._trend.variance(before, after))
+            found = students_t(freedom, level) * math.sqrt(variance)
             differences = [] if self.few else sorted(self._differences(before, after))
             enough = len(differences) >= PLACEBOS
             tail = found if self.few else TAIL * found
-            rare = differences[int(RARE * len(differences))] if enough else tail
-            self._known[sides] = max(found, rare)
-        return self._known[sides]
+            rare = differences[level * len(differences) // 100] if enough else tail
+            self._known[key] = max(found, rare)
+        return self._known[key]
 
     def _variance(self, before: int, after: int) -> float:
         """Return the variance of that difference: how much blocks of different sides differ, less how much
@@ -131,6 +148,40 @@ class Noise:
             for sums in self._sums
             for at in range(before, len(sums) - GAP - after, step)
         ]
+
+
+class _Trend(NamedTuple):
+    """The variance of `single` blocks, and the mean square `drift` by which the speed changes from block to
+    block."""
+
+    single: float
+    drift: float
+
+    @classmethod
+    def of(cls, stretches: Sequence[Sequence[float]]) -> _Trend:
+        """Return the trend: that of straight lines through the stretches, less what single blocks make of it.
+
+        The drift is 0 if it is not more than by chance.
+        """
+        pairs = [(v, w) for blocks in stretches for v, w in pairwise(blocks)]
+        single = sum((w - v) ** 2 for v, w in pairs) / 2 / max(len(pairs), 1)
+        lines = [blocks for blocks in stretches if len(blocks) >= LINE]
+        if len(lines) < LINES:
+            return cls(single, 0.0)
+        weights = [n * (n * n - 1) / 12 for n in map(len, lines)]  # sums of squared distances to the middle
+        slopes = [
+            sum((i - (len(blocks) - 1) / 2) * v for i, v in enumerate(blocks)) / weight
+            for blocks, weight in zip(lines, weights, strict=True)
+        ]
+        total = sum(weights)
+        drift = sum(w * slope**2 - single for w, slope in zip(weights, slopes, strict=True)) / total
+        chance = single * math.sqrt(2 * len(lines)) / total
+        return cls(single, drift if drift > BY_CHANCE * chance else 0.0)
+
+    def variance(self, before: int, after: int) -> float:
+        """Return the variance of the difference of the means of so many blocks on both sides of a change."""
+        apart = GAP + (before + after) / 2
+        return self.single * (1 / before + 1 / after) + self.drift * apart**2
 
 
 def _products(stretches: Sequence[Sequence[float]], distance: int) -> float:

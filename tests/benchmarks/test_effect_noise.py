@@ -11,9 +11,15 @@ LOADS = DEVELOPMENT | TEST
 
 @pytest.mark.parametrize(
     ("load", "each_s"),
-    [("bursts of 0.5 s", 0.02), ("three neighbours", 0.02), ("bursts of 10 s", 0.1), ("arrivals", 0.1)],
+    [
+        ("bursts of 0.5 s", 0.02),
+        ("three neighbours", 0.02),
+        ("bursts of 10 s", 0.1),
+        ("arrivals", 0.1),
+        ("drift", 0.1),
+    ],
 )
-def test_bursts_are_not_taken_for_effects(load: str, each_s: float) -> None:
+def test_bursts_and_drifts_are_not_taken_for_effects(load: str, each_s: float) -> None:
     found = changes(Case(LOADS[load], each_s), 60, seed=1)
     assert sum(one.measured.detectable for one in found) <= 3
 

@@ -50,13 +50,13 @@ def test_the_true_gain_lies_within_the_interval_nearly_always(gain: float, befor
 
 @pytest.mark.parametrize("before", [30, 90])
 def test_a_change_that_did_nothing_is_rarely_told_as_an_effect(before: int) -> None:
-    assert fmean(told(seed, 0.0, before).detectable for seed in range(SEEDS)) <= 0.10
+    assert fmean(told(seed, 0.0, before).detectable for seed in range(SEEDS)) <= 0.06
 
 
 @pytest.mark.parametrize("gain", [-0.06, 0.06])
 def test_six_percent_are_found_and_found_early(gain: float) -> None:
     figures = [told(seed, gain) for seed in range(SEEDS)]
-    assert fmean(f.detectable and f.gain is not None and f.gain * gain > 0 for f in figures) >= 0.97
+    assert fmean(f.detectable and f.gain is not None and f.gain * gain > 0 for f in figures) >= 0.95
     assert fmean(f.iterations for f in figures) < 45
 
 
@@ -214,9 +214,10 @@ def test_looks_that_make_no_sense_are_refused(looks: tuple[int, ...]) -> None:
 
 
 def test_the_table_holds_the_quantiles_of_students_t() -> None:
-    """Against the density itself, integrated by Simpson's rule from 0 to the quantile: 0.99 − 0.5."""
-    for freedom, quantile in enumerate(noise._T, start=1):
-        assert _simpson(_density(freedom), quantile, 20_000) == pytest.approx(0.49, abs=2e-5)
+    """Against the density itself, integrated by Simpson's rule from 0 to the quantile: half of the level."""
+    for level, quantiles in noise._T.items():
+        for freedom, quantile in enumerate(quantiles, start=1):
+            assert _simpson(_density(freedom), quantile, 40_000) == pytest.approx(level / 200, abs=2e-5)
 
 
 def _density(freedom: int) -> Callable[[float], float]:
@@ -242,6 +243,6 @@ def test_a_trial_of_short_iterations_may_last_longer(seconds: float, longer: tup
 
 def test_a_single_block_varies_as_those_of_the_other_side() -> None:
     several = [6.0, 6.1, 6.05, 5.95]
-    assert _half_width([6.0], several) == pytest.approx(_half_width(several, [6.0]))
-    assert 0 < _half_width([6.0], several) < math.inf
-    assert _half_width([6.0], [6.1]) == math.inf
+    assert _half_width([6.0], several, 98) == pytest.approx(_half_width(several, [6.0], 98))
+    assert 0 < _half_width([6.0], several, 98) < _half_width([6.0], several, 99) < math.inf
+    assert _half_width([6.0], [6.1], 98) == math.inf
