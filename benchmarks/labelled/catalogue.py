@@ -98,6 +98,11 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
+        held_out_gpu,
+        held_out_host,
+        held_out_input,
+        held_out_rl,
+        held_out_saving,
         host_loads,
         input_loads,
         rank_loads,
