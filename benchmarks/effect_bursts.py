@@ -4,7 +4,8 @@
 same time under one daemon. Each iteration computes for half of its time and waits for the other half. Another
 process computes in bursts of 3 to 40 s, with pauses of the same kind, beside whatever else the machine does.
 Each run has a knob that is changed again and again, to a value that it has not had before. The knob `work` of
-one run is real: a lower value is less to compute. Takes 19 minutes.
+one run is real: a lower value is less to compute. It changes the speed of the others too, as they share the
+cores, so it is changed in the middle between their changes. Takes 19 minutes.
 
 Counts the changes that the daemon reports as an effect. With `--rates` each run also writes down the end, in
 monotonic seconds, and the rate of each iteration.
@@ -32,7 +33,7 @@ NICE = 5
 """Of everything that this benchmark starts: other work on the machine comes first."""
 ITERATION_S = {"short": 0.005, "long": 0.02, "real": 0.005}
 REAL, EVERY = "real", 4
-"""The run whose knob is real. It is changed at every fourth change of the others."""
+"""The run whose knob is real. It is changed after every fourth change of the others."""
 FULL, LESS = 100, 50
 """Values of the real knob: shares of the work in %. The other half of an iteration waits."""
 LEAST_S, MOST_S = 3.0, 40.0
@@ -84,16 +85,19 @@ class Given(NamedTuple):
     t: float
 
 
-def change(session: Session, runs: Mapping[str, RunState], number: int, chance: random.Random) -> list[Given]:
-    """Change a knob of each run whose turn it is."""
+def change(session: Session, runs: Mapping[str, RunState], chance: random.Random) -> list[Given]:
+    """Change the knob that nobody reads, in each run that has no real one."""
+    values = {name: chance.randrange(10**6) for name in runs if name != REAL}
+    return submit(session, runs, {name: ("unused", value) for name, value in values.items()})
+
+
+def submit(
+    session: Session, runs: Mapping[str, RunState], changes: Mapping[str, tuple[str, int]]
+) -> list[Given]:
+    """Send changes, the knob and the value by the run, and wait for their outcomes."""
     given = []
-    for name, run in runs.items():
-        if name == REAL and number % EVERY:
-            continue
-        knob, value = "unused", chance.randrange(10**6)
-        if name == REAL:
-            knob, value = "work", FULL if number // EVERY % 2 else LESS
-        command = session.submit(run, "set", knob=knob, value=value)
+    for name, (knob, value) in changes.items():
+        command = session.submit(runs[name], "set", knob=knob, value=value)
         given.append(Given(name, value, command, time.monotonic()))
     for one in given:
         session.outcome(one.command, timeout_s=ANSWER_S)
@@ -138,7 +142,11 @@ def measure(changes: int, every_s: float, seed: int, rates: Path | None) -> dict
         for number in range(changes):
             time.sleep(max(0.0, following - time.monotonic()))
             following += every_s
-            given += change(session, runs, number, chance)
+            given += change(session, runs, chance)
+            if number % EVERY == 0:
+                time.sleep(max(0.0, following - every_s / 2 - time.monotonic()))
+                value = FULL if number // EVERY % 2 else LESS
+                given += submit(session, runs, {REAL: ("work", value)})
             if rates:
                 lines = [f"{g.run} {g.t} {g.value}" for g in given]
                 (rates / "changes.txt").write_text("\n".join(lines) + "\n")

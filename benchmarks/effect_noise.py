@@ -6,10 +6,10 @@ Iterations are simulated in time: a load that lasts three seconds slows many sho
 ones.
 
 `DEVELOPMENT` are the loads that the method and its thresholds were chosen with. `TEST` are others: they were
-written before the last change of the method, and measured after it. For each load and duration of an iteration there are the changes without an effect that are `reported`
-as an effect. For each load and effect there are the changes that are `found`, those with the `wrong` sign,
-the share of all intervals that contain the effect (`covered`), and the median of the seconds until it was
-found.
+written before the last change of the method, and measured after it. For each load and duration of an
+iteration there are the changes without an effect that are `reported` as an effect. For each load and effect
+there are the changes that are `found`, those with the `wrong` sign, the share of all intervals that contain
+the effect (`covered`), and the median of the seconds until it was found.
 """
 
 from __future__ import annotations
