@@ -14,6 +14,7 @@ import dis
 import itertools
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -91,6 +92,14 @@ WAITS = frozenset((
     "connection.py _recv", "poll.py poll",
 ))  # fmt: skip
 """Functions of the standard library and of zmq in which a thread waits, without the interpreter."""
+COMPILER = re.compile(
+    r"/torch/(?:_dynamo/convert_frame|_dynamo/eval_frame|_inductor/|_functorch/aot_autograd)"
+)
+"""Files of the compiler of torch. Its stacks are deep and rarely alike, so what it calls gets no names."""
+COMPILES = frozenset(("_compile", "compile_inner", "compile_fx", "aot_module_simplified"))
+"""Functions of these files in which it compiles."""
+ANYWHERE = -2
+"""Stands for any instruction of a function that compiles. No frame is at this offset."""
 SDK = str(Path(__file__).parent) + os.sep
 """The folder of this package. Its own threads need the interpreter for moments only."""
 
@@ -311,6 +320,7 @@ class _Names:
         self._new: set[_Unnamed] = set()  # since the last take
         self._frames: dict[tuple[Place, bool], StackFrame] = {}
         self._stacks: dict[tuple[Place, ...], Stack] = {}
+        self._compilers: dict[int, bool] = {}  # by the `id` of a code object in `_codes`
 
     def add(self, interval: _Interval) -> None:
         """Add samples. The sampling thread may just add its last one."""
@@ -321,11 +331,22 @@ class _Names:
                 assert isinstance(code, CodeType)
                 assert isinstance(offset, int)
                 self._codes[id(code)] = code
+                if self._compiles(code):
+                    places.append((id(code), ANYWHERE))
+                    break
                 places.append((id(code), offset))
             found = str(phase), tuple(places)
             self._unnamed[found] += 1
             self._new.add(found)
             self._since.setdefault(found, self._takes)
+
+    def _compiles(self, code: CodeType) -> bool:
+        """Whether a function compiles. All that it calls belongs to it."""
+        found = self._compilers.get(id(code))
+        if found is None:
+            found = code.co_name in COMPILES and COMPILER.search(code.co_filename) is not None
+            self._compilers[id(code)] = found
+        return found
 
     def stacks(self, until: int) -> tuple[Counter[Stack], int]:
         """Return samples, those of at least one stack, and how many are left out.
@@ -369,7 +390,7 @@ class _Names:
             self._stacks = {}
         if len(self._frames) >= MOST_PLACES or len(self._codes) >= MOST_PLACES:
             forgotten = list(waiting)
-            self._codes, self._frames, self._stacks = {}, {}, {}
+            self._codes, self._frames, self._stacks, self._compilers = {}, {}, {}, {}
         for each in forgotten:
             del self._since[each]
         return sum(map(self._unnamed.pop, forgotten))
@@ -381,7 +402,8 @@ class _Names:
         found = self._frames.get((place, innermost))
         if found is None:
             identity, offset = place
-            found = (innermost_frame_at if innermost else frame_at)(self._codes[identity], offset)
+            name = innermost_frame_at if innermost and offset != ANYWHERE else frame_at
+            found = name(self._codes[identity], offset)
             self._frames[place, innermost] = found
         return found
 

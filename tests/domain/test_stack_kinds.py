@@ -195,6 +195,10 @@ CODE = TrainingCode(
         ("script", "unknown", "train_env.py fit_dataset 30 > a.py log_softness 5"),
         ("script", "unknown", "train_env.py fit_dataset 30 > a.py batch_hard_triplets 5"),
         ("input", "known", "train_env.py fit_dataset 30 > a.py next_batches 5"),
+        # what a model says is turned into a result
+        ("script", "known", "train_env.py fit_dataset 30 > a.py beam_search_decode 5"),
+        ("script", "unknown", "train_env.py fit_dataset 30 > a.py decode_predictions 5"),
+        ("input", "known", "train_env.py fit_dataset 30 > a.py decode_image 5"),
         # libraries that read and write
         ("log", "known", "train_env.py fit_dataset 30 > PIL/Image.py Image.save 5 > PIL/ImageFile.py f 4"),
         ("input", "known", "train_env.py fit_dataset 30 > PIL/Image.py Image.rotate 5"),

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.stack_kinds import kind_of
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, StackSamples, unpack
 from hoptui.sdk import stack_sampler
 from hoptui.sdk.stack_sampler import (
@@ -369,6 +370,35 @@ def test_the_start_of_a_run_does_not_keep_its_loop_from_names(monkeypatch: pytes
         left_out += samples.left_out
     assert loops == [5] * (MOST_TAKES + 2), "it has its name at once, and never waits again"
     assert left_out >= 41 - (MOST_TAKES + 2), "the start is too old, and counted"
+
+
+COMPILER = """
+def _compile(depth):
+    def deeper(depth):
+        if depth:
+            deeper(depth - 1)
+        sample(sampler)
+    deeper(depth)
+
+def elsewhere(depth):
+    _compile(depth)
+"""
+
+
+def test_what_a_compiler_calls_is_one_stack() -> None:
+    file = "/opt/env/lib/python3.12/site-packages/torch/_dynamo/convert_frame.py"
+    sampler = sampler_of(itself())
+    found: dict[str, Any] = {"sampler": sampler, "sample": sample}
+    exec(compile(COMPILER, file, "exec"), found)
+    for depth in range(10):
+        found["elsewhere"](depth)
+    samples = sampler.take()
+    assert samples is not None
+    ((stack, count),) = unpack(samples).items()
+    assert count == 55
+    assert [frame.function for frame in stack[-2:]] == ["elsewhere", "_compile"]
+    assert (stack[-1].file, stack[-1].call) == (file, "")
+    assert kind_of(stack) == "compile"
 
 
 def test_names_that_no_message_can_carry_are_spelled_so_that_one_can() -> None:
