@@ -194,7 +194,7 @@ PHASE_NAMES: Mapping[Kind, str] = {
 HOST_NAMES = (
     "metric accuracy score bleu rouge meteor wer cer distance precision recall f1 auc match matching matcher "
     "nms iou overlap gae advantage discount search beam hungarian assignment histogram stat statistic "
-    "summary ranking"
+    "summary ranking cluster clustering kmeans centroid nearest triplet"
 )
 """Words for work of the host that is neither input nor an environment."""
 OF_A_MODEL = ("decode", "decoder", "encode", "transform", "parse")

@@ -49,9 +49,9 @@ class TrainingFunction(NamedTuple):
 
     def place(self, line: int) -> Place:
         """Return where a line is, seen from those of the model."""
-        known = (*self.running, *self.training)
-        if not known or line <= 0:
+        if not self.running or line <= 0:  # it may compute a loss, if nobody has seen the model run
             return "elsewhere"
+        known = (*self.running, *self.training)
         if line < min(known):
             return "before"
         last = max(self.training, default=0)

@@ -169,6 +169,7 @@ CODE = TrainingCode(
         ("script", "between", "train_env.py learn 30"),
         ("script", "between", "train_env.py learn 30 > a.py move 5 = x.append"),
         ("script", "known", "train_env.py learn 30 > text.py edit_distance 5"),
+        ("script", "known", "train_env.py learn 30 > a.py Kmeans.assign 5"),
         ("compute", "known", "train_env.py learn 30 > a.py move 5 = @"),
         ("input", "known", "train_env.py learn 30 > rows.py read_rows 5"),
         # methods of environments
@@ -193,7 +194,7 @@ CODE = TrainingCode(
         ("log", "known", "train_env.py fit_dataset 30 > a.py log_losses 5"),
         ("log", "known", "train_env.py fit_dataset 30 > a.py log 5"),
         ("script", "unknown", "train_env.py fit_dataset 30 > a.py log_softness 5"),
-        ("script", "unknown", "train_env.py fit_dataset 30 > a.py batch_hard_triplets 5"),
+        ("script", "known", "train_env.py fit_dataset 30 > a.py batch_hard_triplets 5"),
         ("input", "known", "train_env.py fit_dataset 30 > a.py next_batches 5"),
         # what a model says is turned into a result
         ("script", "known", "train_env.py fit_dataset 30 > a.py beam_search_decode 5"),

@@ -90,9 +90,14 @@ def test_lines_of_a_function_are_bounded() -> None:
 
 
 def test_the_innermost_function_that_trains_decides() -> None:
-    code = NOTHING_KNOWN.learned([(at(9, "main"), at(30), BACKWARD)])
+    code = NOTHING_KNOWN.learned([(at(9, "main"), at(30), inner) for inner in (MODEL, BACKWARD)])
     assert code.place((at(8, "main"), at(31), at(3, "rows"))) == "elsewhere"
     assert code.place((at(9, "main"), at(29), at(3, "rows"))) == "before"
+
+
+def test_where_no_model_has_been_seen_nothing_is_before_it() -> None:
+    code = NOTHING_KNOWN.learned([(at(30), BACKWARD)])
+    assert code.place((at(29), at(3, "hardest_pairs"))) == "elsewhere"
 
 
 def test_a_function_whose_iterations_end_trains_before_a_sample_shows_it() -> None:
