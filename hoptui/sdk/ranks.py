@@ -52,6 +52,7 @@ class RankAgreement:
         self.passed = 0
         self._exchange: Exchange | None = None
         self.schedule: RankSchedule | None = None
+        self._dissolved: RankSchedule | None = None  # it may still have to write that this rank has left
         self._reported: Fact | None = None
         self._prefix = next_prefix()
 
@@ -69,12 +70,17 @@ class RankAgreement:
     def dissolve(self) -> None:
         """From now on this process decides alone."""
         self.leave(0.0)
+        self._dissolved = self.schedule or self._dissolved
         self.rank, self.alone, self.schedule = 0, True, None
 
     def leave(self, limit_s: float = LEAVE_S) -> None:
-        """This rank passes no more boundaries. Wait at most so long until the others can know it."""
-        if self.schedule is not None:
-            self.schedule.close(limit_s)
+        """This rank passes no more boundaries. Wait at most so long until the others can know it.
+
+        Without that wait, a process that ends at once would leave the others waiting for it.
+        """
+        schedule = self.schedule or self._dissolved
+        if schedule is not None:
+            schedule.close(limit_s)
 
     def finish(self) -> None:
         """The commands of a joint boundary have been carried out."""

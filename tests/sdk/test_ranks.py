@@ -313,6 +313,30 @@ report(done=[[o.stage, o.code] for o in outcomes(run)], value=knob.value,
     assert (first["value"], first["declared"]) == (value, True), "the daemon gets the value"
 
 
+def test_a_rank_that_decides_alone_tells_the_others_before_its_process_ends() -> None:
+    both(
+        """
+from hoptui.sdk.rank_schedule import RankSchedule
+write, leave = ranks.set, RankSchedule._leave
+def failing(key, value):
+    if key.endswith("share/2"):
+        raise OSError("gone")
+    write(key, value)
+def late(schedule):
+    time.sleep(0.3)  # the machine is busy
+    leave(schedule)
+ranks.set, RankSchedule._leave = failing, late
+knob = run.knob("n", 4, min=1, max=64)
+if rank == 0:
+    command(run, knob="n", value=9)
+while not run._core.state.inbox.refusal:
+    run.boundary()
+    time.sleep(0.002)
+report()
+"""
+    )
+
+
 def test_a_store_that_failed_for_a_moment_is_no_reason_to_wait_for_a_rank() -> None:
     first, _ = both(
         """
