@@ -53,12 +53,12 @@ class SampledTime:
         kinds: Counter[Kind] = Counter()
         for activity, count in at_work.items():
             kinds[activity.kind] += count
-        placed = {basis: _of(at_work, basis) for basis in PLACES}
+        placed = {basis: _with_basis(at_work, basis) for basis in PLACES}
         elsewhere = {activity: n for activity, n in at_work.items() if activity.basis not in PLACES}
         lines: dict[Kind, LineShare] = {}
         for line in _lines(elsewhere, total):
             lines.setdefault(line.kind, line)
-        guessed = placed | {"unknown": _of(at_work, "unknown")}
+        guessed = placed | {"unknown": _with_basis(at_work, "unknown")}
         return cls(
             total,
             {kind: n / total for kind, n in kinds.items()},
@@ -78,7 +78,7 @@ class SampledTime:
         return max(known, key=lambda line: line.share, default=None)
 
 
-def _of(counts: Mapping[Activity, int], basis: Basis) -> dict[Activity, int]:
+def _with_basis(counts: Mapping[Activity, int], basis: Basis) -> dict[Activity, int]:
     return {activity: count for activity, count in counts.items() if activity.basis == basis}
 
 

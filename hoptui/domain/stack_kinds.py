@@ -197,10 +197,11 @@ HOST_NAMES = (
     "summary ranking cluster clustering kmeans centroid nearest triplet"
 )
 """Words for work of the host that is neither input nor an environment."""
-OF_A_MODEL = ("decode", "decoder", "encode", "transform", "parse")
-"""Words of functions that read data, or that turn what a model says into a result, such as
-`beam_search_decode`: the latter if there is a word for work of the host too, or one of `RESULTS`."""
+CONVERSIONS = ("decode", "decoder", "encode", "transform", "parse")
+"""Words of functions that convert. They convert data, unless the name has a word of `HOST_NAMES` or `RESULTS`
+too: `beam_search_decode` converts what a model says."""
 RESULTS = "ctc greedy viterbi prediction pred output logit caption hypothesis posterior"
+"""Words for what a model says."""
 LOGGED = (
     "metric stat loss row step result image histogram summary progress epoch train eval message line info "
     "state weight gradient grad param scalar table artifact figure"
@@ -357,7 +358,7 @@ def _meant(names: Iterable[str], known: Mapping[Kind, str], but: Iterable[str] =
         if not _BATCH.search(name.lower()):
             words -= {"batch", "minibatch"}  # `batch_hard_triplets` makes no batch
         if not words.isdisjoint((*HOST_NAMES.split(), *RESULTS.split())):
-            words.difference_update(OF_A_MODEL)
+            words.difference_update(CONVERSIONS)
         if words.isdisjoint(but):
             yield from (kind for kind, of_kind in known.items() if not words.isdisjoint(of_kind.split()))
 
