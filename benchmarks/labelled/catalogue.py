@@ -98,6 +98,11 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
+        held_out_agents,
+        held_out_language,
+        held_out_recommendation,
+        held_out_science,
+        held_out_vision,
         host_loads,
         input_loads,
         rank_loads,
