@@ -114,7 +114,10 @@ class Hangs:
             rows=run.logs_only,
             world=run.state.world,
             groups=[group_fields(group) for group in groups[:MOST_GROUPS]],
-            silent=[{"rank": rank, "state": state} for rank, state in sorted(silent.items())[:MOST_RANKS]],
+            silent=[
+                _silent_fields(rank, state, newest.get(rank), now)
+                for rank, state in sorted(silent.items())[:MOST_RANKS]
+            ],
             unsampled=sorted(known - stacks.keys() - silent.keys())[:MOST_RANKS],
             elsewhere=max(0, run.state.world - len(known)),
         )
@@ -137,6 +140,15 @@ def group_fields(group: StackGroup) -> dict[str, Any]:
         "function": group.place.function[:LONGEST_FILE],
         "inside": group.inside[:LONGEST_FILE],
     }
+
+
+def _silent_fields(rank: int, state: str, newest: StackSamples | None, now: float) -> dict[str, Any]:
+    """Return a rank that sends nothing, with the place and the age of its newest samples if known."""
+    groups = grouped({rank: usual_stack(newest)}) if newest is not None else []
+    if newest is None or not groups:
+        return {"rank": rank, "state": state}
+    seen = group_fields(groups[0]) | {"age_s": now - newest.ended / SECOND}
+    return {"rank": rank, "state": state, "seen": seen}
 
 
 def _works(run: TrackedRun, groups: list[StackGroup], still_s: float) -> Fact:

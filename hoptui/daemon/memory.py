@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.facts import fact
 from hoptui.domain.memory_growth import LEAST_GROWTH, seconds_left
+from hoptui.node.cgroups import LimitedMemory, limited_memory
 
 SECOND = 1_000_000_000
 EVERY_S = 5.0
@@ -19,6 +21,8 @@ SOON_S, LATER_S = 3600.0, 5400.0
 """Memory that is full earlier is reported. It must then last for longer, or not grow, for the end of it."""
 CALM_LOOKS = 24
 """So many looks in a row, two minutes."""
+JOB = "job"
+"""The source of the memory of the control group of a run: that of its job or its container."""
 USED, TOTAL = "memory_used_bytes", "memory_total_bytes"
 
 
@@ -35,10 +39,15 @@ class _Series:
 
 
 class MemoryForecast:
-    """Judges the memory of the live runs of a node. Call `tend` about once per second."""
+    """Judges the memory of the live runs of a node. Call `tend` about once per second.
 
-    def __init__(self, node: Node) -> None:
+    Args:
+        limit_of: returns the memory of the control group of a process, as `limited_memory` does.
+    """
+
+    def __init__(self, node: Node, limit_of: Callable[[int], LimitedMemory | None] = limited_memory) -> None:
         self._node = node
+        self._limit_of = limit_of
         self._series: dict[tuple[str, str], _Series] = {}
         self._due = 0.0
 
@@ -65,6 +74,8 @@ class MemoryForecast:
             total = totals.get(source) or values.get(TOTAL, 0.0)
             if USED in values and total:
                 self._add(run, source, now, values[USED], total)
+        if (limited := self._limit_of(run.state.pid)) is not None:
+            self._add(run, JOB, now, limited.used_bytes, limited.limit_bytes)
 
     def _add(self, run: TrackedRun, source: str, now: float, used: float, total: float) -> None:
         series = self._series.get((run.id, source))
@@ -100,5 +111,7 @@ class MemoryForecast:
         self._node.event("memory", what, run=run.id, step=run.step, level="warning", source=source)
 
     def _name(self, source: str) -> str:
+        if source == JOB:
+            return "the job"
         index = next((gpu.index for gpu in self._node.gpus if source == f"gpu/{gpu.uuid}"), None)
         return "the node" if index is None else f"GPU {index}"

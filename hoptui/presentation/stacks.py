@@ -97,8 +97,13 @@ def group_text(ranks: Sequence[int], count: int, world: int, kind: str, line: Co
     at = f"{PurePath(line.file).name}:{line.line}"
     if kind in WAITS and inside:
         return f"{who} {'wait' if many else 'waits'} in {called(inside)}, {at}"
+    return f"{who} {'are' if many else 'is'} in {inside_text(line, inside)}"
+
+
+def inside_text(line: CodeLine, inside: str) -> str:
+    """Return a line and what it calls: `data.py:37 read (recv)`."""
     deeper = f" ({called(inside)})" if inside and inside != line.function else ""
-    return f"{who} {'are' if many else 'is'} in {place(line)}{deeper}"
+    return f"{place(line)}{deeper}"
 
 
 def _who(ranks: Sequence[int], count: int, world: int) -> str:

@@ -212,6 +212,7 @@ def test_a_rank_that_does_not_answer_is_named(state: str, text: str) -> None:
     case.states[3] = state
     case.wait(12)
     assert f"rank 2 does not answer: {text}" in case.text
+    assert "last seen 12 s ago in train.py:120 main (all_reduce);" in case.text
     assert "ranks 0, 1 wait in all_reduce" in case.text
     assert "1 rank not known on this node" in case.text
 

@@ -9,12 +9,14 @@ import pytest
 
 from hoptui.daemon.memory import EVERY_S, FIRST_S, MemoryForecast
 from hoptui.domain.columns import pack
+from hoptui.node.cgroups import LimitedMemory
 from hoptui.protocol.messages import RunHello
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 from tests.factories import gpu
 
 GIB = 1 << 30
 TOTAL = 80 * GIB
+NAMES = {"gpu/GPU-0": "GPU 0", "host": "the node", "job": "the job"}
 Use = Callable[[float], float]
 """The used share of the memory by the minute."""
 
@@ -32,7 +34,8 @@ class Case:
         self.quiet.run.state = self.quiet.run.state.__class__(
             run=RUN, name="lm", epoch=1, pid=1, started_wall=0.0, gpus=("GPU-0",)
         )
-        self.forecast = MemoryForecast(self.quiet.node)
+        self.job: LimitedMemory | None = None
+        self.forecast = MemoryForecast(self.quiet.node, lambda pid: self.job if pid == 1 else None)
         self.minute = 0.0
 
     def use(self, minutes: float, share: Use, *, noise: float = 0.0, source: str = "gpu/GPU-0") -> None:
@@ -41,8 +44,12 @@ class Case:
             self.quiet.now += int(EVERY_S * SECOND)
             self.minute += EVERY_S / 60
             used = TOTAL * (share(self.minute) + noises.gauss(0.0, noise))
-            row = {"memory_used_bytes": used} | ({"memory_total_bytes": TOTAL} if source == "host" else {})
-            self.quiet.node.rows((pack(source, [(self.quiet.now, 0, row)]),))
+            if source == "job":
+                self.job = LimitedMemory(int(used), TOTAL)
+            else:
+                total = {"memory_total_bytes": TOTAL} if source == "host" else {}
+                row = {"memory_used_bytes": used, **total}
+                self.quiet.node.rows((pack(source, [(self.quiet.now, 0, row)]),))
             self.forecast.tend()
 
     @property
@@ -50,14 +57,14 @@ class Case:
         return [event.code for event in self.quiet.node.events if event.kind == "memory"]
 
 
-@pytest.mark.parametrize("source", ["gpu/GPU-0", "host"])
+@pytest.mark.parametrize("source", NAMES)
 @pytest.mark.parametrize("noise", [0.0, 0.002])
 def test_a_leak_of_a_percent_a_minute_is_reported_once(source: str, noise: float) -> None:
     case = Case()
     case.use(15, lambda minute: 0.5 + 0.01 * minute, noise=noise, source=source)
     assert case.told == ["memory.soon_full"]
     (event,) = [each for each in case.quiet.node.events if each.kind == "memory"]
-    assert event.fields["of"] == ("GPU 0" if source != "host" else "the node")
+    assert event.fields["of"] == NAMES[source]
     left = 50 - 100 * (event.fields["used_bytes"] / TOTAL - 0.5)
     assert abs(event.fields["minutes"] - left) < 5
     assert (event.level, event.source) == ("warning", source)

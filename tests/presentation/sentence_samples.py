@@ -72,7 +72,10 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "run.hung": {
         **HUNG,
         "groups": HUNG["groups"][1:],
-        "silent": [{"rank": 3, "state": state} for state in ("T", "R", "t", "D", "Z", "")],
+        "silent": [
+            {"rank": 4, "state": "R", "seen": {**HUNG["groups"][0], "age_s": 12.0}},
+            *({"rank": 3, "state": state} for state in ("T", "R", "t", "D", "Z", "")),
+        ],
         "unsampled": [2],
         "elsewhere": 4,
     },

@@ -45,8 +45,23 @@ def _no(fields: Fields) -> str:
 
 
 def _group(field: Fields, world: int) -> str:
-    line = CodeLine(field["file"], field["line"], field["function"])
-    return stacks.group_text(field["ranks"], field["count"], world, field["kind"], line, field["inside"])
+    return stacks.group_text(
+        field["ranks"], field["count"], world, field["kind"], _line(field), field["inside"]
+    )
+
+
+def _line(field: Fields) -> CodeLine:
+    return CodeLine(field["file"], field["line"], field["function"])
+
+
+def _silent(field: Fields, world: int) -> str:
+    """`rank 3 does not answer: stopped (SIGSTOP), last seen 12 s ago in data.py:37 read`."""
+    text = stacks.silent_text(field["rank"], world, field["state"])
+    if "seen" not in field:
+        return text
+    seen = field["seen"]
+    at = stacks.inside_text(_line(seen), seen["inside"])
+    return f"{text}, last seen {numbers.duration(seen['age_s'])} ago in {at}"
 
 
 def _hung(fields: Fields, _: Write) -> str:
@@ -55,7 +70,7 @@ def _hung(fields: Fields, _: Write) -> str:
         return f"no boundary for {numbers.duration(fields['age_s'])}"
     world = fields["world"]
     parts = [_no(fields)]
-    parts += [stacks.silent_text(one["rank"], world, one["state"]) for one in fields["silent"]]
+    parts += [_silent(one, world) for one in fields["silent"]]
     parts += [_group(one, world) for one in fields["groups"]]
     if unknown := fields["unsampled"]:
         who = f"of rank {', '.join(map(str, unknown))} " if world > 1 else ""
