@@ -236,7 +236,8 @@ def _show(found: Found, rank: int) -> None:
     run, samples = found.run, found.samples.ranks[rank]
     of = f", rank {rank}" if run.world > 1 else ""
     recorded = ", recorded" if found.recorded else ""
-    say(f"{numbers.clean(run.name)} ({run.run}{of}): {stacks.amount(samples)}{recorded}")
+    cost = f", at a cost of {numbers.percentage(100 * samples.cost)} of the time" if samples.cost else ""
+    say(f"{numbers.clean(run.name)} ({run.run}{of}): {stacks.amount(samples)}{recorded}{cost}")
     lines = hot_lines(samples)
     table([_cells(line) for line in lines[:SHOWN]], right=(0,))
     if rest := lines[SHOWN:]:
