@@ -409,12 +409,17 @@ class _Names:
 
 
 def frame_at(code: CodeType, offset: int) -> StackFrame:
-    """Return the file, function and line of an instruction: `offset` is that of `frame.f_lasti`."""
-    lines = (line for start, end, line in code.co_lines() if start <= offset < end)
+    """Return the file, function and line of an instruction: `offset` is that of `frame.f_lasti`.
+
+    An instruction without a line, as the jump at the end of a loop may be, has that of the one before it.
+    """
+    found = code.co_firstlineno
+    for start, _, line in code.co_lines():
+        if start > offset:
+            break
+        found = line or found
     return StackFrame(
-        clean_text(code.co_filename, LONGEST_NAME),
-        clean_text(code.co_qualname, LONGEST_NAME),
-        next(lines, None) or code.co_firstlineno,
+        clean_text(code.co_filename, LONGEST_NAME), clean_text(code.co_qualname, LONGEST_NAME), found
     )
 
 

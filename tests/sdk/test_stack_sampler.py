@@ -185,6 +185,23 @@ def test_a_function_that_begins_is_at_its_first_statement() -> None:
     assert innermost_frame_at(code, entry).line == code.co_firstlineno + 1
 
 
+def nested_loops(rows: list[list[int]]) -> int:
+    total = 0
+    for row in rows:
+        for value in row:
+            if value > 3:
+                total += value
+    return total
+
+
+def test_the_jump_at_the_end_of_a_loop_is_in_the_loop() -> None:
+    code = nested_loops.__code__
+    jumps = [each.offset for each in dis.get_instructions(code) if each.opname == "JUMP_BACKWARD"]
+    assert len(jumps) >= 2
+    first = code.co_firstlineno
+    assert all(first + 2 <= innermost_frame_at(code, jump).line <= first + 5 for jump in jumps)
+
+
 def test_a_call_far_down_in_long_code_is_named_in_little_time() -> None:
     lines = "\n".join(f"    f{n}(x)" for n in range(2000))
     space: dict[str, Callable[..., None]] = {}
