@@ -6,11 +6,16 @@ own CPU time, and makes a pause after each sample that keeps it within `BUDGET`.
 A thread that runs Python keeps the interpreter for the switch interval of Python, 5 ms, unless it lets go of
 it before. It nearly always does, in a call of C code, so samples would find such calls alone. The switch
 interval is therefore shorter while it samples. It stays as it is while another thread of the script runs.
+
+Python 3.11 may collect garbage while it makes the object of a frame. A finalizer can then let the other
+thread go on, and the object is made of a frame that has ended: the process crashes. So nothing is collected
+while a stack is read. Later versions collect between two instructions only.
 """
 
 from __future__ import annotations
 
 import dis
+import gc
 import itertools
 import os
 import random
@@ -23,7 +28,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
 from hoptui.domain.facts import clean_text
 from hoptui.domain.stacks import MOST_DEPTH, Stack, StackFrame, StackSamples, pack, phase_frames
@@ -77,6 +82,8 @@ NEWER = sys.version_info >= (3, 12)
 SHIFTS = {"LOAD_GLOBAL": 1, "LOAD_ATTR": 1, "LOAD_SUPER_ATTR": 2} if NEWER else {"LOAD_GLOBAL": 1}
 COMPARISON_SHIFT = 4 if NEWER else 0
 """Bits of an argument below the index of the name, or of the comparison."""
+NO_COLLECTION = 2_000_000_011
+"""The threshold of the collector while a stack is read. No script has chosen this number."""
 Position = tuple[int, int]
 """A line, and a column."""
 Place = tuple[int, int]
@@ -175,13 +182,16 @@ class StackSampler:
         Returns:
             Whether all threads but the sampled one and that of the sampler wait.
         """
-        threads = sys._current_frames()
-        innermost = frame = threads.pop(self._thread(), None)
         chain: list[CodeType | int | str] = []
-        while frame is not None and len(chain) < 2 * MOST_DEPTH:  # quickly: the thread may go on
-            chain.append(frame.f_code)
-            chain.append(frame.f_lasti)
-            frame = frame.f_back
+        if NEWER:
+            threads = sys._current_frames()
+            innermost = threads.pop(self._thread(), None)
+            _read(innermost, chain)
+        else:
+            with _LaterCollection():
+                threads = sys._current_frames()
+                innermost = threads.pop(self._thread(), None)
+                _read(innermost, chain)
         if innermost is not None:
             chain.append(self._phase())
             interval = self._interval
@@ -223,6 +233,30 @@ class StackSampler:
             self._failed(error)
         finally:
             switch.restore()
+
+
+def _read(frame: FrameType | None, chain: list[CodeType | int | str]) -> None:
+    """Add the code and the instruction of a frame and of those that have called it."""
+    while frame is not None and len(chain) < 2 * MOST_DEPTH:  # quickly: the thread may go on
+        chain.append(frame.f_code)
+        chain.append(frame.f_lasti)
+        frame = frame.f_back
+
+
+class _LaterCollection:
+    """Keeps the garbage collector from running inside, by its threshold.
+
+    `gc.disable` would not do: another thread may go on meanwhile, and that the script has called it as well
+    could not be seen. A threshold that the script sets meanwhile stays.
+    """
+
+    def __enter__(self) -> None:
+        self._before = gc.get_threshold()
+        gc.set_threshold(NO_COLLECTION, *self._before[1:])
+
+    def __exit__(self, *_: object) -> None:
+        if gc.get_threshold()[0] == NO_COLLECTION:
+            gc.set_threshold(*self._before)
 
 
 def _wake_in_time() -> None:

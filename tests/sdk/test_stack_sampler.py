@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import gc
 import json
 import subprocess
 import sys
@@ -211,6 +212,73 @@ def test_a_call_far_down_in_long_code_is_named_in_little_time() -> None:
     began = time.thread_time()
     assert innermost_frame_at(code, last).call == "f1999"
     assert time.thread_time() - began < 0.05
+
+
+class Collector:
+    """The thresholds of the garbage collector while a stack is read, and what a script does then."""
+
+    def __init__(self, meanwhile: tuple[int, int, int] | None = None) -> None:
+        self._meanwhile = meanwhile
+        self.while_read: list[int] = []
+
+    def sample(self) -> None:
+        StackSampler(self._thread, lambda: "", lambda error: None).sample()
+
+    def _thread(self) -> int:
+        self.while_read.append(gc.get_threshold()[0])
+        if self._meanwhile is not None:
+            gc.set_threshold(*self._meanwhile)
+        return threading.get_ident()
+
+
+@pytest.fixture
+def thresholds() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    gc.set_threshold(701, 11, 9)
+    yield gc.get_threshold()
+    gc.set_threshold(*before)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="it collects between two instructions only")
+def test_no_garbage_is_collected_while_a_stack_is_read(thresholds: tuple[int, int, int]) -> None:
+    collector = Collector()
+    collector.sample()
+    assert collector.while_read == [stack_sampler.NO_COLLECTION]
+    assert gc.get_threshold() == thresholds
+
+
+def test_a_threshold_that_the_script_sets_meanwhile_is_kept(thresholds: tuple[int, int, int]) -> None:
+    assert thresholds != (500, 5, 5)
+    Collector(meanwhile=(500, 5, 5)).sample()
+    assert gc.get_threshold() == (500, 5, 5)
+
+
+CRASHES = """
+import threading, time
+from benchmarks.stack_recording import loop
+from hoptui.sdk.stack_sampler import StackSampler
+step, thread, over = loop(), threading.get_ident(), threading.Event()
+sampler = StackSampler(lambda: thread, lambda: "", lambda error: None)
+def sample():
+    while not over.wait(0.0005):
+        sampler.sample()
+        sampler.take()
+sampling = threading.Thread(target=sample)
+sampling.start()
+end = time.monotonic() + 8
+while time.monotonic() < end:
+    step()
+over.set()
+sampling.join()
+print("trained")
+"""
+
+
+@pytest.mark.timeout(90)
+def test_a_training_of_torch_survives_thousands_of_samples() -> None:
+    """In Python 3.11 it crashed within seconds when garbage was collected while a stack was read."""
+    done = subprocess.run([sys.executable, "-c", CRASHES], capture_output=True, text=True, timeout=80)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
 
 
 def test_a_thread_that_does_not_exist_has_no_samples() -> None:
