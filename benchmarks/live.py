@@ -6,7 +6,9 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from msgspec import structs
@@ -34,6 +36,24 @@ for half of that."""
 SHORT = re.compile(r"out of memory|memory ran out|not fit into|MemoryError|OutOfMemory")
 """How runs say that memory ran out: in a step, or as a size was tried out before it was used."""
 ALL = 1 << 62
+LOSSES = 10
+
+
+def progress(rows: Sequence[tuple[int, Mapping[str, float]]], work: str) -> dict[str, Any]:
+    """Return what rows of a run say of its training: iterations, their work, the first and the last loss.
+
+    `rows` are steps with their values, `work` is the metric that counts units. Each loss is the mean of a
+    tenth of those logged, at most of ten. `consecutive` is False where an iteration is missing or repeated.
+    """
+    done = [(step, values[work]) for step, values in rows if work in values]
+    losses = [values["loss"] for _, values in rows if "loss" in values]
+    few = max(1, min(LOSSES, len(losses) // LOSSES))
+    return {
+        "iterations": len(done),
+        "work": sum(amount for _, amount in done),
+        "losses": [round(fmean(part), 4) for part in (losses[:few], losses[-few:]) if part],
+        "consecutive": all(after[0] == before[0] + 1 for before, after in pairwise(done)),
+    }
 
 
 class Live:
@@ -82,6 +102,10 @@ class Live:
         """Return the work of the next iteration."""
         since = time.monotonic_ns()
         return float(until(lambda: self._rows(since), START_S, "an iteration")[-1][0])
+
+    def trained(self, since: int) -> dict[str, Any]:
+        """Return `progress` since then (monotonic ns)."""
+        return progress(list(self._history(since)), self._work)
 
     def tuned(self, limits: Limits, within_s: float) -> TunerState:
         """Run the tuner until it has nothing to try, at most `within_s`. A pending trial is reverted."""
@@ -137,6 +161,16 @@ class Live:
     def _pending(self, run: str) -> bool:
         commands = self._session.fetch(run=run, events=ALL).commands
         return any(r.run == run and r.stage not in FINAL for r in commands)
+
+    def _history(self, since: int) -> Iterator[tuple[int, dict[str, float]]]:
+        """Yield the step and the values of every row since then."""
+        while True:
+            delta = self._session.fetch(cursors={self._source: since})
+            rows = [row for columns in delta.columns for row in columns.rows()]
+            if not rows:
+                return
+            yield from ((step, values) for _, step, values in rows)
+            since = rows[-1][0]
 
     def _rows(self, since: int) -> list[tuple[float, float]]:
         delta = self._session.fetch(cursors={self._source: since}, wait_s=0.1)

@@ -51,10 +51,10 @@ def live(node: Bench, session: Session, case: LoopCase, arguments: Sequence[str]
     """Return a run of a loop with the values that it has at its start."""
     name = f"loop-{time.monotonic_ns()}"
     launcher = (*TORCHRUN, "--nproc-per-node", str(case.ranks)) if case.ranks > 1 else ()
-    loop = ("-m", f"benchmarks.loops.{case.name}", "--name", name, "--seed", str(seed))
+    loop = ("-m", f"benchmarks.loops.{case.module or case.name}", "--name", name, "--seed", str(seed))
     session.fetch(state=0)
     begun = time.monotonic()
-    child = spawn(node, [sys.executable, *launcher, *loop, *arguments])
+    child = spawn(node, [sys.executable, *launcher, *loop, *case.arguments, *arguments])
     return Live(node, session, Started(child, name, begun, ()), case.work)
 
 
@@ -77,6 +77,7 @@ def measured(
         yield {
             "found": values,
             "took_s": round(time.monotonic() - began, 1),
+            "trained": run.trained(since),
             "says": sentences.standing(state),
             "spent_s": round(state.spent * state.lived_s, 1),
             "trials": len(state.tried),
@@ -248,10 +249,9 @@ def visible() -> list[str]:
     return [*map(str, range(gpus()))] if named is None else [n.strip() for n in named.split(",") if n.strip()]
 
 
-def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """Measure and report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tuner_loops")
-    parser.add_argument("--lot", nargs="+", choices=CUDA, default=[*CUDA])
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """Return the options of a benchmark that measures several loops at the same time."""
+    parser = argparse.ArgumentParser(prog=prog)
     parser.add_argument("--only", nargs="*", default=[], help="names of loops")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--cpu", action="store_true", help="small loops, one thread each")
@@ -259,10 +259,22 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         "--lanes", type=int, default=0, help="loops at a time, or GPUs to use; default: 1 on a CPU, all GPUs"
     )
     parser.add_argument("--most-s", type=float, default=MOST_S, help="for each loop: it is then ended")
-    options = parser.parse_args(list(arguments))
-    device = ("--device", "cpu", "--threads", "1") if options.cpu else ("--device", "cuda")
+    return parser
+
+
+def devices_of(options: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names of the lanes or GPUs to use, and the arguments of a loop on one of them."""
     devices = [*map(str, range(options.lanes or 1))] if options.cpu else visible()
-    devices = devices[: options.lanes or None]
+    loop = ("--device", "cpu", "--threads", "1") if options.cpu else ("--device", "cuda")
+    return devices[: options.lanes or None], loop
+
+
+def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure and report."""
+    parser = command_line("python -m benchmarks.tuner_loops")
+    parser.add_argument("--lot", nargs="+", choices=CUDA, default=[*CUDA])
+    options = parser.parse_args(list(arguments))
+    devices, device = devices_of(options)
     room = math.inf if options.cpu else len(devices)
     lots = {
         lot: [

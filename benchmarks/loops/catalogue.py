@@ -19,11 +19,12 @@ ENVIRONMENTS = 8
 @dataclass(frozen=True)
 class LoopCase(Case):
     """A loop: how many ranks work together, the packages that it needs, and whether it reads photographs from
-    a folder."""
+    a folder. `module` is its module, "" if that has its name."""
 
     ranks: int = 1
     needs: tuple[str, ...] = ()
     photographs: bool = False
+    module: str = ""
 
     def missing(self) -> list[str]:
         """Return the packages that it needs and that are not installed."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset
@@ -14,7 +15,7 @@ from torch.utils.data import Dataset
 from benchmarks.loops.script import Script, options
 
 try:
-    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Trainer, TrainingArguments
 
     from hoptui.integrations.transformers import HoptuiCallback
 except ImportError as error:
@@ -36,6 +37,24 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": tokens, "labels": tokens}
 
 
+def train(script: Script, model: PreTrainedModel, rows: Dataset[Any], **arguments: Any) -> None:
+    """Train a model with Trainer until stopped, with one data worker. `arguments` are those of Trainer."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = TrainingArguments(
+            output_dir=folder,
+            num_train_epochs=1_000_000,
+            dataloader_num_workers=1,
+            use_cpu=script.device == "cpu",
+            seed=script.seed,
+            save_strategy="no",
+            disable_tqdm=True,
+            report_to=[],
+            **arguments,
+        )
+        callback = HoptuiCallback(script.name, merge_accumulation=True)
+        Trainer(model=model, args=settings, train_dataset=rows, callbacks=[callback]).train()
+
+
 def main(script: Script) -> None:
     """Train until stopped."""
     large = script.device == "cuda"
@@ -51,29 +70,16 @@ def main(script: Script) -> None:
         eos_token_id=0,
         use_cache=False,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            num_train_epochs=1_000_000,
-            per_device_train_batch_size=2,
-            gradient_accumulation_steps=16,
-            gradient_checkpointing=True,
-            dataloader_num_workers=1,
-            learning_rate=3e-4,
-            bf16=large,
-            use_cpu=not large,
-            seed=script.seed,
-            save_strategy="no",
-            disable_tqdm=True,
-            report_to=[],
-        )
-        trainer = Trainer(
-            model=GPT2LMHeadModel(config),
-            args=arguments,
-            train_dataset=Tokens(vocabulary, length, 960),
-            callbacks=[HoptuiCallback(script.name, merge_accumulation=True)],
-        )
-        trainer.train()
+    train(
+        script,
+        GPT2LMHeadModel(config),
+        Tokens(vocabulary, length, 960),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=16,
+        gradient_checkpointing=True,
+        learning_rate=3e-4,
+        bf16=large,
+    )
 
 
 if __name__ == "__main__":

@@ -14,12 +14,16 @@ import torch.distributed as dist
 
 
 class Script(NamedTuple):
-    """Where a loop trains, its name in hoptui, its seed, and the folder of its data ("" if it needs none)."""
+    """Where a loop trains, its name in hoptui, its seed, and the folder of its data ("" if it needs none).
+
+    `workload` is what a loop trains that has several.
+    """
 
     device: str
     name: str
     seed: int = 0
     data: str = ""
+    workload: str = ""
 
 
 def options(main: Callable[[Script], None]) -> None:
@@ -30,11 +34,12 @@ def options(main: Callable[[Script], None]) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--data", default="", help="a folder of images in one folder for each class")
+    parser.add_argument("--workload", default="", help="of a loop that trains several")
     given = parser.parse_args()
     torch.manual_seed(given.seed)
     if given.threads:
         torch.set_num_threads(given.threads)
-    main(Script(given.device, given.name, given.seed, given.data))
+    main(Script(given.device, given.name, given.seed, given.data, given.workload))
     if os.environ.get("RANK", "0") == "0":
         print(json.dumps({"ending": "stopped"}), flush=True)
 
