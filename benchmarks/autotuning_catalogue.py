@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-SOURCE = "https://github.com/deepspeedai/DeepSpeedExamples/tree/83757d9/training/autotuning/hf"
+COMMIT = "83757d9c937daabd1089a08051061706cb73900d"
+SOURCE = f"https://github.com/deepspeedai/DeepSpeedExamples/tree/{COMMIT}/training/autotuning/hf"
 HARDWARE = "16 V100 of one node"
 GPUS = 16
 FEW_STEPS = 4
