@@ -59,6 +59,13 @@ OWN = (
 )
 DDP_GPT = loop("ddp_gpt", ranks=2, micro_batch=(1, 2, 4, 8, 16, 32), sync_once=(False, True))
 DDP_CNN = loop("ddp_cnn", ranks=2, micro_batch=(2, 4, 8, 16, 32, 64), channels_last=(False, True))
+DDP_RECOMMENDER = loop(
+    "ddp_recommender",
+    ranks=2,
+    rows_per_pass=(32, 128, 512, 2_048),
+    one_lookup=(False, True),
+    transfer=("columns", "table"),
+)
 PPO = LoopCase(
     "sb3_ppo", "env_steps", (), {},
     {"n_steps": (64, 128, 256), "batch_size": (32, 128, 512, 2_048)},
@@ -87,7 +94,7 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
             "timm_vit", needs=("timm",), micro_batch=(8, 32, 64, 128, 256),
             grad_checkpointing=(True, False), bf16=(False, True),
         ),
-        PPO, DDP_CNN, *OWN,
+        PPO, DDP_CNN, DDP_RECOMMENDER, *OWN,
     ),
 }  # fmt: skip
 CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
@@ -107,6 +114,6 @@ CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
             num_workers=(0, 1, 2), channels_last=(False, True),
         ),
         loop("timm_vit", needs=("timm",), micro_batch=(2, 4, 8, 16, 32), grad_checkpointing=(True, False)),
-        PPO, DDP_CNN, *OWN,
+        PPO, DDP_CNN, DDP_RECOMMENDER, *OWN,
     ),
 }  # fmt: skip
