@@ -15,7 +15,14 @@ from torch.utils.data import Dataset
 from benchmarks.loops.script import Script, options
 
 try:
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Trainer, TrainingArguments
+    from transformers import (
+        GPT2Config,
+        GPT2LMHeadModel,
+        PreTrainedModel,
+        PrinterCallback,
+        Trainer,
+        TrainingArguments,
+    )
 
     from hoptui.integrations.transformers import HoptuiCallback
 except ImportError as error:
@@ -52,7 +59,9 @@ def train(script: Script, model: PreTrainedModel, rows: Dataset[Any], **argument
             **arguments,
         )
         callback = HoptuiCallback(script.name, merge_accumulation=True)
-        Trainer(model=model, args=settings, train_dataset=rows, callbacks=[callback]).train()
+        trainer = Trainer(model=model, args=settings, train_dataset=rows, callbacks=[callback])
+        trainer.remove_callback(PrinterCallback)  # it would fill the pipe, which is read at the end
+        trainer.train()
 
 
 def main(script: Script) -> None:
