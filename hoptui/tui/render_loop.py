@@ -204,6 +204,10 @@ class DrawnApp(PersonalApp):
         if not (self._exit and isinstance(error, NoMatches)):
             super()._handle_exception(error)
 
+    def on_exit_app(self) -> None:
+        """Mark the app as ended: a closed browser tab and a signal send this message without `exit`."""
+        self._exit = True
+
     def view(self, run: str | None) -> View:
         """The store and a run at this moment."""
         store = self.client.store

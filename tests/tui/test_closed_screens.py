@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from textual._styles_cache import StylesCache
+from textual.messages import ExitApp
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -56,3 +57,20 @@ def test_a_screen_that_is_about_to_open_as_the_app_is_told_to_leave_is_no_fault(
     app = scene().live().app()
     asyncio.run(asyncio.wait_for(app.run_async(headless=True), 20))
     assert app.return_code == 143
+
+
+def test_a_closed_browser_tab_while_a_screen_opens_is_no_fault(
+    scene: MakeScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compose = RunScreen._compose
+
+    async def closed_tab(screen: RunScreen) -> None:
+        screen.app.post_message(ExitApp())  # as Textual's driver does
+        while not (screen._closing or screen._pruning):
+            await asyncio.sleep(0)
+        await compose(screen)
+
+    monkeypatch.setattr(RunScreen, "_compose", closed_tab)
+    app = scene().live().app()
+    asyncio.run(asyncio.wait_for(app.run_async(headless=True), LIMIT_S))
+    assert app._exception is None
