@@ -206,3 +206,9 @@ def test_where_there_is_little_room_the_words_are_shorter_and_whole() -> None:
     for width in (35, 37, 40):
         for line in tuner_content.rows(view, listed, 0, width):
             assert "…" not in "".join(piece for piece, _ in lay(line, width))
+
+
+def test_a_first_trial_that_runs_is_not_denied() -> None:
+    first, waiting = replace(STATE, tried=()), replace(STATE, tried=(), trial=None)
+    assert not any("no trial yet" in line for line in said(tuner.short(look(tuned(first)), 80)))
+    assert "no trial yet" in said(tuner.short(look(tuned(waiting)), 80))[-1]

@@ -91,8 +91,8 @@ def short(view: View, width: int) -> list[Line]:
     last = state.tried[-1] if state.tried else None
     if last is not None:
         lines.append(ended(last, width))
-    elif at_work(state):
-        lines.append((Span("nothing was tried yet", "faint"),))
+    elif at_work(state) and state.trial is None:
+        lines.append((Span("no trial yet", "faint"),))
     return lines
 
 
@@ -209,7 +209,7 @@ def _without(view: View, key: str) -> tuple[Line, str]:
             if e.kind == "tuner" and view.run is not None and e.run == view.run.run
         ]
         if not said:
-            return (), "a recording keeps what the tuner did, and not what it was about to do"
+            return (), "recordings do not store the plan of the tuner"
         return (Span(f"{numbers.clock(said[-1].wall)}  ", "dim"),), sentences.event_text(said[-1])
     if view.exited:
         return (), "it was never at work on this run, which has ended"
