@@ -18,8 +18,10 @@ from hoptui.tui.preferences import ALONE, Preferences
 from hoptui.tui.screens.run import content
 from hoptui.tui.styled_text import Line, width_of
 from hoptui.tui.widgets import Lines, Panel
+from tests import factories
 from tests.golden import Golden, sheet
 from tests.tui.conftest import RUN
+from tests.tui.tuned_run import STATE, tuned
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
@@ -281,3 +283,22 @@ def contrast(one: Color, other: Color) -> float:
 
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("tuner", [False, True])
+@pytest.mark.parametrize("count", [1, 5, 20])
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (100, 32), (120, 34), (120, 40), (200, 50)])
+def test_the_knobs_have_more_than_half_of_their_panel(
+    play: Play, size: tuple[int, int], count: int, tuner: bool
+) -> None:
+    there = tuned(STATE if tuner else None)
+    declared = (factories.knob(f"knob_{i}", i, min=0, max=100) for i in range(count))
+    there.update(run={"knobs": tuple(declared)})
+
+    async def script(app: Any, pilot: Any) -> None:
+        await settled(app, pilot)
+        panel = app.screen.query_one("#knobs", Panel).content_size.height
+        shown = app.screen.query_one("#knob-list", Lines).size.height
+        assert shown >= min(count, panel * 3 // 5)
+
+    play(there.app(), script, size)

@@ -215,9 +215,21 @@ def rows(view: View, width: int, cursor: int, staged: Iterable[Staged] = ()) -> 
     return found or [(Span("no knobs so far: run.knob(name, value) declares one", "dim"),)]
 
 
-def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None) -> list[Line]:
-    """The details of the chosen knob, in up to eight lines; its description takes two of them if there is
+def detail_height(room: int, count: int) -> int:
+    """The lines of `room` that the details take beside a list of `count` knobs.
+
+    They take what the list leaves, and at least two fifths: a long list shows a part.
+    """
+    return min(DETAIL, max(room * 2 // 5, room - count))
+
+
+def detail(
+    view: View, knob: KnobState, width: int, unsent: Staged | None = None, *, most: int = DETAIL
+) -> list[Line]:
+    """The details of the chosen knob, in up to `most` lines; its description takes two of them if there is
     room.
+
+    Without room, the last change stays longer than version, cost and effect.
     """
     spec = knob.spec
     about = numbers.clean(spec.description) or f"{spec.name}, as declared by the run"
@@ -230,15 +242,18 @@ def detail(view: View, knob: KnobState, width: int, unsent: Staged | None = None
         _labelled("version", version, Span(f"   {_staged(unsent)}, not sent" if unsent else "", "2"))
     )
     last = _newest_ended(view, spec.name)
-    if last is not None:
+    if last is None:
+        del found[max(1, most - 2) :]
+    else:
+        del found[max(1, most - 3) :]
         asked = vocabulary.change(last).removeprefix(spec.name).strip()
         whole, brief, how = effect(last), effect(last, brief=True), f"  {vocabulary.stage_text(last)}"
         parts = [(how, whole), ("", whole), ("", brief)] if whole else [(how, whole)]
         shown = [_labelled("last", Span(f"{asked}{stage}  "), *rest) for stage, rest in parts]
         found.append(first_fitting(shown, width))
-    implied = declared(view, knob, None, width - LABEL)[: DETAIL - 2 - len(found)]
+    implied = declared(view, knob, None, width - LABEL)[: max(0, most - 2 - len(found))]
     found[3:3] = [_labelled(label, Span(text)) for label, text in implied]
-    lines = 2 if len(found) + 3 <= DETAIL else 1
+    lines = 2 if len(found) + 3 <= most else 1
     description = textwrap.wrap(about, max(8, width), max_lines=lines, placeholder=" …")
     return [(Span(TRACK * width, "track"),), *((Span(line),) for line in description), *found]
 

@@ -180,7 +180,11 @@ class RunScreen(LiveScreen):
             choices.focus()
         chosen = self.chosen_knob(view)
         mine = staging.find(run, chosen.spec.name) if chosen else None
-        detail.show(knobs.detail(view, chosen, detail.size.width, mine) if chosen else [], faded=view.stale)
+        room = self._panel("knobs").content_size.height
+        most = knobs.detail_height(room, count) if room else knobs.DETAIL
+        set_height(detail, most)
+        told = knobs.detail(view, chosen, detail.size.width, mine, most=most) if chosen else []
+        detail.show(told, faded=view.stale)
         happened.show(events.lines(view, max(1, happened.size.height), happened.size.width))
         self.set_class(tuner.to_be_seen(view), "-tuned")
         beside = tuner.brief(view) if self.mode == "compact" else ""
