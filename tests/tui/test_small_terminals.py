@@ -89,6 +89,34 @@ def test_every_key_that_works_in_the_smallest_terminal_can_be_found_there(
     play(scene(gpus=1).live().app(), script, (40, 10))
 
 
+def test_the_lines_that_the_key_numbers_leave_show_knobs(scene: MakeScene, play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        shown = read(app, "numbers").splitlines()
+        assert len(shown) == app.screen.query_one("#numbers").size.height
+        assert any(line.startswith("› num_envs") for line in shown)
+        await pilot.press("e")
+        await pilot.pause()
+        assert isinstance(app.screen, KnobEditor)
+
+    play(scene(gpus=1).live().app(), script, (40, 12))
+
+
+def test_where_no_knob_is_shown_none_can_be_edited_and_the_numbers_are_whole(
+    scene: MakeScene, play: Play, read: Read
+) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        assert "edit knob" not in read(app, "keys")
+        assert "1 204 / 5 000 iter" in " ".join(read(app, "numbers").split())
+        await pilot.resize_terminal(40, 6)
+        await pilot.pause()
+        assert "edit knob" not in read(app, "keys")
+        await pilot.press("e")
+        await pilot.pause()
+        assert not isinstance(app.screen, KnobEditor)
+
+    play(scene(gpus=1).live().app(), script, (20, 5))
+
+
 def test_the_editor_tells_all_that_a_change_means_until_the_room_is_needed_for_what_became_of_it(
     scene: MakeScene, play: Play, read: Read
 ) -> None:

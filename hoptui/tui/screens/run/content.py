@@ -279,11 +279,11 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
         found.append((Span(shout.said(width), shout.ink),))
     if run is not None and vital is not None:
         of = f" / {numbers.grouped(run.total)}" if run.total else ""
-        found.append(_figure("iteration", f"{numbers.grouped(vocabulary.iteration(vital))}{of}"))
-    found.append(_figure(head.unit or "speed", numbers.logged(head.value)))
+        found.append(_figure("iteration", f"{numbers.grouped(vocabulary.iteration(vital))}{of}", width))
+    found.append(_figure(head.unit or "speed", numbers.logged(head.value), width))
     latest = view.store.latest(view.source).get(metric)
     if metric:
-        found.append(_figure(label_of(metric), number(latest)))
+        found.append(_figure(label_of(metric), number(latest), width))
     if vital is not None:
         found.append(runs.diagnosis_line(view, phases.measured(view), width))
     found += targets.missed(view)
@@ -312,8 +312,14 @@ def chosen_metric(view: View, wanted: str) -> str:
     return wanted if wanted in names else next(iter(names), "")
 
 
-def _figure(label: str, value: str) -> Line:
-    return Span(label, "dim", 16), Span(value, "strong")
+FIGURE = 16  # cells of the label of a figure
+
+
+def _figure(label: str, value: str, width: int) -> Line:
+    """The value after its label, or before it where both have no room: the label is cut then."""
+    if FIGURE + len(value) > width:
+        return Span(value, "strong"), Span(f" {label}", "dim")
+    return Span(label, "dim", FIGURE), Span(value, "strong")
 
 
 def _small_chart(view: View, name: str, ink: str, width: int, span_s: float, end: int) -> tuple[Span, Span]:

@@ -60,6 +60,7 @@ class RunScreen(LiveScreen):
         self.run_id = run
         self.metric = ""
         self.longest_s = DEFAULT_SPAN_S
+        self._knob_shown = False  # beside the key numbers
         # When what is frozen was given another size, in seconds of the app's clock:
         self._fits_at = -math.inf
         self.add_class("-all")
@@ -116,9 +117,7 @@ class RunScreen(LiveScreen):
         if frame.numbers:
             self._draw_header(view)
         if self.mode == "tiny":
-            metric = content.chosen_metric(view, self.metric)
-            numbers = self._lines("numbers")
-            numbers.show(content.key_numbers(view, metric, self.asked, numbers.size.width), faded=view.stale)
+            self._draw_key_numbers(view)
         elif not self.frozen or self.hoptui.clock() - self._fits_at < REFIT_S:
             if frame.numbers:
                 self._draw_numbers(view)
@@ -128,6 +127,17 @@ class RunScreen(LiveScreen):
                 self._draw_lists(view)
         if frame.lists:
             self._draw_keys(view)
+
+    def _draw_key_numbers(self, view: View) -> None:
+        """The numbers, and in the lines that they leave the knobs from the chosen one on."""
+        metric, lines = content.chosen_metric(view, self.metric), self._lines("numbers")
+        width, height = lines.size
+        shown = content.key_numbers(view, metric, self.asked, width)
+        first = self._list("knob-list").index
+        staged = self.hoptui.staging.of(self.run_id or "")
+        declared = knobs.rows(view, width, first, staged)[first:] if view.run and view.run.knobs else []
+        self._knob_shown = bool(declared) and len(shown) < height
+        lines.show([*shown, *declared], faded=view.stale)
 
     def _draw_header(self, view: View) -> None:
         width = self.size.width
@@ -235,10 +245,14 @@ class RunScreen(LiveScreen):
             return self.hoptui.has_other_run(self.run_id)
         if action in VERBS:
             view = self.view()
-            if action == "edit_knob" and not (view.run and view.run.knobs):
+            if action == "edit_knob" and not self._has_knob(view):
                 return False
             return self.hoptui.steering.may(view, VERBS[action])
         return True
+
+    def _has_knob(self, view: View) -> bool:
+        """Whether there is a knob to edit; in a tiny terminal it has to be shown."""
+        return bool(view.run and view.run.knobs) and (self._knob_shown or self.mode != "tiny")
 
     def works(self, action: Action) -> bool:
         if action.id == "knob.staged" and not self.hoptui.staging.of(self.run_id or ""):
