@@ -295,7 +295,7 @@ def state_text(vital: Vital | None, run: RunState) -> str:
         case "busy" if not why and vital.phase:
             why = f"in {numbers.clean(vital.phase, 40)} for {numbers.duration(vital.phase_age_s)}"
         case "paused" if vital.paused_left_s > 0:
-            why = f"goes on in {numbers.duration(vital.paused_left_s)}"
+            why = f"resumes in {numbers.duration(vital.paused_left_s)}"
         case "unresponsive" if not why and vital.pulse_age_s is not None:
             why = f"no pulse for {numbers.duration(vital.pulse_age_s)}"
     return f"{word}: {why}" if why else word

@@ -154,7 +154,7 @@ def test_both_sides_of_the_throughput(measured: Measured | None, shown: str) -> 
             "busy: in checkpoint for 140 s",
         ),
         (Vital(state="busy", phase="checkpoint", phase_age_s=140), "busy: in checkpoint for 2 m 20 s"),
-        (Vital(state="paused", paused_left_s=42), "paused: goes on in 42 s"),
+        (Vital(state="paused", paused_left_s=42), "paused: resumes in 42 s"),
         (Vital(state="unresponsive", pulse_age_s=7.2), "not answering: no pulse for 7 s"),
     ],
 )

@@ -162,7 +162,7 @@ def test_the_list_of_knobs_says_what_the_tuner_does_with_them() -> None:
     there = tuned()
     there.client.ns += 60 * SECOND
     rows = said(knobs.rows(look(there), 60, 0))
-    assert [row.partition("tuner: ")[2] for row in rows] == ["", "next", "trial", "frozen", "", "", ""]
+    assert [row.partition("tuner: ")[2] for row in rows] == ["", "next", "trial", "left alone", "", "", ""]
     stopped = said(knobs.rows(look(tuned(STOPPED)), 60, 0))
     assert "tuner: " not in " ".join(stopped), "it is off: nothing is in its hands"
 
@@ -196,7 +196,7 @@ def test_the_direction_alone_is_advice_too() -> None:
 
 
 def test_the_help_page_knows_what_it_says() -> None:
-    for term in ("frozen", "spent", "interrupted", "◷ trial", "‖ waiting"):
+    for term in ("left alone", "spent", "interrupted", "◷ trial", "‖ waiting"):
         assert term in [name for name, _ in help_content.NOTES["tuner"]]
 
 

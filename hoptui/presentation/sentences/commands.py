@@ -121,7 +121,7 @@ SENTENCES: Mapping[str, Entry] = {
     "other_value_after_restart": "after the restart {knob} is {value:value}",
     "reverted": "{reason}",
     # effects
-    "effect.too_few_before": "nothing to compare with: {had} of {least} iterations before the change",
+    "effect.too_few_before": "no effect measured: only {had} of {least} iterations before the change",
     "effect.measuring": "measuring: {had} of {least} iterations",
     "effect.cut_short": "another change came before it could be measured",
     "effect.restarted": "not measured: the run was restarted",

@@ -121,7 +121,7 @@ SENTENCES: Mapping[str, Entry] = {
     "state.no_pulse": "no pulse for {age_s:.0f} s",
     "state.rank_silent": "rank {rank} sends no pulse for {age_s:.0f} s",
     "state.no_row": "no row for {age_s:.0f} s",
-    "state.paused": "goes on by itself in {left_s:.0f} s",
+    "state.paused": "resumes by itself in {left_s:.0f} s",
     "state.in_phase": _in_phase,
     "state.hung": _hung,
     "state.works": _works,

@@ -134,7 +134,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("trial", "A change that is kept if the run is clearly faster, and else reverted."),
         ("+6.1 % ± 1.2", "What a trial did to the throughput; the ± is wide enough to be right 95 times in "
          "100."),
-        ("frozen", "A knob that the tuner leaves alone: somebody asked for it here, or has set it by hand."),
+        ("left alone", "The tuner does not change this knob: a user asked for it here, or set it by hand."),
         ("spent", "What trials have cost of their budget: a share of the time in which the run trains, of an "
          "hour while that is less."),
         ("interrupted", "Another change or event ended the trial early, so its effect is unknown."),

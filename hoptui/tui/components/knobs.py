@@ -303,7 +303,8 @@ def _beside(view: View, knob: KnobState, width: int, unsent: Staged | None) -> L
     spec = knob.spec
     start = (Span(spec.effect, "dim", 9), Span(SHORT_COSTS[spec.cost], "dim", 10))
     if remark:
-        return first_fitting([(*start, Span(remark, "2")), (Span(remark, "2"),)], width)
+        said = Span(remark, "2")
+        return first_fitting([(*start, said), (start[0], said), (said,)], width)
     limits = [bounds(spec, scale=False)]
     if spec.kind in NUMBERS and spec.max is not None:
         limits.append(f"≤ {numbers.value(spec.max, spec)}")

@@ -149,9 +149,9 @@ def advice(found: Advice, knob: KnobState) -> str:
 
 
 def remark(view: View, knob: KnobState) -> str:
-    """`tuner: trial`, `tuner: frozen`, for a list of knobs; empty for a knob that is not being tuned."""
+    """`tuner: trial`, `tuner: left alone`, for a list of knobs; empty for a knob that is not being tuned."""
     state = state_of(view)
-    word = "frozen" if is_frozen(state, knob) else turn(state, knob)
+    word = "left alone" if is_frozen(state, knob) else turn(state, knob)
     return f"tuner: {word}" if word else ""
 
 

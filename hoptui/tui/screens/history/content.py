@@ -97,7 +97,7 @@ def _shaped(widest: HistoryColumns, short: int, shape: str) -> HistoryColumns:
 
 def head(cells: HistoryColumns) -> Line:
     """The names of the columns."""
-    became = "became" if cells.stage > SYMBOL else ""
+    became = "result" if cells.stage > SYMBOL else ""
     names = ("time", "run", "who", "command", became, "at", "throughput")
     shown = [Span(name, "dim", wide) for name, wide in zip(names, cells[:-1], strict=True) if wide]
     return Span("  "), *shown, Span(EFFECT, "dim")
@@ -150,7 +150,7 @@ def story(view: View, record: CommandRecord, width: int, known: Mapping[str, Com
         if took_s is not None and record.stage in FINAL
         else ""
     )
-    found.append(("became", stage(record)._replace(text=f"{stage(record).text}{later}")))
+    found.append(("result", stage(record)._replace(text=f"{stage(record).text}{later}")))
     if record.effective is not None:
         version = f" (version {record.version})" if record.version is not None else ""
         value = numbers.value(record.effective, knob.spec if knob else None)

@@ -41,10 +41,10 @@ def rows(view: View, knobs: Sequence[KnobState], cursor: int, width: int) -> lis
 
 
 def _stands(view: View, knob: KnobState, width: int) -> Line:
-    """`✕ frozen`, `◷ trial`, or why it may be turned or may not, as much as fits."""
+    """`✕ left alone`, `◷ trial`, or why it may be turned or may not, as much as fits."""
     state = tuner.state_of(view)
     if tuner.is_frozen(state, knob):
-        return (Span("✕ frozen", "warn"),)
+        return (Span("✕ left alone", "warn"),)
     word = tuner.turn(state, knob)
     if word:
         return (Span(f"◷ {word}", "2"),)
@@ -52,7 +52,7 @@ def _stands(view: View, knob: KnobState, width: int) -> Line:
         effect = knob.spec.effect
         return first_fitting([(Span(one, "dim"),) for one in (vocabulary.EFFECTS[effect], effect)], width)
     if beside := _frozen_beside(view, knob):
-        shapes = (f"left alone with {beside}", f"with {beside}", "✕ frozen")
+        shapes = (f"left alone with {beside}", f"with {beside}", "left alone")
         return first_fitting([(Span(one, "dim"),) for one in shapes], width)
     if tuner.turns(state, knob):
         return first_fitting([(Span(one, "dim"),) for one in ("may be turned", "allowed")], width)
