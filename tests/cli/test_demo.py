@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import re
+import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +18,7 @@ import pytest
 
 from hoptui.cli.commands import demo
 from hoptui.cli.commands import demo as demo_module
+from hoptui.cli.support.invocation import invocation
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon
 from tests.conftest import TestNode, until
@@ -141,26 +146,113 @@ def test_a_signal_ends_the_training(
     assert trainers(daemon.where.directory) == []
 
 
-def test_leaving_the_dashboard_leaves_the_run(
-    hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch, golden: Golden
-) -> None:
-    shown = []
+@pytest.fixture
+def dashboard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs whose dashboards were opened and left at once."""
+    shown: list[str] = []
 
-    def dashboard(run: str) -> int:
+    def leave(run: str) -> int:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)  # as asyncio does when it removes its handlers
         shown.append(run)
         return 0
 
     monkeypatch.setattr(demo_module, "interactive", lambda: True)
-    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", dashboard)
+    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", leave)
+    return shown
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+
+
+def test_a_run_that_is_to_continue_does_and_the_printed_commands_work(
+    hoptui: Hoptui,
+    node: TestNode,
+    monkeypatch: pytest.MonkeyPatch,
+    dashboard: list[str],
+    golden: Golden,
+) -> None:
+    answering(monkeypatch, "y\n")
     ended = hoptui("demo")
     [process] = trainers(node.where.directory)
-    [run] = shown
+    [run] = dashboard
     assert ended.code == 0
-    assert f"pid {process.pid}" in ended.out
-    golden(hoptui.transcript(), normalize={str(process.pid): "PID", run: "RUN"})
-    assert hoptui("stop", run, "--yes").code == 0
+    [stop] = [line.split("   ")[0].strip() for line in ended.out.splitlines() if " stop " in line]
+    golden(
+        hoptui.transcript(),
+        normalize={str(process.pid): "PID", run: "RUN", re.escape(f"{sys.executable} -m hoptui"): "HOPTUI"},
+    )
+    done = subprocess.run(
+        f"{stop} --yes", shell=True, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
     until(lambda: not trainers(node.where.directory))
     process.wait(10)
+
+
+@pytest.mark.parametrize("typed", ["\n", "n\n", ""], ids=["enter", "no", "end of input"])
+def test_a_run_that_is_not_to_continue_ends(
+    hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch, dashboard: list[str], typed: str
+) -> None:
+    answering(monkeypatch, typed)
+    ended = hoptui("demo")
+    assert (ended.code, ended.err, len(dashboard)) == (0, "", 1)
+    assert ended.out.splitlines()[-1].startswith("ending demo (pid ")
+    assert trainers(node.where.directory) == []
+    assert logs(node.where.state) == []
+
+
+def test_ctrl_c_at_the_question_ends_the_run(
+    hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch, dashboard: list[str]
+) -> None:
+    def interrupt(question: str) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_module, "agreed", interrupt)
+    assert hoptui("demo").code == 130
+    assert trainers(node.where.directory) == []
+
+
+def test_a_terminal_that_closes_at_the_question_ends_the_run(
+    hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch, dashboard: list[str]
+) -> None:
+    def close(question: str) -> bool:
+        assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGHUP)
+        return True
+
+    monkeypatch.setattr(demo_module, "agreed", close)
+    with pytest.raises(SystemExit) as ended:
+        hoptui("demo")
+    assert ended.value.code == 128 + signal.SIGHUP
+    assert trainers(node.where.directory) == []
+
+
+def test_a_terminal_that_closes_under_the_dashboard_ends_the_run_without_a_question(
+    hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_module, "interactive", lambda: True)
+    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", lambda run: 128 + signal.SIGHUP)
+    answering(monkeypatch, "y\n")
+    assert hoptui("demo").code == 128 + signal.SIGHUP
+    assert trainers(node.where.directory) == []
+
+
+def test_the_command_that_is_printed_is_the_one_that_was_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "my env" / "hoptui"
+    script.parent.mkdir()
+    script.touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["my env/hoptui", "demo"])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert shlex.split(invocation()) == [str(script)]
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert invocation() == "hoptui"
+    monkeypatch.setattr("sys.argv", ["/somewhere/hoptui/__main__.py", "demo"])
+    assert shlex.split(invocation()) == [sys.executable, "-m", "hoptui"]
 
 
 def test_a_run_that_ended_meanwhile(
@@ -176,8 +268,8 @@ def test_a_run_that_ended_meanwhile(
     monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", dashboard)
     ended = hoptui("demo")
     assert (ended.code, ended.err) == (0, "")
-    assert "hoptui status " in ended.out
-    golden(ended.out, normalize={r"(demo \(|hoptui status )\w{8}": r"\1RUN"})
+    assert f"{invocation()} status " in ended.out
+    golden(ended.out, normalize={r"\S+ -m hoptui": "HOPTUI", r"(demo \(|HOPTUI status )\w{8}": r"\1RUN"})
 
 
 def lacking(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:

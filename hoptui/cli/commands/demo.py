@@ -22,11 +22,12 @@ from cyclopts import Parameter
 
 from hoptui.cli.commands import gpus
 from hoptui.cli.commands.train import INSTALL, missing
+from hoptui.cli.support.invocation import invocation
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.outcomes import Given, follow, knob_outcome
 from hoptui.cli.support.recordings import example
 from hoptui.cli.support.snapshot import NodeSnapshot, look
-from hoptui.cli.support.terminal import OK, REJECTED, Fail, dump, interactive, say, table, usage
+from hoptui.cli.support.terminal import OK, REJECTED, Fail, agreed, dump, interactive, say, table, usage
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.node.addresses import AddressError, addresses, secure
 from hoptui.presentation import numbers
@@ -52,7 +53,7 @@ def demo(
     seconds: Annotated[float, Parameter(help="How long the headless run lasts.")] = 20.0,
     json: Json = False,
 ) -> int:
-    """Start a real PPO run on this machine and open its dashboard. The run continues when you quit."""
+    """Start a real PPO run on this machine and open its dashboard. On leaving, it asks whether to go on."""
     if not (math.isfinite(seconds) and seconds > 0):
         raise usage(f"--seconds takes a number above 0, not {seconds:g}")
     headless = headless or json or not interactive()
@@ -67,14 +68,25 @@ def demo(
         from hoptui.cli.launcher import open_dashboard
 
         code = open_dashboard(run.run)
+        training.guard()  # the dashboard's own handlers of signals are gone
         if training.ended is not None:
-            say(f"{run.name} ({run.run}) has ended; hoptui status {run.run} still shows it")
+            say(f"{run.name} ({run.run}) has ended; {invocation()} status {run.run} still shows it")
             return code
-        training.leave()
-    say(f"{run.name} (pid {run.pid}) continues to train")
-    say(f"  hoptui attach {run.run}   to open it again")
-    say(f"  hoptui stop {run.run}     to stop it")
+        if code == OK and interactive() and agreed(f"let {run.name} (pid {run.pid}) continue to train?"):
+            training.leave()
+        else:
+            say(f"ending {run.name} (pid {run.pid})")
+    if training.ended is None:
+        _continues(run)
     return code
+
+
+def _continues(run: RunState) -> None:
+    """Print how to open and how to stop a run that continues."""
+    hoptui = invocation()
+    say(f"{run.name} (pid {run.pid}) continues to train")
+    say(f"  {hoptui} attach {run.run}   to open it again")
+    say(f"  {hoptui} stop {run.run}     to stop it")
 
 
 def _without_trainer(lacking: str, *, headless: bool) -> int:
@@ -176,6 +188,7 @@ def _print(summary: dict[str, Any]) -> None:
 
 LIVE_S = 120.0  # importing torch from a cold disk takes a while
 END_S = 15.0
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 TRAINER = ("-P", "-m", "hoptui_trainer", "ppo")  # -P: nothing in the working directory hides a module
 
 
@@ -208,27 +221,40 @@ class Training:
                 env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C in the dashboard is not meant for it
             )
-        self._before = [(number, signal.signal(number, _end)) for number in (signal.SIGTERM, signal.SIGHUP)]
+        self._before = [(number, signal.getsignal(number)) for number in SIGNALS]
+        self.guard()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before:
-            signal.signal(number, handler)
-        if self._left:
-            return
-        if kind is None:
+        try:
+            if not self._left:
+                self._end(failed=kind is not None)
+        finally:
+            for number, handler in self._before:
+                signal.signal(number, handler)
+
+    def guard(self) -> None:
+        """Let SIGTERM and SIGHUP, as of a closed terminal, end the training too."""
+        for number in SIGNALS:
+            signal.signal(number, _exit)
+
+    def _end(self, *, failed: bool) -> None:
+        """End the training. Another signal or Ctrl-C meanwhile kills it."""
+        if not failed:
             self.log.unlink(missing_ok=True)
         if self.ended is not None:
             return
         self._process.terminate()  # the trainer finishes its iteration, then ends
         try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+        finally:
+            if self.ended is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
 
     @property
     def pid(self) -> int:
@@ -237,7 +263,7 @@ class Training:
     @property
     def ended(self) -> int | None:
         """Its exit code, None while it runs."""
-        return self._process.poll()
+        return None if self._left else self._process.poll()
 
     def leave(self) -> None:
         """Let the training continue after this process ends."""
@@ -286,6 +312,6 @@ class Training:
             return None
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
     """Exit through the `with` blocks, so that the training stops too."""
     raise SystemExit(128 + number)
