@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
 from hoptui.cli.commands.doctor import IDS
-from hoptui.cli.doctor import Check, machine, within
+from hoptui.cli.doctor import Check, Status, gpus, machine, within
 from hoptui.cli.support import snapshot as node_module
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo
@@ -60,14 +61,34 @@ def test_all_is_well(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
     assert code == 1
 
 
-def test_no_gpu_is_a_warning(hoptui: Hoptui, ppo: FakeDaemon) -> None:
-    code, checks = diagnose(hoptui)
-    assert code == 1
-    assert (checks["nvml"]["status"], checks["nvml"]["detail"]) == ("warning", sentences.sentence(NO_DRIVER))
+def test_a_machine_that_lacks_only_what_is_optional_has_no_warning(
+    hoptui: Hoptui, ppo: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpus.driver, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(gpus.nvml, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(machine, "ntp", lambda: False)
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    _, checks = diagnose(hoptui)
+    optional = {name for name, check in checks.items() if check["status"] == "optional"}
+    assert optional == {"parquet", "metrics", "clock", "driver", "nvml"}
+    assert checks["nvml"]["detail"] == sentences.sentence(NO_DRIVER)
     assert checks["gpm"]["status"] == "unknown"
+    warned = {name for name, check in checks.items() if check["status"] in ("warning", "failed")}
+    assert warned <= {"sockets", "lock", "sampler"}, "this daemon is a stand-in"
     text = hoptui("doctor").out
     assert "✓ python" in text
-    assert f"⚠ nvml               {sentences.sentence(NO_DRIVER)}" in text
+    assert f"○ nvml               {sentences.sentence(NO_DRIVER)}" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("ok", 0), ("optional", 0), ("unknown", 0), ("warning", 1), ("failed", 2)]
+)
+def test_the_exit_code_is_that_of_the_worst_check(
+    hoptui: Hoptui, monkeypatch: pytest.MonkeyPatch, status: Status, code: int
+) -> None:
+    found = [Check("python", "ok", "3.12"), Check("clock", status, "so")]
+    monkeypatch.setattr("hoptui.cli.commands.doctor._every", lambda: iter(found))
+    assert hoptui("doctor").code == code
 
 
 def test_a_lost_gpu_and_a_silent_sampler(hoptui: Hoptui, ppo: FakeDaemon) -> None:

@@ -159,6 +159,16 @@ def test_no_gpu_is_no_answer(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) ->
     assert ended.code == 3
     assert (ended.json["reason"], ended.json["gpus"]) == (sentences.sentence(NO_DRIVER), [])
     assert [problem["code"] for problem in ended.json["problems"]] == [NO_DRIVER.code]
+    assert (ended.json["error"], ended.json["code"]) == (
+        f"no GPU readings: {sentences.sentence(NO_DRIVER)}",
+        3,
+    )
+
+
+def test_readings_are_no_error(hoptui: Hoptui, node: FakeDaemon) -> None:
+    ended = hoptui("gpus", "--json")
+    assert ended.code == 0
+    assert not {"error", "code"} & set(ended.json)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hoptui.cli.support.options import Json
 from hoptui.cli.support.terminal import dump, say
 from hoptui.node.addresses import AddressError, Addresses, StateError, addresses
 
-SYMBOLS = {"ok": "✓", "warning": "⚠", "failed": "✕", "unknown": "–"}
+SYMBOLS = {"ok": "✓", "optional": "○", "warning": "⚠", "failed": "✕", "unknown": "–"}
 IDS = (
     "python",
     "zmq",
@@ -45,7 +45,7 @@ IDS = (
 def doctor(*, json: Json = False) -> int:
     """Check what works on this node, what does not, and why.
 
-    Exit codes: 0 all checks passed, 1 warnings, 2 failures.
+    Exit codes: 0 nothing is wrong, 1 warnings, 2 failures. What is optional here is no warning.
     """
     checks = []
     for check in _every():

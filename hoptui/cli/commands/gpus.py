@@ -94,6 +94,7 @@ def document(seen: NodeSnapshot) -> dict[str, Any]:
         "problems": none,
         "sampler_problems": node.sampler_problems,
         "gpus": [_details(seen, gpu, processes) for gpu in node.gpus],
+        **({} if read else {"error": f"no GPU readings: {reason}", "code": MISSING}),
     }
 
 

@@ -10,12 +10,15 @@ import threading
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-Status = Literal["ok", "warning", "failed", "unknown"]
+Status = Literal["ok", "optional", "warning", "failed", "unknown"]
 LIMIT_S = 3.0
 
 
 class Check(NamedTuple):
-    """The result of one check; `unknown` if it could not be made. `advice` is empty if none is needed."""
+    """The result of one check; `unknown` if it could not be made. `advice` is empty if none is needed.
+
+    `optional` is what this node lacks and need not have, such as an optional package or a GPU.
+    """
 
     id: str
     status: Status

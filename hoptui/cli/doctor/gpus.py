@@ -40,7 +40,7 @@ def driver(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
             detail = f"{them} on the PCI bus, but the kernel module is not loaded"
             return Check("driver", "warning", detail, "modprobe nvidia; dmesg says why it fails")
         advice = "nothing to do on a node without NVIDIA GPUs; a container needs --gpus all"
-        return Check("driver", "warning", f"no NVIDIA driver: {error.filename}: {error.strerror}", advice)
+        return Check("driver", "optional", f"no NVIDIA driver: {error.filename}: {error.strerror}", advice)
     version = re.search(r"Kernel Module(?: for \S+)?\s+(\S+)", found)
     flavour = "open kernel module" if "Open Kernel Module" in found else "kernel module"
     return Check("driver", "ok", f"{flavour} {version[1] if version else 'of unknown version'}")
@@ -70,8 +70,8 @@ def permissions(gpus: Sequence[GpuInfo], root: Path = ROOT) -> Check:
     return Check("gpu-permissions", "ok", f"{len(devices)} device files, all yours to read and write")
 
 
-def nvml(gpus: Sequence[GpuInfo], problem: Fact | None) -> Check:
-    """Which GPUs answer, and why others do not."""
+def nvml(gpus: Sequence[GpuInfo], problem: Fact | None, root: Path = ROOT) -> Check:
+    """Which GPUs answer, and why others do not. A node without an NVIDIA GPU needs none."""
     lost = [f"GPU {gpu.index}: {sentences.sentence(gpu.problem)}" for gpu in gpus if gpu.problem]
     working = [gpu for gpu in gpus if not gpu.problem]
     kinds: dict[str, list[GpuInfo]] = {}
@@ -83,8 +83,14 @@ def nvml(gpus: Sequence[GpuInfo], problem: Fact | None) -> Check:
     if not working:
         detail = sentences.text_of(problem) or "no GPU was found"
         advice = "host and training panels work; readings need an NVIDIA driver on this node"
-        return Check("nvml", "warning", detail, advice)
+        return Check("nvml", "warning" if _expected(root) else "optional", detail, advice)
     return Check("nvml", "ok", f"{'; '.join(names)}; driver {working[0].driver or 'unknown'}")
+
+
+def _expected(root: Path) -> bool:
+    """Whether the node shows an NVIDIA GPU: on the PCI bus, by a kernel module or by a device file."""
+    devices = (path for path in (root / "dev").glob("nvidia*") if _is_gpu_device(path.name))
+    return bool(_on_bus(root)) or (root / "proc/driver/nvidia/version").exists() or any(devices)
 
 
 def gpm(gpus: Sequence[GpuInfo], readings: Mapping[str, Mapping[str, float]]) -> Check:

@@ -53,7 +53,10 @@ def parquet() -> Check:
     """Whether `hoptui export --format parquet` can write."""
     if find_spec("pyarrow") is None:
         return Check(
-            "parquet", "ok", "pyarrow is not installed: no export to Parquet", "pip install 'hoptui[parquet]'"
+            "parquet",
+            "optional",
+            "pyarrow is not installed: no export to Parquet",
+            "pip install 'hoptui[parquet]'",
         )
     return Check("parquet", "ok", "pyarrow is installed")
 
@@ -91,7 +94,7 @@ def clock(
         return Check("clock", "warning", f"{detail}; {jumped}", advice)
     if synced is False:
         advice = "times shown may be off against other hosts: start chrony or systemd-timesyncd"
-        return Check("clock", "warning", detail, advice)
+        return Check("clock", "optional", detail, advice)
     return Check("clock", "ok", detail)
 
 
@@ -244,7 +247,7 @@ def metrics(node: NodeState, environ: Mapping[str, str], log: str) -> Check:
     if find_spec("prometheus_client") is None:
         advice = "pip install 'hoptui[metrics]'"
         detail = "no endpoint for Prometheus: prometheus-client is not installed"
-        return Check("metrics", "warning" if asked else "ok", detail, advice)
+        return Check("metrics", "warning" if asked else "optional", detail, advice)
     if asked:
         detail = f"HOPTUI_METRICS={numbers.clean(asked, 60)}, but the daemon serves none"
         advice = f"{log} says why; it takes an address such as 127.0.0.1:9400, or :9400 for loopback"

@@ -12,7 +12,7 @@ from tests.golden import Golden
 def test_extras(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
     assert "'hoptui[parquet]'" in machine.parquet().advice
-    assert machine.metrics(factories.node(), {}, "log").status == "ok"
+    assert machine.metrics(factories.node(), {}, "log").status == "optional"
     asked = machine.metrics(factories.node(), {"HOPTUI_METRICS": ":9400"}, "log")
     assert asked.status == "warning"
     golden(listed(machine.parquet(), machine.metrics(factories.node(), {}, "log"), asked))

@@ -22,7 +22,7 @@ def test_clocks(tmp_path: Path, golden: Golden) -> None:
         machine.clock(3600.0, tmp_path, lambda: True),
         machine.clock(-5.0, tmp_path, lambda: True),
     ]
-    assert [check.status for check in found] == ["ok", "ok", "warning", "warning", "warning"]
+    assert [check.status for check in found] == ["ok", "ok", "optional", "warning", "warning"]
     for check, part in zip(found, ("0123abcd", "unknown", "not ", "1 h 0 m", "5 s"), strict=True):
         assert part in check.detail
     golden(listed(*found))
