@@ -35,7 +35,9 @@ UNTIL_FIXED = ": read-only until that is fixed"
 KEYS = "keys"
 """The table of `config.toml` that maps the id of an action to its keys."""
 
+UTF8 = "utf-8"
 _COLOURLESS = re.compile(r"dumb|vt\d+(-.*)?|.*-(m|mono)")
+_WITHOUT_BRAILLE = re.compile(r"dumb|vt\d+(-.*)?|linux(-.*)?")
 """Terminals without colours, by their names in terminfo."""
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -129,12 +131,15 @@ class Config:
 
 
 def read(
-    options: Mapping[str, str | bool | None] | None = None, environ: Mapping[str, str] | None = None
+    options: Mapping[str, str | bool | None] | None = None,
+    environ: Mapping[str, str] | None = None,
+    encoding: str = UTF8,
 ) -> Config:
     """Return the settings in force. `options` are those of the command line, None if not given.
 
     Args:
         environ: the environment; default: this process's.
+        encoding: the terminal's. If it is not UTF-8, ASCII is on whatever else is set.
     """
     environ = os.environ if environ is None else environ
     problems: list[str] = []
@@ -151,6 +156,8 @@ def read(
             *_from_before(setting, remembered),
         ]
         values[setting.name] = found[0] if found else Value(setting.default)
+    if not is_utf8(encoding) and values["ascii"].value is not True:
+        values["ascii"] = Value(True, "the terminal's encoding")
     keys = _keys(written, problems)
     alerts = _alerts(written, problems)
     return Config(values, keys, alerts, remembered, tuple(problems), file, choices)
@@ -183,13 +190,29 @@ def _from_environment(setting: Setting, environ: Mapping[str, str], problems: li
         value = setting.name == READ_ONLY or ""
     if given and value != "":
         yield Value(value, setting.variable)
-    if setting.name == "ascii" and environ.get("TERM") == "linux":  # the console's font has no braille
-        yield Value(True, "TERM=linux")
+    if setting.name == "ascii" and (why := _without_unicode(environ)):
+        yield Value(True, why)
     if setting.name == "theme" and environ.get("NO_COLOR"):  # https://no-color.org
         yield Value("none", "NO_COLOR")
     terminal = environ.get("TERM", "")
     if setting.name == "theme" and _COLOURLESS.fullmatch(terminal):
         yield Value("none", f"TERM={terminal}")
+
+
+def is_utf8(encoding: str | None) -> bool:
+    return (encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _without_unicode(environ: Mapping[str, str]) -> str:
+    """Why the terminal shows ASCII only: its name or `LC_ALL=C`; "" if it may show braille.
+
+    `LANG=C` or no locale is what containers start with, mostly on a terminal with UTF-8: Python treats it as
+    unset (PEP 538, PEP 540). `LC_ALL=C` is chosen.
+    """
+    terminal, locale = environ.get("TERM", ""), environ.get("LC_ALL", "")
+    if _WITHOUT_BRAILLE.fullmatch(terminal):
+        return f"TERM={terminal}"
+    return f"LC_ALL={locale}" if locale in ("C", "POSIX") else ""
 
 
 class _Written(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import os
 import sys
@@ -88,6 +87,7 @@ def attach(typed: Sequence[str], hoptui: str = "hoptui", options: Options | None
             "the dashboard needs a terminal; "
             "hoptui ls, hoptui status RUN and hoptui watch RUN print plain text"
         )
+    refuse_dumb()
     if remote:
         with _uncollected():
             return open_hosts(places, hoptui, configured(options))
@@ -122,15 +122,8 @@ def open_dashboard(run: str | None, options: Options | None = None) -> int:
 
 
 def configured(options: Options | None = None) -> Config:
-    """The settings from these options, the environment and `config.toml`. ASCII is on if stdout is not UTF-8.
-
-    Under `LANG=C`, stdout is UTF-8: Python treats C as unset (PEP 538, PEP 540).
-    """
-    found = settings.read(options)
-    if found.ascii or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8":
-        return found
-    encoding = settings.Value(True, "the terminal's encoding")
-    return dataclasses.replace(found, values={**found.values, "ascii": encoding})
+    """The settings from these options, the environment, `config.toml` and the encoding of stdout."""
+    return settings.read(options, encoding=sys.stdout.encoding or "")
 
 
 def replay(recording: str, options: Options | None = None) -> int:
@@ -142,6 +135,7 @@ def replay(recording: str, options: Options | None = None) -> int:
         raise usage(
             "a replay needs a terminal; hoptui export writes the same rows as CSV, JSON lines or Parquet"
         )
+    refuse_dumb()
     path = recordings.find(recording)
     with _uncollected():
         from hoptui.tui import replay_app
@@ -155,6 +149,15 @@ def replay(recording: str, options: Options | None = None) -> int:
 def _drawable() -> bool:
     """Whether there is a terminal to draw on, or a web server instead."""
     return interactive() or "TEXTUAL_DRIVER" in os.environ
+
+
+def refuse_dumb() -> None:
+    """Refuse to draw on a terminal that cannot move its cursor. Raises Fail."""
+    if os.environ.get("TERM") == "dumb" and "TEXTUAL_DRIVER" not in os.environ:
+        raise usage(
+            "TERM=dumb cannot draw the dashboard; "
+            "hoptui ls, hoptui status RUN and hoptui watch RUN print plain text"
+        )
 
 
 @contextlib.contextmanager

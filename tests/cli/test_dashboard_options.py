@@ -76,3 +76,17 @@ def test_a_terminal_without_utf8_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(launcher.sys, "stdout", Latin())  # type: ignore[attr-defined]
     found = launcher.configured()
     assert found.values["ascii"] == (True, "the terminal's encoding")
+
+
+@pytest.mark.parametrize("words", [(), ("attach",), ("replay", "--example"), ("demo",)])
+def test_a_dumb_terminal_is_bad_usage(
+    hoptui: Hoptui, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.delenv("TEXTUAL_DRIVER", raising=False)
+    monkeypatch.setattr(launcher, "interactive", lambda: True)
+    monkeypatch.setattr("hoptui.cli.commands.demo.interactive", lambda: True)
+    ended = hoptui(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("hoptui: TERM=dumb cannot draw")
+    assert "hoptui status RUN" in ended.err

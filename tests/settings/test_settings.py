@@ -53,6 +53,32 @@ def test_an_option_beats_the_environment_beats_the_file_beats_what_is_remembered
     assert theme(options={"theme": None}) == Value("ansi", f"{path} line 2")
 
 
+@pytest.mark.parametrize(
+    ("environ", "origin"),
+    [
+        ({"TERM": "vt100"}, "TERM=vt100"),
+        ({"TERM": "vt220-w"}, "TERM=vt220-w"),
+        ({"TERM": "dumb"}, "TERM=dumb"),
+        ({"TERM": "linux-16color"}, "TERM=linux-16color"),
+        ({"TERM": "xterm", "LC_ALL": "C"}, "LC_ALL=C"),
+        ({"TERM": "xterm", "LC_ALL": "POSIX"}, "LC_ALL=POSIX"),
+    ],
+)
+def test_a_terminal_without_unicode_is_drawn_in_ascii(
+    tmp_path: Path, environ: dict[str, str], origin: str
+) -> None:
+    assert read(tmp_path, **environ).values["ascii"] == Value(True, origin)
+    assert read(tmp_path, HOPTUI_ASCII="0", **environ).values["ascii"] == Value(False, "HOPTUI_ASCII")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"TERM": "vte-256color"}, {"LANG": "C"}, {"LC_ALL": "C.UTF-8"}, {"LC_CTYPE": "C"}, {}],
+)
+def test_what_may_show_unicode_is_not_drawn_in_ascii(tmp_path: Path, environ: dict[str, str]) -> None:
+    assert read(tmp_path, **environ).values["ascii"] == Value(False)
+
+
 def test_the_linux_console_has_no_braille_and_is_drawn_in_ascii(tmp_path: Path) -> None:
     assert read(tmp_path, TERM="linux").values["ascii"] == Value(True, "TERM=linux")
     assert read(tmp_path, TERM="linux", HOPTUI_ASCII="0").values["ascii"] == Value(False, "HOPTUI_ASCII")

@@ -61,12 +61,13 @@ def demo(
         return _without_trainer(lacking, headless=headless)
     if headless:
         return _headless(env, seconds, json=json)
+    from hoptui.cli.launcher import open_dashboard, refuse_dumb
+
+    refuse_dumb()
     with Training(env) as training:
         say("starting a PPO run; the dashboard opens when training begins (Ctrl-C stops it)")
         with look() as seen:
             run = training.live(seen)
-        from hoptui.cli.launcher import open_dashboard
-
         code = open_dashboard(run.run)
         training.guard()  # the dashboard's own handlers of signals are gone
         if training.ended is not None:

@@ -26,7 +26,7 @@ from hoptui.node.files import expanded
 from hoptui.node.processes import whose_pids
 from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.messages import NodeState, RunState
-from hoptui.settings import read, short
+from hoptui.settings import is_utf8, read, short
 
 LEAST_ZMQ = (4, 3, 5)
 
@@ -292,7 +292,7 @@ def terminal(environ: Mapping[str, str]) -> Check:
     name = environ.get("TERM", "")
     colours = "true colour" if true_colour(environ) else "256 colours" if "256" in name else "16 colours"
     detail = f"{name or 'TERM is not set'}, {colours}, {width} × {height}, {sys.stdout.encoding}"
-    if (sys.stdout.encoding or "").lower().replace("-", "") != "utf8":
+    if not is_utf8(sys.stdout.encoding):
         return Check("terminal", "warning", detail, "without UTF-8 it draws in ASCII: export LANG=C.UTF-8")
     if name in ("", "dumb"):
         return Check("terminal", "failed", detail, "the dashboard needs a real TERM, e.g. xterm-256color")
