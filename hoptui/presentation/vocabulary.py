@@ -190,16 +190,22 @@ def happened(event: Event) -> str:
     return f"tuner: {text}" if event.kind == "tuner" else text
 
 
+LOAD_CHANGED = "effect.load_changed"
+
+
 def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> str:
     """Return the effect of a change, "" without one.
 
     Examples: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`. If several
     changes share the effect and `shared` is set, that is added: `+6.1 % ± 1.2, together with lr`. `brief`
-    omits the interval: `+6.1 %`, `measuring`. An effect that would be wrong without its note is then "".
+    omits the interval: `+6.1 %`, `measuring`. An effect that would be wrong without its note is then "". An
+    effect that may come from other processes begins with `unclear`.
     """
     if measured is None:
         return ""
     note = sentences.remarks(measured)
+    if brief and unclear(measured):
+        return "unclear"
     if brief and note:
         return ""
     if measured.gain is None or measured.interval is None:
@@ -212,7 +218,13 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
     else:
         wide = "over 100 %" if measured.interval > WIDEST else interval
         found = "no detectable change" if brief else f"no detectable change (± {wide})"
+    found = f"unclear: {found}" if unclear(measured) else found
     return f"{found}, {note}" if note and shared else found
+
+
+def unclear(measured: Measured) -> bool:
+    """Return whether other processes may have caused the effect, so that it is no gain of the knob."""
+    return measured.gain is not None and any(remark.code == LOAD_CHANGED for remark in measured.remarks)
 
 
 def unit_of(metric: str, units: Mapping[str, str]) -> str:

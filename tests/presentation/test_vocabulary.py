@@ -186,3 +186,20 @@ def test_both_sides_of_a_change_are_in_one_notation() -> None:
         vocabulary.change(factories.change(knob="clip_range", before=0.2, wanted=0.3, effective=0.3))
         == "clip_range 0.2 → 0.3"
     )
+
+
+def test_an_effect_that_other_processes_may_have_caused_is_unclear() -> None:
+    measured = Measured(
+        metric="env_steps_per_s",
+        gain=-0.309,
+        interval=0.246,
+        detectable=True,
+        settled=True,
+        remarks=(fact("effect.load_changed", before=0.12, after=0.81),),
+    )
+    text = vocabulary.effect_text(measured)
+    assert text.startswith("unclear: ")
+    assert "other processes used 12 % of the CPUs before and 81 % after" in text
+    assert vocabulary.effect_text(measured, brief=True) == "unclear"
+    alone = replace(measured, remarks=())
+    assert vocabulary.effect_text(alone) == "-30.9 % ± 24.6"

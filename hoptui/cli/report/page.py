@@ -74,7 +74,8 @@ def summary(report: Report) -> str:
     applied = [change for change in report.changes if change.stage == "applied"]
     if not applied:
         return f"{gained} No change of a knob took effect."
-    found = sum(change.measured is not None and change.measured.detectable for change in applied)
+    known = [change.measured for change in applied if change.measured is not None]
+    found = sum(measured.detectable and not vocabulary.unclear(measured) for measured in known)
     tuned = sum(change.origin.kind == "tuner" for change in applied)
     of_them = "all" if tuned == len(applied) else numbers.grouped(tuned)
     by = "" if not tuned else f", {of_them} of them by the tuner" if len(applied) > 1 else " by the tuner"

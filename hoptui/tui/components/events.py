@@ -63,13 +63,13 @@ def effect(record: CommandRecord | None, *, shared: bool = True, brief: bool = F
 def measured_effect(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> Line:
     """`▲ +6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, the progress of the measurement, or nothing.
 
-    `brief` leaves the interval out.
+    `brief` leaves the interval out. An effect that other processes may have caused is no gain or loss.
     """
     text = vocabulary.effect_text(measured, shared=shared, brief=brief)
     if measured is None or not text:
         return ()
     gain = measured.gain or 0.0
-    if not measured.detectable:
+    if not measured.detectable or vocabulary.unclear(measured):
         return (Span(text, "dim"),)
     return (Span(f"▲ {text}", "good"),) if gain > 0 else (Span(f"▼ {text}", "warn"),)
 
