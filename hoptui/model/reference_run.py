@@ -6,6 +6,7 @@ iteration. Positions on the axis of iterations are integers: thousandths of an i
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
@@ -292,14 +293,18 @@ def _directories(beside: Path | None) -> list[Path]:
     return found
 
 
+RECENT_S = 60.0
+"""A run without a recorded end is called live if its last row is at most so old."""
+
+
 def _about(entry: library.RecordingEntry) -> str:
     """Return `2026-05-04 12:45:01 · 2 h 14 m · finished`."""
-    state = entry.state
-    ended = (
-        vocabulary.STATES["live"].text
-        if state is None or not state.exit_reason
-        else numbers.clean(state.exit_reason, 20)
-    )
+    if entry.state is not None and entry.state.exit_reason:
+        ended = numbers.clean(entry.state.exit_reason, 20)
+    elif time.time() - entry.last_wall < RECENT_S:
+        ended = vocabulary.STATES["live"].text
+    else:
+        ended = "no end recorded"
     return " · ".join(
         (numbers.day_clock(entry.first_wall), numbers.duration(entry.last_wall - entry.first_wall), ended)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hoptui.domain.columns import pack
+from hoptui.model import reference_run
 from hoptui.model.reference_run import (
     AGAIN_S,
     MILLI,
@@ -24,8 +26,9 @@ from hoptui.model.reference_run import (
     comparable,
 )
 from hoptui.model.series import Series
-from hoptui.recording import Recording
+from hoptui.recording import Recording, library
 from hoptui.recording.library import RUN, KnownRun
+from tests import factories
 from tests.model.recorded_run import BOOT, FIRST, ID, LENGTH_S, SECOND, STATE, write
 
 
@@ -163,3 +166,24 @@ def test_places_rise_with_time(steps: list[int]) -> None:
     ends = course.ends
     assert ends is not None
     assert all(course.stamp(x) <= course.stamp(x + 500) for x in range(ends[0], ends[1], 500))
+
+
+@pytest.mark.parametrize(
+    ("exit_reason", "age_s", "ended"),
+    [("finished", 0.0, "finished"), ("", 1.0, "live"), ("", 3600.0, "no end recorded")],
+)
+def test_only_a_recording_that_is_being_written_is_called_live(
+    exit_reason: str, age_s: float, ended: str
+) -> None:
+    last = time.time() - age_s
+    entry = library.RecordingEntry(
+        path=Path("x.hoptui"),
+        run="aaaa1111",
+        state=factories.run(exit_reason=exit_reason),
+        problem="",
+        size_bytes=1,
+        modified=last,
+        first_wall=last - 60.0,
+        last_wall=last,
+    )
+    assert reference_run._about(entry).endswith(f" · {ended}")

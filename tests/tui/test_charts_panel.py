@@ -126,6 +126,8 @@ def test_a_legend_has_room_for_every_series_if_need_be_without_names(view: View)
         assert width_of(lines[0]) <= width
     beside = content.legend(found, told, others=("a", "b"), width=110, most=3)
     assert sum(span.text == "━" for line in beside for span in line) == 6
+    spoken = [span.text.strip() for line in beside for span in line]
+    assert spoken.count("b") == 3, "each series of the other run has its name"
 
 
 def test_a_legend_keeps_its_names_and_says_how_many_series_have_no_room(view: View, golden: Golden) -> None:

@@ -317,17 +317,21 @@ def legend(
     """Every series with its ink and value, and those of the other run if the runs are called `others`.
 
     If the lines are too few, names are shortened first (of runs to `this` and `beside`). Then a range shows
-    only its end, then units and at last values are left out. `+1` counts the series that still have no room.
+    only its end, then units, values and at last the name of the other run are left out. `+1` counts the
+    series that still have no room.
     """
     inked = inks(len(found), compared=others is not None)
     lines: list[Line] = []
     chunks: list[Line] = []
-    for cells, values in ((40, "whole"), (12, "whole"), (6, "whole"), (6, "end"), (6, "number"), (6, "")):
+    steps = ((40, "whole"), (12, "whole"), (6, "whole"), (6, "end"), (6, "number"), (6, ""), (6, "nameless"))
+    for cells, values in steps:
         chunks = []
         called = names(found) if cells > 6 else _first_words(names(found))
         for entry, name, (own, beside), pair in zip(found, called, inked, told, strict=True):
-            value, other = (_shorter(one, entry, values) for one in pair)
-            one, two = _called(others, cells) if others and len(found) == 1 else (name, "")
+            value, other = (_shorter(one, entry, "" if values == "nameless" else values) for one in pair)
+            one, two = _called(others, cells) if others else (name, "")
+            if len(found) > 1:
+                one, two = name, "" if values == "nameless" else two
             gap = "" if values == "number" else " "
             chunks.append(_item(own, one, cells, value, gap))
             if others is not None:
