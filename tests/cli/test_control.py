@@ -407,3 +407,16 @@ def test_a_daemon_that_dies_while_we_wait(
     ppo.answer = restart
     assert hoptui("set", "ppo", "grad_accum=8").code == 0
     assert len({m.id for m in ppo.of(Command) if isinstance(m, Command)}) == 1
+
+
+def test_a_dry_run_checks_and_sends_nothing(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ended = hoptui("set", "ppo", "grad_accum=8", "--dry-run")
+    assert ended.code == 0
+    assert ended.out.startswith("would set grad_accum ")
+    assert ended.out.endswith("nothing was changed\n")
+    [would] = hoptui("set", "ppo", "grad_accum=8", "--dry-run", "--json").json["dry_run"]
+    assert (would["knob"], would["to"], would["version"]) == ("grad_accum", 8, 0)
+    assert set(would) == {"knob", "from", "to", "version", "effect", "cost"}
+    assert hoptui("set", "ppo", "grad_accum=800", "--dry-run").code == 1
+    assert hoptui("set", "ppo", "grad_accum=8", "--dry-run", "--expect", "7").code == 1
+    assert sent(ppo) == []

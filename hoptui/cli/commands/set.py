@@ -11,7 +11,7 @@ from msgspec import structs
 from hoptui.cli.support.options import Json, Run, Timeout, Yes
 from hoptui.cli.support.outcomes import Given, follow, knob_outcome
 from hoptui.cli.support.snapshot import NONE, NodeSnapshot, knob_named, look
-from hoptui.cli.support.terminal import REJECTED, Fail, agreed, dump, interactive, usage, warn
+from hoptui.cli.support.terminal import OK, REJECTED, Fail, agreed, dump, interactive, say, usage, warn
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, parse_value, shown
 from hoptui.presentation import numbers, vocabulary
@@ -40,6 +40,9 @@ def set(  # noqa: A001 - the command's name
     ] = None,
     timeout: Timeout = TIMEOUT_S,
     yes: Yes = False,
+    dry_run: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Check the values and change nothing.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Change knobs of a run and wait until the changes take effect.
@@ -51,11 +54,13 @@ def set(  # noqa: A001 - the command's name
     """
     pairs = [_pair(pair) for pair in values]
     _check(pairs, expect, timeout)
-    with look(steers=True) as seen:
+    with look(steers=not dry_run) as seen:
         found = _declared(seen, seen.find_living(run), [name for name, _ in pairs], timeout)
         wishes = [_wish(found, name, typed) for name, typed in pairs]
         if any(wish.refusal for wish in wishes):
             return _refuse(found, [wish for wish in wishes if wish.refusal], json=json)
+        if dry_run:
+            return _dry_run(found, wishes, expect, json=json)
         if not yes:
             _confirm(found, wishes)
         given = [
@@ -109,6 +114,38 @@ def _check(pairs: list[tuple[str, str]], expect: int | None, timeout: float) -> 
         raise usage(f"--expect needs exactly one knob, not {len(pairs)}")
     if not timeout > 0:
         raise usage(f"--timeout must be more than 0 seconds, not {timeout:g}")
+
+
+def _dry_run(run: RunState, wishes: list[_Wish], expect: int | None, *, json: bool) -> int:
+    """Print what allowed values would do. The run itself may still refuse them."""
+    name = numbers.clean(run.name)
+    for wish in wishes:
+        version = wish.knob.version
+        if expect is not None and expect != version:
+            raise Fail(f"{wish.knob.spec.name} has version {version}, not {expect}", REJECTED)
+    if json:
+        dump({"run": run.run, "dry_run": [_would(wish) for wish in wishes]})
+        return OK
+    for wish in wishes:
+        spec = wish.knob.spec
+        change = f"{spec.name} {numbers.value(wish.knob.value, spec)} -> {numbers.value(wish.value, spec)}"
+        say(f"would set {change} in {name}: {vocabulary.EFFECTS[spec.effect]}; {vocabulary.cost(wish.knob)}")
+        if wish.knob.spec.cost == "restart" and wish.value != wish.knob.value:
+            say(f"  the run would restart: {vocabulary.RESTART}")
+    say("nothing was changed")
+    return OK
+
+
+def _would(wish: _Wish) -> dict[str, Any]:
+    spec = wish.knob.spec
+    return {
+        "knob": spec.name,
+        "from": wish.knob.value,
+        "to": wish.value,
+        "version": wish.knob.version,
+        "effect": spec.effect,
+        "cost": spec.cost,
+    }
 
 
 def _confirm(run: RunState, wishes: list[_Wish]) -> None:
