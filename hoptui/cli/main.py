@@ -95,6 +95,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("train", NODE, "Train a model: ppo, lm or vision. check tests the machine, slurm prints a batch file."),
     ("daemon", NODE, "Manage the background process that connects runs and viewers."),
     ("alerts", NODE, "Test where alerts go: alerts test sends one to each target."),
+    ("completion", NODE, "Print the completion script for bash, zsh or fish."),
     ("doctor", NODE, "Check what works on this node, what does not, and why."),
 )
 
@@ -115,6 +116,8 @@ def build() -> App:
     )
     for name, group, text in COMMANDS:
         app.command(f"hoptui.cli.commands.{name}:{name}", name=name, group=group, help=text)
+
+    app.register_install_completion_command(add_to_startup=False)
 
     @app.default
     def overview(*, options: Dashboard = AS_SET) -> int:

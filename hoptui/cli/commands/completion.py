@@ -1,0 +1,15 @@
+"""`hoptui completion`: print the script that completes command lines in a shell."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hoptui.cli.support.terminal import OK, emit
+
+
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
+    """Print the completion script of a shell. `hoptui --install-completion` installs it."""
+    from hoptui.cli.main import build
+
+    emit(build().generate_completion(shell=shell))
+    return OK
