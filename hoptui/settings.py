@@ -37,8 +37,9 @@ KEYS = "keys"
 
 UTF8 = "utf-8"
 _COLOURLESS = re.compile(r"dumb|vt\d+(-.*)?|.*-(m|mono)")
-_WITHOUT_BRAILLE = re.compile(r"dumb|vt\d+(-.*)?|linux(-.*)?")
 """Terminals without colours, by their names in terminfo."""
+_WITHOUT_BRAILLE = re.compile(r"dumb|vt\d+(-.*)?|linux(-.*)?")
+"""Terminals without braille and rounded boxes, by the same names."""
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -200,6 +201,7 @@ def _from_environment(setting: Setting, environ: Mapping[str, str], problems: li
 
 
 def is_utf8(encoding: str | None) -> bool:
+    """Return whether an encoding is UTF-8, however it is spelled. An unknown one is not."""
     return (encoding or "").lower().replace("-", "") == "utf8"
 
 
