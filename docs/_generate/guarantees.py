@@ -50,6 +50,8 @@ GUARANTEES: dict[str, tuple[Guarantee, ...]] = {
                   "the child sends nothing and holds no connection"),
         Guarantee("exit-in-store", "a process exits while its ranks communicate",
                   "its exit waits for the call of the store, so that the interpreter does not abort"),
+        Guarantee("read-stack", "a stack is read while the training goes on",
+                  "no garbage is collected meanwhile in Python 3.11, so that the process does not crash"),
         Guarantee("second-process", "another process uses the id of a live run",
                   "it becomes a run of its own"),
     ),

@@ -274,6 +274,7 @@ print("trained")
 """
 
 
+@pytest.mark.guarantee("read-stack")
 @pytest.mark.timeout(90)
 def test_a_training_of_torch_survives_thousands_of_samples() -> None:
     """In Python 3.11 it crashed within seconds when garbage was collected while a stack was read."""
