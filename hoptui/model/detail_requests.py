@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from hoptui.protocol.messages import Buckets
 
@@ -21,22 +21,45 @@ ENTRY_BYTES = 512  # bytes of a cache entry besides its arrays
 Value = TypeVar("Value")
 
 
+class Columnar(Protocol):
+    """Columns of entries."""
+
+    @property
+    def t(self) -> array[int]: ...
+    @property
+    def low(self) -> array[float]: ...
+    @property
+    def high(self) -> array[float]: ...
+    @property
+    def middle(self) -> array[float]: ...
+
+
 class Entries(NamedTuple):
-    """Stamps with the least and greatest value at each, oldest first. All values are known."""
+    """Stamps with the least, greatest and typical value at each, oldest first. All values are known.
+
+    `middle` is the median, or the mean of a bucket whose median is not known.
+    """
 
     t: array[int]
     low: array[float]
     high: array[float]
+    middle: array[float]
 
-    def take(self, other: Entries, start: int, stop: int) -> None:
+    def take(self, other: Columnar, start: int, stop: int) -> None:
         """Append entries `start` to `stop` of another."""
         self.t.extend(other.t[start:stop])
         self.low.extend(other.low[start:stop])
         self.high.extend(other.high[start:stop])
+        self.middle.extend(other.middle[start:stop])
 
     def cut(self, keep: int) -> None:
         """Drop all but the first `keep`."""
-        del self.t[keep:], self.low[keep:], self.high[keep:]
+        del self.t[keep:], self.low[keep:], self.high[keep:], self.middle[keep:]
+
+
+def no_entries() -> Entries:
+    """Return columns without entries, to be filled."""
+    return Entries(array("q"), array("d"), array("d"), array("d"))
 
 
 class Cache(Generic[Value]):
@@ -70,21 +93,19 @@ class Cache(Generic[Value]):
 
 def entries_bytes(entries: Entries) -> int:
     """Return the size of entries in a cache."""
-    return ENTRY_BYTES + 24 * len(entries.t)
+    return ENTRY_BYTES + 32 * len(entries.t)
 
 
 def known_entries(answer: Buckets, name: str) -> Entries:
     """Return the buckets in which a metric is known."""
     at = answer.names.index(name)
     t, low, high = array("q", answer.t), array("d", answer.low[at]), array("d", answer.high[at])
+    middle = array("d", answer.mean[at])
     kept = [i for i in range(len(t)) if math.isfinite(low[i]) and math.isfinite(high[i])]
     if len(kept) == len(t):
-        return Entries(t, low, high)
-    return Entries(
-        array("q", [t[i] for i in kept]),
-        array("d", [low[i] for i in kept]),
-        array("d", [high[i] for i in kept]),
-    )
+        return Entries(t, low, high, middle)
+    known = (array("d", [column[i] for i in kept]) for column in (low, high, middle))
+    return Entries(array("q", [t[i] for i in kept]), *known)
 
 
 TILE = 256
@@ -197,7 +218,7 @@ class Closeups:
                 if asked is None:
                     continue
                 a, b = bisect_left(found.t, number * length), bisect_left(found.t, (number + 1) * length)
-                entries = Entries(array("q"), array("d"), array("d"))
+                entries = no_entries()
                 entries.take(found, a, b)
                 self._tiles.put(key, _Tile(min(asked - LATE_NS, (number + 1) * length - 1), entries))
 
@@ -215,7 +236,7 @@ class Closeups:
                 tile = self._tiles.get((source, name, step * coarser, number // coarser))
                 if tile is not None and tile.end >= a:
                     b = min(b, tile.end)
-                    found = Entries(array("q"), array("d"), array("d"))
+                    found = no_entries()
                     found.take(tile.entries, bisect_left(tile.entries.t, a), bisect_right(tile.entries.t, b))
                     yield Part(a, b, found)
                     break
@@ -232,7 +253,7 @@ class Closeups:
 def iterations(answer: Buckets) -> Entries:
     """Return the iteration at the end of each bucket."""
     steps = array("d", map(float, array("q", answer.step)))
-    return Entries(array("q", answer.t), steps, steps)
+    return Entries(array("q", answer.t), steps, steps, steps)
 
 
 def _step(width: int) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from hoptui.model.recorded.store import RecordedStore
-from hoptui.model.series import SeriesWindow
+from hoptui.model.series import SeriesColumns, SeriesWindow
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.messages import RunState
@@ -38,6 +38,7 @@ class Timed(Protocol):
     @property
     def refined(self) -> int: ...
     def window(self, t0: int, t1: int, points: int) -> SeriesWindow: ...
+    def columns(self, t0: int, t1: int, points: int) -> SeriesColumns: ...
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,15 @@ class Shifted:
     def refined(self) -> int:
         return self.series.refined
 
-    def window(self, x0: int, x1: int, points: int) -> SeriesWindow:
-        """As `Series.window`, between two shifted stamps.
+    def columns(self, x0: int, x1: int, points: int) -> SeriesColumns:
+        """As `Series.columns`, between two shifted stamps.
 
         The shift is rounded to whole buckets. So buckets of a recording are read once and cached, and a curve
         is off by at most half a bucket.
         """
         step, odd = divmod(x1 - x0 + 1, points)
         by = self.by if odd else round(self.by / step) * step
-        found = self.series.window(x0 - by, x1 - by, points)
+        found = self.series.columns(x0 - by, x1 - by, points)
         return found._replace(t=[t + by for t in found.t])
 
 
@@ -182,16 +183,17 @@ class Stepped:
     def refined(self) -> int:
         return self.series.refined + self.iterations.steps.refined
 
-    def window(self, x0: int, x1: int, points: int) -> SeriesWindow:
-        """As `Series.window`, between two positions on the axis of iterations."""
+    def columns(self, x0: int, x1: int, points: int) -> SeriesColumns:
+        """As `Series.columns`, between two positions on the axis of iterations."""
         t0, t1, course = self.iterations.part(x0, x1)
-        found = SeriesWindow([], [], [])
-        for t, low, high in zip(*self.series.window(t0, t1, points), strict=True):
+        found = SeriesColumns([], [], [], [])
+        for t, low, high, middle in zip(*self.series.columns(t0, t1, points), strict=True):
             x = course.place(t)
             if x is not None and x0 <= x <= x1 and (not found.t or x >= found.t[-1]):
                 found.t.append(x)
                 found.low.append(low)
                 found.high.append(high)
+                found.middle.append(middle)
         return found
 
 

@@ -1,8 +1,12 @@
-"""One metric over time in bounded memory: a ring of raw samples below a min/max pyramid.
+"""One metric over time in bounded memory: a ring of raw samples below a pyramid of extremes and medians.
 
 Each level of the pyramid covers four times the time of the level below, at a quarter of its resolution. It
 has room for `CAPACITY` entries. So a window up to now is drawn from at least `CAPACITY / 4` entries, and no
 spike is lost. If a window further back would be coarse, it uses finer tiles, if there are any.
+
+An entry of the pyramid has a median of its samples: by turns the lower and the upper one of the two in the
+middle. So the median of many entries is not biased, also if the values are skewed. An entry of more samples
+than the ring holds has a median of medians.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import sub
 from threading import RLock
@@ -18,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 from hoptui.domain.columns import is_known
 from hoptui.domain.freshness import NEIGHBOURS, outdated, usual
-from hoptui.model.detail_requests import Part
+from hoptui.model.detail_requests import Entries, Part, no_entries
 from hoptui.protocol.messages import Buckets
 
 CAPACITY = 2048
@@ -41,20 +45,39 @@ class SeriesWindow(NamedTuple):
     high: list[float]
 
 
-class _Level:
-    """Entries of (stamp of the last sample, least, greatest), oldest first. About `CAPACITY` at most."""
+class SeriesColumns(NamedTuple):
+    """Buckets of a window as in `SeriesWindow`, with the median of the values in each."""
 
-    def __init__(self) -> None:
+    t: list[int]
+    low: list[float]
+    high: list[float]
+    middle: list[float]
+
+
+class _Level:
+    """Entries of (stamp of the last sample, least, greatest, median), oldest first. About `CAPACITY` at most.
+
+    The samples of a `raw` level are their own extremes and medians: it has one array of values.
+    """
+
+    def __init__(self, *, raw: bool = False) -> None:
         self.t: array[int] = array("q")
         self.low: array[float] = array("d")
-        self.high: array[float] = array("d")
+        self.high: array[float] = self.low if raw else array("d")
+        self.middle: array[float] = self.low if raw else array("d")
         self.carried = 0  # number of entries from the start that the level above already has
-        self.whole = True  # nothing has been dropped
+        self.dropped = 0
+        self._columns = (self.low,) if raw else (self.low, self.high, self.middle)
 
-    def append(self, t: int, low: float, high: float) -> None:
+    @property
+    def whole(self) -> bool:
+        """Whether nothing has been dropped."""
+        return not self.dropped
+
+    def append(self, t: int, *values: float) -> None:
         self.t.append(t)
-        self.low.append(low)
-        self.high.append(high)
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
 
     def trim(self) -> None:
         """Drop the oldest entries, `SLACK` at a time.
@@ -64,9 +87,10 @@ class _Level:
         """
         extra = len(self.t) - CAPACITY
         if extra >= SLACK:
-            del self.t[:extra], self.low[:extra], self.high[:extra]
+            for column in (self.t, *self._columns):
+                del column[:extra]
             self.carried -= extra
-            self.whole = False
+            self.dropped += extra
 
 
 class Series:
@@ -88,7 +112,7 @@ class Series:
         self.last_t = 0
         self.last_step = -1
         self._lock = lock or RLock()
-        self._levels = [_Level()]
+        self._levels = [_Level(raw=True)]
         self._past: list[_Level] = []
         self._closer = closer
 
@@ -110,12 +134,11 @@ class Series:
                 kept: Sequence[int] = range(start, len(t))
                 raw.t.extend(t[start:])
                 raw.low.extend(values[start:])
-                raw.high.extend(values[start:])
             else:
                 kept = [i for i in range(start, len(t)) if is_known(values[i])]
                 for i in kept:
                     if math.isfinite(values[i]):
-                        raw.append(t[i], values[i], values[i])
+                        raw.append(t[i], values[i])
             if kept:
                 self.version += 1
                 self._carry()
@@ -145,7 +168,7 @@ class Series:
             final = -1
             for i, t in enumerate(times):
                 if (first is None or t < first) and math.isfinite(low[i]) and math.isfinite(high[i]):
-                    past.append(t, low[i], high[i])
+                    past.append(t, low[i], high[i], mean[i])
                     final = i
             if final < 0:
                 return
@@ -162,7 +185,7 @@ class Series:
     def clear(self) -> None:
         """Drop the history but not the last value, before a new seed."""
         with self._lock:
-            self._levels, self._past = [_Level()], []
+            self._levels, self._past = [_Level(raw=True)], []
             self.version += 1
 
     def window(self, t0: int, t1: int, points: int) -> SeriesWindow:
@@ -172,11 +195,12 @@ class Series:
         becomes one NaN bucket if there is room. Where raw samples are no longer held, an entry of a coarser
         level counts in the bucket of its last sample.
         """
-        if t1 < t0 or points < 1:
-            return SeriesWindow([], [], [])
-        with self._lock:
-            t, low, high = self._looked_at(t0, t1, max(1, (t1 - t0 + 1) // points))
-        return bucketed(t, low, high, t0, t1, points)
+        found = self._looked_at(t0, t1, points)
+        return bucketed(found.t, found.low, found.high, t0, t1, points)
+
+    def columns(self, t0: int, t1: int, points: int) -> SeriesColumns:
+        """As `window`, with medians."""
+        return with_medians(self._looked_at(t0, t1, points), t0, t1, points)
 
     def fine_from(self, width: int) -> int:
         """Return the stamp from which on entries are no further apart than `width`. Before it, tiles are
@@ -195,24 +219,26 @@ class Series:
                 found = past.t[0] - _apart(past.t)
             return found
 
-    def _looked_at(self, t0: int, t1: int, width: int) -> tuple[array[int], array[float], array[float]]:
-        """Return what is known between two stamps, from finer tiles where it would be coarser than
-        `width`."""
-        fine = self.fine_from(width) if self._closer is not None else t0
-        if self._closer is None or fine <= t0:
-            return self._entries(t0, t1)
-        t, low, high = array("q"), array("d"), array("d")
-        at = t0
-        for part in self._closer(t0, min(t1, fine - 1), width):
-            for found in (self._entries(at, part.t0 - 1), part.entries):
-                t += found[0]
-                low += found[1]
-                high += found[2]
-            at = part.t1 + 1
-        rest = self._entries(at, t1)
-        return t + rest[0], low + rest[1], high + rest[2]
+    def _looked_at(self, t0: int, t1: int, points: int) -> Entries:
+        """Return what is known between two stamps, from finer tiles where it would be coarser than a
+        bucket."""
+        if t1 < t0 or points < 1:
+            return no_entries()
+        with self._lock:
+            width = max(1, (t1 - t0 + 1) // points)
+            fine = self.fine_from(width) if self._closer is not None else t0
+            if self._closer is None or fine <= t0:
+                return self._entries(t0, t1)
+            entries, at = no_entries(), t0
+            for part in self._closer(t0, min(t1, fine - 1), width):
+                for found in (self._entries(at, part.t0 - 1), part.entries):
+                    entries.take(found, 0, len(found.t))
+                at = part.t1 + 1
+            rest = self._entries(at, t1)
+            entries.take(rest, 0, len(rest.t))
+            return entries
 
-    def _entries(self, t0: int, t1: int) -> tuple[array[int], array[float], array[float]]:
+    def _entries(self, t0: int, t1: int) -> Entries:
         """Return the entries between two stamps.
 
         They are seeds, the finest level that reaches back to `t0`, and the finer entries after its end.
@@ -220,21 +246,19 @@ class Series:
         top = len(self._levels) - 1
         reaching = (k for k, level in enumerate(self._levels) if level.whole or level.t[0] <= t0 or k == top)
         finest = next(reaching)
-        t: array[int] = array("q")
-        low: array[float] = array("d")
-        high: array[float] = array("d")
+        found = no_entries()
         parts = [(past, 0) for past in self._past]
         parts.append((self._levels[finest], 0))
         parts.extend((level, level.carried) for level in reversed(self._levels[:finest]))
         for level, start in parts:
-            a, b = bisect_left(level.t, t0, start), bisect_right(level.t, t1, start)
-            t += level.t[a:b]
-            low += level.low[a:b]
-            high += level.high[a:b]
-        return t, low, high
+            found.take(level, bisect_left(level.t, t0, start), bisect_right(level.t, t1, start))
+        return found
 
     def _carry(self) -> None:
-        """Pass each complete group of `FACTOR` entries to the level above, and drop the oldest entries."""
+        """Pass each complete group of `FACTOR` entries to the level above, and drop the oldest entries.
+
+        Nothing is dropped before all levels have their medians.
+        """
         for k, level in enumerate(self._levels):
             ready = (len(level.t) - level.carried) // FACTOR
             if ready and k + 1 < LEVELS:
@@ -243,9 +267,21 @@ class Series:
                 above = self._levels[k + 1]
                 for a in range(level.carried, level.carried + ready * FACTOR, FACTOR):
                     b = a + FACTOR
-                    above.append(level.t[b - 1], min(level.low[a:b]), max(level.high[a:b]))
+                    middle = self._median(k, a)
+                    above.append(level.t[b - 1], min(level.low[a:b]), max(level.high[a:b]), middle)
                 level.carried += ready * FACTOR
+        for level in self._levels:
             level.trim()
+
+    def _median(self, k: int, a: int) -> float:
+        """Return a median of the group that begins at entry `a` of level `k`."""
+        level, raw = self._levels[k], self._levels[0]
+        first, size = level.dropped + a, FACTOR**k
+        start = first * size - raw.dropped
+        held = raw.low[start : start + FACTOR * size] if start >= 0 else level.middle[a : a + FACTOR]
+        ordered = sorted(held)
+        upper = first // FACTOR % 2
+        return ordered[len(ordered) // 2 - 1 + upper]
 
     def _is_last(self, t: int, step: int, value: float) -> None:
         self.last, self.last_t, self.last_step = value, t, step
@@ -306,6 +342,41 @@ def bucketed(
     Gaps are as in `Series.window`.
     """
     found = SeriesWindow([], [], [])
+    for stamp, i, end in _cut(t, t0, t1, points):
+        found.t.append(stamp)
+        found.low.append(min(low[i:end], default=NAN))
+        found.high.append(max(high[i:end], default=NAN))
+    return found
+
+
+def with_medians(entries: Entries, t0: int, t1: int, points: int) -> SeriesColumns:
+    """As `bucketed`, with the median of the medians of the entries in each bucket."""
+    found = SeriesColumns([], [], [], [])
+    t, low, high, middle = entries
+    for stamp, i, end in _cut(t, t0, t1, points):
+        found.t.append(stamp)
+        if end - i == 1:
+            found.low.append(low[i])
+            found.high.append(high[i])
+            found.middle.append(middle[i])
+        else:
+            found.low.append(min(low[i:end], default=NAN))
+            found.high.append(max(high[i:end], default=NAN))
+            found.middle.append(median(middle[i:end]))
+    return found
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median, NaN of nothing."""
+    ordered = sorted(values)
+    half, odd = divmod(len(ordered), 2)
+    if odd:
+        return ordered[half]
+    return (ordered[half - 1] + ordered[half]) / 2 if ordered else NAN
+
+
+def _cut(t: Sequence[int], t0: int, t1: int, points: int) -> Iterator[tuple[int, int, int]]:
+    """Yield a stamp with the first entry of each bucket and the one after its last. A gap has no entries."""
     span = t1 - t0 + 1
     i, slot, even = 0, -1, -1
     while i < len(t):
@@ -315,15 +386,10 @@ def bucketed(
             # them.
             even = HOLE * min(map(sub, t[1:], t)) if even < 0 else even
         if i and into > slot + 1 and t[i] - t[i - 1] > even and _hole(t, i):
-            found.t.append((t[i - 1] + t[i]) // 2)
-            found.low.append(NAN)
-            found.high.append(NAN)
+            yield (t[i - 1] + t[i]) // 2, i, i
         end = bisect_left(t, t0 - (into + 1) * span // -points, i + 1)
-        found.t.append(t[end - 1])
-        found.low.append(min(low[i:end]))
-        found.high.append(max(high[i:end]))
+        yield t[end - 1], i, end
         i, slot = end, into
-    return found
 
 
 def _apart(times: Sequence[int]) -> int:

@@ -149,6 +149,7 @@ INKS: dict[str, tuple[str, bool]] = {
     "dim": ("ink-dim", False),
     "faint": ("ink-faint", False),
     "track": ("ink-track", False),
+    "band": ("ink-track", False),  # between the least and the greatest value of a curve
     "strong": ("ink-strong", True),
     "stale": ("ink-stale", False),
     "veiled": ("ink-veiled", False),  # what is stale, under a box that dims it once more
@@ -200,7 +201,7 @@ def word_of(theme: str) -> str:
     return theme.removeprefix("hoptui-")
 
 
-PALE = ("faint", "track", "stale", "veiled")
+PALE = ("faint", "track", "band", "stale", "veiled")
 """Inks drawn at half brightness if they have no colour of their own: no grey is visible on every background.
 """
 

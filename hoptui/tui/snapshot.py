@@ -14,7 +14,7 @@ from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.tuning import Limits, Tuned
 from hoptui.model import runs
 from hoptui.model.command_history import UNDO, left
-from hoptui.model.series import SeriesWindow
+from hoptui.model.series import SeriesColumns, SeriesWindow
 from hoptui.protocol.messages import FINAL, CommandRecord, Event, NodeState, RunState, Verb, Vital
 from hoptui.tui.actions import DEFAULT_KEYS, key_text
 
@@ -42,6 +42,7 @@ class AnySeries(Protocol):
     @property
     def refined(self) -> int: ...
     def window(self, t0: int, t1: int, points: int) -> SeriesWindow: ...
+    def columns(self, t0: int, t1: int, points: int) -> SeriesColumns: ...
     def fine_from(self, width: int) -> int: ...
 
 

@@ -41,6 +41,8 @@ _OWN_ASCII = str.maketrans(
         "┤": "+",
         "└": "+",
         "▶": ">",
+        "▴": "^",
+        "▾": "v",
         "←": "<",
         "⇧": "+",
         "≤": "<=",
@@ -84,6 +86,8 @@ def _textures() -> dict[tuple[str, bool], dict[int, str]]:
     ):
         found[ink, False] = {ord(FULL): bar, **braille}
         found[ink, True] = {ord(FULL): letter, **_halves(f" {letter * 3}")}
+    found["band", False] = {0x2800 + dots: "⠐" for dots in range(1, 256)}
+    found["band", True] = _halves(" " * 4)
     return found
 
 

@@ -110,23 +110,23 @@ def series(values: list[float], *, every: int = S, start: int = 0) -> Series:
 
 def test_a_moved_series_has_moved_stamps() -> None:
     moved = Shifted(series([1, 2, 3]), 100 * S)
-    found = moved.window(101 * S, 103 * S, 100)
+    found = moved.columns(101 * S, 103 * S, 100)
     assert found.t == [101 * S, 102 * S, 103 * S]
     assert found.low == [1, 2, 3]
-    assert moved.window(0, 50 * S, 10).t == []
+    assert moved.columns(0, 50 * S, 10).t == []
 
 
 def test_a_series_by_iteration() -> None:
     steps = series([0, 1, 2, 3, 4, 5])
     loss = series([9, 8, 7, 6, 5, 4])
-    found = Stepped(loss, IterationIndex(steps)).window(2 * MILLI, 4 * MILLI, 100)
+    found = Stepped(loss, IterationIndex(steps)).columns(2 * MILLI, 4 * MILLI, 100)
     assert list(zip(found.t, found.low, strict=True)) == [(2000, 7), (3000, 6), (4000, 5)]
 
 
 def test_readings_between_two_iterations_lie_between_them() -> None:
     steps = series([10, 11, 12], every=4 * S)
     power = series([float(i) for i in range(12)])
-    found = Stepped(power, IterationIndex(steps)).window(10 * MILLI, 12 * MILLI, 1000)
+    found = Stepped(power, IterationIndex(steps)).columns(10 * MILLI, 12 * MILLI, 1000)
     assert list(zip(found.t, found.low, strict=True))[:3] == [(10_000, 3), (10_250, 4), (10_500, 5)]
 
 
@@ -137,14 +137,14 @@ def test_iterations_done_again_count_once_and_what_was_thrown_away_is_not_shown(
     assert course.place(round(1.5 * S)) is None
     assert course.stamp(2500) == round(5.5 * S)
     thrown = Stepped(series([0.0, 1, 92, 93, 94, 2, 3, 4, 5]), IterationIndex(series(steps)))
-    assert thrown.window(0, 5 * MILLI, 100).low == [0, 1, 2, 3, 4, 5]
+    assert thrown.columns(0, 5 * MILLI, 100).low == [0, 1, 2, 3, 4, 5]
 
 
 def test_nothing_is_known_of_a_run_without_iterations() -> None:
     assert Course([], []).ends is None
     assert Course([S], [-1.0]).ends is None
     assert Course([S], [math.nan]).place(S) is None
-    assert Stepped(series([1.0]), IterationIndex(Series())).window(0, 10 * MILLI, 10).t == []
+    assert Stepped(series([1.0]), IterationIndex(Series())).columns(0, 10 * MILLI, 10).t == []
 
 
 @pytest.mark.parametrize(("x0", "x1"), [(0, 40), (70_000, 70_040), (99_900, 99_999)])

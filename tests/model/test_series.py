@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
@@ -253,3 +254,26 @@ def test_a_logged_nan_and_an_infinity_are_the_newest_value_and_gaps_in_a_chart()
     assert (series.last, series.last_t) == (math.inf, 40)
     fill(series, [41 + FORGET * 10], [NAN])
     assert not is_known(series.last)
+
+
+@pytest.mark.parametrize(("batch", "count"), [(1, 3_000), (7, 20_000), (5_000, 60_000), (20, 300_000)])
+def test_medians_are_right_however_long_and_skewed_the_window_is(batch: int, count: int) -> None:
+    noise = random.Random(4)
+    samples = [noise.expovariate(1) for _ in range(count)]
+    series = Series()
+    for a in range(0, count, batch):
+        end = min(a + batch, count)
+        series.extend(range(a, end), range(a, end), samples[a:end])
+    found = series.columns(0, count - 1, 200)
+    assert statistics.median(found.middle) == pytest.approx(statistics.median(samples), rel=0.05)
+    few = series.columns(0, count - 1, 3)
+    third = count // 3
+    for i, middle in enumerate(few.middle):
+        assert middle == pytest.approx(statistics.median(samples[i * third : (i + 1) * third]), rel=0.05)
+
+
+def test_columns_have_the_extremes_and_gaps_of_the_window() -> None:
+    series = fill(Series(), [*range(50), *range(200, 250)], [float(i % 7) for i in range(100)])
+    window, columns = series.window(0, 249, 25), series.columns(0, 249, 25)
+    assert str(columns[:3]) == str(tuple(window))
+    assert [m for m in columns.middle if m != m] != []

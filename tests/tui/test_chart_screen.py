@@ -168,7 +168,7 @@ def test_the_crosshair_reads_values_where_they_were_and_a_dash_where_none_is_kno
         await pilot.pause()
         assert "crosshair 20:23:2" in read(app, "span")
         assert "iteration 1 10" in read(app, "span")
-        assert read(app, "legend-0") == "━ env steps per s 484 k…488 k"
+        assert read(app, "legend-0") == "━ env steps per s 486 k (484 k…488 k)"
         assert read(app, "legend-0") != read(app, "legend-1")
         assert all(any("│" in line[8:] for line in read(app, f"chart-{i}").splitlines()) for i in range(4))
         timeline.cross = START - 280 * SECOND  # before the first row

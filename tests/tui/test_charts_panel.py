@@ -72,27 +72,31 @@ def test_a_range_has_its_unit_once(view: View) -> None:
     assert power.range_text(640.1, 640.2) == "640 W"
     steps = content.described(view, Pick(f"run/{RUN}", "env_steps_per_s"))
     assert steps.range_text(73e3, 102e3) == "73.0 k…102 k env steps/s"
+    assert steps.spread_text(73e3, 80e3, 102e3) == "80.0 k env steps/s (73.0 k…102 k)"
+    assert power.spread_text(640.1, 640.1, 640.2) == "640 W"
 
 
-CURVE = Curve("x", "1", [0, 10, 20, 30, 40, 50], [0, 1, 2, NAN, 4, 5], [0, 1, 3, NAN, 4, 5])
+CURVE = Curve(
+    "x", "1", [0, 10, 20, 30, 40, 50], [0, 1, 2, NAN, 4, 5], [0, 1, 3, NAN, 4, 5], [0, 1, 2.5, NAN, 4, 5]
+)
 
 
 @pytest.mark.parametrize(
     ("x", "known"),
     [
         (-6, None),
-        (0, (0, 0)),
-        (18, (2, 3)),
-        (12, (1, 1)),
-        (24, (2, 3)),
+        (0, (0, 0, 0)),
+        (18, (2, 2.5, 3)),
+        (12, (1, 1, 1)),
+        (24, (2, 2.5, 3)),
         (33, None),
-        (38, (4, 4)),
-        (60, (5, 5)),
+        (38, (4, 4, 4)),
+        (60, (5, 5, 5)),
         (90, None),
     ],
 )
 def test_the_value_at_a_place_is_the_newest_unless_it_is_before_a_gap_or_long_ago(
-    x: int, known: tuple[float, float] | None
+    x: int, known: tuple[float, float, float] | None
 ) -> None:
     assert content.reading(CURVE, x, 4) == known
 
@@ -222,7 +226,7 @@ def test_two_runs_lie_beside_each_other_from_their_starts_and_by_iteration(
     own, beside = axis.own(pick), axis.beside(pick)
     assert own is not None
     assert beside is not None
-    assert own.window(first, newest, 240).high == beside.window(first, newest, 240).high
+    assert own.columns(first, newest, 240).high == beside.columns(first, newest, 240).high
     steps, theirs = view.store.steps(view.source), other.store.steps(other.source)
     assert steps is not None
     assert theirs is not None
@@ -230,6 +234,6 @@ def test_two_runs_lie_beside_each_other_from_their_starts_and_by_iteration(
     own, beside = by_step.own(pick), by_step.beside(pick)
     assert own is not None
     assert beside is not None
-    one, two = (s.window(1100 * MILLI, 1200 * MILLI, 400) for s in (own, beside))
+    one, two = (s.columns(1100 * MILLI, 1200 * MILLI, 400) for s in (own, beside))
     assert one == two
     assert len(one.t) > 150

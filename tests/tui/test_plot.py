@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 
 from hoptui.tui.charts.plot import (
     ACROSS,
+    BAND,
     CROSS,
     MARK,
+    PEAK,
     Curve,
     Mark,
     Paper,
@@ -20,6 +23,7 @@ from hoptui.tui.charts.plot import (
     place,
     plot,
     rasterize,
+    typical_range,
 )
 from hoptui.tui.styled_text import Line, lay, width_of
 
@@ -64,6 +68,26 @@ def test_traces_that_share_cells_own_them_by_turns() -> None:
     assert rasterize(three, 4, 1, 0, 1).owner == [b"\1\2\3\1"]
 
 
+def test_a_band_fills_only_the_cells_that_no_line_goes_through() -> None:
+    band = Trace([0, 0, 0, 0], [11, 11, 11, 11], [4, 4, 4, 4])
+    drawn = rasterize([band], 2, 3, 0, 11)
+    assert drawn.text == picture("⣿⣿", "⣀⣀", "⣿⣿")
+    assert drawn.owner == [bytes((BAND, BAND)), b"\1\1", bytes((BAND, BAND))]
+
+
+def test_a_mark_and_the_crosshair_go_through_a_band() -> None:
+    band = Trace([0] * 6, [7] * 6, [0] * 6)
+    drawn = rasterize([band], 3, 2, 0, 7, marks={0: ""}, cross=1)
+    assert drawn.text == picture("┆│⣿", "⣀⣀⣀")
+
+
+def test_values_beyond_the_axis_are_marked_at_its_edge() -> None:
+    spike = Trace([3, 3, -9, 3], [4, 99, 4, 4], [3, 3, 3, 3])
+    drawn = rasterize([spike], 2, 3, 0, 7)
+    assert (drawn.text[0], drawn.owner[0][0]) == ("▴ ", PEAK)
+    assert (drawn.text[2], drawn.owner[2][1]) == (" ▾", PEAK)
+
+
 def test_marks_stand_where_nothing_is_drawn() -> None:
     drawn = rasterize([line(0, 0, 0, 0)], 2, 2, 0, 7, marks={1: "", 7: ""})
     assert drawn == Picture(picture(" ┆", "⣀⣀"), [bytes((0, MARK)), b"\1\1"])
@@ -92,6 +116,37 @@ def test_placing_interpolates_between_samples_and_breaks_at_nan() -> None:
 def test_placing_keeps_the_extremes_of_a_column() -> None:
     placed = place([1, 2, 3], [5, 1, 4], [6, 2, 9], 0, 10, 1)
     assert (placed.low, placed.high) == ([1], [9])
+
+
+def test_the_middle_of_a_column_is_the_mean_of_its_middles() -> None:
+    placed = place([1, 2, 60], [5, 1, 4], [6, 2, 9], 0, 100, 2, [5.5, 1.5, 5])
+    assert placed == Trace([1, 4], [6, 9], [3.5, 5])
+
+
+def test_an_axis_follows_typical_values_and_not_spikes() -> None:
+    level = [26.0 + i % 3 for i in range(200)]
+    least, most = typical_range([13.0] * 200, [102.0] * 200, level) or (0.0, 0.0)
+    assert 18 <= least <= 26
+    assert 28 <= most <= 36
+
+
+def test_an_axis_holds_a_ramp_and_a_step_whole() -> None:
+    ramp = [float(i) for i in range(100)]
+    assert typical_range(ramp, ramp, ramp) == (0, 99)
+    step = [1.0] * 90 + [50.0] * 10
+    assert typical_range(step, step, step) == (1, 50)
+
+
+def test_an_axis_leaves_rare_typical_values_far_away_out() -> None:
+    noise = random.Random(1)
+    level = [100 + noise.random() for _ in range(200)]
+    level[7] = 5000.0
+    _, most = typical_range(level, level, level) or (0.0, 0.0)
+    assert most <= 130
+
+
+def test_an_axis_of_nothing_known_is_empty() -> None:
+    assert typical_range([NAN], [NAN], [NAN]) == ()
 
 
 values = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10)
@@ -144,6 +199,26 @@ def drawn(lines: list[Line], width: int, *, plain: bool = False) -> list[str]:
 
 
 RISE_AND_FALL = curve([0, 10, 20, 30, NAN, NAN, NAN, 30, 20, 10])
+
+
+def test_a_spike_is_cut_off_and_its_height_is_written() -> None:
+    level = [20.0 + i / 10 for i in range(20)]
+    high = [*level]
+    high[14] = 400.0
+    spiked = Curve("speed", "1", [i * S for i in range(20)], level, high, level)
+    shown = drawn(plot([spiked], Paper(0, 20 * S), 47, 6), 47)
+    assert "▴ up to 400" in shown[0]
+    assert not any("400" in row[:7] for row in shown), "no label of the axis"
+    assert "^ up to 400" in drawn(plot([spiked], Paper(0, 20 * S), 47, 6), 47, plain=True)[0]
+
+
+def test_a_logarithmic_axis_with_zeros_in_its_band_shows_its_line() -> None:
+    middle = [1.0, 10.0, 100.0, 1000.0] * 5
+    zeros = Curve("loss", "1", [i * S for i in range(20)], [0.0] * 20, middle, middle)
+    labels = [row[:6].strip() for row in drawn(plot([zeros], Paper(0, 20 * S, log=True), 47, 9), 47)]
+    assert {"1", "1 k"} <= set(labels)
+
+
 TEN_S = Paper(0, 10 * S, ticks=((5 * S, "−5 s"), (0, "−10 s")), end="now", marks=(Mark(5 * S),))
 
 

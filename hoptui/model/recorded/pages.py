@@ -21,7 +21,9 @@ from hoptui.model.detail_requests import (
     entries_bytes,
     iterations,
     known_entries,
+    no_entries,
 )
+from hoptui.model.series import median
 from hoptui.protocol.messages import Buckets
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.pyramid import FACTOR as GROUP
@@ -100,7 +102,7 @@ class Pages:
                 kept = [i for i in range(a, b) if math.isfinite(column[i])]
                 times.extend(page.t[i] for i in kept)
                 values.extend(column[i] for i in kept)
-        return Entries(times, values, values)
+        return Entries(times, values, values, values)
 
     def tail(self, source: str, name: str, t: int, count: int, pages: int) -> list[float]:
         """Return the newest `count` known values of a metric up to `t`, unordered, from at most `pages`
@@ -123,7 +125,7 @@ class Pages:
         The last bucket ends at `t1`. Long buckets come from groups of rows, which may cross an edge by half a
         bucket.
         """
-        found = Entries(array("q"), array("d"), array("d"))
+        found = no_entries()
         for number in range(t0 // (step * TILE), t1 // (step * TILE) + 1):
             tile = self._tile(source, name, step, number)
             found.take(tile, bisect_left(tile.t, t0), bisect_right(tile.t, t1))
@@ -189,7 +191,8 @@ class Pages:
         found = self.samples(source, name, t0, t1)
         if not found.t:
             return found
-        return Entries(found.t[-1:], array("d", [min(found.low)]), array("d", [max(found.high)]))
+        extremes = array("d", [min(found.low)]), array("d", [max(found.high)])
+        return Entries(found.t[-1:], *extremes, array("d", [median(found.middle)]))
 
     def _read(self, source: str, number: int) -> RowPage:
         length = self.length(source)

@@ -21,10 +21,10 @@ from hoptui.domain.freshness import FORGET
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.progress import ITERATION, finished
 from hoptui.domain.tuning import Tuned
-from hoptui.model.detail_requests import STEPS
+from hoptui.model.detail_requests import STEPS, Entries, no_entries
 from hoptui.model.recorded.pages import Pages
 from hoptui.model.recorded.point_in_time import Chronicle
-from hoptui.model.series import NAN, SeriesWindow, bucketed
+from hoptui.model.series import NAN, SeriesColumns, SeriesWindow, bucketed, with_medians
 from hoptui.model.stack_samples import RecordedStacks
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
@@ -167,17 +167,23 @@ class RecordedSeries:
 
     def window(self, t0: int, t1: int, points: int) -> SeriesWindow:
         """As `hoptui.model.series.Series.window`, up to the position."""
+        found = self._entries(t0, t1, points)
+        return bucketed(found.t, found.low, found.high, t0, t1, points)
+
+    def columns(self, t0: int, t1: int, points: int) -> SeriesColumns:
+        """As `window`, with medians."""
+        return with_medians(self._entries(t0, t1, points), t0, t1, points)
+
+    def _entries(self, t0: int, t1: int, points: int) -> Entries:
         end, pages = min(t1, self._store.now()), self._store.pages
         if end < t0 or points < 1:
-            return SeriesWindow([], [], [])
+            return no_entries()
         step, odd = divmod(t1 - t0 + 1, points)
         if pages.rows_in(self._source, end - t0) <= RAW_ROWS:
-            found = pages.samples(self._source, self._name, t0, end)
-        elif not odd and t0 % step == 0:
-            found = pages.entries(self._source, self._name, step, t0, end)
-        else:
-            found = pages.direct(self._source, self._name, t0, end, points)
-        return bucketed(*found, t0, t1, points)
+            return pages.samples(self._source, self._name, t0, end)
+        if not odd and t0 % step == 0:
+            return pages.entries(self._source, self._name, step, t0, end)
+        return pages.direct(self._source, self._name, t0, end, points)
 
     def fine_from(self, width: int) -> int:
         """As `Series.fine_from`. Everything from the first row on, because a recording is read on demand."""

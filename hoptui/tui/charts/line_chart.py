@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from textual import events
 from textual.message import Message
 
-from hoptui.model.series import SeriesWindow
+from hoptui.model.series import SeriesColumns
 from hoptui.presentation import numbers
 from hoptui.tui.charts.plot import ACROSS, AXIS_WIDTH, Curve, Mark, Paper, plot, time_ticks
 from hoptui.tui.snapshot import SECOND, View
@@ -25,7 +25,7 @@ class Drawn(Protocol):
     def version(self) -> int: ...
     @property
     def refined(self) -> int: ...
-    def window(self, t0: int, t1: int, points: int) -> SeriesWindow: ...
+    def columns(self, t0: int, t1: int, points: int) -> SeriesColumns: ...
 
 
 class ChartSeries(NamedTuple):
@@ -48,10 +48,10 @@ class Pen(NamedTuple):
 
     def curve(self, x0: int, x1: int, points: int) -> Curve:
         """The curve between two places of the x axis, `x1` not included."""
-        x, low, high = self.series.window(x0, x1 - 1, points)
+        x, *values = self.series.columns(x0, x1 - 1, points)
         if self.factor != 1.0:
-            low, high = [v * self.factor for v in low], [v * self.factor for v in high]
-        return Curve(self.label, self.ink, x, low, high)
+            values = [[v * self.factor for v in column] for column in values]
+        return Curve(self.label, self.ink, x, *values)
 
 
 class LineChart(Lines):

@@ -23,6 +23,41 @@ LEAST = 1e-200  # smaller values are zero
 MOST = 1e200  # greater ones are drawn at the edge
 
 
+OUTER = 0.02  # share of typical values at each end that may lie outside of an axis
+INNER = 0.1  # share of extremes at each end that may lie outside of an axis
+ROOM = 0.25  # around a level value, beside the value itself
+NEAR = 0.25  # extremes so far from the typical values are on the axis, beside their spread
+
+
+def typical_range(
+    low: Sequence[float], high: Sequence[float], middle: Sequence[float]
+) -> tuple[float, float] | tuple[()]:
+    """The range that an axis needs for the typical values of a curve, and for its extremes as far as they are
+    near; empty where nothing is known.
+
+    It holds all typical values, but for outliers: at most `OUTER` of them at each end, further away than the
+    others spread.
+    """
+    known = sorted(v for v in middle if math.isfinite(v))
+    if not known:
+        return ()
+    first, last = _inner(known, OUTER)
+    margin = max(last - first, ROOM * abs(known[len(known) // 2]))
+    if not margin:
+        return known[0], known[-1]
+    least, _ = _inner(sorted(v for v in low if math.isfinite(v)) or known, INNER)
+    _, most = _inner(sorted(v for v in high if math.isfinite(v)) or known, INNER)
+    lowest = max(first - margin, known[0])
+    highest = min(last + margin, known[-1])
+    return min(lowest, max(least, lowest - NEAR * margin)), max(highest, min(most, highest + NEAR * margin))
+
+
+def _inner(ordered: Sequence[float], outside: float) -> tuple[float, float]:
+    """The ends of sorted values without a share at each end."""
+    skipped = int(len(ordered) * outside)
+    return ordered[skipped], ordered[len(ordered) - 1 - skipped]
+
+
 class Scale(NamedTuple):
     """The range of an axis and its ticks with labels, lowest first. With `log`, all but the labels are powers
     of ten.
@@ -194,6 +229,9 @@ def _close(tick: float, ticks: tuple[float, ...], digits: int) -> bool:
 
 MARK = 255  # owner of a cell that holds a mark
 CROSS = 254  # owner of a cell that holds the crosshair
+BAND = 253  # owner of a cell that holds values beside a line alone
+PEAK = 252  # owner of a cell at an edge, with a mark of values beyond it
+UP, DOWNWARD = "▴", "▾"
 ACROSS, DOWN = 2, 4  # dots of a cell
 NO_MARKS: Mapping[int, str] = MappingProxyType({})
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -204,26 +242,48 @@ _CHARACTERS = " " + "".join(chr(0x2800 + bits) for bits in range(1, 256))
 
 
 class Trace(NamedTuple):
-    """One series: the least and greatest value in each dot column, oldest first, NaN where there is none."""
+    """One series: the least and greatest value in each dot column, oldest first, NaN where there is none.
+
+    With `middle` it is a line with a band behind it, otherwise an area.
+    """
 
     low: Sequence[float]
     high: Sequence[float]
+    middle: Sequence[float] | None = None
+
+    @property
+    def line(self) -> Trace:
+        """What is drawn in the ink of the series."""
+        return self if self.middle is None else Trace(self.middle, self.middle)
 
 
 class Picture(NamedTuple):
-    """Lines of characters, top first, and who owns each cell: 0 nobody, 1 … the trace, `MARK`, `CROSS`."""
+    """Lines of characters, top first, and who owns each cell: 0 nobody, 1 … the trace, `MARK`, `CROSS`,
+    `BAND`, `PEAK`.
+    """
 
     text: list[str]
     owner: list[bytes]
 
 
 def place(
-    t: Sequence[int], low: Sequence[float], high: Sequence[float], x0: int, x1: int, dots: int
+    t: Sequence[int],
+    low: Sequence[float],
+    high: Sequence[float],
+    x0: int,
+    x1: int,
+    dots: int,
+    middle: Sequence[float] | None = None,
 ) -> Trace:
     """Stamped (low, high) buckets in `dots` columns between `x0` and `x1`.
 
-    Columns between two neighbours are interpolated; a NaN bucket between them is a gap.
+    Columns between two neighbours are interpolated; a NaN bucket between them is a gap. Of two buckets in a
+    column, the mean of their `middle` counts.
     """
+    if middle is not None:
+        extremes = place(t, low, high, x0, x1, dots)
+        ends = place(t, middle, middle, x0, x1, dots)
+        return extremes._replace(middle=[(a + b) / 2 for a, b in zip(ends.low, ends.high, strict=True)])
     lows, highs = [math.nan] * dots, [math.nan] * dots
     before = -1
     for stamp, least, most in zip(t, low, high, strict=True):
@@ -258,14 +318,14 @@ def rasterize(
     is visible.
 
     `marks` and `cross`, the crosshair, are cell columns, drawn where no trace is. A mark may have a sign, in
-    its top cell. Values outside `bottom` … `top` are drawn at the edge.
+    its top cell. Values outside `bottom` … `top` are drawn at the edge; of a band, only a mark is.
     """
     cells = [bytearray(width) for _ in range(height)]
     owner = [bytearray(width) for _ in range(height)]  # the last one to get there
     shared: dict[tuple[int, int], bytes] = {}  # of the few cells with more than one, all of them
     for number in range(len(traces), 0, -1):
         trace = traces[number - 1]
-        for x, (upper, lower) in enumerate(_spans(trace, width * ACROSS, height * DOWN, bottom, top)):
+        for x, (upper, lower) in enumerate(_spans(trace.line, width * ACROSS, height * DOWN, bottom, top)):
             if lower < upper:
                 continue
             column, strokes = x // ACROSS, _STROKES[x % ACROSS]
@@ -281,17 +341,53 @@ def rasterize(
                         shared[row, column] = bytes((number,)) + others
     for (row, column), own in shared.items():
         owner[row][column] = own[column % len(own)]
+    peaks: dict[tuple[int, int], str] = {}
+    for trace in traces:
+        if trace.middle is not None:
+            _add_band(trace, cells, owner, bottom, top)
+            peaks |= _peaks(trace, width, height, bottom, top)
     text = []
     signs = {column: sign for column, sign in marks.items() if sign}
-    for bits, owners in zip(cells, owner, strict=True):
+    for row, (bits, owners) in enumerate(zip(cells, owner, strict=True)):
         characters = list(bits.decode("latin-1").translate(_CHARACTERS))
-        if cross is not None and 0 <= cross < width and not owners[cross]:
+        if cross is not None and 0 <= cross < width and owners[cross] in _FREE:
             characters[cross], owners[cross] = "│", CROSS
         for column in marks:
-            if 0 <= column < width and not owners[column]:
+            if 0 <= column < width and owners[column] in _FREE:
                 characters[column], owners[column] = signs.pop(column, "┆"), MARK
+        for (at, column), sign in peaks.items():
+            if at == row and owners[column] in _FREE:
+                characters[column], owners[column] = sign, PEAK
         text.append("".join(characters))
     return Picture(text, [bytes(owners) for owners in owner])
+
+
+_FREE = (0, BAND)
+
+
+def _add_band(
+    trace: Trace, cells: Sequence[bytearray], owner: Sequence[bytearray], bottom: float, top: float
+) -> None:
+    """Fill the cells between the least and the greatest values that no line goes through."""
+    for x, (upper, lower) in enumerate(_spans(trace, len(cells[0]) * ACROSS, len(cells) * DOWN, bottom, top)):
+        column, strokes = x // ACROSS, _STROKES[x % ACROSS]
+        first, last = upper // DOWN, lower // DOWN
+        for row in range(first, last + 1):
+            if owner[row][column] in _FREE:
+                owner[row][column] = BAND
+                a = upper % DOWN if row == first else 0
+                cells[row][column] |= strokes[a][lower % DOWN if row == last else DOWN - 1]
+
+
+def _peaks(trace: Trace, width: int, height: int, bottom: float, top: float) -> dict[tuple[int, int], str]:
+    """The cells at the edges where values are beyond the axis, with their marks."""
+    least = (top - bottom) / (height * DOWN)  # half of it is rounding
+    columns = width * ACROSS
+    above = {(0, x // ACROSS): UP for x, v in enumerate(trace.high[:columns]) if v > top + least}
+    below = {
+        (height - 1, x // ACROSS): DOWNWARD for x, v in enumerate(trace.low[:columns]) if v < bottom - least
+    }
+    return above | below
 
 
 def _spans(trace: Trace, columns: int, rows: int, bottom: float, top: float) -> list[tuple[int, int]]:
@@ -335,12 +431,15 @@ EVEN = 6  # with fewer rows a tick that is one off is seen
 AXIS_WIDTH = 7  # six cells of label and the line
 _RUN = re.compile(rb"%c|(.)\1*" % MARK, re.DOTALL)
 """The cells of one owner that stand side by side; a mark stands alone, because each has an ink of its own."""
+_INKS = {0: "", CROSS: "strong", BAND: "band", PEAK: "dim"}
 BELOW = -400.0  # a power of ten that no number has: where a logarithmic axis has what is not above zero
 
 
 class Curve(NamedTuple):
     """A series to draw: places on the x axis, with the least and greatest value there in the unit of the
     axis.
+
+    With the `middle` of the values there, it is a line with a faint band behind it, otherwise an area.
     """
 
     label: str
@@ -348,6 +447,7 @@ class Curve(NamedTuple):
     x: Sequence[int]
     low: Sequence[float]
     high: Sequence[float]
+    middle: Sequence[float] | None = None
 
 
 class Mark(NamedTuple):
@@ -391,7 +491,12 @@ def plot(
     x0, x1 = paper.x0, paper.x1
     dots = ACROSS * across
     if scale.log:
-        curves = [c._replace(low=_logs(c.low), high=_logs(c.high)) for c in curves]
+        curves = [
+            c._replace(
+                low=_logs(c.low), high=_logs(c.high), middle=None if c.middle is None else _logs(c.middle)
+            )
+            for c in curves
+        ]
     inks = {
         column: mark.ink for mark in paper.marks if (column := _column(mark.x, paper, across)) is not None
     }
@@ -399,7 +504,7 @@ def plot(
     signed = ((_column(mark.x, paper, across), mark.sign) for mark in paper.marks if mark.sign)
     signs |= {column: sign for column, sign in signed if column is not None}
     picture = rasterize(
-        [place(c.x, c.low, c.high, x0, x1, dots) for c in curves],
+        [place(c.x, c.low, c.high, x0, x1, dots, c.middle) for c in curves],
         across,
         rows,
         scale.bottom,
@@ -407,6 +512,7 @@ def plot(
         marks=signs,
         cross=None if paper.cross is None else _column(paper.cross, paper, across),
     )
+    picture = _with_notes(picture, _beyond(curves, scale))
     labels = _label_rows(scale, rows)
     drawn = []
     for row, (text, owner) in enumerate(zip(picture.text, picture.owner, strict=True)):
@@ -423,16 +529,58 @@ def plot(
 
 def _scale(curves: Sequence[Curve], paper: Paper, rows: int) -> Scale:
     most = max(3, min(5, (rows + 1) // 2))
-    found = log_scale(_known(curves), most) if paper.log else None
+    found = log_scale(_known(curves, log=True), most) if paper.log else None
     if found is not None:
         return found
     return value_scale(_known(curves) if paper.bounds is None else paper.bounds, most)
 
 
-def _known(curves: Sequence[Curve]) -> Iterator[float]:
+def _known(curves: Sequence[Curve], *, log: bool = False) -> Iterator[float]:
+    """The ends of what the value axis is to show."""
     for curve in curves:
-        yield from curve.low
-        yield from curve.high
+        if curve.middle is None:
+            yield from curve.low
+            yield from curve.high
+        elif log:
+            logs = (
+                [v for v in _logs(column) if v > BELOW] for column in (curve.low, curve.high, curve.middle)
+            )
+            yield from (10.0**v for v in typical_range(*logs))
+        else:
+            yield from typical_range(curve.low, curve.high, curve.middle)
+
+
+def _beyond(curves: Sequence[Curve], scale: Scale) -> tuple[str, str]:
+    """What is said of values above and below the axis: `▴ up to 102 M`. Empty where there are none."""
+    lines = [curve for curve in curves if curve.middle is not None]
+    step = scale.ticks[1] - scale.ticks[0] if len(scale.ticks) > 1 else 0.0
+    most = max((v for curve in lines for v in curve.high if v == v), default=scale.top)
+    least = min((v for curve in lines for v in curve.low if v == v), default=scale.bottom)
+    above = f"{UP} up to {_value(most, scale)}" if most > scale.top + step / 8 else ""
+    below = f"{DOWNWARD} down to {_value(least, scale)}" if least < scale.bottom - step / 8 else ""
+    return above, "" if least <= BELOW else below
+
+
+def _value(value: float, scale: Scale) -> str:
+    return numbers.si(10.0**value if scale.log else value)
+
+
+def _room(owner: bytes, cells: int) -> re.Match[bytes] | None:
+    """The first place for a text of so many cells that covers no line."""
+    return re.search(rb"[\x00%c%c]{%d}" % (BAND, PEAK, cells), owner)
+
+
+def _with_notes(picture: Picture, notes: tuple[str, str]) -> Picture:
+    """Write the notes into the first and the last row, where no line is, and no mark if possible."""
+    text, owner = list(picture.text), list(picture.owner)
+    for row, note in zip((0, len(text) - 1), notes, strict=True):
+        signless = bytes(0 if c == "┆" else o for c, o in zip(text[row], owner[row], strict=True))
+        room = next((found for of in (owner[row], signless) if (found := _room(of, len(note) + 2))), None)
+        if note and room is not None:
+            a, b = room.start() + 1, room.start() + 1 + len(note)
+            text[row] = text[row][:a] + note + text[row][b:]
+            owner[row] = owner[row][:a] + bytes((PEAK,)) * len(note) + owner[row][b:]
+    return Picture(text, owner)
 
 
 def _logs(values: Sequence[float]) -> list[float]:
@@ -462,7 +610,7 @@ def _runs(text: str, owner: bytes, inks: Sequence[str], marks: dict[int, str]) -
     for run in _RUN.finditer(owner):
         start, end = run.span()
         own = owner[start]
-        ink = marks[start] if own == MARK else "strong" if own == CROSS else inks[own - 1] if own else ""
+        ink = marks[start] if own == MARK else _INKS[own] if own in _INKS else inks[own - 1]
         spans.append(Span(text[start:end], ink))
     return tuple(spans)
 

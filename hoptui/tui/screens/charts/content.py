@@ -73,6 +73,12 @@ class CatalogEntry(NamedTuple):
         head = least.removesuffix(f" {unit}") if unit and most.endswith(f" {unit}") else least
         return f"{head}…{most}"
 
+    def spread_text(self, low: float, middle: float, high: float) -> str:
+        """A typical value with the range around it: `26.4 W (12.9…102)`."""
+        typical, spread = self.text(middle), self.range_text(low, high)
+        unit = f" {self.unit}"
+        return f"{typical} ({spread.removesuffix(unit)})" if "…" in spread else typical
+
 
 def catalog(view: View) -> list[CatalogEntry]:
     """All series of which anything is known, those of the run first; bit masks are no curves."""
@@ -359,15 +365,16 @@ def _says_its_unit(entry: CatalogEntry) -> bool:
 
 
 def _shorter(value: str, entry: CatalogEntry, form: str) -> str:
-    """A value `whole`, with only the `end` of a range (`≤40 W`), as a `number` in the unit of the axis; else
-    empty.
+    """A value `whole`, its `end` without the range around it, as a `number` in the unit of the axis; else
+    empty. Of a range alone, the end is the greatest value (`≤40 W`).
 
     A unit that is part of the name of the series is not repeated.
     """
     if _says_its_unit(entry):
-        value = value.removesuffix(f" {entry.axis_unit}")
-    least, range_, most = value.rpartition("…")
-    end = f"≤{most}" if range_ and least else value
+        value = value.replace(f" {entry.axis_unit}", "", 1)
+    typical = value.partition(" (")[0]
+    least, range_, most = typical.rpartition("…")
+    end = f"≤{most}" if range_ and least else typical
     return {"whole": value, "end": end, "number": end.removesuffix(f" {entry.axis_unit}")}.get(form, "")
 
 
@@ -406,15 +413,16 @@ def values(
         for series in (axis.own(entry.pick), axis.beside(entry.pick) if compared else None):
             curve = next(drawn, None) if series is not None else None
             known = reading(curve, at, dot) if curve is not None else None
-            pair.append(entry.range_text(*known) if known else UNKNOWN)
+            pair.append(entry.spread_text(*known) if known else UNKNOWN)
         newest = view.store.series(*entry.pick) if now else None
         own = entry.text(newest.last * entry.factor) if newest is not None else pair[0]
         told.append((own, pair[1]))
     return told
 
 
-def reading(curve: Curve, x: int, dot: int) -> tuple[float, float] | None:
-    """The least and greatest value of a curve in the dot column (`dot` wide) of a place; None if unknown.
+def reading(curve: Curve, x: int, dot: int) -> tuple[float, float, float] | None:
+    """The least, typical and greatest value of a curve in the dot column (`dot` wide) of a place; None if
+    unknown.
 
     Without a value there, it is the newest one before, unless that is before a gap or ends the curve long
     before.
@@ -424,7 +432,8 @@ def reading(curve: Curve, x: int, dot: int) -> tuple[float, float] | None:
         return None
     if i == len(curve.x) - 1 and x - curve.x[i] > HOLE * max(dot, _spacing(curve)):
         return None
-    return curve.low[i], curve.high[i]
+    middle = curve.low if curve.middle is None else curve.middle
+    return curve.low[i], middle[i], curve.high[i]
 
 
 def _spacing(curve: Curve) -> int:
