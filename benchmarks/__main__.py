@@ -17,6 +17,7 @@ ALL = (
     "far",
     "dashboard",
     "chart",
+    "chart_truth",
     "replay",
     "recording",
     "stack_recording",

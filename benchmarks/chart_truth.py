@@ -3,8 +3,8 @@
 Each of twenty series is drawn. The cells in the ink of its curve and the labels of its axis give a value for
 each column: the middle of what is drawn there. `error` compares the median of these values with that of the
 medians of the samples in the same columns, `column_error` is the median of the differences of the columns.
-Both are shares of the data's value; the error should be at most `LIMIT`. A linear axis cannot show a series over
-many decades, such as `value_loss`.
+Both are shares of the data's value; the error should be at most `LIMIT`. A linear axis cannot show a series
+over many decades, such as `value_loss`.
 """
 
 from __future__ import annotations
