@@ -25,7 +25,7 @@ NAMES: dict[Role, tuple[str, ...]] = {
     "workers": ("num_workers", "data_workers", "loader_workers", "workers",
                 "dataloader_num_workers"),
     "prefetch": ("prefetch_factor", "prefetch", "dataloader_prefetch_factor"),
-    "pin": ("pin_memory",),
+    "pin": ("pin_memory", "dataloader_pin_memory"),
     "compile": ("compile", "torch_compile"),
     "graphs": ("cuda_graphs", "cudagraphs", "graphs"),
     "precision": ("precision", "dtype", "amp_dtype"),

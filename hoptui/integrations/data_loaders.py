@@ -1,7 +1,8 @@
 """The knobs of the DataLoader that a framework trains on. A change takes effect at the next epoch.
 
 The process that trains decides which samples a batch has, and in which order. Workers only fetch them. So
-other numbers of workers and of prefetched batches give the same batches.
+other numbers of workers and of prefetched batches give the same batches. Pinned memory only changes how a
+batch is copied to the accelerator.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Any
 
 import hoptui
 
-NAMES = ("num_workers", "prefetch_factor")
+WORKERS = ("num_workers", "prefetch_factor")
+PIN = "pin_memory"
+NAMES = (*WORKERS, PIN)
 DESCRIPTIONS = {
     "num_workers": "data workers of each rank; takes effect at the next epoch",
     "prefetch_factor": "batches that each data worker reads ahead; takes effect at the next epoch",
+    PIN: "copy batches to the accelerator from page-locked memory; takes effect at the next epoch",
 }
 MOST_AHEAD = 16
 SHARE = 0.5
@@ -42,7 +46,7 @@ SAMPLERS = {
 
 
 class LoaderKnobs:
-    """The numbers of workers and of prefetched batches of one DataLoader.
+    """The numbers of workers and of prefetched batches of one DataLoader, and whether it pins memory.
 
     Args:
         run: The run.
@@ -67,14 +71,25 @@ class LoaderKnobs:
         self._knobs: dict[str, Any] = {}
         self.batch: object = None
         """The last batch, while a boundary is passed: more of its size have to fit into shared memory."""
-        if reason := obstacle(loader):
-            for name in NAMES:
+        self._offer_workers(run, prefix, local_ranks)
+        self._offer_pinning(run, prefix)
+
+    def begin_epoch(self) -> None:
+        """The readers of another epoch are made: they have the values that were set."""
+        wanted, self._wanted = self._wanted, {}
+        for name, value in wanted.items():
+            self._in_effect[name] = value
+            self._knobs[name].holds()
+
+    def _offer_workers(self, run: hoptui.Run, prefix: str, local_ranks: int) -> None:
+        if reason := obstacle(self._loader):
+            for name in WORKERS:
                 run.decline(prefix + name, reason)
             return
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         most = {"num_workers": cores // max(1, local_ranks), "prefetch_factor": MOST_AHEAD}
-        for name in NAMES:
-            value = self._in_effect[name] = int(getattr(loader, name))
+        for name in WORKERS:
+            value = self._in_effect[name] = int(getattr(self._loader, name))
             self._knobs[name] = run.knob(
                 prefix + name,
                 value,
@@ -87,12 +102,20 @@ class LoaderKnobs:
                 read=functools.partial(self._in_effect.__getitem__, name),
             )
 
-    def begin_epoch(self) -> None:
-        """The readers of another epoch are made: they have the values that were set."""
-        wanted, self._wanted = self._wanted, {}
-        for name, value in wanted.items():
-            self._in_effect[name] = value
-            self._knobs[name].holds()
+    def _offer_pinning(self, run: hoptui.Run, prefix: str) -> None:
+        if reason := pinning_obstacle(self._loader):
+            run.decline(prefix + PIN, reason)
+            return
+        self._in_effect[PIN] = True
+        self._knobs[PIN] = run.knob(
+            prefix + PIN,
+            True,
+            effect="speed",
+            cost="rebuild",
+            description=DESCRIPTIONS[PIN],
+            apply=functools.partial(self._apply, PIN),
+            read=functools.partial(self._in_effect.__getitem__, PIN),
+        )
 
     def _apply(self, name: str, value: int) -> object:
         if value == self._in_effect[name]:
@@ -101,7 +124,8 @@ class LoaderKnobs:
             return None
         if not self._next_epoch():
             raise ValueError("the last epoch has begun, and its data workers are made")
-        self._check_memory(name, value)
+        if name in WORKERS:
+            self._check_memory(name, value)
         self._wanted[name] = value
         self._set(name, value)
         return hoptui.LATER
@@ -154,6 +178,30 @@ def obstacle(loader: Any) -> str:
         return f"{type(sampler).__name__} may depend on how far the workers read ahead"
     if type(sampler) is RandomSampler and sampler.generator is not None:
         return "the generator of its RandomSampler may depend on how far the workers read ahead"
+    return ""
+
+
+def pinning_obstacle(loader: Any) -> str:
+    """Return why a loader cannot change between two epochs whether it pins memory, "" if it can.
+
+    A batch that cannot be pinned raises an error in the training. A loader that pins from the start shows
+    that its batches can be pinned.
+    """
+    import torch
+    from torch.utils.data import DataLoader
+
+    if type(loader) is not DataLoader:
+        return f"it is a {type(loader).__name__}, not a DataLoader of torch"
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is None or accelerator.type == "mps":
+        return "this process has no accelerator that batches are pinned for"
+    if loader.persistent_workers:
+        return "persistent workers are made once"
+    if not loader.pin_memory:
+        return (
+            "a batch with tensors of the GPU cannot be pinned, and nothing shows that before: "
+            "start with pin_memory=True"
+        )
     return ""
 
 

@@ -146,7 +146,7 @@ class LightningKnobs:
         )
 
     def _declare_loader(self) -> None:
-        """Offer the data workers where other ones change no sample and no order of samples."""
+        """Offer the knobs of the DataLoader where they change no sample and no order of samples."""
         trainer = self._trainer
         if trainer.reload_dataloaders_every_n_epochs:
             for name in NAMES:

@@ -62,14 +62,10 @@ def offer_settings(
     for name in ("per_device_train_batch_size", "max_steps"):
         run.decline(name, "Trainer reads it once, before the first step")
     run.decline("torch_compile", "Trainer compiles the model once, before the first step")
-    run.decline(
-        "dataloader_pin_memory",
-        "a batch with tensors of the GPU cannot be pinned, and nothing shows that before",
-    )
 
 
 def offer_loader(run: hoptui.Run, loader: Any, args: TrainingArguments, state: TrainerState) -> LoaderKnobs:
-    """Declare the knobs of the data workers, or the reasons why there are none."""
+    """Declare the knobs of the DataLoader, or the reasons why there are none."""
     kind = type(loader).__name__
     return LoaderKnobs(
         run,

@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 
 import hoptui
 from hoptui.integrations import data_loaders
-from hoptui.integrations.data_loaders import LoaderKnobs, obstacle, size_in_bytes
+from hoptui.integrations.data_loaders import LoaderKnobs, obstacle, pinning_obstacle, size_in_bytes
 from hoptui.integrations.transformers import HoptuiCallback
 from tests.integrations.test_recomputation import model, trainer_of
 
@@ -144,8 +144,9 @@ class Curriculum(Sampler):  # type: ignore[type-arg]
 def test_a_loader_whose_batches_could_change_is_declined(loader: Any, reason: str) -> None:
     _, declared = offered(loader())
     assert not declared.knobs
-    assert set(declared.declined) == {"num_workers", "prefetch_factor"}
-    assert all(reason in why for why in declared.declined.values())
+    assert set(declared.declined) == {"num_workers", "prefetch_factor", "pin_memory"}
+    assert reason in declared.declined["num_workers"]
+    assert reason in declared.declined["prefetch_factor"]
 
 
 def test_a_generator_of_a_sampler_depends_on_how_far_workers_read() -> None:
@@ -214,6 +215,68 @@ def test_the_seeds_of_workers_follow_their_number() -> None:
     _, declared = offered(loader)
     apply(declared, "num_workers", 4)
     assert loader.worker_init_fn.keywords == {"num_workers": 4, "rank": 2}
+
+
+# pinned memory ----------------------------------------------------------------------------------------------
+
+
+def accelerated(monkeypatch: pytest.MonkeyPatch, kind: str = "cuda") -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_pinning_changes_at_the_next_epoch(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    accelerated(monkeypatch)
+    loader: Any = DataLoader(NUMBERS, num_workers=workers, pin_memory=True)
+    knobs, declared = offered(loader)
+    given = declared.knobs["pin_memory"].declared
+    assert (given["value"], given["effect"], given["cost"]) == (True, "speed", "rebuild")
+    for on in (False, True):
+        assert apply(declared, "pin_memory", on) is hoptui.LATER
+        assert read(declared, "pin_memory") is not on
+        knobs.begin_epoch()
+        assert (read(declared, "pin_memory"), loader.pin_memory) == (on, on)
+    assert declared.knobs["pin_memory"].held == 2
+
+
+def test_a_sampler_that_workers_could_disturb_may_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerated(monkeypatch)
+    _, declared = offered(DataLoader(NUMBERS, num_workers=1, sampler=Curriculum(), pin_memory=True))
+    assert set(declared.knobs) == {"pin_memory"}
+
+
+def test_pinning_is_refused_in_the_last_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerated(monkeypatch)
+    loader: Any = DataLoader(NUMBERS, pin_memory=True)
+    _, declared = offered(loader, next_epoch=lambda: False)
+    with pytest.raises(ValueError, match="last epoch"):
+        apply(declared, "pin_memory", False)
+    assert loader.pin_memory is True
+
+
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [
+        (lambda: DataLoader(NUMBERS), "start with pin_memory=True"),
+        (lambda: DataLoader(NUMBERS, num_workers=1, pin_memory=True, persistent_workers=True), "persistent"),
+        (lambda: [1], "list"),
+    ],
+)
+def test_pinning_that_cannot_change_is_declined(
+    monkeypatch: pytest.MonkeyPatch, loader: Any, reason: str
+) -> None:
+    accelerated(monkeypatch)
+    _, declared = offered(loader())
+    assert reason in declared.declined["pin_memory"]
+
+
+def test_pinning_is_declined_without_an_accelerator_that_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader: Any = DataLoader(NUMBERS, pin_memory=True)
+    accelerated(monkeypatch, "mps")
+    assert "no accelerator" in pinning_obstacle(loader)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert "no accelerator" in pinning_obstacle(loader)
 
 
 # in a Trainer -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,22 @@ def test_what_is_learned_changes_on_both_ranks(trained: tuple[str, Found, Outcom
     first, second = found["lr"]
     assert first["weights"] == second["weights"]
     assert first["steps"] == second["steps"] < STEPS
+
+
+def test_batches_that_are_not_pinned_train_the_same_weights(tmp_path: Path) -> None:
+    options = {"dataloader_num_workers": 1}
+    trainings = [{"name": name, "steps": STEPS, "options": options} for name in ("unchanged", "pinned")]
+    (tmp_path / "unchanged.gate").touch()
+    with new_node() as node, rank_pair(node, tmp_path, MODULE, trainings, gpus=True) as pair:
+        outcomes = pair.steer("pinned", ("dataloader_pin_memory", False))
+        unchanged, found = pair.results("unchanged"), pair.results("pinned")
+    (record,) = outcomes["dataloader_pin_memory"]
+    assert (record.stage, record.effective) == ("applied", False)
+    assert 10 <= (record.step or 0) < STEPS  # ten steps are an epoch
+    assert [rank["pins"] for rank in (*unchanged, *found)] == [True, True, False, False]
+    assert [rank["rows"] for rank in found] == [rank["rows"] for rank in unchanged]
+    assert found[0]["weights"] == found[1]["weights"]
+    assert found[0]["weights"] == pytest.approx(unchanged[0]["weights"], abs=ROUNDED)
 
 
 @pytest.fixture(scope="module")

@@ -132,6 +132,7 @@ def train(training: dict[str, Any], folder: Path, rank: int) -> None:
         "weights": weights(trainer.model_wrapped),
         "rows": trainer.rows,
         "steps": trainer.state.global_step,
+        "pins": trainer.callback_handler.train_dataloader.base_dataloader.pin_memory,
         "log": [entry for entry in trainer.state.log_history if "loss" in entry],
         "evals": sum("eval_loss" in entry for entry in trainer.state.log_history),
         "saved": sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*")),
