@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from hoptui.domain.code_lines import CodeLine, is_script, package_path
-from hoptui.domain.stack_kinds import CONTEXTS, assess, kind_of, place_of
+from hoptui.domain.stack_kinds import (
+    COMPUTE,
+    CONTEXTS,
+    GENERAL,
+    MOVES,
+    WAITS,
+    Rule,
+    assess,
+    kind_of,
+    place_of,
+)
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, phase_frames
 from hoptui.domain.training_code import TrainingCode, TrainingFunction
 
@@ -279,3 +289,16 @@ def test_a_stack_of_a_library_alone_stands_for_its_innermost_line() -> None:
 def test_the_table_names_each_library_once() -> None:
     paths = [(rule.path, rule.names) for rule in CONTEXTS]
     assert len(paths) == len(set(paths))
+
+
+RULES = [rule for table in (CONTEXTS, MOVES, WAITS, COMPUTE, GENERAL) for rule in table]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind} {rule.path or sorted(rule.names)[0]}")
+def test_no_rule_is_hidden_by_another_one(rule: Rule) -> None:
+    """What a rule describes is of its kind, whatever other tables and rules there are."""
+    main = StackFrame(f"{MINE}train.py", "main", 12)
+    for name in rule.names or ("f",):
+        inner = StackFrame(f"{SITE}{rule.path}.py", name, 5)
+        called = (main, inner) if rule.path else (main._replace(call=name.replace(".*", ".f")),)
+        assert kind_of(called) == rule.kind, name
