@@ -83,7 +83,7 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
             "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 4),
             gradient_checkpointing=(True, False), micro_batch_split=(1, 2, 4, 8, 16),
         ),
-        DDP_GPT,
+        DDP_GPT, PPO,
     ),
     "test": (
         loop(
@@ -94,7 +94,7 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
             "timm_vit", needs=("timm",), micro_batch=(8, 32, 64, 128, 256),
             grad_checkpointing=(True, False), bf16=(False, True),
         ),
-        PPO, DDP_CNN, DDP_RECOMMENDER, *OWN,
+        DDP_CNN, DDP_RECOMMENDER, *OWN,
     ),
 }  # fmt: skip
 CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
@@ -106,7 +106,7 @@ CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
             "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 2),
             gradient_checkpointing=(True, False), micro_batch_split=(1, 2, 4, 8, 16),
         ),
-        DDP_GPT,
+        DDP_GPT, PPO,
     ),
     "test": (
         loop(
@@ -114,6 +114,6 @@ CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
             num_workers=(0, 1, 2), channels_last=(False, True),
         ),
         loop("timm_vit", needs=("timm",), micro_batch=(2, 4, 8, 16, 32), grad_checkpointing=(True, False)),
-        PPO, DDP_CNN, DDP_RECOMMENDER, *OWN,
+        DDP_CNN, DDP_RECOMMENDER, *OWN,
     ),
 }  # fmt: skip

@@ -302,7 +302,7 @@ class HoptuiCallback(BaseCallback):  # type: ignore[misc]
             int(model.n_steps),
             min=2,
             max=1 << 20,
-            cost="rebuild",
+            cost="shape",
             apply=apply,
             read=lambda: int(model.rollout_buffer.buffer_size),
             unit="steps",
