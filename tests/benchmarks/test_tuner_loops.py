@@ -24,7 +24,9 @@ ADAPTERS = ("hf_trainer", "sb3_ppo")
 def test_both_machines_have_the_same_loops_in_the_same_lots() -> None:
     for lot, cases in CUDA.items():
         assert [case.name for case in cases] == [case.name for case in CPU[lot]]
-    assert [case.name for case in CUDA["development"]] == ["gpt", "cnn", "unet", "hf_trainer", "ddp_gpt"]
+    assert [case.name for case in CUDA["development"]] == [
+        "gpt", "cnn", "unet", "hf_trainer", "ddp_gpt", "sb3_ppo",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
