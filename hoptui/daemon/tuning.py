@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from hoptui.daemon.measurable_energy import obstacle as energy_obstacle
 from hoptui.daemon.state.command_log import throughput
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.other_processes import others_busy
@@ -42,6 +43,7 @@ READINGS = (
     "memory_total_bytes",
     "memory_rss_bytes",
     "power_w",
+    "power_average_w",
     "throttle",
 )
 """What is looked at of a GPU, the host or a run's processes."""
@@ -59,6 +61,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
     host = _recent(node, "host", t)
     busy = _mean(host, "cpu_percent")
     vital = run.vital(t / 1e9)
+    no_energy = energy_obstacle(node, run)
     work = metric.removesuffix(PER_SECOND) if metric.endswith(PER_SECOND) else ""
     names = filter(None, (metric, work, *LOSSES, *ASIDE_COLUMNS))
     rows = ring.excerpt(names, most=POINTS) if ring is not None and metric else None
@@ -76,7 +79,8 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         memories=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
         power_w=max((w for part in gpus if (w := _mean(part, "power_w")) is not None), default=None),
-        drawn_w=_drawn(run, gpus),
+        drawn_w=_drawn(run, gpus) if no_energy is None else None,
+        no_energy=no_energy,
         diagnosis=run.state.diagnosis,
         host_busy=None if busy is None else busy / 100,
         others_busy=_others_busy(node, run, t),
@@ -98,9 +102,15 @@ def _newest_records(records: Sequence[CommandRecord]) -> tuple[CommandRecord, ..
 
 def _drawn(run: TrackedRun, gpus: Collection[Columns]) -> float | None:
     """Watts of all GPUs that take part: with fewer than the run has ranks, some are on other nodes."""
-    watts = [w for part in gpus if (w := _mean(part, "power_w")) is not None]
+    watts = [w for part in gpus if (w := _mean_power(part)) is not None]
     there = watts and len(watts) == len(run.state.gpus) >= run.state.world
     return sum(watts) if there else None
+
+
+def _mean_power(rows: Columns) -> float | None:
+    """Watts. The driver's average over a second covers all of a step, an instant does not."""
+    average = _mean(rows, "power_average_w")
+    return average if average is not None else _mean(rows, "power_w")
 
 
 def _of_gpus(node: Node, run: TrackedRun, gpus: Iterable[Columns]) -> tuple[MemoryReading, ...]:

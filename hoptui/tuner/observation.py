@@ -69,6 +69,7 @@ class Observation:
             `power_w` is that of the GPU that draws most, `drawn_w` that of all GPUs that take part in the
             run, `host_busy` the share of the host's CPUs at work (0 to 1), `others_busy` the part of it that
             is not the run's own.
+        no_energy: why the energy of the run cannot be measured, None where it can.
         throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
         metric: the name of what `points` are values of.
         step: the iteration that the run is in.
@@ -87,6 +88,7 @@ class Observation:
     alloc_retries: float | None = None
     power_w: float | None = None
     drawn_w: float | None = None
+    no_energy: Fact | None = None
     diagnosis: Diagnosis | None = None
     host_busy: float | None = None
     others_busy: float | None = None

@@ -214,7 +214,7 @@ def obstacle(observation: Observation, limits: Limits) -> Fact | None:
     if limits.power_w is not None and observation.power_w is None:
         return fact("wait.power_unknown")
     if limits.objective == "energy" and observation.drawn_w is None:
-        return fact("wait.total_power_unknown")
+        return observation.no_energy or fact("wait.total_power_unknown")
     return None
 
 

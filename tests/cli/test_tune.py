@@ -38,6 +38,7 @@ class Tuning:
         self.daemon = daemon
         self.granted, self.reason, self.state = True, "", ON
         self.code = ""
+        self.fields: dict[str, Any] = {}
         self.states: list[TunerState] = []
         self.run: RunState = RUN
         daemon.answer = self._answer
@@ -49,7 +50,8 @@ class Tuning:
             return None
         answer = Tuned(
             id=message.id, run=message.run, granted=self.granted, state=self.state,
-            code=self.code, fields={"run": self.run.name} if self.code else {}, reason=self.reason,
+            code=self.code, fields=self.fields or ({"run": self.run.name} if self.code else {}),
+            reason=self.reason,
         )  # fmt: skip
         return [answer]
 
@@ -137,6 +139,15 @@ def test_a_refusal_is_one_sentence(hoptui: Hoptui, tuning: Tuning) -> None:
     reason = "ppo has no knob of effect speed"
     tuning.granted, tuning.reason, tuning.state = False, reason, TunerState()
     assert hoptui("tune", "ppo") == (1, "", f"hoptui: {reason}\n")
+
+
+def test_energy_that_cannot_be_measured_is_said_at_once(hoptui: Hoptui, tuning: Tuning) -> None:
+    tuning.granted, tuning.code, tuning.state = False, "tune.fewer_gpus", TunerState()
+    tuning.fields = {"run": "ppo", "ranks": 4, "gpus": 2}
+    ended = hoptui("tune", "ppo", "--objective", "energy")
+    said = "energy cannot be measured: the 4 ranks of ppo use 2 GPU(s) of this machine"
+    assert ended == (1, "", f"hoptui: {said}\n")
+    assert [one.limits.objective for one in tuning.asked] == ["energy"]
 
 
 def test_a_run_without_a_speed_knob_shows_what_the_script_would_need(hoptui: Hoptui, tuning: Tuning) -> None:

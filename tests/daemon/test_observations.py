@@ -8,6 +8,7 @@ from msgspec import structs
 from hoptui.daemon.tuning import RECORDS, observe
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Change
 from hoptui.tuner.observation import MemoryReading
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
@@ -90,6 +91,24 @@ def test_of_gpus_of_different_size_the_one_without_room_first_need_not_be_the_fu
         "40 GiB for it, and 42 on A"
     )
     assert seen.taken == 0.6
+
+
+def test_power_that_others_draw_too_is_not_that_of_the_run(there: QuietNode) -> None:
+    gpus(there, "A")
+    there.node.gpus = (GpuInfo(uuid="A", index=0, name="H100"),)
+    read(there, "A", power_w=300.0)
+    assert observe(there.node, there.run).drawn_w == 300.0
+    there.node.processes = (process("A", 25.0, RUN), process("A", 5.0))
+    seen = observe(there.node, there.run)
+    assert (seen.drawn_w, seen.power_w) == (None, 300.0)
+    assert seen.no_energy == fact("tune.gpu_shared", gpu=0, pid=1)
+
+
+def test_the_mean_power_of_a_second_is_read_where_the_driver_has_it(there: QuietNode) -> None:
+    """An instant falls at random into a step or between two."""
+    gpus(there, "A")
+    read(there, "A", power_w=500.0, power_average_w=400.0)
+    assert observe(there.node, there.run).drawn_w == 400.0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from hoptui.daemon.handlers.tuners import BROKE
 from hoptui.daemon.tuning import DISK_NS, trial_ended
-from hoptui.domain.devices import GpuInfo
+from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.facts import Fact, fact, nested
 from hoptui.domain.tuning import Change, Limits, Measured, Trial
 from hoptui.protocol.messages import Bye, Origin
@@ -94,6 +94,61 @@ def test_the_energy_of_ranks_that_share_a_gpu_is_refused_at_once(quiet: QuietNod
     refused = quiet.tune(limits=Limits(objective="energy"))
     assert (refused.code, refused.fields) == ("tune.fewer_gpus", {"run": "lm", "ranks": 2, "gpus": 1})
     assert quiet.tune().granted, "the throughput is that of all ranks"
+
+
+A = GpuInfo(uuid="A", index=3, name="H100")
+NO_COUNTER = fact("reading.not_supported")
+
+
+def on(gpu: str, pid: int, run: str = "", busy: float | None = 50.0) -> GpuProcess:
+    return GpuProcess(gpu=gpu, pid=pid, run=run, sm_percent=busy)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "processes", "refusal"),
+    [
+        (structs.replace(A, parent="GPU-1"), (), fact("tune.energy_of_instance", gpu=3)),
+        (
+            structs.replace(A, missing_because={"energy": NO_COUNTER}),
+            (),
+            fact("tune.no_energy_counter", gpu=3, why=NO_COUNTER),
+        ),
+        (
+            structs.replace(A, missing_because={"power_w": NO_COUNTER}),
+            (),
+            fact("tune.no_energy_counter", gpu=3, why=NO_COUNTER),
+        ),
+        (A, (on("A", 7, RUN), on("A", 8)), fact("tune.gpu_shared", gpu=3, pid=8)),
+        (A, (on("A", 7, RUN), on("A", 8, "other123")), fact("tune.gpu_shared", gpu=3, pid=8)),
+        (A, (on("A", 7, RUN, None), on("A", 8, busy=None)), fact("tune.gpu_shared", gpu=3, pid=8)),
+        (A, (on("A", 7), on("A", 8)), fact("tune.gpu_shared", gpu=3, pid=7)),
+    ],
+)
+def test_energy_that_cannot_be_measured_is_refused_at_once(
+    quiet: QuietNode, gpu: GpuInfo, processes: tuple[GpuProcess, ...], refusal: Fact
+) -> None:
+    quiet.run.state = structs.replace(quiet.run.state, gpus=("A",))
+    quiet.node.gpus, quiet.node.processes = (gpu,), processes
+    refused = quiet.tune(limits=Limits(objective="energy"))
+    assert (refused.granted, Fact(refused.code, refused.fields)) == (False, refusal)
+    assert quiet.tune().granted
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        (),
+        (on("A", 7, RUN), on("B", 8)),
+        (on("A", 7, RUN), on("A", 8, busy=None)),  # it only holds memory
+        (on("A", 7, busy=None),),  # of a container: it may be the run's own
+    ],
+)
+def test_energy_is_measured_where_the_run_has_its_gpu_alone(
+    quiet: QuietNode, processes: tuple[GpuProcess, ...]
+) -> None:
+    quiet.run.state = structs.replace(quiet.run.state, gpus=("A",))
+    quiet.node.gpus, quiet.node.processes = (A,), processes
+    assert quiet.tune(limits=Limits(objective="energy")).granted
 
 
 def test_a_second_start_is_refused_unless_the_first_was_dry(quiet: QuietNode) -> None:

@@ -150,6 +150,9 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "tune.off": {"run": "ppo"},
     "tune.on_already": [{"run": "ppo", "user": "ben"}, {"run": "ppo", "user": ""}],
     "tune.fewer_gpus": {"run": "lm", "ranks": 4, "gpus": 2},
+    "tune.energy_of_instance": {"gpu": 3},
+    "tune.no_energy_counter": {"gpu": 3, "why": _nested("reading.not_supported")},
+    "tune.gpu_shared": {"gpu": 3, "pid": 41_007},
     "tune.no_gpu": {"run": "ppo"},
     "tune.bad_limits": [
         _limits(Limits(memory=1.5)),

@@ -141,6 +141,25 @@ def test_stopped_and_told_to_leave_a_knob_alone(play: Play, read: Read) -> None:
     ]
 
 
+def test_energy_that_cannot_be_measured_is_said_at_the_next_tick(play: Play) -> None:
+    there = tuned(None)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("t", "s")
+        app.screen.draft.limits = Limits(objective="energy")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert there.client.tuned == [(RUN, "start", "", Limits(objective="energy"))]
+        fields = {"run": "ppo", "ranks": 4, "gpus": 2}
+        answer = Tuned(id=1, run=RUN, granted=False, code="tune.fewer_gpus", fields=fields)
+        there.client.store.apply_tuned(answer)
+        app.tick()
+        await pilot.pause()
+        assert "energy cannot be measured: the 4 ranks of ppo use 2 GPU(s)" in notices(app)[-1]
+
+    play(there.app(), script)
+
+
 def test_a_refusal_is_told_and_so_is_silence(play: Play, golden: Golden) -> None:
     shown: dict[str, str] = {}
     there = tuned()

@@ -37,6 +37,15 @@ def test_power_that_is_unknown_is_waited_for_where_it_matters(
     assert course.tuner.state.stand in ("waiting", "holding")
 
 
+def test_energy_that_cannot_be_measured_any_more_is_said() -> None:
+    course = Course(limits=Limits(objective="energy"))
+    course.look(20)
+    shared = fact("tune.gpu_shared", gpu=0, pid=8)
+    course.facts = {"drawn_w": None, "no_energy": shared}
+    course.until(lambda: course.tuner.state.stand == "waiting")
+    assert course.tuner.state.facts == (shared,)
+
+
 def test_for_energy_the_faster_setting_is_not_the_better_one() -> None:
     course = Course(limits=Limits(objective="energy"))
     watts = {8: 300.0, 16: 600.0}

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
+from hoptui.daemon.measurable_energy import obstacle as energy_obstacle
 from hoptui.daemon.state.node import AFTER_FAULT_NS, Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.tuning import NAME, Forward, TunerController, observe
@@ -161,16 +162,12 @@ class TunerDesk:
         return None
 
     def _powerless(self, limits: Limits, run: TrackedRun) -> Fact | None:
-        """Why the power limits cannot apply to a run. None if there are none, or they may apply. Only GPUs
-        report power."""
-        matters = limits.power_w is not None or limits.objective == "energy"
-        none = run.said if self._node.gpus else not self._node.sampler_problems
-        gpus = len(run.state.gpus)
-        if limits.objective == "energy" and 0 < gpus < run.state.world:
-            return fact("tune.fewer_gpus", run=run.state.name, ranks=run.state.world, gpus=gpus)
-        if not matters or gpus or not none:
-            return None
-        return fact("tune.no_gpu", run=run.state.name)
+        """Why the limits cannot apply to a run that need the power of its GPUs. None if they may apply."""
+        problem = energy_obstacle(self._node, run)
+        if limits.objective == "energy":
+            return problem
+        no_gpu = problem is not None and problem.code == "tune.no_gpu"
+        return problem if limits.power_w is not None and no_gpu else None
 
     def _begin(self, run: TrackedRun, limits: Limits, user: str) -> TunerController:
         found = self._best(run, limits)

@@ -205,8 +205,13 @@ SENTENCES: Mapping[str, Entry] = {
     "tune.no_live_run": "no live run has the id {run:quoted}",
     "tune.off": "{run} is not being tuned",
     "tune.on_already": _on_already,
-    "tune.fewer_gpus": "{ranks} ranks of {run} use {gpus} GPU(s) here: their energy cannot be measured",
-    "tune.no_gpu": "{run} has no GPU, and the power that it draws is not known without",
+    "tune.fewer_gpus": (
+        "energy cannot be measured: the {ranks} ranks of {run} use {gpus} GPU(s) of this machine"
+    ),
+    "tune.energy_of_instance": "energy cannot be measured for a part of a GPU: GPU {gpu} is in MIG mode",
+    "tune.no_energy_counter": "energy cannot be measured: GPU {gpu} does not report it ({why:fact})",
+    "tune.gpu_shared": "energy cannot be measured: another process computes on GPU {gpu} (pid {pid})",
+    "tune.no_gpu": "{run} uses no GPU, so its power and energy cannot be measured",
     "tune.bad_limits": _bad_limits,
     "tune.no_knobs": "{run} has declared no knobs so far",
     "tune.nothing_to_turn": (
