@@ -47,6 +47,8 @@ READINGS = (
     "throttle",
 )
 """What is looked at of a GPU, the host or a run's processes."""
+DURATION = "iteration_s"
+"""The column with the seconds of an iteration."""
 LOSSES = ("loss", "train_loss", "train/loss")
 """What runs call their training loss."""
 RETRIES = ("alloc_retries", "num_alloc_retries")
@@ -63,7 +65,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
     vital = run.vital(t / 1e9)
     no_energy = energy_obstacle(node, run)
     work = metric.removesuffix(PER_SECOND) if metric.endswith(PER_SECOND) else ""
-    names = filter(None, (metric, work, *LOSSES, *ASIDE_COLUMNS))
+    names = filter(None, (metric, work, DURATION, *LOSSES, *ASIDE_COLUMNS))
     rows = ring.excerpt(names, most=POINTS) if ring is not None and metric else None
     return Observation(
         t=t,
@@ -75,6 +77,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         points=throughput(rows, metric) if rows is not None else (),
         samples=throughput(rows, work) if rows is not None else (),
         losses=_losses(rows),
+        durations=throughput(rows, DURATION) if rows is not None else (),
         records=_newest_records(node.book.of(run.id)),
         memories=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
@@ -523,8 +526,10 @@ def _steady(state: TunerState) -> TunerState:
     """A state without what changes at every look. Of the run's time it has only whole steps."""
     trial = state.trial
     if trial is not None:
-        trial = structs.replace(trial, iterations=0, seconds=0.0, measured=None, why=())
-    return structs.replace(state, trial=trial, spent=0.0, lived_s=state.lived_s // ON_DISK_S, facts=())
+        trial = structs.replace(trial, iterations=0, seconds=0.0, measured=None, throughput=None, why=())
+    tried = tuple(structs.replace(ended, units=0.0) if ended.units else ended for ended in state.tried)
+    lived_s = state.lived_s // ON_DISK_S
+    return structs.replace(state, trial=trial, tried=tried, spent=0.0, lived_s=lived_s, facts=())
 
 
 def _last_end(state: TunerState) -> int:

@@ -127,7 +127,10 @@ def written(changes: Iterable[Change]) -> str:
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A change that the tuner tried, or tries now.
 
-    `why` has the reasons and, once it has ended, the ending. `text` is the sentence of an older recording.
+    `measured` is the effect on what the tuner improves. If that is energy, `throughput` is the effect on the
+    throughput, and `units` is the work done with the values of a kept trial while the tuner tried nothing
+    else. `why` has the reasons and, once it has ended, the ending. `text` is the sentence of an older
+    recording.
     """
 
     changes: tuple[Change, ...]
@@ -137,6 +140,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     iterations: int = 0
     seconds: float = 0.0
     measured: Measured | None = None
+    throughput: Measured | None = None
+    units: float = 0.0
     why: tuple[Fact, ...] = ()
     text: str = ""
 

@@ -62,6 +62,7 @@ class Observation:
             (`hoptui.daemon.state.command_log.throughput`). At least the newest 200, as far as there are.
         samples, losses: (iteration, value) of the same iterations: the work that the throughput counts, and
             the training loss. Empty where the run does not log them.
+        durations: (iteration, seconds) of the same iterations, empty where unknown.
         records: the run's newest commands, oldest first, those of the tuner and of users.
         memories: of each of the run's GPUs, or of the host; none where one of them is unknown.
         alloc_retries, power_w, drawn_w, host_busy, others_busy: None where unknown. `alloc_retries` counts
@@ -83,6 +84,7 @@ class Observation:
     points: Sequence[tuple[int, float]] = ()
     samples: Sequence[tuple[int, float]] = ()
     losses: Sequence[tuple[int, float]] = ()
+    durations: Sequence[tuple[int, float]] = ()
     records: Sequence[CommandRecord] = ()
     memories: tuple[MemoryReading, ...] = ()
     alloc_retries: float | None = None

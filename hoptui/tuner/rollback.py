@@ -17,7 +17,7 @@ from hoptui.domain.tuning import Change, Trial, TunerState
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tuner.observation import Observation
 from hoptui.tuner.overrides import ASKED, KnobOverrides
-from hoptui.tuner.trial import ChangeSet, figured
+from hoptui.tuner.trial import ChangeSet, ended
 
 RETRY_S, TRIES = 10.0, 5
 """The seconds between attempts of a refused rollback, and the number of attempts. A retry costs nothing.
@@ -222,8 +222,7 @@ def cut_off(state: TunerState, cause: Fact) -> TunerState:
     if trial is not None:
         reasons = (fact("trial.note", text=trial.text),) if trial.text else trial.why
         why = (*reasons, fact("trial.cut_off", cause=cause))
-        ended = structs.replace(trial, result="unfinished", measured=figured(trial), why=why, text="")
-        tried = (*tried, ended)
+        tried = (*tried, structs.replace(ended(trial, "unfinished", why), text=""))
     return structs.replace(state, trial=None, next=(), tried=tried, stand="waiting", facts=(cause,), text="")
 
 

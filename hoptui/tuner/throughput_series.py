@@ -32,6 +32,9 @@ COMPARED = 720
 """The newest iterations that a trial is compared with, as far as there are: noise may come in long bursts."""
 KEPT = 2000
 LOOKS_KEPT = 30
+POWER_LAG_NS = 4_000_000_000
+"""The power is the mean of 3 s (`hoptui.daemon.tuning.BACK_NS`) of averages over a second each. For so long
+after a change has taken effect, it is partly that of the values before."""
 
 
 class ObjectiveSeries:
@@ -39,17 +42,23 @@ class ObjectiveSeries:
 
     `backwards` counts how often the run has gone back to an earlier iteration, which changes the numbering.
     Rows contain no power. The power of all the run's GPUs at the look that first saw an iteration is used
-    instead. While it is unknown, energy is unknown.
+    instead. While it is unknown, or partly that of other values, energy is unknown. `throughput` has the
+    throughput of the same run with the objective `energy`, and `work` the units of the iterations that the
+    last look brought.
     """
 
     def __init__(self, objective: Objective) -> None:
         self.metric = ""
         self.backwards = 0
-        self._energy = objective == "energy"
+        self.work = 0.0
+        self.throughput = ObjectiveSeries("throughput") if objective == "energy" else None
         self._values: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self._clock: deque[tuple[int, int]] = deque(maxlen=LOOKS_KEPT)
         self._newest: int | None = None
         self._start = 0  # the first iterations of a new process do not count
+        self._settings: dict[str, KnobValue] = {}
+        self._warm_from = -1  # the iteration after which a change has taken effect
+        self._lags_until: int | None = 0  # None before that iteration
 
     @property
     def newest(self) -> int:
@@ -60,7 +69,11 @@ class ObjectiveSeries:
         """Add the new values of `observation`. Start over if the run has gone back to an earlier
         iteration."""
         points = observation.points
-        self.metric = WORK_PER_JOULE if self._energy else observation.metric
+        energy = self.throughput is not None
+        self.metric = WORK_PER_JOULE if energy else observation.metric
+        if self.throughput is not None:
+            self.throughput.take(observation)
+            self.work = _work_of(observation, self.newest)
         if not points:
             return
         if self._newest is None or points[-1][0] < self._newest:
@@ -69,18 +82,31 @@ class ObjectiveSeries:
             self._clock.clear()
             self._newest = None
             self._start = points[0][0] + WARM_UP
+        drawn_w = self._settled_power(observation) if energy else None
         for step, value in points:
             if step > self.newest or self._newest is None:
                 self._newest = step
-                self._values.append((step, self._valued(value, observation.drawn_w)))
+                self._values.append((step, _per_joule(value, drawn_w) if energy else value))
         if not self._clock or self._clock[-1][1] != self.newest:
             self._clock.append((observation.t, self.newest))
+
+    def _settled_power(self, observation: Observation) -> float | None:
+        """Return the watts of the values in effect. None while they are unknown or partly those before."""
+        settings, newest = observation.settings(), observation.points[-1][0]
+        if settings != self._settings:
+            self._settings, self._warm_from, self._lags_until = settings, newest + WARM_UP, None
+        if self._lags_until is None and newest >= self._warm_from:
+            self._lags_until = observation.t + POWER_LAG_NS
+        lags = self._lags_until is None or observation.t < self._lags_until
+        return None if lags else observation.drawn_w
 
     def cut(self) -> None:
         """Drop all values: later ones are not comparable with them."""
         self._values.clear()
         self._clock.clear()
         self._start = self.newest + 1 + WARM_UP
+        if self.throughput is not None:
+            self.throughput.cut()
 
     def since(self, step: int) -> list[float]:
         """All values of iterations from `step` on, oldest first."""
@@ -124,10 +150,17 @@ class ObjectiveSeries:
         (t0, first), (t1, last) = self._clock[0], self._clock[-1]
         return (t1 - t0) / 1e9 / max(1, last - first)
 
-    def _valued(self, value: float, drawn_w: float | None) -> float:
-        if not self._energy:
-            return value
-        return value / drawn_w if drawn_w is not None and drawn_w > 0 else math.nan
+
+def _per_joule(value: float, drawn_w: float | None) -> float:
+    return value / drawn_w if drawn_w is not None and drawn_w > 0 else math.nan
+
+
+def _work_of(observation: Observation, newest: int) -> float:
+    """Return the units of the iterations after `newest`. Those without a known duration are left out."""
+    if newest < 0:
+        return 0.0
+    seconds = dict(observation.durations)
+    return sum(rate * seconds[step] for step, rate in observation.points if step > newest and step in seconds)
 
 
 DIFFERENT = 0.10
@@ -175,6 +208,12 @@ class Incumbent:
     def baseline(self) -> list[float]:
         """The values that a trial is compared with."""
         return usable(self.series.since(self._since))[-COMPARED:]
+
+    @property
+    def throughput(self) -> list[float]:
+        """The throughput that a trial is compared with, if the objective is another. Empty otherwise."""
+        series = self.series.throughput
+        return usable(series.since(self._since))[-COMPARED:] if series is not None else []
 
     def missing(self, gain: float | None) -> int:
         """How many iterations the baseline still needs. `gain` is the expected gain of the next trial (None:

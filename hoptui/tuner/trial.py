@@ -16,7 +16,7 @@ from hoptui.diagnosis.knob_roles import reads
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.throughput import level, usable
-from hoptui.domain.tuning import YOUNG_S, Change, Limits, Measured, Trial
+from hoptui.domain.tuning import YOUNG_S, Change, Limits, Measured, Result, Trial
 from hoptui.protocol.messages import FINAL, LATER_CODE, CommandRecord
 from hoptui.tuner.effect import BLOCK, CLEAR, LOOKS, PATIENT, WARM_UP, WORTH
 from hoptui.tuner.observation import Observation
@@ -118,7 +118,10 @@ class ChangeSet:
 
 @dataclass
 class RunningTrial:
-    """A trial under way: its changes, its baseline and its duration so far."""
+    """A trial under way: its changes, its baseline and its duration so far.
+
+    `throughput` is the throughput before it, if the baseline is of another objective.
+    """
 
     move: ChangeSet
     tried: Candidate
@@ -128,6 +131,7 @@ class RunningTrial:
     retries: float | None
     allowance_s: float = math.inf
     seconds: float = 0.0
+    throughput: Sequence[float] = ()
 
     def ending(
         self,
@@ -186,11 +190,16 @@ def again(trial: Trial, levers: Sequence[Lever]) -> Candidate | None:
     return None
 
 
-def figured(trial: Trial) -> Measured | None:
-    """The last result of an ended trial. None if it measured too little."""
-    if trial.measured is None or trial.measured.gain is None:
+def ended(trial: Trial, result: Result, why: tuple[Fact, ...]) -> Trial:
+    """Return a trial as it has ended. An effect for which it measured too little is left out."""
+    measured, throughput = _final(trial.measured), _final(trial.throughput)
+    return structs.replace(trial, result=result, measured=measured, throughput=throughput, why=why)
+
+
+def _final(measured: Measured | None) -> Measured | None:
+    if measured is None or measured.gain is None:
         return None
-    return structs.replace(trial.measured, settled=True)
+    return structs.replace(measured, settled=True)
 
 
 def length(changes: Iterable[Change], gain: float | None = None, most: float = math.inf) -> int:

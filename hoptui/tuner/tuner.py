@@ -11,7 +11,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.tuning import Change, Limits, Result, Stand, Trial, TunerState
+from hoptui.domain.tuning import Change, Limits, Measured, Result, Stand, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord, Verb
 from hoptui.tuner.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.learning_check import changed_learning
@@ -24,7 +24,7 @@ from hoptui.tuner.search.parameter_history import ParameterHistories
 from hoptui.tuner.search.space import Candidate, Lever
 from hoptui.tuner.search.strategy import NoCandidate, Search
 from hoptui.tuner.throughput_series import Incumbent, ObjectiveSeries
-from hoptui.tuner.trial import Budget, ChangeSet, RunningTrial, again, blames, figured, length, obstacle
+from hoptui.tuner.trial import Budget, ChangeSet, RunningTrial, again, blames, ended, length, obstacle
 
 DISTURBING: tuple[Verb, ...] = ("pause", "checkpoint", "profile")
 """Commands that change the speed of the iterations after them."""
@@ -73,6 +73,7 @@ class Tuner:
         self._offered: ChangeSet | None = None
         self._failed: tuple[Trial, ...] = ()  # of an earlier tuner
         self._rested = False
+        self._own_values = False  # the values in effect are those of the last kept trial
         self._stand: Stand = "baseline"
         self._facts: tuple[Fact, ...] = ()
 
@@ -188,6 +189,7 @@ class Tuner:
             self._restarted(observation)
         before = self.incumbent.series.backwards
         self.incumbent.series.take(observation)
+        self._count_work()
         if self.incumbent.series.backwards != before:
             self._abandon("interrupted", fact("trial.run_went_back"))
         self._tracks.expire(observation.t)
@@ -202,10 +204,23 @@ class Tuner:
                 self._tracks.reopen()
             self.incumbent.rest(observation, self.incumbent.series.newest + 1)
 
+    def _count_work(self) -> None:
+        """Add the work since the last look to the trial whose values are in effect."""
+        work = self.incumbent.series.work
+        if not work or not self._own_values or self._attempt is not None or self._rollback is not None:
+            return
+        tried = list(self._state.tried)
+        kept = max((i for i, trial in enumerate(tried) if trial.result == "kept"), default=None)
+        if kept is None:  # only the newest trials are reported
+            return
+        tried[kept] = structs.replace(tried[kept], units=tried[kept].units + work)
+        self._state = structs.replace(self._state, tried=tuple(tried))
+
     def _restarted(self, observation: Observation) -> None:
         """Handle a new process: nothing of the old one is comparable, and a trial that was cut off is not
         known to be good."""
         self._rollback = self._cut_off("unfinished", fact("trial.run_restarted"))
+        self._own_values = False
         self.incumbent.left()
         self.incumbent.series.cut()
         self._tracks.forget_memory()
@@ -346,6 +361,7 @@ class Tuner:
 
     def _read_otherwise(self, observation: Observation) -> None:
         """Accept a knob value that a user or the run itself has changed."""
+        self._own_values = False
         self.incumbent.left()
         if self._room.gave_way(observation, self.incumbent.values, self.overrides.chosen):
             self.incumbent.explained()
@@ -363,6 +379,7 @@ class Tuner:
             expected,
             observation.alloc_retries,
             self._allowance_s(tried),
+            throughput=self.incumbent.throughput,
         )
         self._say("trial", fact("tuner.tries", changes=tried.changes))
         return Proposal(tried.changes, tried.why)
@@ -386,7 +403,11 @@ class Tuner:
         found = measure(self.incumbent.series.metric, attempt.before, after, plan)
         read = tuple(structs.replace(c, value=effective.get(c.knob, c.value)) for c in move.changes)
         attempt.told = structs.replace(
-            attempt.told, changes=read, measured=found, iterations=found.iterations
+            attempt.told,
+            changes=read,
+            measured=found,
+            throughput=self._effect_on_throughput(attempt, step),
+            iterations=found.iterations,
         )
         self._say("trial", fact("tuner.measures", changes=read, iterations=found.iterations))
         levers = [lever for lever, _ in attempt.tried.settings]
@@ -409,10 +430,19 @@ class Tuner:
         self._budget.fruitful = True
         self._budget.refund(max(0.0, attempt.seconds - move.standstill(observation.records)))
         self._end("kept", ending.why)
+        self._own_values = True
         self._attempt = None
         self._room.peak = 0
         self.incumbent.rest(observation, step + WARM_UP)
         return None
+
+    def _effect_on_throughput(self, attempt: RunningTrial, step: int) -> Measured | None:
+        """What a trial does to the throughput. None if the throughput is the objective itself."""
+        series = self.incumbent.series.throughput
+        if series is None:
+            return None
+        plan = plan_for(change.knob for change in attempt.move.changes)
+        return measure(series.metric, attempt.throughput, series.since(step), plan)
 
     def _fail(
         self, attempt: RunningTrial, trouble: CommandRecord, observation: Observation
@@ -448,6 +478,7 @@ class Tuner:
         changes = rollback.look(observation, self.overrides)
         if rollback.done:
             self._rollback = None
+            self._own_values &= not (rollback.left or rollback.missing)
             self.incumbent.rest_anew(observation)
             if (trial := rollback.outcome(observation, self.overrides.chosen)) is not None:
                 self._tell(trial)
@@ -467,6 +498,7 @@ class Tuner:
         if found is None:
             return None
         tried, why = found
+        self._own_values = False
         self._rollback = Rollback.free_memory(Trial(changes=tried.changes, t=observation.t, why=(why,)))
         return self._roll_back(self._rollback, observation)
 
@@ -486,7 +518,7 @@ class Tuner:
         if self._attempt is not None:
             told = self._attempt.told
             why = told.why if how is None else (*told.why, how)
-            self._tell(structs.replace(told, result=result, measured=figured(told), why=why))
+            self._tell(ended(told, result, why))
 
     def _tell(self, trial: Trial) -> None:
         self._state = structs.replace(self._state, tried=(*self._state.tried, trial)[-TOLD:])

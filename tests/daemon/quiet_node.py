@@ -32,7 +32,7 @@ from hoptui.tuner.observation import Observation, PriorResult, Proposal
 from hoptui.tuner.overrides import KnobOverrides
 from hoptui.tuner.prior_results import TunerResult, with_newer
 from hoptui.tuner.rollback import Rollback
-from hoptui.tuner.trial import figured
+from hoptui.tuner.trial import ended
 from hoptui.tuner.tuner import Tuner
 
 SECOND = 1_000_000_000
@@ -144,9 +144,8 @@ class Script:
 
     def end(self, result: str, *why: Fact) -> None:
         assert self.state.trial is not None
-        trial = self.state.trial
-        ended = structs.replace(trial, result=result, measured=figured(trial), why=why)
-        self.put(stand="holding", trial=None, tried=(*self.state.tried, ended))
+        trial = ended(self.state.trial, result, why)  # type: ignore[arg-type]
+        self.put(stand="holding", trial=None, tried=(*self.state.tried, trial))
 
     def take_over(self, left: TunerState) -> None:
         self.took_over = left

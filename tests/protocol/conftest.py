@@ -125,6 +125,8 @@ TRIAL = Trial(
     iterations=30,
     seconds=41.5,
     measured=MEASURED,
+    throughput=MEASURED,
+    units=5120.0,
     why=(Fact("trial.limit", {"verdict": "launch-bound", "stale": False, "evidence": []}),),
     text="larger kernels: kept",
 )
