@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+import keyword
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.throughput import PER_SECOND
-from hoptui.domain.tuning import Trial, TunerState
+from hoptui.domain.tuning import WORK_PER_JOULE, Measured, Trial, TunerState
 from hoptui.presentation import numbers, sentences, tuner, vocabulary
 
 ENDED = ("kept", "reverted", "failed", "interrupted")
+MANY = 1000
+"""The energy is that of so many units of work. Of one token or sample it is a small fraction of a joule."""
+
+
+class TotalEffect(NamedTuple):
+    """The effect of all kept changes together: relative `gain` ± `interval`, and the values of `metric`."""
+
+    metric: str
+    before: float | None
+    after: float | None
+    gain: float
+    interval: float
+
+
+class EnergySaving(NamedTuple):
+    """What kept changes save: joules for a unit of work before and after, and the saved `share` ± `interval`.
+
+    `joules` ± `joules_interval` are those saved so far, as far as the tuner has counted the work. Both are
+    None if it has counted none.
+    """
+
+    before: float | None
+    after: float | None
+    share: float
+    interval: float
+    joules: float | None
+    joules_interval: float | None
 
 
 def improved(state: TunerState, knobs: Sequence[KnobState]) -> dict[str, KnobValue]:
@@ -29,14 +58,57 @@ def improved(state: TunerState, knobs: Sequence[KnobState]) -> dict[str, KnobVal
 
 
 def copied(values: Mapping[str, KnobValue]) -> str:
-    """Return values as arguments of Python: `micro_batch=32, compile=True`."""
-    return ", ".join(f"{numbers.clean(name, 40)}={_literal(value)}" for name, value in values.items())
+    """Return values as arguments of a call in Python: `micro_batch=32, compile=True`.
+
+    Names that cannot be arguments come last, in a dictionary: `**{"optim.fused": True}`.
+    """
+    plain = {name: v for name, v in values.items() if name.isidentifier() and not keyword.iskeyword(name)}
+    others = ", ".join(f"{name!r}: {v!r}" for name, v in values.items() if name not in plain)
+    arguments = [f"{name}={value!r}" for name, value in plain.items()]
+    return ", ".join([*arguments, f"**{{{others}}}"] if others else arguments)
 
 
 def gain(state: TunerState) -> float | None:
     """Return the product of the measured gains of all kept trials, as a relative gain. None without one."""
-    gains = [t.measured.gain for t in _kept(state) if t.measured is not None and t.measured.gain is not None]
-    return math.prod(1 + one for one in gains) - 1 if gains else None
+    total = _total_effect(_measured(state))
+    return total.gain if total is not None else None
+
+
+def gain_interval(state: TunerState) -> float | None:
+    """Return the interval of `gain`. None without a gain."""
+    total = _total_effect(_measured(state))
+    return total.interval if total is not None else None
+
+
+def throughput(state: TunerState) -> TotalEffect | None:
+    """Return the effect on the throughput of what was kept to save energy. None if there is nothing."""
+    return _total_effect(trial.throughput for trial in _for_energy(state))
+
+
+def saving(state: TunerState) -> EnergySaving | None:
+    """Return the energy that kept trials save. None if none was kept to save energy."""
+    kept = _for_energy(state)
+    total = _total_effect(trial.measured for trial in kept)
+    if total is None:
+        return None
+    share, interval = _saved(total)
+    joules, uncertain = 0.0, 0.0
+    for i, trial in enumerate(kept, 1):
+        so_far = _total_effect(one.measured for one in kept[:i])
+        if so_far is None or not total.before:
+            continue
+        each, each_interval = _saved(so_far)
+        joules += trial.units / total.before * each
+        uncertain += trial.units / total.before * each_interval
+    known = any(trial.units for trial in kept) and bool(total.before)
+    return EnergySaving(
+        before=1 / total.before if total.before else None,
+        after=1 / total.after if total.after else None,
+        share=share,
+        interval=interval,
+        joules=joules if known else None,
+        joules_interval=uncertain if known else None,
+    )
 
 
 def lost_units(state: TunerState) -> float | None:
@@ -44,21 +116,56 @@ def lost_units(state: TunerState) -> float | None:
 
     The speed is that before the last trial, in the units of its metric.
     """
-    speeds = [trial.measured.before for trial in state.tried if trial.measured is not None]
-    known = [speed for speed in speeds if speed is not None]
-    return state.spent * state.lived_s * known[-1] if known else None
+    speeds = [found.before for found in _speeds(state) if found.before is not None]
+    return state.spent * state.lived_s * speeds[-1] if speeds else None
 
 
 def lines(state: TunerState, knobs: Sequence[KnobState], units: Mapping[str, str]) -> Iterator[str]:
     """Yield the report, a line each. `units` are those of the run's metrics."""
     ended = [trial for trial in state.tried if trial.result in ENDED]
     kept = _kept(state)
-    yield f"{numbers.counted(len(ended), 'trial')}, {len(kept)} kept{_total(state, kept, units)}"
+    yield f"{numbers.counted(len(ended), 'trial')}, {len(kept)} kept{_total(state, units)}"
     for trial in ended:
         yield f"  {_line(trial, units)}"
-    yield f"cost: {tuner.cost(state)}{_lost(state, units)}"
+    for label, text in results(state, units):
+        yield f"{label}: {text}"
+    yield f"cost: {', '.join(filter(None, (tuner.cost(state), lost(state, units))))}"
     if values := improved(state, knobs):
         yield f"copy into your script: {copied(values)}"
+
+
+def results(state: TunerState, units: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what was achieved besides the gain of the objective: a label and a text each.
+
+    `energy` and `saved` are the joules for the work and those saved so far, `throughput` is what that costs.
+    """
+    energy, pace = saving(state), throughput(state)
+    if energy is not None:
+        work = _work(pace.metric if pace is not None else "", units) or "units"
+        each = " → ".join(
+            _joules(MANY * one if one is not None else None) for one in (energy.before, energy.after)
+        )
+        yield (
+            "energy",
+            f"{each} per {numbers.grouped(MANY)} {work} ({_percent(-energy.share, energy.interval)})",
+        )
+        if energy.joules is not None and energy.joules_interval is not None:
+            about = f"about {_joules(energy.joules)} ± {_joules(energy.joules_interval)}"
+            yield "saved", f"{about} since the change, while the tuner was on"
+    if pace is not None:
+        unit = vocabulary.unit_of(pace.metric, units)
+        speeds = f"{numbers.si(pace.before)} → {numbers.si(pace.after)} {unit}".rstrip()
+        yield "throughput", f"{speeds} ({_percent(pace.gain, pace.interval)})"
+
+
+def lost(state: TunerState, units: Mapping[str, str]) -> str:
+    """Return the work that was not done because of trials: `about 3.60 k samples not trained`.
+
+    Empty where it is unknown.
+    """
+    work = next((_work(found.metric, units) for found in reversed(_speeds(state))), "")
+    amount = lost_units(state)
+    return f"about {numbers.si(amount)} {work} not trained" if amount is not None and work else ""
 
 
 def _line(trial: Trial, units: Mapping[str, str]) -> str:
@@ -70,9 +177,16 @@ def _line(trial: Trial, units: Mapping[str, str]) -> str:
         tuner.changes(trial.changes),
         vocabulary.effect_text(trial.measured) if figured else _end(trial),
         vocabulary.speeds(trial.measured, units) if figured else "",
+        throughput_text(trial) if figured else "",
         numbers.duration(round(trial.seconds)),
     )
     return "  ".join(filter(None, parts))
+
+
+def throughput_text(trial: Trial) -> str:
+    """`throughput -6.2 % ± 0.9` of a trial for energy; empty for any other."""
+    effect = vocabulary.effect_text(trial.throughput)
+    return f"throughput {effect}" if effect else ""
 
 
 def _end(trial: Trial) -> str:
@@ -83,24 +197,69 @@ def _kept(state: TunerState) -> list[Trial]:
     return [trial for trial in state.tried if trial.result == "kept"]
 
 
-def _total(state: TunerState, kept: Sequence[Trial], units: Mapping[str, str]) -> str:
-    total = gain(state)
-    measured = [trial.measured for trial in kept if trial.measured is not None]
-    if total is None or not measured:
+def _for_energy(state: TunerState) -> list[Trial]:
+    kept = _kept(state)
+    return [t for t in kept if t.measured is not None and t.measured.metric == WORK_PER_JOULE]
+
+
+def _measured(state: TunerState) -> list[Measured]:
+    """Return the effects of kept trials on the newest objective. Gains of another one are not comparable."""
+    found = [t.measured for t in _kept(state) if t.measured is not None and t.measured.gain is not None]
+    return [one for one in found if one.metric == found[-1].metric]
+
+
+def _speeds(state: TunerState) -> list[Measured]:
+    """Return the effects on the throughput, of all trials."""
+    found = (trial.throughput or trial.measured for trial in state.tried)
+    return [one for one in found if one is not None and one.metric != WORK_PER_JOULE]
+
+
+def _total_effect(effects: Iterable[Measured | None]) -> TotalEffect | None:
+    """Return the effects one after another as one. Their errors are independent, and add up as squares."""
+    found = [one for one in effects if one is not None and one.gain is not None and one.gain > -1]
+    if not found:
+        return None
+    ratios = [1 + (one.gain or 0.0) for one in found]
+    widths = [one.interval or 0.0 for one in found]
+    uncertain = math.hypot(*(math.log1p(w / ratio) for w, ratio in zip(widths, ratios, strict=True)))
+    total = math.prod(ratios)
+    interval = total * math.expm1(uncertain)
+    return TotalEffect(found[-1].metric, found[0].before, found[-1].after, total - 1, interval)
+
+
+def _saved(total: TotalEffect) -> tuple[float, float]:
+    """Return the share of energy that is saved if a joule does more work, and its interval.
+
+    The interval is the wider side: that of a smaller gain.
+    """
+    least = 1 + total.gain - total.interval
+    share = 1 - 1 / (1 + total.gain)
+    return share, (1 / least - 1 / (1 + total.gain) if least > 0 else math.inf)
+
+
+def _total(state: TunerState, units: Mapping[str, str]) -> str:
+    total = _total_effect(_measured(state))
+    if total is None:
         return ""
-    before, after = measured[0].before, measured[-1].after
-    unit = vocabulary.unit_of(measured[0].metric, units)
-    speeds = f": {numbers.si(before)} → {numbers.si(after)} {unit}".rstrip()
-    return f"{speeds} ({100 * total:+.0f} % by the measured gains)"
+    unit = vocabulary.unit_of(total.metric, units)
+    speeds = f": {numbers.si(total.before)} → {numbers.si(total.after)} {unit}".rstrip()
+    return f"{speeds} ({_percent(total.gain, total.interval)} by the measured gains)"
 
 
-def _lost(state: TunerState, units: Mapping[str, str]) -> str:
-    lost = lost_units(state)
-    metric = next((t.measured.metric for t in reversed(state.tried) if t.measured is not None), "")
-    if lost is None or not metric.endswith(PER_SECOND):
-        return ""
-    return f", about {numbers.si(lost)} {metric.removesuffix(PER_SECOND).replace('_', ' ')} not trained"
+def _percent(gain: float, interval: float) -> str:
+    """`-20.0 % ± 0.8`."""
+    return f"{100 * gain:+.1f} % ± {100 * interval:.1f}"
 
 
-def _literal(value: KnobValue) -> str:
-    return repr(numbers.clean(value, 80)) if isinstance(value, str) else repr(value)
+def _joules(joules: float | None) -> str:
+    """`12.3 kJ`."""
+    amount = numbers.si(joules)
+    return f"{amount}J" if amount[-1:].isalpha() else f"{amount} J"
+
+
+def _work(metric: str, units: Mapping[str, str]) -> str:
+    """Return what a throughput counts: `samples`. Empty if it is not known."""
+    unit = vocabulary.unit_of(metric, units)
+    if unit.endswith("/s"):
+        return unit.removesuffix("/s")
+    return metric.removesuffix(PER_SECOND).replace("_", " ") if metric.endswith(PER_SECOND) else ""

@@ -210,6 +210,41 @@ def test_how_it_stands(hoptui: Hoptui, tuning: Tuning, golden: Golden) -> None:
     assert not tuning.asked
 
 
+def test_the_report_has_trials_costs_and_values_to_copy(
+    hoptui: Hoptui, tuning: Tuning, golden: Golden
+) -> None:
+    tried = (KEPT, structs.replace(BACK, measured=structs.replace(MEASURED, gain=-0.05)))
+    knobs = tuple(structs.replace(k, value=8) if k.spec.name == "grad_accum" else k for k in RUN.knobs)
+    tuning.run = structs.replace(RUN, knobs=knobs)
+    tuning.put(structs.replace(ON, stand="holding", text="done", tried=tried, spent=0.01, lived_s=600.0))
+    text, found = hoptui("tune", "ppo", "--report"), hoptui("tune", "ppo", "--report", "--json").json
+    golden(text.out)
+    assert (text.code, found["gain"], found["gain_interval"]) == (
+        0,
+        pytest.approx(0.061),
+        pytest.approx(0.012),
+    )
+    assert (found["energy"], found["throughput"], found["copy"]) == (None, None, "grad_accum=8")
+    assert (found["values"], found["lost_units"]) == ({"grad_accum": 8}, 6.0 * 5e5)
+
+
+def test_the_report_of_energy(hoptui: Hoptui, tuning: Tuning, golden: Golden) -> None:
+    joules = structs.replace(MEASURED, metric="units_per_joule", before=1000.0, after=1061.0)
+    slower = structs.replace(MEASURED, gain=-0.04, after=4.8e5)
+    kept = structs.replace(KEPT, measured=joules, throughput=slower, units=3e9)
+    limits = Limits(objective="energy")
+    tuning.put(structs.replace(ON, stand="holding", text="done", limits=limits, tried=(kept,), lived_s=600.0))
+    golden(hoptui("tune", "ppo", "--report").out)
+    found = hoptui("tune", "ppo", "--report", "--json").json
+    energy, throughput = found["energy"], found["throughput"]
+    assert energy["before"] == 1e-3
+    assert energy["share"] == pytest.approx(1 - 1 / 1.061)
+    assert energy["joules"] == pytest.approx(3e6 * (1 - 1 / 1.061))
+    assert 0 < energy["joules_interval"] < energy["joules"]
+    assert (throughput["metric"], throughput["gain"]) == ("env_steps_per_s", pytest.approx(-0.04))
+    assert throughput["interval"] == pytest.approx(0.012)
+
+
 def test_stop_freeze_and_release_are_asked_for(hoptui: Hoptui, tuning: Tuning, golden: Golden) -> None:
     tuning.state = structs.replace(ON, stand="off", text="stopped")
     for words in ("--stop", "--freeze lr", "--release lr"):

@@ -34,6 +34,17 @@ def test_a_trial_in_three_lines(golden: Golden) -> None:
     golden(said(tuner.short(look(tuned()), 80)))
 
 
+def test_the_energy_saved_and_the_throughput_lost(golden: Golden) -> None:
+    assert TRIED[0].measured is not None
+    joules = replace(TRIED[0].measured, metric="units_per_joule", before=900.0, after=955.0)
+    slower = replace(TRIED[0].measured, gain=-0.04, after=461e3)
+    kept = replace(TRIED[0], measured=joules, throughput=slower, units=3.2e9)
+    view = look(tuned(replace(STOPPED, limits=Limits(objective="energy"), tried=(kept,))))
+    shown = said(tuner.facts(view, 100))
+    golden(sheet({"facts": shown, "trial": said(tuner.trial_detail(view, tuner.trials(view)[0], 80))}))
+    assert [line.split()[0] for line in shown][4:7] == ["energy", "saved", "speed"]
+
+
 def test_a_sentence_with_a_figure_at_its_end_is_not_cut(golden: Golden) -> None:
     why = "the next trial may cost more than the budget has left: 41 s"
     waiting = replace(STATE, stand="waiting", text=why, trial=None)

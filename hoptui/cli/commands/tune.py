@@ -139,13 +139,19 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
 def _report(run: RunState, state: TunerState, *, json: bool) -> None:
     """Print what the tuner has achieved."""
     if json:
+        energy, throughput = tuner_report.saving(state), tuner_report.throughput(state)
+        values = tuner_report.improved(state, run.knobs)
         dump(
             {
                 "run": run.run,
                 "tuner": tuner.in_words(state),
                 "gain": tuner_report.gain(state),
+                "gain_interval": tuner_report.gain_interval(state),
+                "energy": energy._asdict() if energy is not None else None,
+                "throughput": throughput._asdict() if throughput is not None else None,
                 "lost_units": tuner_report.lost_units(state),
-                "values": tuner_report.improved(state, run.knobs),
+                "values": values,
+                "copy": tuner_report.copied(values),
             }
         )
         return

@@ -23,6 +23,8 @@ from hoptui.tui.snapshot import SECOND, View
 from hoptui.tui.styled_text import TRACK, Line, Span, bar, first_fitting, width_of
 
 LABEL = 9
+LABELS = {"throughput": "speed"}
+"""The labels of results that have no room for their usual name."""
 SPENT = 14  # cells of the bar that says how much of its time the tuner has used
 STAND_INKS: dict[Stand, str] = ByValue(
     {"off": "dim", "baseline": "2", "trial": "2", "holding": "good", "waiting": "warn"}, lambda _: "warn"
@@ -105,7 +107,7 @@ def ended(trial: Trial, width: int) -> Line:
 
 
 def facts(view: View, width: int) -> list[Line]:
-    """The state of the tuner: trial, next step, limits, cost, and what limits the run."""
+    """The state of the tuner: trial, next step, limits, cost, results, and what limits the run."""
     state = state_of(view)
     if state is None:
         lead, text = _without(view, view.hint("tuner.start", "starts it"))
@@ -121,6 +123,11 @@ def facts(view: View, width: int) -> list[Line]:
     if at_work(state) or state.tried:
         lines += _labelled("limits", tuner.limits(state.limits), width)
         lines.append(_with_label("spent", _spent(view, state, width - LABEL)))
+    units = view.run.units if view.run is not None else {}
+    if lost := tuner_report.lost(state, units):
+        lines += _labelled("lost", lost, width)
+    for label, effect in tuner_report.results(state, units):
+        lines += _labelled(LABELS.get(label, label), effect, width)
     knobs = view.run.knobs if view.run is not None and state.trial is None else ()
     if values := tuner_report.improved(state, knobs):
         lines += _labelled("copy", tuner_report.copied(values), width)
@@ -285,6 +292,8 @@ class TrialRow(NamedTuple):
     seconds: float | None
     measured: Measured | None
     why: str
+    throughput: str = ""
+    """The effect on the throughput of a trial for energy."""
 
 
 class TrialColumns(NamedTuple):
@@ -342,6 +351,7 @@ def trials(view: View) -> list[TrialRow]:
             seconds=trial.seconds,
             measured=trial.measured,
             why=sentences.why(trial),
+            throughput=tuner_report.throughput_text(trial),
         )
         for trial in reversed(found)
     ]
@@ -407,6 +417,8 @@ def trial_detail(view: View, one: TrialRow, width: int) -> list[Line]:
     if speeds or effect:
         after = f"  ({one.iterations} iterations)" if one.iterations else ""
         found.append((Span(f"{speeds}  " if speeds else ""), *effect, Span(after, "dim")))
+    if one.throughput:
+        found.append((Span(one.throughput),))
     found += [(Span(line, "dim"),) for line in textwrap.wrap(one.why, max(20, width))]
     return found
 
