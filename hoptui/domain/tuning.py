@@ -102,13 +102,11 @@ def check_limits(limits: Limits) -> None:
         ValueError: one sentence that names the limit. NaN is invalid.
     """
     if not 0 < limits.memory <= 1:
-        raise ValueError(f"memory is a share of a GPU's, more than 0 and at most 1, not {limits.memory:g}")
+        raise ValueError(f"the memory limit is a share above 0 and at most 1, not {limits.memory:g}")
     if limits.power_w is not None and not 0 < limits.power_w < 1e6:
-        raise ValueError(f"power is in watts, more than 0, not {limits.power_w:g}")
+        raise ValueError(f"the power limit is in watts and above 0, not {limits.power_w:g}")
     if not 0 < limits.budget <= 1:
-        raise ValueError(
-            f"the budget is a share of the run's time, more than 0 and at most 1, not {limits.budget:g}"
-        )
+        raise ValueError(f"the budget is a share above 0 and at most 1, not {limits.budget:g}")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

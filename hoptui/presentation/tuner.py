@@ -26,9 +26,9 @@ from hoptui.protocol.messages import Event
 STANDS: dict[Stand, Word] = ByValue(
     {
         "off": Word("◌", "off"),
-        "baseline": Word("◐", "baseline"),
+        "baseline": Word("◐", "preparing"),
         "trial": Word("◷", "trial"),
-        "holding": Word("●", "holding"),
+        "holding": Word("●", "watching"),
         "waiting": Word("‖", "waiting"),
     },
     lambda value: Word("?", value),
@@ -53,11 +53,11 @@ OBJECTIVES: dict[Objective, str] = ByValue(
 )
 STANDS_FOR: dict[Stand, str] = ByValue(
     {
-        "off": "it turns nothing",
-        "baseline": "it measures the values in effect",
+        "off": "it changes nothing",
+        "baseline": "it measures the current speed",
         "trial": "it tries other values",
         "holding": "it watches, and tries nothing now",
-        "waiting": "it cannot go on now",
+        "waiting": "it cannot continue now",
     },
     str,
 )
@@ -74,7 +74,7 @@ def changes(found: Iterable[Change]) -> str:
 
 
 def limits(within: Limits) -> str:
-    """`memory up to 92 % · 2 % of the time · for throughput · speed knobs alone`."""
+    """`memory up to 92 % · 2 % of the time · for throughput · speed knobs only`."""
     parts = [f"memory up to {numbers.percent(within.memory, decimals=0)}"]
     if within.power_w is not None:
         parts.append(f"power up to {numbers.grouped(within.power_w)} W")
@@ -87,13 +87,13 @@ def limits(within: Limits) -> str:
 def allowed(learning: Iterable[str]) -> str:
     """Which knobs besides those of effect `speed`: `also lr and num_envs`."""
     names = [
-        "learning knobs, but no free ones" if name == "*" else numbers.clean(name, 40) for name in learning
+        "all learning knobs except free ones" if name == "*" else numbers.clean(name, 40) for name in learning
     ]
-    return f"also {' and '.join(names)}" if names else "speed knobs alone"
+    return f"also {' and '.join(names)}" if names else "speed knobs only"
 
 
 def standing(state: TunerState) -> str:
-    """`● no untested setting is left`; nothing between a trial and what follows it."""
+    """`● nothing is left to try`; nothing between a trial and what follows it."""
     word = STANDS[state.stand]
     if state.stand == "trial":
         return f"{word.symbol} trying {changes(state.trial.changes)}" if state.trial else ""

@@ -136,7 +136,7 @@ def test_one_that_is_on_already_is_watched(hoptui: Hoptui, tuning: Tuning) -> No
 
 
 def test_a_refusal_is_one_sentence(hoptui: Hoptui, tuning: Tuning) -> None:
-    reason = "ppo has no knob of effect speed"
+    reason = "ppo has no speed knob"
     tuning.granted, tuning.reason, tuning.state = False, reason, TunerState()
     assert hoptui("tune", "ppo") == (1, "", f"hoptui: {reason}\n")
 
@@ -157,7 +157,7 @@ def test_a_run_without_a_speed_knob_shows_what_the_script_would_need(hoptui: Hop
     code, out, err = hoptui("tune", "ppo")
     first, last = err.splitlines()
     assert (code, out, first) == (1, "", "  num_workers: add two lines")
-    assert last.startswith("hoptui: ppo has no knob of effect speed")
+    assert last.startswith("hoptui: ppo has no speed knob")
 
 
 def test_ctrl_c_ends_the_watching_only_and_says_so(hoptui: Hoptui, tuning: Tuning, golden: Golden) -> None:

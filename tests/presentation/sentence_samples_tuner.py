@@ -27,6 +27,11 @@ SM_ACTIVE = _nested("gpu.sm_active", share=0.08)
 IN_TRIAL = _nested("tuner.in_trial", cause=fact("run.crashed"))
 CUT_OFF = _nested("trial.cut_off", cause=fact("run.crashed"))
 EFFECT = _nested("trial.effect", gain=0.01, interval=0.03)
+LEARNED = _nested("trial.samples_changed", knobs=["batch_size"], before=64.0, after=128.0)
+AGAIN = [
+    _nested("trial.again", why=fact("again.drift", gain=-0.2)),
+    _nested("trial.memory_expected", share=0.81),
+]
 WHY = [_nested("trial.no_clear_limit"), _nested("trial.memory_expected", share=0.81)]
 ENDED = {
     "t": 1,
@@ -44,9 +49,16 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "tuner.tries": {"changes": UP},
     "tuner.sets": {"changes": UP},
     "tuner.measures": {"changes": UP, "iterations": 12},
-    "tuner.would_set": {"changes": UP, "why": WHY},
-    "tuner.not_now": {"why": _nested("wait.total_power_unknown")},
-    "tuner.nothing_tried": {"why": _nested("search.exhausted")},
+    "tuner.would_set": [{"changes": UP, "why": WHY}, {"changes": UP[:1], "why": AGAIN}],
+    "tuner.not_now": [
+        {"why": _nested("wait.total_power_unknown")},
+        {"why": _nested("tune.gpu_shared", gpu=3, pid=41_007)},
+    ],
+    "tuner.nothing_tried": [
+        {"why": _nested("search.exhausted")},
+        {"why": _nested("budget.cautious", left_s=11.7)},
+        {"why": _nested("memory.unknown_choice", knob="compile", value="on")},
+    ],
     "tuner.knobs_left_alone": {"knobs": ["lr", "micro_batch"]},
     "tuner.run_ended": {"reason": "finished"},
     "tuner.broken": {},
@@ -136,7 +148,7 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "trial.not_declared": {"knobs": ["micro_batch"]},
     "rollback.trial": {},
     "rollback.unfinished": {"cause": RESTARTED},
-    "rollback.ended": [{"why": HARMFUL}, {"why": EFFECT}],
+    "rollback.ended": [{"why": HARMFUL}, {"why": EFFECT}, {"why": LEARNED}],
     "rollback.waits": {"why": [_nested("rollback.trial")], "until": _nested("rollback.once_possible")},
     "rollback.once_declared": {"knobs": ["grad_accum", "micro_batch"]},
     "rollback.once_possible": {},

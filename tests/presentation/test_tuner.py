@@ -45,7 +45,7 @@ def test_changes_are_told_in_one_notation() -> None:
 @pytest.mark.parametrize(
     ("within", "told"),
     [
-        (Limits(), "memory up to 92 % · 4 % of the time · for throughput · speed knobs alone"),
+        (Limits(), "memory up to 92 % · 4 % of the time · for throughput · speed knobs only"),
         (
             Limits(memory=0.8, power_w=600.0, budget=0.005, objective="energy", learning=("lr", "num_envs")),
             "memory up to 80 % · power up to 600 W · 0.5 % of the time · for energy · also lr and num_envs",
@@ -53,7 +53,7 @@ def test_changes_are_told_in_one_notation() -> None:
         (
             Limits(learning=("*",), dry=True),
             (
-                "memory up to 92 % · 4 % of the time · for throughput · also learning knobs, but no free "
+                "memory up to 92 % · 4 % of the time · for throughput · also all learning knobs except free "
                 "ones · dry run: it tries nothing"
             ),
         ),

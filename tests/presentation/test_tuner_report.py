@@ -73,7 +73,7 @@ def test_a_trial_without_a_figure_has_the_reason_of_its_end() -> None:
     why = (fact("trial.no_clear_limit"), fact("trial.disturbed", verb="pause"))
     void = structs.replace(STATE.tried[0], result="interrupted", why=why)
     lines = list(tuner_report.lines(structs.replace(STATE, tried=(void,)), IN_EFFECT, UNITS))
-    assert lines[1] == "  » interrupted  rows 2 → 4  a user's pause disturbed it  12 s"
+    assert lines[1] == "  » interrupted  rows 2 → 4  a user's pause disturbed the measurement  12 s"
 
 
 @pytest.mark.parametrize(

@@ -31,26 +31,26 @@ def turned(draft: LimitsDraft, name: str, by: int) -> str:
 
 def test_only_what_could_be_turned_is_asked_about() -> None:
     names = [line.name for line in form().lines()]
-    assert names == ["memory", "budget", "objective", "power", "dry run", "may turn num_envs"]
+    assert names == ["memory", "budget", "objective", "power", "dry run", "may change num_envs"]
 
 
 def test_what_was_allowed_by_name_is_told_whatever_it_is() -> None:
-    assert "may turn lr" in [line.name for line in form(Limits(learning=("lr",))).lines()]
+    assert "may change lr" in [line.name for line in form(Limits(learning=("lr",))).lines()]
 
 
 def test_nothing_that_learns_is_allowed_unless_it_is_asked_for() -> None:
     draft = form()
     assert draft.allowed() == []
-    assert turned(draft, "may turn num_envs", 1) == "yes"
+    assert turned(draft, "may change num_envs", 1) == "yes"
     assert (draft.limits.learning, [k.spec.name for k in draft.allowed()]) == (("num_envs",), ["num_envs"])
-    assert turned(draft, "may turn num_envs", 1) == "no"
+    assert turned(draft, "may change num_envs", 1) == "no"
     assert draft.limits == Limits()
 
 
 def test_every_knob_is_told_one_by_one() -> None:
     draft = form(Limits(learning=("*",)))
     assert draft.limits.learning == ("num_envs",)
-    assert turned(draft, "may turn num_envs", -1) == "no"
+    assert turned(draft, "may change num_envs", -1) == "no"
 
 
 @pytest.mark.parametrize("name", ["memory", "budget", "power"])

@@ -281,7 +281,7 @@ def test_the_run_screen_has_a_panel_while_there_is_a_tuner(play: Play, read: Rea
         there.update(run={"tuner": HOLDING})
         await pilot.resize_terminal(80, 24)
         await told(app, pilot)
-        assert app.screen.query_one("#knobs").title == "Knobs · 7 · tuner ● holding"
+        assert app.screen.query_one("#knobs").title == "Knobs · 7 · tuner ● watching"
 
     play(there.app(), script)
     golden(sheet(shown))

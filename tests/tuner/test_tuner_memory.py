@@ -125,7 +125,7 @@ def test_what_takes_no_memory_of_the_gpu_is_tried_while_memory_is_unknown() -> N
     course.rest()
     assert course.values == {"num_workers": 16, "micro_batch": 8}
     assert course.tuner.state.facts == (fact("tuner.nothing_tried", why=fact("memory.unknown")),)
-    assert "memory of the run is unknown" in sentences.standing(course.tuner.state)
+    assert "memory use of the run is unknown" in sentences.standing(course.tuner.state)
 
 
 def two_gpus(course: Course, on_a: int, on_b: int) -> None:

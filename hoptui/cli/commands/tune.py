@@ -84,7 +84,7 @@ def tune(
         str | None, Parameter(show_default=False, help="Exclude this knob from tuning.")
     ] = None,
     release: Annotated[
-        str | None, Parameter(show_default=False, help="Allow tuning of a frozen knob again.")
+        str | None, Parameter(show_default=False, help="Allow tuning of this knob again.")
     ] = None,
     json: Json = False,
 ) -> int:
@@ -129,7 +129,7 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
         elif json:
             dump({"run": found.run, "tuner": tuner.in_words(state)})
         elif act.op in ("freeze", "release"):
-            does = "leaves alone" if act.op == "freeze" else "may turn"
+            does = "leaves alone" if act.op == "freeze" else "may change"
             say(f"the tuner of {numbers.clean(found.name)} {does} {numbers.clean(act.knob)}")
         else:
             _print_state(state)

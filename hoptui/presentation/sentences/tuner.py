@@ -60,13 +60,13 @@ def _power(fields: Fields, _: Write) -> str:
 def _goes_on(fields: Fields, write: Write) -> str:
     """After the daemon or the run has restarted; the rest where a trial had to be reverted first."""
     cause = nested(fields["cause"])
-    text = f"goes on: {write(cause)}" if cause is not None else "goes on"
+    text = f"continues: {write(cause)}" if cause is not None else "continues"
     if fields.get("in_trial"):
         text = f"{text} in the middle of a trial"
     if values := fields.get("values"):
         text = f"{text}; in effect: {', '.join(f'{knob} {shown(value)}' for knob, value in values.items())}"
     if missing := fields.get("missing"):
-        text = f"{text}; not declared, and left alone: {', '.join(missing)}"
+        text = f"{text}; left alone, as the script does not declare it: {', '.join(missing)}"
     return text
 
 
@@ -89,27 +89,27 @@ def _bad_limits(fields: Fields, _: Write) -> str:
 def _throughput(fields: Fields, write: Write) -> str:
     change = f"throughput {100 * fields['gain']:+.0f} % since iteration {fields['step']}"
     cause = nested(fields["cause"])
-    return f"{change}, and no knob was turned: {write(cause) if cause is not None else numbers.UNKNOWN}"
+    return f"{change}, and no knob was changed: {write(cause) if cause is not None else numbers.UNKNOWN}"
 
 
 SENTENCES: Mapping[str, Entry] = {
     # what the tuner does now
-    "tuner.begins": "begins",
-    "tuner.measures_baseline": "measures the current values: {iterations} iterations to go",
+    "tuner.begins": "starts",
+    "tuner.measures_baseline": "measures the current speed: {iterations} iterations to go",
     "tuner.tries": "tries {changes:changes}",
     "tuner.sets": "waits until {changes:changes} is in effect",
     "tuner.measures": "measures {changes:changes}: {iterations} iterations",
     "tuner.would_set": "would set {changes:changes}: {why:facts}",
     "tuner.not_now": "not now: {why:fact}",
     "tuner.nothing_tried": "done: {why:fact}",
-    "tuner.knobs_left_alone": "not touched: {knobs:names} (--release frees a knob)",
+    "tuner.knobs_left_alone": "left alone: {knobs:names} (release a knob to let the tuner change it)",
     "tuner.run_ended": "the run's process has ended: {reason}",
     "tuner.broken": "stopped by an internal error: see the daemon's log",
     # what happens to it
-    "tuner.started": lambda fields, _: f"started by {fields['by']}{', dry' if fields['dry'] else ''}",
+    "tuner.started": lambda fields, _: f"started by {fields['by']}{', dry run' if fields['dry'] else ''}",
     "tuner.stopped": lambda fields, _: f"stopped by {fields['by']}" if "by" in fields else "stopped",
     "tuner.frozen": "leaves {knob} alone: {by} asked for it",
-    "tuner.released": "may turn {knob}: {by} asked for it",
+    "tuner.released": "may change {knob}: {by} asked for it",
     "tuner.leaves_alone": "leaves {knobs:names} alone: {why:fact}",
     "tuner.in_trial": "{cause:fact} in the middle of a trial",
     "tuner.goes_on": _goes_on,
@@ -120,21 +120,24 @@ SENTENCES: Mapping[str, Entry] = {
     "run.process_ended": "the run's process ended",
     # why nothing is tried now
     "wait.run_state": "the run is {state}",
-    "wait.disk": "the trial is not on disk yet, so a new daemon could not undo it",
-    "wait.power_unknown": "the power drawn is unknown",
-    "wait.total_power_unknown": "what all GPUs of the run draw together is unknown",
-    "budget.too_small": "the next trial may exceed the budget ({left_s:.0f} s left); raise --budget",
+    "wait.disk": "the trial is not on disk yet; without that, it could not be undone after a crash",
+    "wait.power_unknown": "the power that the GPUs draw is unknown",
+    "wait.total_power_unknown": "the total power of the run's GPUs is unknown",
+    "budget.too_small": "the next trial may exceed the budget ({left_s:.0f} s left); --budget allows more",
     "budget.cautious": (
-        "until a trial is kept, a quarter of the budget may be spent ({left_s:.0f} s left); raise --budget"
+        "until a change is kept, only a quarter of the budget may be spent ({left_s:.0f} s left); "
+        "--budget allows more"
     ),
-    "search.no_knob": "no knob of effect speed, and no other is allowed (--allow)",
-    "search.all_left_alone": "all its knobs are frozen: {knobs:names} (--release frees a knob)",
-    "search.limit_unseen": "the bottleneck of the current values is not known yet",
-    "search.memory_unseen": "the memory of the current values is not known yet",
+    "search.no_knob": "the run has no speed knob, and no other is allowed (--allow)",
+    "search.all_left_alone": (
+        "all its knobs are left alone: {knobs:names} (release a knob to let the tuner change it)"
+    ),
+    "search.limit_unseen": "the bottleneck with the current values is not known yet",
+    "search.memory_unseen": "the memory use with the current values is not known yet",
     "search.no_remedy": "the run is {verdict}; none of its knobs helps against that",
-    "search.exhausted": "no untested setting is left",
-    "memory.unknown": "the memory of the run is unknown: no size is raised",
-    "memory.unknown_choice": "the memory of the run is unknown: {knob} {value:value} is not tried",
+    "search.exhausted": "nothing is left to try",
+    "memory.unknown": "the memory use of the run is unknown, so no size is raised",
+    "memory.unknown_choice": "the memory use of the run is unknown, so {knob} {value:value} is not tried",
     "memory.too_little": "too little free memory to try {knob} {value:value}",
     "memory.taken": "{share:percent} of the memory is used already; the limit is {limit:percent}",
     "memory.limit": (
@@ -146,11 +149,11 @@ SENTENCES: Mapping[str, Entry] = {
     "trial.no_clear_limit": "bottleneck unknown; trying the next value",
     "trial.limit": _limit,
     "trial.samples_changed": (
-        "{knobs:names} changes the work of an iteration, {before:.4g} → {after:.4g}: "
-        "not a speed knob, left alone"
+        "{knobs:names} changes the work of an iteration ({before:.4g} → {after:.4g}), "
+        "not only the speed: left alone"
     ),
     "trial.loss_changed": (
-        "{knobs:names} changes the loss, {before:.3g} → {after:.3g}: not a speed knob, left alone"
+        "{knobs:names} changes the loss ({before:.3g} → {after:.3g}), not only the speed: left alone"
     ),
     "trial.room_for": "a smaller size leaves enough memory for {knob}",
     "trial.both": "both together: each may hide the gain of the other",
@@ -171,15 +174,15 @@ SENTENCES: Mapping[str, Entry] = {
     "trial.smaller": _kept_in_doubt("no certain gain; kept because it is smaller"),
     "trial.harmful": "less than half as fast",
     "trial.unmeasured": "too few iterations finished in the trial",
-    "trial.stalled": "hardly an iteration finished in the trial",
-    "trial.alloc_retries": "the allocator had to try again",
+    "trial.stalled": "almost no iteration finished in the trial",
+    "trial.alloc_retries": "GPU memory was nearly full: an allocation had to be repeated",
     "trial.memory": "{share:percent} of the memory is taken",
     "trial.power": "it draws {power_w:.0f} W, the limit is {limit_w:.0f} W",
-    "trial.ignored": "the run reads back the previous values",
+    "trial.ignored": "the run kept its previous values",
     "trial.command_ended": lambda fields, _: fields["reason"] or fields["stage"],
     "trial.user_set": "a user set {knobs:names}",
-    "trial.left_alone": "{knobs:names} was frozen",
-    "trial.disturbed": "a user's {verb} disturbed it",
+    "trial.left_alone": "a user asked to leave {knobs:names} alone",
+    "trial.disturbed": "a user's {verb} disturbed the measurement",
     "trial.load_changed": (
         "the load of other processes changed: {before:percent} → {after:percent} of the CPUs"
     ),
@@ -187,20 +190,22 @@ SENTENCES: Mapping[str, Entry] = {
     "trial.run_restarted": "the run was restarted",
     "trial.tuner_stopped": "the tuner was stopped",
     "trial.cut_off": "{cause:fact} in the middle of it",
-    "trial.not_declared": "the run has not declared {knobs:names} again",
+    "trial.not_declared": "the restarted script has not declared {knobs:names}",
     # the way back from a trial
     "rollback.trial": "back to the values before the trial",
     "rollback.unfinished": "back to the values before the trial: {cause:fact}",
-    "rollback.ended": "back from the trial: {why:fact}",
+    "rollback.ended": "reverts the trial: {why:fact}",
     "rollback.waits": "{why:facts}, {until:fact}",
-    "rollback.once_declared": "as soon as the run has declared {knobs:names}",
+    "rollback.once_declared": "as soon as the script has declared {knobs:names}",
     "rollback.once_possible": "as soon as it can be set",
-    "rollback.once_answered": "as soon as the run has answered what a user set",
-    "rollback.refused": "refused {tries} times: it is left as it is, and alone",
-    "rollback.not_declared": "not declared again: it is left as it is, and alone",
-    "rollback.not_declared_yet": "{knobs:names}: not declared yet, and may have the value that was tried",
+    "rollback.once_answered": "as soon as the change of a user has ended",
+    "rollback.refused": "refused {tries} times, so it keeps its value and is left alone",
+    "rollback.not_declared": "the script does not declare it any more, so it is left alone",
+    "rollback.not_declared_yet": (
+        "{knobs:names} may still have the tried value: the script has not declared it yet"
+    ),
     "rollback.impossible": "{knob} could not be reverted to {value:value}: {why:fact}",
-    "rollback.user_chose": "reverts nothing of {knobs:names}: a user has just chosen otherwise",
+    "rollback.user_chose": "does not revert {knobs:names}: a user has just set it",
     # refused requests
     "tune.no_live_run": "no live run has the id {run:quoted}",
     "tune.off": "{run} is not being tuned",
@@ -213,9 +218,9 @@ SENTENCES: Mapping[str, Entry] = {
     "tune.gpu_shared": "energy cannot be measured: another process computes on GPU {gpu} (pid {pid})",
     "tune.no_gpu": "{run} uses no GPU, so its power and energy cannot be measured",
     "tune.bad_limits": _bad_limits,
-    "tune.no_knobs": "{run} has declared no knobs so far",
+    "tune.no_knobs": "{run} has declared no knobs yet: there is nothing to tune",
     "tune.nothing_to_turn": (
-        "{run} has no knob of effect speed, and no other is allowed: there is nothing to turn"
+        "{run} has no speed knob, and no other is allowed (--allow): there is nothing to tune"
     ),
     # changes of the throughput without a command
     "shift.throughput": _throughput,

@@ -129,14 +129,17 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
          "has its own end."),
     ),
     "tuner": (
-        ("speed knobs", "The tuner turns what changes only the speed; what changes what is learned only with "
-         "leave, and never what costs a restart."),
+        ("speed knobs", "The tuner changes knobs that affect only the speed. It changes one that affects "
+         "what is learned only if you allow it, and never one that costs a restart."),
         ("trial", "A change that is kept if the run is clearly faster, and else reverted."),
         ("+6.1 % ± 1.2", "What a trial did to the throughput; the ± is wide enough to be right 95 times in "
          "100."),
         ("left alone", "The tuner does not change this knob: a user asked for it here, or set it by hand."),
         ("spent", "What trials have cost of their budget: a share of the time in which the run trains, of an "
          "hour while that is less."),
+        ("lost", "The work that the run would have done in the time that trials cost."),
+        ("energy", "The joules of the GPUs for the same work, before and after, if you tune for energy."),
+        ("saved", "The joules saved since the change. Work after the tuner has stopped is not counted."),
         ("interrupted", "Another change or event ended the trial early, so its effect is unknown."),
         ("unfinished", "The run or the daemon ended in the middle of it."),
         *((f"{word.symbol} {word.text}", f"{tuner.STANDS_FOR[stand].capitalize()}.")

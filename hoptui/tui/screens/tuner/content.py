@@ -55,7 +55,7 @@ def _stands(view: View, knob: KnobState, width: int) -> Line:
         shapes = (f"left alone with {beside}", f"with {beside}", "left alone")
         return first_fitting([(Span(one, "dim"),) for one in shapes], width)
     if tuner.turns(state, knob):
-        return first_fitting([(Span(one, "dim"),) for one in ("may be turned", "allowed")], width)
+        return first_fitting([(Span(one, "dim"),) for one in ("may be changed", "allowed")], width)
     long, brief = "left alone: changes what is learned", "not allowed"
     if knob.spec.cost == "restart":
         long, brief = "left alone: costs a restart", "never"
@@ -124,7 +124,7 @@ class LimitsDraft:
             Limit(
                 "budget",
                 f"{wording.share(now.budget)} of the time",
-                "The share of the run's time that trials may take, the standing still of a change included.",
+                "The share of the run's time that trials may cost, including pauses for a change.",
                 lambda was, by: replace(was, budget=_stepped(BUDGET, was.budget, by)),
             ),
             Limit(
@@ -138,7 +138,7 @@ class LimitsDraft:
             Limit(
                 "power",
                 f"{numbers.grouped(now.power_w)} W" if now.power_w is not None else "any",
-                "A trial in which a GPU draws more is taken back.",
+                "A trial in which a GPU draws more is reverted.",
                 lambda was, by: replace(was, power_w=self._power(was.power_w, by)),
             ),
             Limit(
@@ -146,7 +146,7 @@ class LimitsDraft:
                 "yes" if now.dry else "no",
                 "It says what it would try, and tries nothing."
                 if now.dry
-                else "What it decides to try it does try.",
+                else "It tries values on the run, and keeps those that help.",
                 lambda was, by: replace(was, dry=not was.dry),
             ),
             *(self._knob(knob) for knob in self.learning),
@@ -170,9 +170,9 @@ class LimitsDraft:
 
         about = f": {numbers.clean(knob.spec.description, 80)}" if knob.spec.description else ""
         return Limit(
-            f"may turn {numbers.clean(name, 40)}",
+            f"may change {numbers.clean(name, 40)}",
             "yes" if may else "no",
-            f"It changes what is learned{about}. Without leave the tuner does not touch it.",
+            f"It changes what is learned{about}. With no, the tuner leaves it alone.",
             turn,
         )
 
