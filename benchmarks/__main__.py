@@ -25,6 +25,7 @@ ALL = (
     "throughput",
     "vision_loading",
     "tuner_simulation",
+    "tuner_energy_simulation",
     "tuner_folder",
     "rivals",
     "endurance",
