@@ -98,6 +98,27 @@ class Live:
                 raise RuntimeError("the run makes no progress")
             time.sleep(0.05)
 
+    def iterations(self, since: int) -> int:
+        """Return how many iterations have ended since then (monotonic ns)."""
+        return sum(1 for end, _, _ in self._timed(since) if end > since)
+
+    def worked(self, since: int, until_t: int) -> float:
+        """Return the work between two moments (monotonic ns), once it is known.
+
+        Of an iteration that lies partly between them, that part of its work counts.
+        """
+        rows: list[tuple[int, float, float]] = until(
+            lambda: (found := self._timed(since)) and found[-1][0] >= until_t and found,
+            SET_S,
+            "the iterations of a window",
+        )
+        total = 0.0
+        for end, seconds, work in rows:
+            begin = end - seconds * 1e9
+            inside = min(end, until_t) - max(begin, since)
+            total += work * max(0.0, inside) / (end - begin)
+        return total
+
     def work(self) -> float:
         """Return the work of the next iteration."""
         since = time.monotonic_ns()
@@ -171,6 +192,21 @@ class Live:
                 return
             yield from ((step, values) for _, step, values in rows)
             since = rows[-1][0]
+
+    def _timed(self, since: int) -> list[tuple[int, float, float]]:
+        """Return end (monotonic ns), seconds and work of the iterations that have ended since then."""
+        found: list[tuple[int, float, float]] = []
+        while True:
+            delta = self._session.fetch(cursors={self._source: since})
+            rows = [row for columns in delta.columns for row in columns.rows()]
+            if not rows:
+                return found
+            since = rows[-1][0]
+            found += [
+                (t, values["iteration_s"], values[self._work])
+                for t, _, values in rows
+                if values.get("iteration_s") and self._work in values
+            ]
 
     def _rows(self, since: int) -> list[tuple[float, float]]:
         delta = self._session.fetch(cursors={self._source: since}, wait_s=0.1)
