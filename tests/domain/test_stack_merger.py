@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hoptui.domain import stack_merger
@@ -17,6 +17,7 @@ COUNTS: st.SearchStrategy[dict[Stack, int]] = st.dictionaries(STACKS, st.integer
 MUCH = 1 << 20
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), COUNTS, st.integers(0, 5)), max_size=8))
 def test_each_rank_has_what_its_parts_have_together(parts: list[tuple[int, dict[Stack, int], int]]) -> None:
     merger = StackMerger()
@@ -34,6 +35,7 @@ def test_each_rank_has_what_its_parts_have_together(parts: list[tuple[int, dict[
         assert found.cost == pytest.approx(0.1)
 
 
+@settings(deadline=None)
 @given(COUNTS, st.integers(0, 200))
 def test_what_does_not_fit_is_counted(counts: dict[Stack, int], most_bytes: int) -> None:
     merger = StackMerger()

@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hoptui.domain.stacks import (
@@ -28,6 +28,7 @@ frames = st.builds(
 stacks = st.lists(frames, min_size=1, max_size=10).map(tuple)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(stacks, st.integers(min_value=1, max_value=1000), max_size=8))
 def test_what_is_packed_is_unpacked_the_same(counts: dict[tuple[StackFrame, ...], int]) -> None:
     packed = pack(counts, 1, 2, most_bytes=1 << 20)
