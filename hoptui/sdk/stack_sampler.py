@@ -26,9 +26,9 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 
 from hoptui.domain.facts import clean_text
 from hoptui.domain.stacks import MOST_DEPTH, Stack, StackFrame, StackSamples, pack, phase_frames
@@ -183,15 +183,13 @@ class StackSampler:
             Whether all threads but the sampled one and that of the sampler wait.
         """
         chain: list[CodeType | int | str] = []
-        if NEWER:
+        with nullcontext() if NEWER else _LaterCollection():
             threads = sys._current_frames()
-            innermost = threads.pop(self._thread(), None)
-            _read(innermost, chain)
-        else:
-            with _LaterCollection():
-                threads = sys._current_frames()
-                innermost = threads.pop(self._thread(), None)
-                _read(innermost, chain)
+            innermost = frame = threads.pop(self._thread(), None)
+            while frame is not None and len(chain) < 2 * MOST_DEPTH:  # quickly: the thread may go on
+                chain.append(frame.f_code)
+                chain.append(frame.f_lasti)
+                frame = frame.f_back
         if innermost is not None:
             chain.append(self._phase())
             interval = self._interval
@@ -233,14 +231,6 @@ class StackSampler:
             self._failed(error)
         finally:
             switch.restore()
-
-
-def _read(frame: FrameType | None, chain: list[CodeType | int | str]) -> None:
-    """Add the code and the instruction of a frame and of those that have called it."""
-    while frame is not None and len(chain) < 2 * MOST_DEPTH:  # quickly: the thread may go on
-        chain.append(frame.f_code)
-        chain.append(frame.f_lasti)
-        frame = frame.f_back
 
 
 class _LaterCollection:

@@ -97,8 +97,8 @@ def _shaped(widest: HistoryColumns, short: int, shape: str) -> HistoryColumns:
 
 def head(cells: HistoryColumns) -> Line:
     """The names of the columns."""
-    became = "result" if cells.stage > SYMBOL else ""
-    names = ("time", "run", "who", "command", became, "at", "throughput")
+    result = "result" if cells.stage > SYMBOL else ""
+    names = ("time", "run", "who", "command", result, "at", "throughput")
     shown = [Span(name, "dim", wide) for name, wide in zip(names, cells[:-1], strict=True) if wide]
     return Span("  "), *shown, Span(EFFECT, "dim")
 
