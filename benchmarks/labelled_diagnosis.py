@@ -1,7 +1,8 @@
 """Verdicts for training loops of known limits, as people write them: right, sure, named line, and how soon.
 
 `python -m benchmarks.labelled_diagnosis --lot test [--cpu] [--lanes N] [--only NAME…]`. Each load runs for
-`WATCHED_S` after its first row. Its verdict is the one told then. Of several GPUs, each lane has its own.
+`WATCHED_S` after its first row. Its verdict is the one told then. Of several GPUs, each lane has its own. The
+loads of several ranks run afterwards, and have a GPU for each rank.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def device() -> str:
 def started(node: Bench, load: LabelledLoad, lane: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start a load, and end it afterwards. If it ended by itself, its last errors are printed."""
     launcher = (*TORCHRUN, "--nproc-per-node", str(load.ranks)) if load.ranks > 1 else ()
-    visible = {"CUDA_VISIBLE_DEVICES": str(lane) if device() == "cuda" else "", "OMP_NUM_THREADS": THREADS}
+    visible = {"CUDA_VISIBLE_DEVICES": visible_gpus(load, lane), "OMP_NUM_THREADS": THREADS}
     command = [sys.executable, *launcher, "-m", "benchmarks.labelled", load.name, device()]
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         child = subprocess.Popen(
@@ -107,6 +108,29 @@ def started(node: Bench, load: LabelledLoad, lane: int) -> Iterator[subprocess.P
             errors.seek(0)
             last = errors.read()[-1500:]
             print(f"{load.name} ended by itself with exit status {ended}:\n{last}", file=sys.stderr)
+
+
+def visible_gpus(load: LabelledLoad, lane: int) -> str:
+    """Return the value of `CUDA_VISIBLE_DEVICES` for a load: a GPU for each rank, other ones in each lane."""
+    if device() != "cuda":
+        return ""
+    return ",".join(str(load.ranks * lane + rank) for rank in range(load.ranks))
+
+
+def measure_all(node: Bench, chosen: Sequence[LabelledLoad], lanes: int) -> dict[str, dict[str, Any]]:
+    """Run loads, those of as many ranks together, and return what each came to, by its name."""
+    found: dict[str, dict[str, Any]] = {}
+    for ranks, group in itertools.groupby(
+        sorted(chosen, key=lambda load: load.ranks), lambda load: load.ranks
+    ):
+        loads = list(group)
+        if device() == "cuda" and ranks > gpus():
+            tell("left out", {"loads": [load.name for load in loads], "GPUs": ranks})
+            continue
+        together = max(1, lanes // ranks)
+        figures = in_lanes(partial(measure, node), loads, together)
+        found |= {load.name: case for load, case in zip(loads, figures, strict=True)}
+    return found
 
 
 def measure(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
@@ -199,10 +223,12 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         for name, load in sorted(all_loads().items())
         if right_of(load) and lot_of(name) in lots and (not given.only or name in given.only)
     ]
+    for load in [load for load in chosen if load.missing()]:
+        tell(load.name, {"left out, as it needs": load.missing()})
+        chosen.remove(load)
     with bench() as node, node.session():
         lanes = given.lanes or (1 if given.cpu else gpus())
-        measured = in_lanes(partial(measure, node), chosen, lanes)
-    cases = {load.name: case for load, case in zip(chosen, measured, strict=True)}
+        cases = measure_all(node, chosen, lanes)
     named = [case["line_right"] for case in cases.values() if case["line_right"] is not None]
     right = sum(case["right"] for case in cases.values())
     sure = [case for case in cases.values() if case["confidence"] >= 0.9]

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
+import torch
 import torch.distributed as dist
 
 import hoptui
-from benchmarks.labelled.catalogue import all_loads
+from benchmarks.labelled.catalogue import AdapterRun, all_loads
 
 
 def main() -> None:
     name, device = sys.argv[1:]
     load = all_loads()[name]
+    if missing := load.missing():
+        sys.exit(f"{name} needs {', '.join(missing)}")
+    if load.ranks > 1 and device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    if load.adapter:
+        load.loop(AdapterRun(f"labelled-{name}"), device)
+        return
     if load.ranks > 1:
-        dist.init_process_group("gloo")
+        dist.init_process_group("nccl" if device == "cuda" else "gloo")
     run = hoptui.connect(f"labelled-{name}")
     load.loop(run, device)
     run.close()

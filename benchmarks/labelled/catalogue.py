@@ -6,14 +6,13 @@ it back. Labels come from how a load is made, not from what hoptui says of it.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import random
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import hoptui
-
-Loop = Callable[[hoptui.Run, str], None]
+Loop = Callable[[Any, str], None]
 Lot = Literal["development", "test", "held-out"]
 MARK = "# here"
 SEED = 24
@@ -24,10 +23,18 @@ SEEN = "seen_"
 """Begins the names of the modules whose loads were the held-out lot once, and are development loads since."""
 
 
+class AdapterRun(NamedTuple):
+    """What a load gets whose run is made by the adapter of a framework: its name, and how long it may be."""
+
+    name: str
+    iterations: int = 1_000_000
+
+
 class LabelledLoad(NamedTuple):
     """A load, and its right verdicts on a GPU and without one; empty where it cannot run.
 
-    `ranks` processes work together.
+    `ranks` processes work together: on the CPU under gloo, on as many GPUs under NCCL. A load runs where the
+    packages of `needs` are installed. With `adapter` it gets an `AdapterRun`, and the adapter connects.
     """
 
     name: str
@@ -35,6 +42,12 @@ class LabelledLoad(NamedTuple):
     gpu: tuple[str, ...]
     cpu: tuple[str, ...]
     ranks: int = 1
+    needs: tuple[str, ...] = ()
+    adapter: bool = False
+
+    def missing(self) -> list[str]:
+        """Return the packages that it needs and that are not installed."""
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
     @property
     def module(self) -> str:
@@ -69,13 +82,19 @@ HELPERS: dict[str, tuple[Callable[..., object] | type, ...]] = {}
 
 
 def labelled(
-    *, gpu: str = "", cpu: str = "", ranks: int = 1, helpers: tuple[Callable[..., object] | type, ...] = ()
+    *,
+    gpu: str = "",
+    cpu: str = "",
+    ranks: int = 1,
+    helpers: tuple[Callable[..., object] | type, ...] = (),
+    needs: tuple[str, ...] = (),
+    adapter: bool = False,
 ) -> Callable[[Loop], Loop]:
     """Enter a load. Several verdicts that are right are separated by spaces."""
 
     def enter(loop: Loop) -> Loop:
         name = loop.__name__
-        LOADS[name] = LabelledLoad(name, loop, tuple(gpu.split()), tuple(cpu.split()), ranks)
+        LOADS[name] = LabelledLoad(name, loop, tuple(gpu.split()), tuple(cpu.split()), ranks, needs, adapter)
         HELPERS[name] = helpers
         return loop
 

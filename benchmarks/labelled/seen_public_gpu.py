@@ -621,7 +621,7 @@ def average_gradients(model: nn.Module) -> None:
             param.grad.data /= size
 
 
-@labelled(gpu="communication-bound", cpu="communication-bound", ranks=2, helpers=(average_gradients,))
+@labelled(cpu="communication-bound", ranks=2, helpers=(average_gradients,))
 def averaged_gradients(run: hoptui.Run, device: str) -> None:
     """In the manner of the tutorial on distributed applications: each gradient is reduced by itself."""
     torch.manual_seed(1234)

@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.labelled.catalogue import all_loads, lot_of  # noqa: E402
-from benchmarks.labelled_diagnosis import HOST_SIDE, calibration  # noqa: E402
+from benchmarks.labelled.catalogue import AdapterRun, all_loads, lot_of  # noqa: E402
+from benchmarks.labelled_diagnosis import HOST_SIDE, calibration, visible_gpus  # noqa: E402
 from hoptui.domain.diagnosis import VERDICTS  # noqa: E402
 
 LOADS = all_loads()
@@ -95,9 +95,22 @@ HELD_OUT_ON_CPU = [
 
 @pytest.mark.parametrize("name", [*QUICK, *HELD_OUT_ON_CPU])
 def test_a_load_trains_until_it_is_stopped(name: str) -> None:
+    if LOADS[name].adapter:
+        pytest.skip("an adapter makes its run")
     run, began = ShortRun(), time.monotonic()
-    LOADS[name].loop(run, "cpu")  # type: ignore[arg-type]
+    LOADS[name].loop(run, "cpu")
     assert run.rows >= 1
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in HELD_OUT if LOADS[name].adapter])
+def test_a_load_of_a_framework_trains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if missing := LOADS[name].missing():
+        pytest.skip(f"needs {', '.join(missing)}")
+    monkeypatch.setenv("HOPTUI", "off")
+    began = time.monotonic()
+    LOADS[name].loop(AdapterRun(f"test-{name}", iterations=2), "cpu")
     assert time.monotonic() - began < 30
 
 
@@ -109,3 +122,12 @@ def test_calibration_counts_by_confidence() -> None:
     ]
     assert calibration(cases)[-1] == {"from": 0.9, "to": 1.0, "told": 2, "right": 1}
     assert sum(row["told"] for row in calibration(cases)) == 2
+
+
+def test_a_load_of_two_ranks_has_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, pair = LOADS["rows_in_python"], LOADS["even_ranks"]
+    monkeypatch.setenv("HOPTUI_LABELLED_DEVICE", "cuda")
+    assert [visible_gpus(alone, lane) for lane in range(3)] == ["0", "1", "2"]
+    assert [visible_gpus(pair, lane) for lane in range(2)] == ["0,1", "2,3"]
+    monkeypatch.setenv("HOPTUI_LABELLED_DEVICE", "cpu")
+    assert visible_gpus(pair, 1) == ""
