@@ -93,6 +93,7 @@ HELD_OUT_ON_CPU = [
 ]
 
 
+@pytest.mark.filterwarnings("default")  # packages warn of what is theirs
 @pytest.mark.parametrize("name", [*QUICK, *HELD_OUT_ON_CPU])
 def test_a_load_trains_until_it_is_stopped(name: str) -> None:
     if LOADS[name].adapter:
@@ -106,6 +107,7 @@ def test_a_load_trains_until_it_is_stopped(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", [name for name in HELD_OUT if LOADS[name].adapter])
 def test_a_load_of_a_framework_trains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if missing := LOADS[name].missing():
