@@ -494,6 +494,7 @@ class DaemonLink:
             bad_values=state.converter.bad,
             spans=self._spans(),
             began=state.began,
+            thread=state.training.native,
         )
 
     def _spans(self) -> tuple[PhaseSpan, ...]:
