@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import pytest
 from msgspec import structs
 
 from hoptui.cli.commands.stack import py_spy, py_spy_program
+from hoptui.domain.facts import fact
 from hoptui.domain.stacks import Stack, StackFrame, pack
-from hoptui.protocol.messages import RankStacks, RankState
+from hoptui.protocol.messages import HUNG, RankStacks, RankState
 from tests.cli.conftest import Hoptui
+from tests.cli.ras_service import answer, replaying, service
 from tests.client.fake_daemon import FakeDaemon
 from tests.conftest import TestNode, until
 
@@ -42,6 +46,10 @@ trainer = threading.Thread(target=train)
 trainer.start()
 trainer.join()
 """
+
+
+def refusing(_: socket.socket) -> None:
+    raise AssertionError("it was asked")
 
 
 @pytest.fixture
@@ -137,6 +145,29 @@ def test_a_loop_in_another_thread_that_hangs_in_c_code(
     plain = hoptui("stack", "fit")
     assert plain.out.splitlines()[-1] == f"    {script}:{line} train"
     assert "(by py-spy, now)" in plain.out
+
+
+def test_what_nccl_says_of_the_ranks(
+    hoptui: Hoptui, three: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is in `--json` as it is. The text says which rank has left out a collective."""
+    run = three.node.runs[0]
+    ranks = (structs.replace(run.ranks[0], pid=os.getppid()),)
+    three.node = structs.replace(three.node, runs=(structs.replace(run, ranks=ranks), *three.node.runs[1:]))
+    text = answer((os.getpid(), os.getppid()))
+    with service(refusing) as port:  # the run is not hung
+        monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{port}")
+        assert hoptui("stack", "ppo", "--json").json["nccl"] is None
+    hung = fact(HUNG, seconds=42.0, groups=[], silent=[], unseen=0)
+    three.vitals[run.run] = structs.replace(three.vitals[run.run], state="busy", because=hung)
+    with service(replaying(text)) as port:
+        monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{port}")
+        assert hoptui("stack", "ppo", "--json").json["nccl"] == json.loads(text)
+    with service(replaying(text)) as port:
+        monkeypatch.setenv("NCCL_RAS_ADDR", f"localhost:{port}")
+        lines = hoptui("stack", "ppo").out.splitlines()
+    assert "NCCL: rank 1 has begun 5 × AllReduce, rank 0 has begun 6 ×" in lines
+    assert lines[-1] == "NCCL answers on this node: --json has its communicators and what they count"
 
 
 def test_what_there_is_not_is_said_in_a_sentence(hoptui: Hoptui, three: FakeDaemon) -> None:

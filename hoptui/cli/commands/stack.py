@@ -22,6 +22,7 @@ from hoptui.domain.stack_groups import StackGroup, grouped, usual_stack
 from hoptui.domain.stacks import Stack, StackFrame, without_phases
 from hoptui.node.processes import process_state
 from hoptui.presentation import numbers, stacks
+from hoptui.presentation.vocabulary import hung
 from hoptui.protocol.messages import RankState, RunState
 
 FRESH_S = 10.0
@@ -54,6 +55,7 @@ def stack(
     """Show where the ranks of a run are now, equal stacks as one group, the odd one first.
 
     The stacks are the newest samples. A rank without recent ones is read by py-spy, if that is installed.
+    Of a hung run of several ranks, NCCL is asked which of them have begun fewer collectives.
     Exit code 3 if no stack is known.
     """
     with look(readings=False) as seen:
@@ -64,13 +66,16 @@ def stack(
             known = ", ".join(str(each.rank) for each in processes)
             raise Fail(f"{numbers.clean(found.name)} has no rank {rank} on this node, only {known}", MISSING)
         ranks = _ranks(seen, found.run, wanted)
+        hangs = hung(seen.store.vital(found.run))
     groups = grouped({each.rank: each.stack for each in ranks if each.stack})
-    nccl = nccl_ras.status() if found.world > 1 and found.gpus else None
+    nccl = nccl_ras.status() if found.world > 1 and hangs else None
     if json:
         dump({**_as_json(found, ranks, groups), "nccl": nccl})
     else:
         _show(found, ranks, groups)
         if nccl is not None:
+            for each in nccl_ras.uneven(nccl, {each.pid: each.rank for each in ranks}):
+                say(numbers.clean(stacks.uneven_text(each.collective, each.ranks)))
             say("NCCL answers on this node: --json has its communicators and what they count")
     return OK if groups else MISSING
 
