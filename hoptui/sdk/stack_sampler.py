@@ -92,6 +92,8 @@ takes longer than all else."""
 _Unnamed = tuple[str, tuple[Place, ...]]
 """The phase and the places of a stack without names."""
 
+PROCESSOR = 36
+"""The place of the last processor of a thread in its `stat` of proc(5), counted after its name."""
 JITTER = 0.25
 """A period differs from the mean by up to this part of it, so that it does not beat with the iterations."""
 WAITS = frozenset((
@@ -155,6 +157,23 @@ class StackSampler:
         """End sampling. It does not wait for the thread."""
         with suppress(RuntimeError):  # it has ended
             self._over.release()
+
+    def follow(self, thread: int) -> None:
+        """Keep the thread of the sampler on the processor that another thread was on last.
+
+        Threads that hand the interpreter to each other do not run at once. On two processors each waits
+        until the other one is awake, with cold caches. On a busy node that takes a turn of the scheduler.
+
+        Args:
+            thread: The kernel's number of the sampled thread.
+        """
+        own = self._own.native_id
+        if own is None or not self._own.is_alive():
+            return
+        with suppress(OSError):  # it has ended
+            known = Path(f"/proc/self/task/{thread}/stat").read_bytes()
+            processor = int(known.rpartition(b")")[2].split()[PROCESSOR])
+            os.sched_setaffinity(own, {processor})
 
     def take(self) -> StackSamples | None:
         """Return the samples since the last call, None if there are none. Only one thread may call it.
