@@ -4,11 +4,15 @@ The loops: small modules of torch, which launch kernels on a GPU if there is one
 a thread that prepares batches; and beside two threads that compute in Python. Each pair is one block with the
 sampler and one without, in random order. Run it alone, on one core:
 taskset -c 1 python -m benchmarks.stack_cost --only pure modules
+
+The rate drifts by more than a sample costs. So the cost of a sample is also measured by itself: by how much
+longer the iterations around a sample take than those half a period later, which no sample is near.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import math
 import queue
 import random
@@ -16,6 +20,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from benchmarks.measure import report, tell
@@ -28,6 +33,16 @@ SETTLE_S = 0.13
 ACCOUNT_S = 12.0
 """The time of which the sampler tells its cost, on all the time."""
 CONFIDENCE = 1.96
+BEFORE_NS, AFTER_NS = 1_000_000, 3_000_000
+"""The iterations from so long before a sample until so long after it are those around it."""
+ASIDE_NS = int(EVERY_S / 2 * 1e9)
+USUAL = 40
+"""So many iterations on each side give the usual time of one."""
+LONGEST_S = 0.01
+"""With longer iterations, too few lie between two samples."""
+CLIPPED = 0.02
+"""This share of the differences on each end counts as the one at the limit: other processes cause them."""
+RESAMPLED = 1000
 
 
 def pure_python() -> Callable[[], object]:
@@ -87,12 +102,13 @@ def torch_modules() -> Callable[[], object]:
 class Switch:
     """A sampler of this thread that can be switched off. Its samples are taken as the link takes them.
 
-    `costs` are the shares of the time that it tells.
+    `costs` are the shares of the time that it tells, `stamps` the times of its samples in nanoseconds.
     """
 
     def __init__(self) -> None:
         self.costs: list[float] = []
-        self._thread = threading.get_ident()
+        self.stamps: list[int] = []
+        self._thread, self._native = threading.get_ident(), threading.get_native_id()
         self._on = threading.Event()
         self._rested = False
         self._over = threading.Event()
@@ -119,6 +135,7 @@ class Switch:
     def _sampled(self) -> int:
         """Return the thread to sample. Off: none at first, which restores the switch interval; then wait."""
         if self._on.is_set():
+            self.stamps.append(time.perf_counter_ns())
             return self._thread
         if self._rested:
             self._on.wait()
@@ -128,6 +145,7 @@ class Switch:
 
     def _take(self) -> None:
         while not self._over.wait(TAKE_S):
+            self._sampler.follow(self._native)
             if (samples := self._sampler.take()) is not None:
                 self.costs.append(samples.cost)
 
@@ -153,6 +171,54 @@ def interval(changes: Sequence[float]) -> tuple[float, float]:
     return ordered[max(0, math.floor(middle - half))], ordered[
         min(len(ordered) - 1, math.ceil(middle + half))
     ]
+
+
+def excess_us(ends: Sequence[int], stamp: int) -> float | None:
+    """Return how much longer the iterations around a time took than usual, by the times at which iterations
+    ended. None at the edges, and where iterations are too long."""
+    first, last = bisect.bisect(ends, stamp - BEFORE_NS), bisect.bisect(ends, stamp + AFTER_NS)
+    if first <= USUAL or last + USUAL >= len(ends):
+        return None
+    took = [b - a for a, b in pairwise(ends[first - 1 - USUAL : last + 1 + USUAL])]
+    usual = statistics.median(took[:USUAL] + took[-USUAL:])
+    if usual > LONGEST_S * 1e9:
+        return None
+    around = took[USUAL:-USUAL]
+    return (sum(around) - len(around) * usual) / 1e3
+
+
+def of_a_sample(ends: Sequence[int], stamps: Sequence[int]) -> dict[str, Any]:
+    """Return what a sample costs the loop, in microseconds and as a share of the time, with its interval."""
+    both = ((excess_us(ends, stamp), excess_us(ends, stamp + ASIDE_NS)) for stamp in stamps)
+    found = sorted(near - far for near, far in both if near is not None and far is not None)
+    if len(found) < USUAL:
+        return {"samples": len(found)}
+    edge = int(CLIPPED * len(found))
+    clipped = [min(max(value, found[edge]), found[-1 - edge]) for value in found]
+    means = sorted(statistics.fmean(random.choices(clipped, k=len(clipped))) for _ in range(RESAMPLED))
+    least, most = means[int(0.025 * RESAMPLED)], means[int(0.975 * RESAMPLED)]
+    percent = 100 * 1e3 * len(stamps) / (stamps[-1] - stamps[0])  # of a microsecond for each sample
+    return {
+        "microseconds": round(statistics.fmean(clipped), 1),
+        "interval": [round(least, 1), round(most, 1)],
+        "percent": round(statistics.fmean(clipped) * percent, 3),
+        "percent, interval": [round(least * percent, 3), round(most * percent, 3)],
+        "samples": len(found),
+    }
+
+
+def measure_samples(step: Callable[[], object], seconds: float) -> dict[str, Any]:
+    """Return what a sample costs by the iterations around it."""
+    ends: list[int] = []
+    with Switch() as switch:
+        switch.turn(step, on=True)
+        rate(step, 2 * TAKE_S)  # it has followed, and the first places have names
+        switch.stamps.clear()
+        until = time.perf_counter_ns() + int(seconds * 1e9)
+        while not ends or ends[-1] < until:
+            step()
+            ends.append(time.perf_counter_ns())
+        return of_a_sample(ends, switch.stamps.copy())
 
 
 def measure(step: Callable[[], object], pairs: int, seconds: float) -> dict[str, Any]:
@@ -184,7 +250,8 @@ def measure(step: Callable[[], object], pairs: int, seconds: float) -> dict[str,
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stack_cost")
-    parser.add_argument("--pairs", type=int, default=800)
+    parser.add_argument("--pairs", type=int, default=800, help="0: none")
+    parser.add_argument("--samples-s", type=float, default=60.0, help="seconds to measure single samples for")
     parser.add_argument("--seconds", type=float, default=0.2, help="of each block")
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of loops")
     options = parser.parse_args()
@@ -194,11 +261,15 @@ def main() -> None:
         "beside a loader": beside_a_loader,
         "beside busy threads": beside_busy_threads,
     }
-    figures = {
-        name: tell(name, measure(make(), options.pairs, options.seconds))
-        for name, make in loops.items()
-        if not options.only or any(part in name for part in options.only)
-    }
+    figures = {}
+    for name, make in loops.items():
+        if options.only and not any(part in name for part in options.only):
+            continue
+        step = make()
+        found = {"a sample": measure_samples(step, options.samples_s)}
+        if options.pairs:
+            found |= measure(step, options.pairs, options.seconds)
+        figures[name] = tell(name, found)
     report(
         "stack_cost",
         {"device": device(), "every_s": EVERY_S, "budget_percent": 100 * BUDGET, "figures": figures},

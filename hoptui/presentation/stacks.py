@@ -121,6 +121,17 @@ def silent_text(rank: int, world: int, state: str) -> str:
     return f"{who} does not answer: {SILENT.get(state, SILENT['R'])}"
 
 
+def uneven_text(collective: str, ranks: Mapping[int, Sequence[int]]) -> str:
+    """Return how often ranks have begun a collective: `NCCL: rank 1 has begun 5 × AllReduce, ranks 0, 2 have
+    begun 6 ×`. The ranks are given by their count."""
+    groups = [
+        f"rank {found[0]} has begun {count} ×" if len(found) == 1
+        else f"ranks {', '.join(map(str, sorted(found)))} have begun {count} ×"
+        for count, found in sorted(ranks.items())
+    ]  # fmt: skip
+    return f"NCCL: {', '.join((f'{groups[0]} {collective}', *groups[1:]))}"
+
+
 def speedscope(name: str, ranks: Iterable[tuple[int, StackSamples]]) -> dict[str, Any]:
     """Return samples in the format of speedscope, one profile for each rank. The weights are samples."""
     frames: dict[StackFrame, int] = {}

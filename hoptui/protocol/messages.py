@@ -196,7 +196,8 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     since the phase began. `paused_left_s` is the rest of the pause lease. `dropped` counts rows lost since
     the start because the daemon did not accept them. `spans` are stretches of phases that ended since
     the pulse before, as far as they are long enough for a sample of a GPU. `began`: the first iteration has
-    begun. `off`: the link has ended by an error, which this says; there is no further pulse.
+    begun. `off`: the link has ended by an error, which this says; there is no further pulse. `thread` is the
+    kernel's number of the thread that trains; older runs do not say (0).
     """
 
     step: int
@@ -211,6 +212,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     spans: tuple[PhaseSpan, ...] = ()
     began: bool = True
     off: Fact | None = None
+    thread: int = 0
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):
@@ -524,10 +526,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankState(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of a run other than rank 0, on this node. Its rows are the source `rank/<run id>/<rank>`."""
+    """A process of a run other than rank 0, on this node. Its rows are the source `rank/<run id>/<rank>`.
+
+    `thread` is the kernel's number of the thread that trains, 0 if it is unknown.
+    """
 
     rank: int
     pid: int
+    thread: int = 0
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
@@ -538,7 +544,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
     there is one. `targets` are what users want of its GPUs. `tags` are those of its details. `refused` is
     what its script declared or called that is not accepted. `declined` are the commands and knobs that it
-    does not offer, with the reasons.
+    does not offer, with the reasons. `thread` is the kernel's number of the thread that trains in rank 0, 0
+    if it is unknown.
     """
 
     run: str
@@ -568,6 +575,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     declined: dict[str, str] = {}
     refused: tuple[Fact, ...] = ()
+    thread: int = 0
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):

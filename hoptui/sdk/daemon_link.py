@@ -449,6 +449,7 @@ class DaemonLink:
 
     def _send_stacks(self, sampler: StackSampler, sock: Any, zmq: Any) -> None:
         try:
+            sampler.follow(self._state.training.native)
             samples = sampler.take()
         except Exception as error:  # the link goes on without it
             self._sample(wanted=False)
@@ -494,6 +495,7 @@ class DaemonLink:
             bad_values=state.converter.bad,
             spans=self._spans(),
             began=state.began,
+            thread=state.training.native,
         )
 
     def _spans(self) -> tuple[PhaseSpan, ...]:

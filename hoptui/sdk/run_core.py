@@ -72,7 +72,7 @@ class RunCore:
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
         self._stacks = bool(stacks) and not process.stacks_off(os.environ)
-        self.sample_this_thread()
+        self.train_in_this_thread()
         self._own = RunIdentity(
             run=str(known.get("run") or new_run_id()),
             epoch=(whole(known.get("epoch")) or 0) + 1,
@@ -240,14 +240,16 @@ class RunCore:
             self.state.link = _start_link(self)
 
     def in_loop(self) -> None:
-        """Let stacks be sampled of this thread, which ends iterations, and note once where it does so."""
-        self.sample_this_thread()
+        """Note that this thread trains, and once where it ends iterations."""
+        self.train_in_this_thread()
         if self.state.training.loop is None:
             self.state.training.loop = _calling_lines()
 
-    def sample_this_thread(self) -> None:
-        """Let stacks be sampled of this thread: it is the one that trains."""
-        self.state.training.ident = threading.get_ident() if self._stacks else 0
+    def train_in_this_thread(self) -> None:
+        """Note that this thread is the one that trains, so that stacks are those of this thread."""
+        training = self.state.training
+        training.ident = threading.get_ident() if self._stacks else 0
+        training.native = threading.get_native_id()
 
     def _identify(self, identity: RunIdentity) -> None:
         state = self.state

@@ -256,13 +256,14 @@ class LinkControl(Protocol):
 class TrainingThread:
     """The thread that passes the boundaries. `ident` is 0 if its stack is not to be sampled.
 
-    `loop` has the calls in which it ended the first iteration, the outermost first. It is None before that.
+    `native` is the kernel's number of it. `loop` has the calls in which it ended the first iteration, the
+    outermost first. It is None before that.
     """
 
-    __slots__ = ("ident", "loop")
+    __slots__ = ("ident", "loop", "native")
 
     def __init__(self) -> None:
-        self.ident = 0
+        self.ident = self.native = 0
         self.loop: tuple[CodeLine, ...] | None = None
 
 

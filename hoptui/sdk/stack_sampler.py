@@ -26,7 +26,7 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import CodeType
 
@@ -92,6 +92,8 @@ takes longer than all else."""
 _Unnamed = tuple[str, tuple[Place, ...]]
 """The phase and the places of a stack without names."""
 
+PROCESSOR = 36
+"""The place of the last processor of a thread in its `stat` of proc(5), counted after its name."""
 JITTER = 0.25
 """A period differs from the mean by up to this part of it, so that it does not beat with the iterations."""
 WAITS = frozenset((
@@ -141,6 +143,7 @@ class StackSampler:
         self._failed = failed
         self._interval = _Interval(time.monotonic_ns())
         self._known_waits: dict[int, tuple[CodeType, bool]] = {}  # by `id`, with the code that keeps it
+        self._reading: AbstractContextManager[None] = nullcontext() if NEWER else _LaterCollection()
         self._names = _Names()
         self._naming_ns = NAMING_AHEAD_S * 1e9
         self._over = threading.Lock()  # returns to this code sooner than an event
@@ -155,6 +158,23 @@ class StackSampler:
         """End sampling. It does not wait for the thread."""
         with suppress(RuntimeError):  # it has ended
             self._over.release()
+
+    def follow(self, thread: int) -> None:
+        """Keep the thread of the sampler on the processor that another thread was on last.
+
+        Threads that hand the interpreter to each other do not run at once. On two processors each waits
+        until the other one is awake, with cold caches. On a busy node that takes a turn of the scheduler.
+
+        Args:
+            thread: The kernel's number of the sampled thread.
+        """
+        own = self._own.native_id
+        if own is None or not self._own.is_alive():
+            return
+        with suppress(OSError):  # it has ended
+            known = Path(f"/proc/self/task/{thread}/stat").read_bytes()
+            processor = int(known.rpartition(b")")[2].split()[PROCESSOR])
+            os.sched_setaffinity(own, {processor})
 
     def take(self) -> StackSamples | None:
         """Return the samples since the last call, None if there are none. Only one thread may call it.
@@ -183,7 +203,7 @@ class StackSampler:
             Whether all threads but the sampled one and that of the sampler wait.
         """
         chain: list[CodeType | int | str] = []
-        with nullcontext() if NEWER else _LaterCollection():
+        with self._reading:
             threads = sys._current_frames()
             innermost = frame = threads.pop(self._thread(), None)
             while frame is not None and len(chain) < 2 * MOST_DEPTH:  # quickly: the thread may go on
@@ -198,7 +218,10 @@ class StackSampler:
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1
         threads.pop(self._own.ident or 0, None)
-        return all(self._waits(other.f_code) for other in threads.values())
+        for other in threads.values():  # noqa: SIM110 - `all` would make a generator, in cold caches
+            if not self._waits(other.f_code):
+                return False
+        return True
 
     def _waits(self, code: CodeType) -> bool:
         """Whether a thread in this function waits, without the interpreter."""
@@ -217,7 +240,8 @@ class StackSampler:
         used = time.thread_time_ns()
         try:
             _wake_in_time()
-            while not self._over.acquire(timeout=costs.pause_s * dice.uniform(1 - JITTER, 1 + JITTER)):
+            pause_s = EVERY_S
+            while not self._over.acquire(timeout=pause_s * (1 - JITTER + 2 * JITTER * dice.random())):
                 began = time.thread_time_ns()
                 waiting_s = (began - used) / 1e9
                 if self.sample():
@@ -226,14 +250,14 @@ class StackSampler:
                     switch.restore()
                 used = time.thread_time_ns()
                 self._interval.spent_ns += used - began
-                costs.add(waiting_s, (used - began) / 1e9)
+                pause_s = costs.add(waiting_s, (used - began) / 1e9)
         except Exception as error:
             self._failed(error)
         finally:
             switch.restore()
 
 
-class _LaterCollection:
+class _LaterCollection(AbstractContextManager[None]):
     """Keeps the garbage collector from running inside, by its threshold.
 
     `gc.disable` would not do: another thread may go on meanwhile, and that the script has called it as well
@@ -266,14 +290,11 @@ class _Costs:
         self._waiting_s = 0.0
         self._taking_s = deque([0.0], LAST)
 
-    def add(self, waiting_s: float, taking_s: float) -> None:
-        """Add those of a new sample."""
+    def add(self, waiting_s: float, taking_s: float) -> float:
+        """Add those of a new sample. Return the pause that keeps the cost, with that of naming, within the
+        budgets."""
         self._waiting_s += SMOOTHING * (min(waiting_s, MOST_WAITING_S) - self._waiting_s)
         self._taking_s.append(taking_s)
-
-    @property
-    def pause_s(self) -> float:
-        """The time between two samples that keeps the cost within the budgets, with that of naming."""
         taking_s = sorted(self._taking_s)[len(self._taking_s) // 2]
         needed = max(self._waiting_s / WAITING_BUDGET, taking_s / (BUDGET - NAMING))
         return min(RAREST_S, max(EVERY_S, needed))
@@ -285,7 +306,7 @@ class _SwitchInterval:
     def __init__(self) -> None:
         self._longer = 0  # for how many samples
         self._means_s = [0.0, 0.0]  # CPU time of waiting, with the short and with the longer interval
-        self._before = 0.0
+        self._before = self._wanted = 0.0
         self._short = 0.0  # as the interpreter rounds it; 0 while the interval is that of the script
         _switch_intervals.add(self)
 
@@ -302,10 +323,13 @@ class _SwitchInterval:
             self._longer = self._longer - 1 if longer_s <= short_s else 0
         elif waiting_s > EXPENSIVE_S and longer_s <= short_s:
             self._longer = LONGER
+        wanted = LONGER_S if self._longer else SWITCH_S
+        if self._short and wanted == self._wanted and sys.getswitchinterval() == self._short:
+            return  # since the last sample
         self.restore()
-        now, wanted = sys.getswitchinterval(), LONGER_S if self._longer else SWITCH_S
+        now = sys.getswitchinterval()
         if now > wanted:
-            self._before = now
+            self._before, self._wanted = now, wanted
             sys.setswitchinterval(wanted)
             self._short = sys.getswitchinterval()
 

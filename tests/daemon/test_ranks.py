@@ -39,7 +39,9 @@ def test_two_ranks_are_one_run(node: TestNode) -> None:
         until(lambda: viewer.run("two").ranks, what="both ranks")
         run = viewer.run("two")
         assert (run.rank, run.world, run.pid) == (0, 2, first.pid)
-        assert run.ranks == (messages.RankState(rank=1, pid=second.pid),)
+        assert [(rank.rank, rank.pid) for rank in run.ranks] == [(1, second.pid)]
+        until(lambda: viewer.run("two").thread == first.pid, what="the thread of rank 0: its main thread")
+        until(lambda: viewer.run("two").ranks[0].thread == second.pid, what="that of rank 1")
         source = f"rank/{run.run}/1"
         until(lambda: viewer.fetch(cursors={source: 0}).columns, what="rows of rank 1")
         (rows,) = viewer.fetch(cursors={source: 0}).columns
@@ -89,7 +91,7 @@ def test_two_ranks_are_one_run(node: TestNode) -> None:
         until(lambda: again.run("two").exit_reason, what="the end")
         ended = again.run("two")
         assert (ended.exit_reason, ended.exit_detail) == ("stopped", "by SIGTERM on rank 1")
-        assert ended.ranks == run.ranks  # what is known of them stays
+        assert [(rank.rank, rank.pid) for rank in ended.ranks] == [(1, second.pid)]  # what is known stays
 
 
 def test_where_rank_0_is_off_no_rank_starts_a_daemon(node: TestNode) -> None:

@@ -23,6 +23,12 @@ def test_nothing_is_said_without_a_place() -> None:
     assert stacks.where(StackSamples(began=0, ended=SECOND, left_out=5)) == ""
 
 
+def test_ranks_that_have_begun_a_collective_less_often_come_first() -> None:
+    assert stacks.uneven_text("AllReduce", {6: [2, 0], 5: [1]}) == (
+        "NCCL: rank 1 has begun 5 × AllReduce, ranks 0, 2 have begun 6 ×"
+    )
+
+
 def test_names_are_made_safe_and_short() -> None:
     frame = StackFrame(f"/x/{'a' * 500}\x1b[31m.py", "\u202ef\n", 1, call="\x07" + "b" * 500)
     text = stacks.where(pack({(frame,): 1}, 0, SECOND))

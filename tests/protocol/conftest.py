@@ -186,7 +186,7 @@ RUN = messages.RunState(
     flops=FLOPS,
     rank=1,
     world=8,
-    ranks=(messages.RankState(rank=1, pid=4121),),
+    ranks=(messages.RankState(rank=1, pid=4121, thread=4122),),
     argv="train.py --fast",
     versions={"torch": "2.12.0"},
     exit_reason="exception",
@@ -198,6 +198,7 @@ RUN = messages.RunState(
     targets=(TARGET,),
     tags=("baseline",),
     refused=(REFUSED,),
+    thread=4120,
 )
 GPU = devices.GpuInfo(
     uuid="GPU-1",
@@ -341,6 +342,7 @@ EXAMPLES: list[messages.Message] = [
         spans=(PhaseSpan(path="update", start=5, end=9),),
         began=False,
         off=Fact("state.off", {"error": "OSError"}),
+        thread=4120,
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Stacks(samples=SAMPLES, loop=(("/job/train.py", 40, "main"),)),

@@ -6,6 +6,7 @@ import asyncio
 import dis
 import gc
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -305,9 +306,7 @@ def test_it_samples_ten_times_a_second_and_says_what_that_costs() -> None:
 def test_it_samples_more_rarely_where_a_sample_is_expensive() -> None:
     def pause_s(waiting_s: float, taking_s: float) -> float:
         costs = _Costs()
-        for _ in range(200):
-            costs.add(waiting_s, taking_s)
-        return costs.pause_s
+        return [costs.add(waiting_s, taking_s) for _ in range(200)][-1]
 
     assert pause_s(0.0, 1e-6) == EVERY_S
     assert pause_s(0.0, 400e-6) == pytest.approx(400e-6 / (BUDGET - NAMING))
@@ -318,8 +317,7 @@ def test_it_samples_more_rarely_where_a_sample_is_expensive() -> None:
 def test_a_collection_of_garbage_in_its_thread_makes_the_next_samples_no_rarer() -> None:
     costs = _Costs()
     for taking_s in (50e-6, 60e-6, 10e-3, 50e-6, 60e-6):
-        costs.add(0.0, taking_s)
-    assert costs.pause_s == EVERY_S
+        assert costs.add(0.0, taking_s) == EVERY_S
 
 
 @pytest.mark.parametrize(
@@ -347,6 +345,33 @@ def test_the_switch_interval_that_costs_less_is_used_most(short_s: float, longer
         assert used["short"] <= 20, "after each twenty with the longer one"
     else:
         assert used["longer"] <= 10, "until its cost is known"
+
+
+def test_its_thread_stays_on_the_processor_of_the_sampled_one() -> None:
+    """No other thread is moved, also before it has begun and after it has ended."""
+    mine = os.sched_getaffinity(0)
+
+    def on_last_processor(over: Callable[[], bool]) -> None:
+        os.sched_setaffinity(0, {max(mine)})
+        natives.append(threading.get_native_id())
+        busy(over)
+
+    natives: list[int] = []
+    with Worker(on_last_processor) as thread:
+        sampler = sampler_of(lambda: thread)
+        until(lambda: natives, what="the processor")
+        sampler.follow(natives[0])
+        sampler.start()
+        until(lambda: len(sampler._interval.chains), what="a sample")
+        own = next(each for each in threading.enumerate() if each.name == "hoptui-stacks")
+        sampler.follow(natives[0])
+        assert os.sched_getaffinity(own.native_id or 0) == {max(mine)}
+    sampler.follow(natives[0])  # that thread has ended
+    sampler.stop()
+    own.join(10)
+    assert not own.is_alive()
+    sampler.follow(threading.get_native_id())
+    assert os.sched_getaffinity(0) == mine
 
 
 def test_samples_that_nobody_takes_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:

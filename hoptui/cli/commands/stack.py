@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -19,7 +22,8 @@ from hoptui.domain.stack_groups import StackGroup, grouped, usual_stack
 from hoptui.domain.stacks import Stack, StackFrame, without_phases
 from hoptui.node.processes import process_state
 from hoptui.presentation import numbers, stacks
-from hoptui.protocol.messages import RunState
+from hoptui.presentation.vocabulary import hung
+from hoptui.protocol.messages import RankState, RunState
 
 FRESH_S = 10.0
 """Older samples do not say where a thread is now."""
@@ -29,11 +33,13 @@ PY_SPY_S = 10.0
 
 class RankStack(NamedTuple):
     """Where a rank is: by `source` (`samples`, `py-spy`, or "" if that is not known), so many seconds ago.
-    `state` is the letter of its process."""
+    `state` is the letter of its process, `thread` the kernel's number of the thread that trains (0: unknown).
+    """
 
     rank: int
     pid: int
     state: str
+    thread: int = 0
     source: str = ""
     age_s: float | None = None
     stack: Stack = ()
@@ -49,52 +55,57 @@ def stack(
     """Show where the ranks of a run are now, equal stacks as one group, the odd one first.
 
     The stacks are the newest samples. A rank without recent ones is read by py-spy, if that is installed.
+    Of a hung run of several ranks, NCCL is asked which of them have begun fewer collectives.
     Exit code 3 if no stack is known.
     """
     with look(readings=False) as seen:
         found = seen.find_living(run)
-        ranks = _ranks(seen, found)
-    if rank is not None:
-        known = ", ".join(str(each.rank) for each in ranks)
-        ranks = [each for each in ranks if each.rank == rank]
-        if not ranks:
+        processes = (RankState(rank=0, pid=found.pid, thread=found.thread), *found.ranks)
+        wanted = [each for each in processes if rank in (None, each.rank)]
+        if not wanted:
+            known = ", ".join(str(each.rank) for each in processes)
             raise Fail(f"{numbers.clean(found.name)} has no rank {rank} on this node, only {known}", MISSING)
+        ranks = _ranks(seen, found.run, wanted)
+        hangs = hung(seen.store.vital(found.run))
     groups = grouped({each.rank: each.stack for each in ranks if each.stack})
-    nccl = nccl_ras.status() if found.world > 1 and found.gpus else None
+    nccl = nccl_ras.status() if found.world > 1 and hangs else None
     if json:
         dump({**_as_json(found, ranks, groups), "nccl": nccl})
     else:
         _show(found, ranks, groups)
         if nccl is not None:
+            for each in nccl_ras.uneven(nccl, {each.pid: each.rank for each in ranks}):
+                say(numbers.clean(stacks.uneven_text(each.collective, each.ranks)))
             say("NCCL answers on this node: --json has its communicators and what they count")
     return OK if groups else MISSING
 
 
-def _ranks(seen: NodeSnapshot, run: RunState) -> list[RankStack]:
-    """Return the stack of each rank on this node."""
+def _ranks(seen: NodeSnapshot, run: str, processes: Iterable[RankState]) -> list[RankStack]:
+    """Return the stack of each of these processes."""
     try:
-        sampled = {each.rank: each.samples for each in seen.session.stacks(run.run, FRESH_S)}
+        sampled = {each.rank: each.samples for each in seen.session.stacks(run, FRESH_S)}
     except RefusedError as error:
         raise Fail(OLD_DAEMON if error.code == "unsupported" else str(error), MISSING) from None
     now = seen.store.now()
     found = []
-    for rank, pid in ((0, run.pid), *((each.rank, each.pid) for each in run.ranks)):
+    for rank, pid, thread in ((each.rank, each.pid, each.thread) for each in processes):
         state = process_state(pid)
         if rank in sampled:
             age_s = max(0.0, (now - sampled[rank].ended) / 1e9)
-            found.append(RankStack(rank, pid, state, "samples", age_s, usual_stack(sampled[rank])))
+            stack = usual_stack(sampled[rank])
+            found.append(RankStack(rank, pid, state, thread, "samples", age_s, stack))
         else:
-            asked = py_spy(pid) if state not in ("", "Z") else ()
-            found.append(
-                RankStack(rank, pid, state, "py-spy" if asked else "", 0.0 if asked else None, asked)
-            )
+            asked = py_spy(pid, thread) if state not in ("", "Z") else ()
+            source, asked_s = ("py-spy", 0.0) if asked else ("", None)
+            found.append(RankStack(rank, pid, state, thread, source, asked_s, asked))
     return found
 
 
-def py_spy(pid: int) -> Stack:
-    """Return the stack of the main thread of a process by py-spy, which does not stop it. Empty if it is not
-    installed, may not, or takes too long."""
-    program = shutil.which("py-spy")
+def py_spy(pid: int, thread: int = 0) -> Stack:
+    """Return the stack of a thread by py-spy, which does not stop the process. `thread` is the kernel's
+    number of it, 0 stands for the main thread. Empty if py-spy is not installed, may not read the process,
+    takes too long, or finds no such thread."""
+    program = py_spy_program()
     if program is None:
         return ()
     try:
@@ -105,16 +116,26 @@ def py_spy(pid: int) -> Stack:
             timeout=PY_SPY_S,
             check=True,
         )
-        threads = msgspec.json.decode(done.stdout)
-        main = next(each for each in threads if each.get("thread_name") == "MainThread")
+        found = next(each for each in msgspec.json.decode(done.stdout) if _is_thread(each, thread))
         frames = [
-            StackFrame(str(each["filename"]), str(each["name"]), int(each["line"])) for each in main["frames"]
+            StackFrame(str(each["filename"]), str(each["name"]), int(each["line"]))
+            for each in found["frames"]
         ]
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError, ValueError, LookupError):
         return ()
     except (StopIteration, TypeError, AttributeError):  # the format of another version
         return ()
     return tuple(reversed(frames))
+
+
+def py_spy_program() -> str | None:
+    """Return where py-spy is: on the path, or beside this Python, whose environment may not be active."""
+    return shutil.which("py-spy") or shutil.which("py-spy", path=Path(sys.executable).parent)
+
+
+def _is_thread(found: dict[str, Any], thread: int) -> bool:
+    """Whether this is the thread with a number of the kernel, or for 0 the main thread."""
+    return found.get("os_thread_id") == thread if thread else found.get("thread_name") == "MainThread"
 
 
 def _as_json(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) -> dict[str, Any]:
@@ -142,6 +163,7 @@ def _as_json(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) ->
                 "rank": each.rank,
                 "pid": each.pid,
                 "process": each.state or None,
+                "thread": each.thread or None,
                 "source": each.source or None,
                 "age_s": each.age_s,
             }
@@ -177,5 +199,5 @@ def _unknown(run: RunState, found: RankStack) -> str:
     if found.state in ("T", "t", "D", "Z", ""):
         return stacks.silent_text(found.rank, run.world, found.state)
     who = f"rank {found.rank}" if run.world > 1 else "the run"
-    how = "py-spy did not get its stack" if shutil.which("py-spy") else "pip install 'hoptui[stack]' reads it"
+    how = "py-spy did not get its stack" if py_spy_program() else "pip install 'hoptui[stack]' reads it"
     return f"{who} has sent no stack samples for {FRESH_S:.0f} s; {how}"

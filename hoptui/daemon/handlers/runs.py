@@ -103,6 +103,8 @@ class RunDesk:
                 run.phases.add(message.spans, self._node.clock.t() + FUTURE_NS)
                 if run.judge(self._now())[0] != before:
                     self._node.changed()
+                if run.trains_in(0, message.thread):
+                    self._node.touch()
                 if message.off is not None:
                     self._node.event("off", message.off, run=run.id, step=message.step, level="warning")
             case messages.Outcome():
@@ -443,6 +445,8 @@ class RunDesk:
                 self._stacks(run, member.rank, message)
             case messages.Pulse(off=None):
                 run.members[member.rank] = replace(member, pulse_at=self._now())
+                if run.trains_in(member.rank, message.thread):
+                    node.touch()
             case messages.Pulse(off=Fact() as why):
                 off = fact("rank.off", rank=member.rank, why=why)
                 node.event("off", off, run=run.id, step=message.step, level="warning")

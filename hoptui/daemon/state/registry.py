@@ -180,6 +180,16 @@ class TrackedRun:
         }
         self.state = structs.replace(self.state, ranks=tuple(ranks[rank] for rank in sorted(ranks)))
 
+    def trains_in(self, rank: int, thread: int) -> bool:
+        """Store in which thread a rank trains. Return whether that is new."""
+        threads = {each.rank: each.thread for each in self.state.ranks} | {0: self.state.thread}
+        if threads.get(rank, thread) == thread:
+            return False
+        threads[rank] = thread
+        ranks = (structs.replace(each, thread=threads[each.rank]) for each in self.state.ranks)
+        self.state = structs.replace(self.state, thread=threads[0], ranks=tuple(ranks))
+        return True
+
     def leave(self, rank: int) -> None:
         """Remove a rank that sent goodbye."""
         self.members.pop(rank, None)
