@@ -71,7 +71,7 @@ class RunCore:
         self.execution = CommandExecution(state, self._agreement, whole(known.get("commands")) or 0)
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
-        self._stacks = bool(stacks) and not process.stacks_off(os.environ)
+        state.training.sampled = bool(stacks) and not process.stacks_off(os.environ)
         self.sample_this_thread()
         self._own = RunIdentity(
             run=str(known.get("run") or new_run_id()),
@@ -247,7 +247,8 @@ class RunCore:
 
     def sample_this_thread(self) -> None:
         """Let stacks be sampled of this thread: it is the one that trains."""
-        self.state.training.ident = threading.get_ident() if self._stacks else 0
+        training = self.state.training
+        training.ident = threading.get_ident() if training.sampled else 0
 
     def _identify(self, identity: RunIdentity) -> None:
         state = self.state

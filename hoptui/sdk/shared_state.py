@@ -256,13 +256,15 @@ class LinkControl(Protocol):
 class TrainingThread:
     """The thread that passes the boundaries. `ident` is 0 if its stack is not to be sampled.
 
-    `loop` has the calls in which it ended the first iteration, the outermost first. It is None before that.
+    `sampled` is whether the script and `HOPTUI_STACKS` let its stack be sampled. `loop` has the calls in
+    which it ended the first iteration, the outermost first. It is None before that.
     """
 
-    __slots__ = ("ident", "loop")
+    __slots__ = ("ident", "loop", "sampled")
 
     def __init__(self) -> None:
         self.ident = 0
+        self.sampled = True
         self.loop: tuple[CodeLine, ...] | None = None
 
 

@@ -198,6 +198,7 @@ RUN = messages.RunState(
     targets=(TARGET,),
     tags=("baseline",),
     refused=(REFUSED,),
+    stacks_off=True,
 )
 GPU = devices.GpuInfo(
     uuid="GPU-1",
@@ -299,6 +300,7 @@ EXAMPLES: list[messages.Message] = [
         refused=(REFUSED,),
         past_rows=12,
         number=2,
+        stacks_off=True,
     ),
     messages.Declare(
         knobs=(ACCUM,),
