@@ -176,7 +176,7 @@ def test_the_samples_name_the_line_of_the_script(adapter: str, node: TestNode, t
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1400)
 def test_the_samples_of_both_workers_of_ray_name_the_line(node: TestNode, tmp_path: Path) -> None:
     path = script(tmp_path, RAY)
     node.daemon()
@@ -185,4 +185,4 @@ def test_the_samples_of_both_workers_of_ray_name_the_line(node: TestNode, tmp_pa
         [sys.executable, str(path), storage], OMP_NUM_THREADS="1", RAY_raylet_start_wait_time_s="200"
     )
     for rank in range(2):
-        _until_first(node, child, path, rank=rank, seconds=300)
+        _until_first(node, child, path, rank=rank, seconds=600)

@@ -335,7 +335,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "gpu.dram_active": {"share": 0.9},
     "gpu.kernel_fill": {"share": 0.18},
     "gpu.memory": {"share": 0.23},
-    "gpu.pcie": {"bytes_per_s": 58e9},
+    "gpu.pcie": [{"bytes_per_s": 58e9}, {"bytes_per_s": 0.6e9}],
     "gpu.nvlink": {"bytes_per_s": 29e9},
     "host.cpu": {"share": 0.92, "cores": 16},
     "batch.pieces": {"pieces": 64},
@@ -350,9 +350,12 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "gpu.slower": {"gpu": 1, "mhz": 1400.0, "other": 0, "other_mhz": 1980.0},
     "gpu.no_readings": {"problem": _nested(fact("driver.not_loaded"))},
     "gpu.none_of_run": {},
-    "gpu.no_counters": {"problem": _nested(fact("gpm.needs_hopper", architecture="Ampere"))},
+    "gpu.no_counters": [
+        {"problem": _nested(fact("gpm.needs_hopper", architecture="Ampere"))},
+        {"problem": _nested(fact("gpm.needs_hopper", architecture="Ampere")), "gpu": 1},
+    ],
     "gpu.no_rows": {},
-    "gpu.counters_not_read": {},
+    "gpu.counters_not_read": [{}, {"gpu": 1}],
     "gpu.waits_for_host": {},
     "cause.none_clear": {},
     "advice.knob": [
