@@ -174,6 +174,7 @@ def _straggling(window: ObservationWindow) -> Iterator[Finding]:
         world=window.world,
         waits=share(found.waits),
         others_wait=share(found.others_wait),
+        **(window.straggler_device._asdict() if window.straggler_device is not None else {}),
     )
     where = found.where
     at = () if where is None else (line_fact(where.kind, where.place, where.inside, found.share),)

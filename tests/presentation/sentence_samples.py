@@ -60,6 +60,18 @@ HUNG: dict[str, Any] = {
     "unsampled": [],
     "elsewhere": 0,
 }
+DEVICE: Fields = {
+    "host": "gpu07",
+    "gpu": 3,
+    "clock_mhz": 1410.0,
+    "others_mhz": 1980.0,
+    "throttled": {"thermal_software": 0.4},
+}
+DEVICES: list[Fields] = [
+    {**DEVICE, "gpu": None, "clock_mhz": None, "others_mhz": None, "throttled": None},
+    {**DEVICE, "others_mhz": None, "throttled": {}},
+]
+"""Of a rank whose GPU is not known, and of one that is alone on its node."""
 SAMPLES: dict[str, Fields | list[Fields]] = {
     # runs
     "state.starting": {},
@@ -101,7 +113,23 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
             "others_share": 0.44,
             "unsampled": [2],
             "elsewhere": 4,
+            **DEVICE,
         },
+        *(
+            {
+                "rank": 0,
+                "world": 8,
+                "waits": 0.02,
+                "others_wait": 0.31,
+                "where": None,
+                "share": 0.45,
+                "others_share": 0.44,
+                "unsampled": [],
+                "elsewhere": 0,
+                **device,
+            }
+            for device in DEVICES
+        ),
     ],
     "memory.soon_full": {"of": "GPU 0", "minutes": 40, "used_bytes": 48 << 30, "total_bytes": 80 << 30},
     "memory.steady": {"of": "the node"},
@@ -306,7 +334,10 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         "function": "augment.<locals>.<listcomp>",
         "inside": "rotate",
     },
-    "rank.slow": {"rank": 5, "world": 8, "waits": 0.02, "others_wait": 0.24},
+    "rank.slow": [
+        {"rank": 5, "world": 8, "waits": 0.02, "others_wait": 0.24},
+        {"rank": 5, "world": 8, "waits": 0.02, "others_wait": 0.24, **DEVICE},
+    ],
     "cpu.computes": {"share": 0.92},
     "line.hot": [
         {

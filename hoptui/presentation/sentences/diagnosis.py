@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.enumerations import ByValue
-from hoptui.presentation import numbers
+from hoptui.presentation import gpu_readings, numbers
 from hoptui.presentation.sentences.template import Entry, Fields, Write, facts
 from hoptui.presentation.stacks import KINDS, called, place
 
@@ -122,6 +122,13 @@ def _of_gpu(fields: Fields) -> str:
     return f"GPU {fields['gpu']} " if "gpu" in fields else ""
 
 
+def _slow_rank(fields: Fields, _: Write) -> str:
+    wait = numbers.percent(fields["others_wait"])
+    text = f"the others wait {wait} of the time for rank {fields['rank']} of {fields['world']}"
+    device = gpu_readings.rank_device(fields)
+    return f"{text}: {device}" if device else text
+
+
 def _rate(fields: Fields) -> str:
     rate = fields["bytes_per_s"] / 1e9
     return f"{rate:.0f} GB/s" if rate >= 9.95 else f"{rate:.1f} GB/s"
@@ -191,7 +198,7 @@ SENTENCES: Mapping[str, Entry] = {
     # what the training thread does
     "line.hot": _line,
     "line.brief": lambda fields, _: f"{_place(fields)} {numbers.percent(fields['share'])}",  # the same, short
-    "rank.slow": ("the others wait {others_wait:percent} of the time for rank {rank} of {world}"),
+    "rank.slow": _slow_rank,
     "cpu.computes": "it computes on the CPU {share:percent} of the time",
     # how busy GPUs and host are
     "gpu.idle_share": "GPU idle {share:percent}",
