@@ -47,7 +47,7 @@ GUARANTEES: dict[str, tuple[Guarantee, ...]] = {
         Guarantee("pause-lease", "the viewer that paused a run is gone",
                   "the run goes on when the lease ends"),
         Guarantee("forked-child", "a training process forks",
-                  "the child sends nothing and holds no connection"),
+                  "the child sends nothing, holds no connection and is not sampled"),
         Guarantee("exit-in-store", "a process exits while its ranks communicate",
                   "its exit waits for the call of the store, so that the interpreter does not abort"),
         Guarantee("read-stack", "a stack is read while the training goes on",

@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
+from hoptui.daemon.rank_devices import rank_device
 from hoptui.daemon.state.command_log import CHANGED, LATEST
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
@@ -165,6 +166,7 @@ class Diagnosing:
         if spent.end - begin < LEAST_NS:
             return None
         found = run.stacks.activities(begin + STACKS_NS)
+        late = find_straggler(found) if run.state.world > 1 else None
         return ObservationWindow(
             t=spent.end,
             seconds=(spent.end - begin) / SECOND,
@@ -178,7 +180,8 @@ class Diagnosing:
             cpus=node.hardware.cpus,
             host_cpu=mean_of(self._between("host", begin, spent.end), "cpu_percent") / 100,
             sampled=SampledTime.of(summed(found.values())),
-            straggler=find_straggler(found) if run.state.world > 1 else None,
+            straggler=late,
+            straggler_device=rank_device(node, run, late.rank, begin) if late is not None else None,
             free_gpus=self._free_gpus(begin, spent.end),
             step_t=step_t,
         )

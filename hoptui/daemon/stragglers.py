@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hoptui.daemon.rank_devices import rank_device
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.facts import fact
@@ -76,6 +77,7 @@ class Stragglers:
     def _report(self, run: TrackedRun, found: Straggler) -> None:
         where = found.where
         known = {0, *run.members}
+        since = self._node.clock.t() - int(WINDOW_S * SECOND)
         what = fact(
             "run.straggler",
             rank=found.rank,
@@ -93,10 +95,9 @@ class Stragglers:
             },
             share=found.share,
             others_share=found.others_share,
-            unsampled=sorted(
-                known - run.stacks.activities(self._node.clock.t() - int(WINDOW_S * SECOND)).keys()
-            ),
+            unsampled=sorted(known - run.stacks.activities(since).keys()),
             elsewhere=max(0, run.state.world - len(known)),
+            **rank_device(self._node, run, found.rank, since)._asdict(),
         )
         self._node.event("straggler", what, run=run.id, step=run.step, level="warning")
 

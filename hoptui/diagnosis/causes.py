@@ -54,7 +54,8 @@ class ConfidenceScale(NamedTuple):
 class Means:
     """Readings of `GpuWindow`, averaged over the run's GPUs that have them. NaN if none has.
 
-    `memory` is that of the fullest; `uploading` the share of what PCIe carries.
+    `kernels` is `GpuWindow.busy`. A MIG instance has counters and lacks it: `busy` is `sm` then. `memory` is
+    that of the fullest; `uploading` the share of what PCIe carries.
     """
 
     def __init__(self, gpus: Sequence[GpuWindow]) -> None:
@@ -63,8 +64,8 @@ class Means:
             return sum(known) / len(known) if known else math.nan
 
         self.sm = over(lambda g: g.sm)
-        busy = over(lambda g: g.busy)
-        self.busy = busy if busy == busy else self.sm  # a MIG instance has counters and no busy time
+        self.kernels = over(lambda g: g.busy)
+        self.busy = self.kernels if math.isfinite(self.kernels) else self.sm
         self.tensor = over(lambda g: g.tensor)
         self.fp32 = over(lambda g: g.fp32)
         self.dram = over(lambda g: g.dram)
@@ -99,6 +100,11 @@ def share_fact(code: str, value: float) -> tuple[Fact, ...]:
     return (fact(code, share=share(value)),) if math.isfinite(value) else ()
 
 
+def at_work(seen: Means) -> tuple[Fact, ...]:
+    """How busy the GPUs are: by their kernels, or by their SMs if that is unknown."""
+    return share_fact("gpu.busy", seen.kernels) or share_fact("gpu.sm_active", seen.sm)
+
+
 def power(seen: Means) -> tuple[Fact, ...]:
     """The watts and the limit in watts, as far as they are known."""
     if not math.isfinite(seen.power_w):
@@ -121,8 +127,8 @@ def transfer(seen: Means) -> tuple[Fact, ...]:
 
 
 def _gigabytes(bytes_per_s: float) -> float:
-    """A rate in bytes a second, in whole GB/s."""
-    return round(bytes_per_s, -9)
+    """A rate in bytes a second, rounded as it is shown: whole GB/s from 10 GB/s on, otherwise tenths."""
+    return round(bytes_per_s, -9 if bytes_per_s >= 9.95e9 else -8)
 
 
 DATA = frozenset(
@@ -185,7 +191,7 @@ def waiting(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     scale = WAITING if seen.busy == seen.busy else UNSEEN
     data = _lost_to_data(window, seen)
     if sure := scale.confidence(data):
-        facts = (*phase(window, DATA), *share_fact("gpu.busy", seen.busy), *host(window))
+        facts = (*phase(window, DATA), *at_work(seen), *host(window))
         yield Finding("data-bound", sure, data, facts)
     elif lost := _lost_to_uploads(window, seen):
         facts = (*transfer(seen), *share_fact("gpu.sm_active", seen.sm))
@@ -194,7 +200,7 @@ def waiting(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     if sure := scale.confidence(environments):
         if window.gpus and _launches(seen) is not False:
             sure = min(sure, UNSURE)  # environments on the GPU, launched one kernel at a time, look alike
-        facts = (*phase(window, ENVIRONMENTS), *share_fact("gpu.busy", seen.busy), *host(window))
+        facts = (*phase(window, ENVIRONMENTS), *at_work(seen), *host(window))
         yield Finding("env-bound", sure, environments, facts)
     exchange = _lost_to_exchange(window, seen)
     if sure := EXCHANGING.confidence(exchange):
@@ -218,7 +224,7 @@ def launching(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     if not sure or (starved and fill >= SMALL_KERNELS):
         return
     small = share_fact("gpu.kernel_fill", fill) if fill < SMALL_KERNELS else ()
-    busy = share_fact("gpu.any_kernel", seen.busy)
+    busy = share_fact("gpu.any_kernel", seen.kernels)
     facts = (*share_fact("gpu.sm_active", seen.sm), *busy, *small, *power(seen))
     found = Finding("launch-bound", sure, lost, facts)
     yield found.at_most(UNSURE) if starved or _may_wait_for_ranks(window, seen) else found
@@ -397,7 +403,7 @@ def unused_memory(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
 
 
 def healthy(seen: Means) -> Iterator[Finding]:
-    """The healthy finding: the SMs have work, and no part of the GPU is at its limit."""
+    """The healthy finding: the SMs have work, and no part of the GPU is at its limit, as far as is known."""
     if seen.sm >= ENOUGH_SM:
         sure = 0.5 + 0.4 * min(1.0, (seen.sm - ENOUGH_SM) / (FULL_SM - ENOUGH_SM))
         shares = (
@@ -406,4 +412,5 @@ def healthy(seen: Means) -> Iterator[Finding]:
             ("gpu.dram_active", seen.dram),
         )
         facts = tuple(known for code, active in shares for known in share_fact(code, active))
-        yield Finding("healthy", sure, 0.0, facts)
+        found = Finding("healthy", sure, 0.0, facts)
+        yield found.at_most(UNSURE) if any(map(math.isnan, (seen.tensor, seen.fp32, seen.dram))) else found

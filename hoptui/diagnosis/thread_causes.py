@@ -71,7 +71,8 @@ class IdleShares:
     def __init__(self, window: ObservationWindow, seen: Means) -> None:
         self.sampled = window.sampled
         shares = dict(self.sampled.shares)
-        claims = {v: sum(shares.get(kind, 0.0) for kind in kinds) for v, kinds in CLAIMS.items()}
+        self._kinds = {**CLAIMS, "transfer-bound": _copying(seen)} if window.gpus else CLAIMS
+        claims = {v: sum(shares.get(kind, 0.0) for kind in kinds) for v, kinds in self._kinds.items()}
         guessed = self.sampled.guessed
         steps = shares.get("environment", 0.0) + guessed.get("between", 0.0) > shares.get("input", 0.0)
         prepares: Verdict = "env-bound" if steps else "data-bound"
@@ -79,8 +80,6 @@ class IdleShares:
         for basis, verdict in self._guesses.items():
             claims[verdict] += guessed.get(basis, 0.0)
             claims["host-bound"] -= guessed.get(basis, 0.0)
-        if window.gpus:
-            claims["transfer-bound"] = _copying(shares, seen)
         whole = sum(claims.values())
         self._scale = min(1.0, seen.idle / whole) if whole else 1.0
         self.claims: dict[Verdict, float] = {verdict: lost * self._scale for verdict, lost in claims.items()}
@@ -96,7 +95,7 @@ class IdleShares:
 
     def line_facts(self, verdict: Verdict) -> tuple[Fact, ...]:
         """Return the line that takes most of a claim, as a fact."""
-        line = self.sampled.line(*CLAIMS.get(verdict, ("copy", "wait")))
+        line = self.sampled.line(*self._kinds[verdict])
         whole = self.sampled.share(line.kind) - self._placed(line.kind) if line else 0.0
         for basis, guess in self._guesses.items():
             placed = self.sampled.guessed_lines.get(basis)
@@ -116,12 +115,12 @@ class IdleShares:
         return sum(self.sampled.guessed.get(basis, 0.0) for basis, v in guesses.items() if v == verdict)
 
 
-def _copying(shares: Mapping[Kind, float], seen: Means) -> float:
-    """The time in copies, and in waiting for results where those are large. A rate that is unknown is no
-    objection."""
+def _copying(seen: Means) -> tuple[Kind, ...]:
+    """What a thread does that waits for a copy: it copies, or waits for results where those are large. A rate
+    that is unknown is no objection."""
     if seen.download >= TRANSFER_BYTES_PER_S:
-        return shares.get("copy", 0.0) + shares.get("wait", 0.0)
-    return 0.0 if seen.upload < TRANSFER_BYTES_PER_S else shares.get("copy", 0.0)
+        return ("copy", "wait")
+    return () if seen.upload < TRANSFER_BYTES_PER_S else ("copy",)
 
 
 def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
@@ -175,6 +174,7 @@ def _straggling(window: ObservationWindow) -> Iterator[Finding]:
         world=window.world,
         waits=share(found.waits),
         others_wait=share(found.others_wait),
+        **(window.straggler_device._asdict() if window.straggler_device is not None else {}),
     )
     where = found.where
     at = () if where is None else (line_fact(where.kind, where.place, where.inside, found.share),)
@@ -195,7 +195,7 @@ def _launching(window: ObservationWindow, seen: Means, idle: IdleShares) -> Iter
     active = share_fact("gpu.sm_active", seen.sm)
     facts = (
         *active,
-        *share_fact("gpu.any_kernel" if active else "gpu.busy", seen.busy),
+        *share_fact("gpu.any_kernel" if active else "gpu.busy", seen.kernels),
         *small,
         *power(seen),
     )

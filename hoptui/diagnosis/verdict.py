@@ -35,6 +35,8 @@ SECOND = 1_000_000_000
 FEW_ROWS, FEW_ITERATIONS, SHORT_S = 5, 3, 5.0
 NEAR = 0.7
 """If a second cause costs this share of the first one's cost, it is uncertain which is the main cause."""
+NO_GPU = ("driver.not_found", "driver.not_loaded", "driver.no_gpu")
+"""Codes of nodes on which nothing runs on a GPU. Elsewhere GPUs that cannot be read may be in use."""
 UNEVEN = 0.15
 """The difference from which GPUs of one run are uneven. Those of two equal ranks differ by 0.01."""
 
@@ -62,7 +64,7 @@ def findings(window: ObservationWindow) -> list[Finding]:
     found = found or [*computing(window)]
     if not found:
         return [_unknown(*_missing(window, seen), *_largest_phase(window))]
-    least = _believed(window, counted=counted or (not window.gpus and window.sampled.count > 0))
+    least = _believed(window)
     return [f.at_most(least)._replace(facts=(*f.facts, *_beside(f, window, seen))) for f in _ranked(found)]
 
 
@@ -129,17 +131,28 @@ def _diagnosis(finding: Finding, window: ObservationWindow) -> Diagnosis:
 
 def _ranked(found: Iterable[Finding]) -> list[Finding]:
     ranked = sorted(found, key=lambda f: (f.confidence, f.lost), reverse=True)
-    first, *others = ranked
+    first = ranked[0]
+    others = [f for f in ranked if f.verdict != first.verdict]
     if any(f.lost >= NEAR * first.lost and f.confidence > UNSURE for f in others):
         return [f.at_most(NEAR) for f in ranked]
     return ranked
 
 
-def _believed(window: ObservationWindow, *, counted: bool) -> float:
+def _believed(window: ObservationWindow) -> float:
     """How much may be believed at most, by how much was looked at."""
+    counted = _all_counted(window) if window.gpus else window.sampled.count > 0 and _may_have_none(window)
     rows = min((g.rows for g in window.gpus), default=FEW_ROWS)
     thin = rows < FEW_ROWS or window.iterations < FEW_ITERATIONS or window.seconds < SHORT_S
     return UNSURE if thin or not counted or any(g.shared for g in window.gpus) else 1.0
+
+
+def _all_counted(window: ObservationWindow) -> bool:
+    return all(math.isfinite(gpu.sm) for gpu in window.gpus)
+
+
+def _may_have_none(window: ObservationWindow) -> bool:
+    """Whether a run without GPUs is one, and not one whose GPUs cannot be read."""
+    return window.no_gpu is None or window.no_gpu.code in NO_GPU
 
 
 def _unknown(*why: Fact) -> Finding:
@@ -151,19 +164,22 @@ def _missing(window: ObservationWindow, seen: Means) -> Iterator[Fact]:
     if not window.gpus:
         yield fact("gpu.no_readings", problem=window.no_gpu) if window.no_gpu else fact("gpu.none_of_run")
         return
-    if not math.isfinite(seen.sm):
+    if not _all_counted(window):
         yield _no_counters(window)
-    yield from share_fact("gpu.busy", seen.busy)
+    yield from share_fact("gpu.busy", seen.kernels)
     yield from share_fact("gpu.sm_active", seen.sm)
     if math.isfinite(seen.sm):
         yield fact("gpu.waits_for_host" if waits_for_the_host(seen) else "cause.none_clear")
 
 
 def _no_counters(window: ObservationWindow) -> Fact:
-    problem = next((g.missing for g in window.gpus if g.missing), None)
+    """Why the SMs of a GPU are not known. The fact names the GPU if those of others are."""
+    lacking = [gpu for gpu in window.gpus if not math.isfinite(gpu.sm)]
+    which = {"gpu": lacking[0].index} if len(lacking) < len(window.gpus) else {}
+    problem = next((gpu.missing for gpu in lacking if gpu.missing), None)
     if problem:
-        return fact("gpu.no_counters", problem=problem)
-    return fact("gpu.counters_not_read" if all(g.rows for g in window.gpus) else "gpu.no_rows")
+        return fact("gpu.no_counters", problem=problem, **which)
+    return fact("gpu.counters_not_read" if all(gpu.rows for gpu in lacking) else "gpu.no_rows", **which)
 
 
 def _largest_phase(window: ObservationWindow) -> Iterator[Fact]:
@@ -178,6 +194,8 @@ def _beside(finding: Finding, window: ObservationWindow, seen: Means) -> Iterato
     for waits, facts in noticed(window, seen):
         if waits != finding.verdict:
             yield from facts
+    if not _all_counted(window):
+        yield _no_counters(window)
     shared = [g.index for g in window.gpus if g.shared]
     if shared:
         yield fact("gpu.shared", gpus=shared)

@@ -14,7 +14,7 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState
-from hoptui.domain.stragglers import Straggler
+from hoptui.domain.stragglers import RankDevice, Straggler
 from hoptui.domain.throughput import ASIDE, LONGEST_S, PHASE, took
 
 NAN = math.nan
@@ -79,8 +79,8 @@ class ObservationWindow:
     else here. `no_gpu` is why `gpus` is empty, None where no GPU is known to be the run's.
     `host_cpu` is the share of the host's `cpus` at work. `sampled` are the stack samples of the training
     threads. `free_gpus` are GPUs of the node that no process uses. `straggler` is the
-    rank that the others wait for. `step_t` is when the run has just begun to do something else: then the
-    window begins there. 0 otherwise.
+    rank that the others wait for, and `straggler_device` where it runs. `step_t` is when the run has just
+    begun to do something else: then the window begins there. 0 otherwise.
     """
 
     t: int
@@ -97,6 +97,7 @@ class ObservationWindow:
     sampled: SampledTime = field(default_factory=SampledTime)
     free_gpus: int = 0
     straggler: Straggler | None = None
+    straggler_device: RankDevice | None = None
     step_t: int = 0
 
 

@@ -47,6 +47,21 @@ class Straggler(NamedTuple):
     others_share: float
 
 
+class RankDevice(NamedTuple):
+    """Where a rank runs, and the clock of its GPU beside that of the other ranks' GPUs on the node.
+
+    `gpu` is its index, `clock_mhz` and `others_mhz` are means over the same time, the second one the median
+    of several GPUs. `throttled` are the shares of the readings in which the clocks gave way, by the names of
+    `hoptui.domain.devices.REASONS`. None is unknown.
+    """
+
+    host: str
+    gpu: int | None = None
+    clock_mhz: float | None = None
+    others_mhz: float | None = None
+    throttled: dict[str, float] | None = None
+
+
 class _Rank(NamedTuple):
     total: int
     counts: Counter[Activity]

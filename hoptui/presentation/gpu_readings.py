@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from hoptui.domain.devices import REASONS, Reason
+from hoptui.presentation import numbers
 from hoptui.presentation.readings import Meaning
 
 _MOST = 1 << 53  # a greater float is not a bit mask
@@ -40,6 +43,25 @@ def reasons(mask: float | None) -> list[Reason]:
 def alarms(mask: float | None) -> list[Reason]:
     """Return the reasons that should not occur on a healthy GPU."""
     return [reason for reason in reasons(mask) if reason.level == "alarm"]
+
+
+def rank_device(fields: Mapping[str, Any]) -> str:
+    """Return where a rank runs and the clock of its GPU: `it is on gpu07, GPU 3, at 1410 MHz, the others at
+    1980; too hot 40 % of the time`. Empty if an older daemon did not say."""
+    if not fields.get("host"):
+        return ""
+    parts = [f"it is on {numbers.clean(fields['host'])}"]
+    if fields["gpu"] is not None:
+        parts.append(f"GPU {fields['gpu']}")
+    if fields["clock_mhz"] is not None:
+        parts.append(f"at {fields['clock_mhz']:.0f} MHz")
+        if fields["others_mhz"] is not None:
+            parts.append(f"the others at {fields['others_mhz']:.0f}")
+    words = {reason.name: reason.word for reason in REASONS}
+    reasons = [
+        f"{words.get(n, n)} {numbers.percent(s)} of the time" for n, s in (fields["throttled"] or {}).items()
+    ]
+    return "; ".join((", ".join(parts), *reasons))
 
 
 _GPM = ("gpm",)

@@ -38,6 +38,8 @@ SILENT: Mapping[str, str] = {
     "R": "C code holds the interpreter, or it gets no CPU",
 }
 """Why a process sends nothing, by its state."""
+OFF = "HOPTUI_STACKS=off or stacks=False has switched them off"
+"""Why there are no samples, after `no stack samples: `."""
 _UNNAMED = re.compile(r"\.<\w+>")
 """Parts of a function's name that say nothing to users: `.<locals>`, `.<listcomp>`."""
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"

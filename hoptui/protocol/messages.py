@@ -100,7 +100,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     either. `refused` is what its script declared or called that is not accepted. `declined` are the
     commands and knobs that it does not offer, with the reasons. `past_rows` is how many rows it has sent that
     it cannot send again, without knowing whether they were stored. `number` counts hellos; one that is
-    repeated because it has no answer yet keeps its number.
+    repeated because it has no answer yet keeps its number. `stacks_off`: `HOPTUI_STACKS` or its script keeps
+    its stack from being sampled; older runs do not say.
 
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
     """
@@ -134,6 +135,7 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     refused: tuple[Fact, ...] = ()
     number: int = 0
     past_rows: int = 0
+    stacks_off: bool = False
 
 
 class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
@@ -544,8 +546,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
     there is one. `targets` are what users want of its GPUs. `tags` are those of its details. `refused` is
     what its script declared or called that is not accepted. `declined` are the commands and knobs that it
+<<<<<<< HEAD
     does not offer, with the reasons. `thread` is the kernel's number of the thread that trains in rank 0, 0
     if it is unknown.
+=======
+    does not offer, with the reasons. `stacks_off`: the stack of rank 0 is not sampled, as the user wants it.
+>>>>>>> 4985ae17ee0e36634ef49a8af1f3ec60def9f11e
     """
 
     run: str
@@ -575,7 +581,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     declined: dict[str, str] = {}
     refused: tuple[Fact, ...] = ()
+<<<<<<< HEAD
     thread: int = 0
+=======
+    stacks_off: bool = False
+>>>>>>> 4985ae17ee0e36634ef49a8af1f3ec60def9f11e
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):

@@ -371,6 +371,7 @@ class DaemonLink:
                 details=self._details,
                 refused=declared.refused,
                 number=self._hello_number,
+                stacks_off=not state.training.sampled,
             ),
         )
         return self._greeted

@@ -266,11 +266,21 @@ class _LaterCollection(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         self._before = gc.get_threshold()
+        _without_collection.add(self)
         gc.set_threshold(NO_COLLECTION, *self._before[1:])
 
     def __exit__(self, *_: object) -> None:
+        self.restore()
+        _without_collection.discard(self)
+
+    def restore(self) -> None:
+        """Let garbage be collected as before, unless the script has set the threshold meanwhile."""
         if gc.get_threshold()[0] == NO_COLLECTION:
             gc.set_threshold(*self._before)
+
+
+_without_collection: set[_LaterCollection] = set()
+"""Those that are inside now: one for each sampler at most."""
 
 
 def _wake_in_time() -> None:
@@ -344,8 +354,12 @@ _switch_intervals: weakref.WeakSet[_SwitchInterval] = weakref.WeakSet()
 
 
 def _restore_in_child() -> None:
-    for each in _switch_intervals:  # the samplers stay in the parent
-        each.restore()
+    """Give the child what the script has set: the samplers stay in the parent."""
+    for interval in _switch_intervals:
+        interval.restore()
+    for collection in _without_collection:
+        collection.restore()
+    _without_collection.clear()
 
 
 os.register_at_fork(after_in_child=_restore_in_child)

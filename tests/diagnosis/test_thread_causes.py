@@ -15,7 +15,7 @@ from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.facts import Fact
 from hoptui.domain.stack_kinds import Kind
 from hoptui.domain.stacks import Stack, StackFrame
-from hoptui.domain.stragglers import Straggler
+from hoptui.domain.stragglers import RankDevice, Straggler
 from hoptui.domain.training_code import TrainingCode, TrainingFunction
 from tests.diagnosis.loads import synthetic, window
 
@@ -173,6 +173,13 @@ def test_a_rank_that_the_others_wait_for() -> None:
     best = findings(seen(None, 8, samples={"collective": 80, "compute": 120}, straggler=straggler))[0]
     assert best.verdict == "straggler"
     assert fact_of(best.facts, "rank.slow")["rank"] == 5
+    device = RankDevice("gpu07", 3, 1410.0, 1980.0, {"thermal_software": 0.4})
+    best = findings(
+        seen(
+            None, 8, samples={"collective": 80, "compute": 120}, straggler=straggler, straggler_device=device
+        )
+    )[0]
+    assert device._asdict().items() <= fact_of(best.facts, "rank.slow").items()
     assert fact_of(best.facts, "line.hot")["line"] == 37
 
 

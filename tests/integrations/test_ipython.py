@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,42 @@ def test_cells_of_one_name_are_one_run_that_restarts(node: TestNode, tmp_path: P
     run = until(lambda: next((r for r in viewer.state().runs if r.exit_reason), None), what="the end")
     assert [(each.name, each.epoch) for each in viewer.state().runs] == [("cells", 3)]
     assert (run.exit_reason, run.exit_detail) == ("exception", "ValueError: planted")
+
+
+SAMPLED = """
+import os, sys
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+if sys.argv[1] == "ipykernel":  # Jupyter names the code of a cell after a file that does not exist
+    shell.compile.get_code_name = lambda raw, transformed, n: f"/tmp/ipykernel_{os.getpid()}/{len(raw)}.py"
+for text in (
+    "import hoptui\\nrun = hoptui.connect('cells')",
+    "def work():\\n    return sorted(range(50_000), key=str)",
+    "for step in run.iterations():\\n    x = work()\\n    run.log(x=len(x))",
+):
+    shell.run_cell(text).raise_error()
+"""
+
+
+@pytest.mark.parametrize("shell", ["ipython", "ipykernel"])
+def test_samples_of_cells_name_the_line_of_the_cell(shell: str, node: TestNode, tmp_path: Path) -> None:
+    node.daemon()
+    child = node.spawn([sys.executable, str(script(tmp_path, SAMPLED)), shell], IPYTHONDIR=str(tmp_path))
+
+    def first() -> dict[str, Any] | None:
+        assert child.poll() is None, child.communicate()[1][-4000:]
+        done = node.hoptui("where", "cells", "--json")
+        lines = json.loads(done.stdout)["lines"] if done.returncode == 0 else []
+        return next((line for line in lines if line["share"] > 0.5), None)
+
+    found = until(first, seconds=60, what="stack samples")
+    of_cell = re.compile(r"<ipython-input-\d+-\w+>" if shell == "ipython" else r"/tmp/ipykernel_\d+/\d+\.py")
+    assert of_cell.fullmatch(found["file"])
+    assert (found["line"], found["function"], found["kind"]) == (2, "work", "script")
+    caller = found["callers"][-1]
+    assert of_cell.fullmatch(caller["file"])
+    assert (caller["line"], caller["file"] == found["file"]) == (2, False)
 
 
 TRAIN = """

@@ -60,6 +60,18 @@ HUNG: dict[str, Any] = {
     "unsampled": [],
     "elsewhere": 0,
 }
+DEVICE: Fields = {
+    "host": "gpu07",
+    "gpu": 3,
+    "clock_mhz": 1410.0,
+    "others_mhz": 1980.0,
+    "throttled": {"thermal_software": 0.4},
+}
+DEVICES: list[Fields] = [
+    {**DEVICE, "gpu": None, "clock_mhz": None, "others_mhz": None, "throttled": None},
+    {**DEVICE, "others_mhz": None, "throttled": {}},
+]
+"""Of a rank whose GPU is not known, and of one that is alone on its node."""
 SAMPLES: dict[str, Fields | list[Fields]] = {
     # runs
     "state.starting": {},
@@ -101,7 +113,23 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
             "others_share": 0.44,
             "unsampled": [2],
             "elsewhere": 4,
+            **DEVICE,
         },
+        *(
+            {
+                "rank": 0,
+                "world": 8,
+                "waits": 0.02,
+                "others_wait": 0.31,
+                "where": None,
+                "share": 0.45,
+                "others_share": 0.44,
+                "unsampled": [],
+                "elsewhere": 0,
+                **device,
+            }
+            for device in DEVICES
+        ),
     ],
     "memory.soon_full": {"of": "GPU 0", "minutes": 40, "used_bytes": 48 << 30, "total_bytes": 80 << 30},
     "memory.steady": {"of": "the node"},
@@ -306,7 +334,10 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         "function": "augment.<locals>.<listcomp>",
         "inside": "rotate",
     },
-    "rank.slow": {"rank": 5, "world": 8, "waits": 0.02, "others_wait": 0.24},
+    "rank.slow": [
+        {"rank": 5, "world": 8, "waits": 0.02, "others_wait": 0.24},
+        {"rank": 5, "world": 8, "waits": 0.02, "others_wait": 0.24, **DEVICE},
+    ],
     "cpu.computes": {"share": 0.92},
     "line.hot": [
         {
@@ -335,7 +366,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "gpu.dram_active": {"share": 0.9},
     "gpu.kernel_fill": {"share": 0.18},
     "gpu.memory": {"share": 0.23},
-    "gpu.pcie": {"bytes_per_s": 58e9},
+    "gpu.pcie": [{"bytes_per_s": 58e9}, {"bytes_per_s": 0.6e9}],
     "gpu.nvlink": {"bytes_per_s": 29e9},
     "host.cpu": {"share": 0.92, "cores": 16},
     "batch.pieces": {"pieces": 64},
@@ -350,9 +381,12 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "gpu.slower": {"gpu": 1, "mhz": 1400.0, "other": 0, "other_mhz": 1980.0},
     "gpu.no_readings": {"problem": _nested(fact("driver.not_loaded"))},
     "gpu.none_of_run": {},
-    "gpu.no_counters": {"problem": _nested(fact("gpm.needs_hopper", architecture="Ampere"))},
+    "gpu.no_counters": [
+        {"problem": _nested(fact("gpm.needs_hopper", architecture="Ampere"))},
+        {"problem": _nested(fact("gpm.needs_hopper", architecture="Ampere")), "gpu": 1},
+    ],
     "gpu.no_rows": {},
-    "gpu.counters_not_read": {},
+    "gpu.counters_not_read": [{}, {"gpu": 1}],
     "gpu.waits_for_host": {},
     "cause.none_clear": {},
     "advice.knob": [

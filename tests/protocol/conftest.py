@@ -199,6 +199,7 @@ RUN = messages.RunState(
     tags=("baseline",),
     refused=(REFUSED,),
     thread=4120,
+    stacks_off=True,
 )
 GPU = devices.GpuInfo(
     uuid="GPU-1",
@@ -300,6 +301,7 @@ EXAMPLES: list[messages.Message] = [
         refused=(REFUSED,),
         past_rows=12,
         number=2,
+        stacks_off=True,
     ),
     messages.Declare(
         knobs=(ACCUM,),

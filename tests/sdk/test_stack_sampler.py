@@ -254,6 +254,25 @@ def test_a_threshold_that_the_script_sets_meanwhile_is_kept(thresholds: tuple[in
     assert gc.get_threshold() == (500, 5, 5)
 
 
+def test_a_child_that_is_forked_while_a_stack_is_read_collects_garbage() -> None:
+    alone("""
+import gc
+
+def fork():
+    child = os.fork()
+    if not child:
+        os._exit(gc.get_threshold() != (701, 11, 9))
+    ended.append(os.waitpid(child, 0)[1])
+    return main
+
+ended = []
+gc.set_threshold(701, 11, 9)
+stack_sampler.StackSampler(fork, lambda: "", print).sample()
+assert ended == [0]
+assert gc.get_threshold() == (701, 11, 9)
+""")
+
+
 CRASHES = """
 import threading, time
 from benchmarks.stack_recording import loop

@@ -259,6 +259,8 @@ def _cells(line: HotLine) -> tuple[str, ...]:
 
 def _nothing(found: Found) -> str:
     name = numbers.clean(found.run.name)
+    if found.run.stacks_off:
+        return f"{name} has no stack samples: {stacks.OFF}"
     if found.recorded:
         lost = "".join(f"; {phrase}" for phrase in _left_out(found.samples))
         later = "" if found.run.exit_reason else "; those of a live run are written once a minute"

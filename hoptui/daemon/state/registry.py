@@ -577,6 +577,7 @@ def _state(hello: RunHello, epoch: int, wall: float) -> RunState:
         argv=hello.argv,
         versions=hello.versions,
         refused=hello.refused,
+        stacks_off=hello.stacks_off,
     )
 
 

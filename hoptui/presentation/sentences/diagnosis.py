@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.enumerations import ByValue
-from hoptui.presentation import numbers
+from hoptui.presentation import gpu_readings, numbers
 from hoptui.presentation.sentences.template import Entry, Fields, Write, facts
 from hoptui.presentation.stacks import KINDS, called, place
 
@@ -122,6 +122,26 @@ def _of_gpu(fields: Fields) -> str:
     return f"GPU {fields['gpu']} " if "gpu" in fields else ""
 
 
+def _slow_rank(fields: Fields, _: Write) -> str:
+    wait = numbers.percent(fields["others_wait"])
+    text = f"the others wait {wait} of the time for rank {fields['rank']} of {fields['world']}"
+    device = gpu_readings.rank_device(fields)
+    return f"{text}: {device}" if device else text
+
+
+def _rate(fields: Fields) -> str:
+    rate = fields["bytes_per_s"] / 1e9
+    return f"{rate:.0f} GB/s" if rate >= 9.95 else f"{rate:.1f} GB/s"
+
+
+def _no_counters(fields: Fields, write: Write) -> str:
+    return f"no SM counters{_which_gpu(fields)}: {facts([fields['problem']], write)}"
+
+
+def _which_gpu(fields: Fields) -> str:
+    return f" of GPU {fields['gpu']}" if "gpu" in fields else ""
+
+
 def _line(fields: Fields, _: Write) -> str:
     """`loads data 83 % of the time: data.py:37 augment (rotate)`.
 
@@ -178,7 +198,7 @@ SENTENCES: Mapping[str, Entry] = {
     # what the training thread does
     "line.hot": _line,
     "line.brief": lambda fields, _: f"{_place(fields)} {numbers.percent(fields['share'])}",  # the same, short
-    "rank.slow": ("the others wait {others_wait:percent} of the time for rank {rank} of {world}"),
+    "rank.slow": _slow_rank,
     "cpu.computes": "it computes on the CPU {share:percent} of the time",
     # how busy GPUs and host are
     "gpu.idle_share": "GPU idle {share:percent}",
@@ -191,8 +211,8 @@ SENTENCES: Mapping[str, Entry] = {
     "gpu.dram_active": "memory bandwidth {share:percent}",
     "gpu.kernel_fill": "a kernel fills {share:percent} of the GPU",
     "gpu.memory": "memory {share:percent} in use",
-    "gpu.pcie": lambda fields, _: f"{fields['bytes_per_s'] / 1e9:.0f} GB/s over PCIe",
-    "gpu.nvlink": lambda fields, _: f"NVLink {fields['bytes_per_s'] / 1e9:.0f} GB/s",
+    "gpu.pcie": lambda fields, _: f"{_rate(fields)} over PCIe",
+    "gpu.nvlink": lambda fields, _: f"NVLink {_rate(fields)}",
     "host.cpu": "CPU {share:percent} of {cores} cores",
     "batch.pieces": "computed in {pieces} pieces",
     # power and clocks
@@ -213,9 +233,9 @@ SENTENCES: Mapping[str, Entry] = {
     # what is missing
     "gpu.no_readings": "no GPU readings: {problem:fact}",
     "gpu.none_of_run": "no GPU readings: none is known to be its own",
-    "gpu.no_counters": "no SM counters: {problem:fact}",
-    "gpu.no_rows": "no SM counters: no readings",
-    "gpu.counters_not_read": "no SM counters: not read yet",
+    "gpu.no_counters": _no_counters,
+    "gpu.no_rows": lambda fields, _: f"no SM counters{_which_gpu(fields)}: no readings",
+    "gpu.counters_not_read": lambda fields, _: f"no SM counters{_which_gpu(fields)}: not read yet",
     "gpu.waits_for_host": "it waits for the host, in no phase that names the cause",
     "cause.none_clear": "no single cause stands out",
     # advice

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.knobs import shown
-from hoptui.presentation import numbers, stacks
+from hoptui.presentation import gpu_readings, numbers, stacks
 from hoptui.presentation.sentences.template import Entry, Fields, Write
 
 
@@ -106,6 +106,8 @@ def _straggler(fields: Fields, _: Write) -> str:
         share, usual = numbers.percent(fields["share"]), numbers.percent(fields["others_share"])
         does = stacks.KINDS.get(where["kind"], where["kind"])
         parts.append(f"it {does} in {line} {share} of the time, they {usual}")
+    if device := gpu_readings.rank_device(fields):
+        parts.append(device)
     if unknown := fields["unsampled"]:
         parts.append(f"there are no stack samples of rank {', '.join(map(str, unknown))}")
     if away := fields["elsewhere"]:

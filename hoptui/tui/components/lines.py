@@ -66,6 +66,8 @@ def reason(view: View, found: FoundLines | None, *, whole: bool = False) -> str:
             return f"the recording cannot be read: {numbers.clean(found.detail, 200)}"
     if found.unreadable:
         return f"stack samples are damaged: {numbers.counted(found.unreadable, 'minute')}"
+    if view.run is not None and view.run.stacks_off:
+        return f"no stack samples: {stacks.OFF}"
     if whole:
         return "the recording has no stack samples up to now: they are written once a minute"
     if view.replay:

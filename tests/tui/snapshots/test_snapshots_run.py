@@ -322,6 +322,14 @@ def test_run_without_phases_or_samples(snapshot: Snapshot) -> None:
     snapshot(there.app())
 
 
+def test_run_with_samples_switched_off(snapshot: Snapshot) -> None:
+    """The user wants no stack samples: the panel says so."""
+    there = unphased()
+    there.update(run={"stacks_off": True})
+    there.client.store.apply_lines(RUN, FoundLines())
+    snapshot(there.app())
+
+
 def test_lines(snapshot: Snapshot) -> None:
     """Where the time goes, line by line, over three ranks of which one loads data."""
     there = working().sampled(LINES, LINES, {**LINES, line("input", 37, "augment", "rotate", "data.py"): 400})
