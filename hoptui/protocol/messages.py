@@ -546,12 +546,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
     there is one. `targets` are what users want of its GPUs. `tags` are those of its details. `refused` is
     what its script declared or called that is not accepted. `declined` are the commands and knobs that it
-<<<<<<< HEAD
     does not offer, with the reasons. `thread` is the kernel's number of the thread that trains in rank 0, 0
-    if it is unknown.
-=======
-    does not offer, with the reasons. `stacks_off`: the stack of rank 0 is not sampled, as the user wants it.
->>>>>>> 4985ae17ee0e36634ef49a8af1f3ec60def9f11e
+    if it is unknown. `stacks_off`: the stack of rank 0 is not sampled, as the user wants it.
     """
 
     run: str
@@ -581,11 +577,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     declined: dict[str, str] = {}
     refused: tuple[Fact, ...] = ()
-<<<<<<< HEAD
     thread: int = 0
-=======
     stacks_off: bool = False
->>>>>>> 4985ae17ee0e36634ef49a8af1f3ec60def9f11e
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):

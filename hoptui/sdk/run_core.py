@@ -71,13 +71,8 @@ class RunCore:
         self.execution = CommandExecution(state, self._agreement, whole(known.get("commands")) or 0)
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
-<<<<<<< HEAD
-        self._stacks = bool(stacks) and not process.stacks_off(os.environ)
-        self.train_in_this_thread()
-=======
         state.training.sampled = bool(stacks) and not process.stacks_off(os.environ)
-        self.sample_this_thread()
->>>>>>> 4985ae17ee0e36634ef49a8af1f3ec60def9f11e
+        self.train_in_this_thread()
         self._own = RunIdentity(
             run=str(known.get("run") or new_run_id()),
             epoch=(whole(known.get("epoch")) or 0) + 1,
@@ -250,18 +245,11 @@ class RunCore:
         if self.state.training.loop is None:
             self.state.training.loop = _calling_lines()
 
-<<<<<<< HEAD
     def train_in_this_thread(self) -> None:
         """Note that this thread is the one that trains, so that stacks are those of this thread."""
         training = self.state.training
-        training.ident = threading.get_ident() if self._stacks else 0
-        training.native = threading.get_native_id()
-=======
-    def sample_this_thread(self) -> None:
-        """Let stacks be sampled of this thread: it is the one that trains."""
-        training = self.state.training
         training.ident = threading.get_ident() if training.sampled else 0
->>>>>>> 4985ae17ee0e36634ef49a8af1f3ec60def9f11e
+        training.native = threading.get_native_id()
 
     def _identify(self, identity: RunIdentity) -> None:
         state = self.state

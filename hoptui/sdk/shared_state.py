@@ -256,26 +256,16 @@ class LinkControl(Protocol):
 class TrainingThread:
     """The thread that passes the boundaries. `ident` is 0 if its stack is not to be sampled.
 
-<<<<<<< HEAD
-    `native` is the kernel's number of it. `loop` has the calls in which it ended the first iteration, the
-    outermost first. It is None before that.
+    `native` is the kernel's number of it. `sampled` is whether the script and `HOPTUI_STACKS` let its stack
+    be sampled. `loop` has the calls in which it ended the first iteration, the outermost first. It is None
+    before that.
     """
 
-    __slots__ = ("ident", "loop", "native")
+    __slots__ = ("ident", "loop", "native", "sampled")
 
     def __init__(self) -> None:
         self.ident = self.native = 0
-=======
-    `sampled` is whether the script and `HOPTUI_STACKS` let its stack be sampled. `loop` has the calls in
-    which it ended the first iteration, the outermost first. It is None before that.
-    """
-
-    __slots__ = ("ident", "loop", "sampled")
-
-    def __init__(self) -> None:
-        self.ident = 0
         self.sampled = True
->>>>>>> 4985ae17ee0e36634ef49a8af1f3ec60def9f11e
         self.loop: tuple[CodeLine, ...] | None = None
 
 
