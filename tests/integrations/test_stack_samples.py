@@ -145,7 +145,7 @@ def _start(node: TestNode, path: Path, folder: Path) -> subprocess.Popen[str]:
 def _until_first(
     node: TestNode, child: subprocess.Popen[str], path: Path, *, rank: int = 0, seconds: float = LIMIT_S
 ) -> None:
-    """Wait until the line with the mark has the most samples of the last seconds, by `hoptui where`."""
+    """Wait until the line with the mark has the most samples of the last minute, by `hoptui where`."""
     (marked,) = (n for n, line in enumerate(path.read_text().splitlines(), 1) if "# the line" in line)
     shares: Counter[tuple[str, int]] = Counter()
     errors = ""
@@ -153,7 +153,7 @@ def _until_first(
     def first() -> bool:
         nonlocal errors
         assert child.poll() is None, child.communicate()[1][-4000:]
-        done = node.hoptui("where", "sampled", "--rank", str(rank), "--seconds", "5", "--json")
+        done = node.hoptui("where", "sampled", "--rank", str(rank), "--json")
         errors = done.stderr
         shares.clear()
         for line in json.loads(done.stdout)["lines"] if done.returncode == 0 else ():
