@@ -316,8 +316,9 @@ def host(window: ObservationWindow) -> tuple[Fact, ...]:
 
 TENSOR = ConfidenceScale(0.7, 0.85)
 """Of the tensor cores: 8192³ products read 0.91 to 0.94, language models at 41 to 56 % MFU 0.37 to 0.6."""
-FP32 = ConfidenceScale(0.55, 0.7)
-"""cuBLAS's 8192³ product in FP32, 51.6 of 67 TFLOP/s, reads 0.77; everything else at most 0.23."""
+FP32 = ConfidenceScale(0.35, 0.55)
+"""cuBLAS's 8192³ product in FP32, 51.6 of 67 TFLOP/s, reads 0.77; what is not bound by it at most 0.23. A
+model has other kernels between its products."""
 BANDWIDTH = ConfidenceScale(0.55, 0.75)
 """Of the memory bus: a copy reads 0.90, PPO limited by its activations 0.72
 (docs/internals/benchmark_log.md), an eager language model 0.57, compiled ones at most 0.51."""
@@ -338,6 +339,8 @@ that the tuner keeps to."""
 FULL_SM = 0.9
 QUIET = 0.2
 """Work that waits for memory leaves all of tensor cores, FP32 units and memory bus below this."""
+LATENCY_SM = 0.75
+"""From here on a GPU with work counts as healthy, more surely than as waiting for memory."""
 LATENCY_SURE = 0.65
 """Kernels that compute with integers, or with functions such as `exp`, read the same."""
 
@@ -363,7 +366,7 @@ def capacity(seen: Means) -> Iterator[Finding]:
 def latency(seen: Means) -> Iterator[Finding]:
     """A finding of SMs that always have work and wait for memory: no pipe and no bus is near its limit."""
     pipes = (seen.tensor, seen.fp32, seen.dram)
-    if seen.sm >= FULL_SM and max(pipes) < QUIET and not any(map(math.isnan, pipes)):
+    if seen.sm >= LATENCY_SM and max(pipes) < QUIET and not any(map(math.isnan, pipes)):
         readings = (
             ("gpu.sm_active", seen.sm),
             ("gpu.dram_active", seen.dram),

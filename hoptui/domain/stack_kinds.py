@@ -16,6 +16,9 @@ A kind is decided in this order:
    of tensors: numbers of Python take no time.
 7. Otherwise the script's own Python.
 
+A callback of a framework is seen alone: neither the phase in which the framework calls it nor what calls it
+says what it does. The name of a hook, such as `on_rollout_end`, says when it is called.
+
 A function that trains, and all that call it, are not known by their names: `fit_dataset` and `train_env` load
 nothing and simulate nothing. `TrainingCode` knows these functions.
 """
@@ -67,6 +70,18 @@ class Rule(NamedTuple):
 def _rules(kind: Kind, *paths: str, names: str = "") -> tuple[Rule, ...]:
     return tuple(Rule(kind, path, frozenset(names.split())) for path in paths)
 
+
+CALLBACKS: tuple[Rule, ...] = (
+    *_rules(
+        "script",
+        "lightning/pytorch/trainer/call",
+        "pytorch_lightning/trainer/call",
+        names="_call_callback_hooks",
+    ),
+    *_rules("script", "transformers/trainer_callback", names="call_event"),
+    *_rules("script", "stable_baselines3/common/callbacks"),
+)
+"""What calls the callbacks of a framework."""
 
 CONTEXTS: tuple[Rule, ...] = (
     *_rules("paused", "hoptui/sdk/iteration", names="_wait_while_paused"),
@@ -162,7 +177,7 @@ GENERAL: tuple[Rule, ...] = (
         "input", "", names="fetchone fetchmany fetchall read_csv read_parquet imread imdecode recv_bytes"
     ),
     *_rules("wait", "", names="float int bool"),
-    *_rules("script", "", names="tensor as_tensor from_numpy"),
+    *_rules("script", "", names="tensor as_tensor from_numpy LongTensor FloatTensor IntTensor BoolTensor"),
     *_rules("compute", "", names="torch.* F.* matmul mm bmm addmm conv2d softmax log_softmax relu gelu"),
     *_rules("compute", "", names="add_ sub_ mul_ div_ zero_ fill_ clamp_ addcmul_ lerp_ index_select gather"),
     *_rules(
@@ -215,6 +230,7 @@ NOT_FILES = ("load", "loads")
 """Words of files that are named after something else, such as `load_test.py`."""
 ENVIRONMENT_METHODS = frozenset(("step", "reset"))
 
+_HOOK = re.compile(r"_?on_[a-z]")
 _BATCH = re.compile(r"batch(?:es)?(?:er)?$")
 Basis = Literal["known", "before", "between", "unknown"]
 """What a kind rests on. `known`: a library, a name, or the line of the loop itself. The rest is Python of the
@@ -244,6 +260,9 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     """Return what a thread with this stack is doing, and what this rests on."""
     phases = [frame.function for frame in stack if frame.file == PHASE_FILE][::-1]
     frames = [(package_path(frame.file), frame) for frame in stack[len(phases) :]]
+    calls = [i for i, called in enumerate(frames, 1) if _first(CALLBACKS, [called])]
+    if calls:
+        return Assessment(kind_of(tuple(frame for _, frame in frames[calls[-1] :])))
     context = _context(frames, phases, code)
     if context is not None:
         return Assessment(context)
@@ -291,8 +310,9 @@ def _context(frames: _Frames, phases: Iterable[str], code: TrainingCode) -> Kind
     """Return the kind of all that a library, a phase or a function of the script calls, if it has one."""
     for path, frame in frames:
         around = _first(CONTEXTS, [(path, frame)])
-        if around is None and is_script(frame) and not code.trains(frame):
-            around = next(_meant([frame.function.rpartition(".")[2]], SCRIPT_CONTEXTS), None)
+        name = frame.function.rpartition(".")[2]
+        if around is None and is_script(frame) and not code.trains(frame) and not _HOOK.match(name):
+            around = next(_meant([name], SCRIPT_CONTEXTS), None)
         if around is not None:
             return around
     return next(_meant(phases, SCRIPT_CONTEXTS, ()), None)
@@ -310,7 +330,7 @@ def _own(frames: _Frames, code: TrainingCode) -> Iterator[StackFrame]:
 
 def _about(frame: StackFrame, code: TrainingCode) -> Iterator[Kind]:
     """Yield the kinds that the names of a frame of the script are about."""
-    names = _names(frame, code)
+    names = [name for name in _names(frame, code) if not _HOOK.match(name)] or [""]
     if len(names) > 1 and names[0] in ENVIRONMENT_METHODS:
         yield "environment"
     if _logs(names[0]):

@@ -216,4 +216,6 @@ def test_a_board_far_from_its_power_limit_is_not_limited_by_it() -> None:
 def test_sms_that_wait_for_memory() -> None:
     gpu = {"busy": 1.0, "sm": 0.97, "tensor": 0.0, "fp32": 0.05, "dram": 0.15}
     assert findings(window(gpus=(synthetic(**gpu),)))[0].verdict == "memory-latency-bound"
+    assert findings(window(gpus=(synthetic(**(gpu | {"sm": 0.8})),)))[0].verdict == "memory-latency-bound"
     assert findings(window(gpus=(synthetic(**(gpu | {"dram": 0.4})),)))[0].verdict == "healthy"
+    assert findings(window(gpus=(synthetic(**(gpu | {"sm": 0.7})),)))[0].verdict == "healthy"

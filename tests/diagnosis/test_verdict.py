@@ -177,7 +177,7 @@ def test_what_phases_and_counters_say_together(
     ("reading", "below", "above", "verdict"),
     [
         ("tensor", 0.69, 0.71, "compute-bound"),
-        ("fp32", 0.54, 0.56, "compute-bound"),
+        ("fp32", 0.34, 0.36, "compute-bound"),
         ("dram", 0.54, 0.56, "memory-bandwidth-bound"),
         ("hot", 0.19, 0.21, "heat-limited"),
         ("braked", 0.19, 0.21, "power-limited"),

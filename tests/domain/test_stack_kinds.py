@@ -45,6 +45,11 @@ def stack(text: str) -> Stack:
 LOADER = "train.py main 12 > torch/utils/data/dataloader.py _BaseDataLoaderIter.__next__ 708"
 FETCH = f"{LOADER} > torch/utils/data/_utils/fetch.py _MapDatasetFetcher.fetch 52"
 FORWARD = "train.py main 14 > torch/nn/modules/module.py Module._call_impl 1700"
+DATA_PHASE = f"{PHASE_FILE} data 0 > train.py main 4"
+HOOKS = "lightning/pytorch/trainer/call.py _call_callback_hooks 228"
+ROLLOUT = f"{PHASE_FILE} rollout 0 > ppo.py main 4"
+STEP = "stable_baselines3/common/callbacks.py CallbackList._on_step 222"
+EVENT = "transformers/trainer_callback.py CallbackHandler.call_event 545"
 CASES = [
     ("input", f"{FETCH} > data.py Folder.__getitem__ 37 = decode", "data.py 37 Folder.__getitem__"),
     (
@@ -144,6 +149,29 @@ CASES = [
     ("script", "train.py main 21 > helper.py shuffle 5", "helper.py 5 shuffle"),
     ("script", "train.py main 21 > numpy/lib/function_base.py median 5 = partition", "train.py 21 main"),
     ("script", "train.py to 21", "train.py 21 to"),
+    ("script", "train.py main 21 = torch.LongTensor", "train.py 21 main"),
+    (
+        "script",
+        f"{DATA_PHASE} > {HOOKS} > confusion.py Matrix.on_train_batch_end 9",
+        "confusion.py 9 Matrix.on_train_batch_end",
+    ),
+    (
+        "script",
+        f"{ROLLOUT} > {STEP} > diversity.py Diversity._on_rollout_end 7 > dtw.py dtw 3",
+        "dtw.py 3 dtw",
+    ),
+    (
+        "save",
+        f"{ROLLOUT} > {STEP} > keep.py Keep._on_step 7 > torch/serialization.py save 9",
+        "keep.py 7 Keep._on_step",
+    ),
+    ("log", f"train.py main 4 > {EVENT} > curves.py Curves.on_log 7 = print", "curves.py 7 Curves.on_log"),
+    (
+        "evaluate",
+        f"{ROLLOUT} > {STEP} > stable_baselines3/common/evaluation.py evaluate_policy 9",
+        "ppo.py 4 main",
+    ),
+    ("environment", f"{ROLLOUT} > cart.py CartEnv.step 9", "cart.py 9 CartEnv.step"),
 ]
 
 

@@ -108,30 +108,6 @@ adapter.install("sampled")
 Slow(configuration(Path(sys.argv[1]), 10**6)).train()
 """,
 }
-RAY = """
-import sys
-import ray.train
-import torch
-from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer, prepare_model
-from hoptui.integrations.ray import hoptui_loop
-
-def train_func():
-    model = prepare_model(torch.nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
-        sorted(range(200_000), key=str)  # the line
-        optimizer.zero_grad()
-        model(torch.ones(8, 4)).square().mean().backward()
-        optimizer.step()
-
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-TorchTrainer(
-    hoptui_loop(train_func),
-    scaling_config=ScalingConfig(num_workers=2),
-    run_config=RunConfig(name="sampled", storage_path=sys.argv[1]),
-).fit()
-"""
 
 
 def _start(node: TestNode, path: Path, folder: Path) -> subprocess.Popen[str]:
@@ -142,10 +118,8 @@ def _start(node: TestNode, path: Path, folder: Path) -> subprocess.Popen[str]:
     return node.spawn([sys.executable, str(path), str(folder)], **rank, **meeting, **python, **ON_CPU)
 
 
-def _until_first(
-    node: TestNode, child: subprocess.Popen[str], path: Path, *, rank: int = 0, seconds: float = LIMIT_S
-) -> None:
-    """Wait until the line with the mark has the most samples of the last seconds, by `hoptui where`."""
+def _until_first(node: TestNode, child: subprocess.Popen[str], path: Path) -> None:
+    """Wait until the line with the mark has the most samples of the last minute, by `hoptui where`."""
     (marked,) = (n for n, line in enumerate(path.read_text().splitlines(), 1) if "# the line" in line)
     shares: Counter[tuple[str, int]] = Counter()
     errors = ""
@@ -153,7 +127,7 @@ def _until_first(
     def first() -> bool:
         nonlocal errors
         assert child.poll() is None, child.communicate()[1][-4000:]
-        done = node.hoptui("where", "sampled", "--rank", str(rank), "--seconds", "5", "--json")
+        done = node.hoptui("where", "sampled", "--json")
         errors = done.stderr
         shares.clear()
         for line in json.loads(done.stdout)["lines"] if done.returncode == 0 else ():
@@ -161,7 +135,7 @@ def _until_first(
         return [place for place, _ in shares.most_common(1)] == [(str(path), marked)]
 
     try:
-        until(first, seconds=seconds, what=f"line {marked}")
+        until(first, seconds=LIMIT_S, what=f"line {marked}")
     except AssertionError as error:
         raise AssertionError(f"the samples name {shares.most_common(3)}; {errors}") from error
 
@@ -173,16 +147,3 @@ def test_the_samples_name_the_line_of_the_script(adapter: str, node: TestNode, t
     path = script(tmp_path, ADAPTERS[adapter])
     node.daemon()
     _until_first(node, _start(node, path, tmp_path / "out"), path)
-
-
-@pytest.mark.ray
-@pytest.mark.timeout(1400)
-def test_the_samples_of_both_workers_of_ray_name_the_line(node: TestNode, tmp_path: Path) -> None:
-    path = script(tmp_path, RAY)
-    node.daemon()
-    storage = str(tmp_path / "storage")
-    child = node.spawn(
-        [sys.executable, str(path), storage], OMP_NUM_THREADS="1", RAY_raylet_start_wait_time_s="200"
-    )
-    for rank in range(2):
-        _until_first(node, child, path, rank=rank, seconds=600)
