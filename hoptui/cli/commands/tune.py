@@ -182,10 +182,12 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
                 dump({"run": found.run, "tuner": tuner.in_words(state)})
             else:
                 say(f"{numbers.clean(found.name)} is being tuned: {tuner.limits(state.limits)}")
+                say(f"trials may cost {tuner.remaining(state)}")
             return OK
         if not json:
             doing = "watching" if watches else "tuning"
             say(f"{doing} {numbers.clean(found.name)}: {tuner.limits(state.limits)}")
+            say(f"trials may cost {tuner.remaining(state)}")
         return _watch(seen, found, state.tried if answer.granted else (), json=json)
 
 

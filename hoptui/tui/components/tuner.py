@@ -123,6 +123,8 @@ def facts(view: View, width: int) -> list[Line]:
     if at_work(state) or state.tried:
         lines += _labelled("limits", tuner.limits(state.limits), width)
         lines.append(_with_label("spent", _spent(view, state, width - LABEL)))
+    if at_work(state):
+        lines += _labelled("left", tuner.remaining(state, brief=True), width)
     units = view.run.units if view.run is not None else {}
     if lost := tuner_report.lost(state, units):
         lines += _labelled("lost", lost, width)
