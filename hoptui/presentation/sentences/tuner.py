@@ -186,6 +186,13 @@ SENTENCES: Mapping[str, Entry] = {
     "trial.load_changed": (
         "the load of other processes changed: {before:percent} → {after:percent} of the CPUs"
     ),
+    "trial.gpu_load_changed": (
+        "the load of other processes on the GPU changed: {before:percent} → {after:percent} of its time"
+    ),
+    "trial.gpu_memory_taken": "other processes took {size_bytes:gib} of the GPU's memory",
+    "trial.gpu_memory_freed": "other processes gave back {size_bytes:gib} of the GPU's memory",
+    "trial.gpu_process_came": "another process began to use the GPU (pid {pid})",
+    "trial.gpu_process_went": "another process ceased to use the GPU (pid {pid})",
     "trial.run_went_back": "the run went back to an earlier iteration",
     "trial.run_restarted": "the run was restarted",
     "trial.tuner_stopped": "the tuner was stopped",
