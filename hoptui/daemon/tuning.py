@@ -89,6 +89,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         host_busy=None if busy is None else busy / 100,
         others_busy=_others_busy(node, run, t),
         throttled=_throttled(gpus),
+        straggler=run.straggler,
     )
 
 

@@ -85,6 +85,7 @@ class Observation:
             is not the run's own.
         no_energy: why the energy of the run cannot be measured, None where it can.
         throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
+        straggler: the report that the other ranks wait for one of them, None while they are even or unknown.
         metric: the name of what `points` are values of.
         step: the iteration that the run is in.
         shift: a change of the throughput without a command, present at the one look after it was found.
@@ -110,6 +111,7 @@ class Observation:
     others_busy: float | None = None
     throttled: str = ""
     shift: ChangePoint | None = None
+    straggler: Fact | None = None
     metric: str = ""
     step: int = 0
 

@@ -75,6 +75,7 @@ class Tuner:
         self._offered: ChangeSet | None = None
         self._failed: tuple[Trial, ...] = ()  # of an earlier tuner
         self._rested = False
+        self._uneven = False  # the other ranks waited for one at the last look
         self._own_values = False  # the values in effect are those of the last kept trial
         self._stand: Stand = "baseline"
         self._facts: tuple[Fact, ...] = ()
@@ -274,6 +275,8 @@ class Tuner:
         done = (r.verb for r in observation.records if r.step is not None and r.step >= step)
         verb = next((verb for verb in done if verb in DISTURBING), None)
         why = fact("trial.disturbed", verb=verb) if verb is not None else self._outside.changed()
+        if why is None and observation.straggler is not None:
+            why = fact("trial.straggler", why=observation.straggler)
         if why is not None:
             self._voids[attempt.move.changes] += 1
             self._budget.voided += attempt.seconds
@@ -305,6 +308,13 @@ class Tuner:
             self._read_otherwise(observation)
         if room := self._make_room(observation):
             return room, ()
+        if observation.straggler is not None and not self._limits.dry:
+            self._uneven = True
+            self._say("waiting", _waits_for(observation.straggler))
+            return None, ()
+        if self._uneven:
+            self._uneven = False
+            self.incumbent.rest_anew(observation)
         waits = obstacle(observation, self._limits)
         if not self.incumbent.seen:  # their memory is unknown too, so nothing is known of other values
             if waits is not None:
@@ -548,3 +558,13 @@ class Tuner:
 
 def _to_go(iterations: int) -> Fact:
     return fact("tuner.measures_baseline", iterations=iterations)
+
+
+def _waits_for(straggler: Fact) -> Fact:
+    """Why tuning waits while one rank is slow. Its knobs would only hide that.
+
+    The other ranks do the same work in the part of the time in which they do not wait.
+    """
+    waits, others_wait = straggler.fields["waits"], straggler.fields["others_wait"]
+    slower = (1 - waits) / max(1 - others_wait, 0.01) - 1
+    return fact("wait.straggler", rank=straggler.fields["rank"], slower=slower, why=straggler)
