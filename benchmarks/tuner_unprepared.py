@@ -290,6 +290,13 @@ def _together(values: Values) -> Iteration:
     return Model(launch=0.03).of(rows, launch=1.35 if fast else 1.0, each=0.35 if fast else 1.0)
 
 
+def _overlapped(values: Values) -> Iteration:
+    """Return an iteration in which environments act while the model learns from the data before."""
+    learns = Model(per=0.4).of(_int(values["micro_batch"]))
+    acts = Model(base=1.0, per=0.1).of(_int(values["num_envs"]))
+    return learns._replace(seconds=max(learns.seconds, acts.seconds), memory=learns.memory + acts.memory)
+
+
 DEVELOPMENT: Mapping[str, Loop] = {
     "numeric choices and compile": Loop(
         (number("micro_batch", 2, POWERS), switch("compile", cost="rebuild")), _gpt, _launches
@@ -313,6 +320,9 @@ DEVELOPMENT: Mapping[str, Loop] = {
     "knobs without effect": Loop((number("chunk", 4, (1, 2, 4, 8, 16)), switch("pinned")), _nothing),
     "saves memory": Loop((number("rows", 4, POWERS), switch("checkpointing", True)), _checkpointed),
     "helps large pieces only": Loop((number("rows", 2, POWERS), switch("fast")), _together),
+    "two sizes that limit each other": Loop(
+        (number("micro_batch", 2, POWERS), number("num_envs", 2, POWERS)), _overlapped
+    ),
     "slow, noisy, a useless size first": Loop(
         (number("chunk", 4, (1, 2, 4, 8, 16)), switch("fused")), _slow, noise=0.1
     ),
