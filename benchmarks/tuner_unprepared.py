@@ -8,7 +8,7 @@ The loops of `DEVELOPMENT` are written by hand; the rules of the tuner were made
 lot are drawn by a seed: names, kinds, bounds and formulas. The lot `best` has the same loops. They begin with
 the best values of the grid and last an hour: the tuner can only lose time.
 
-`python -m benchmarks.tuner_unprepared [--lot test] [--seeds 40]`
+`python -m benchmarks.tuner_unprepared [--lot test] [--seeds 40] [--loops NAME …] [--seed N]`
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import itertools
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -435,9 +436,11 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def development(seeds: range) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the figures of each loop written by hand."""
+def development(seeds: range, names: Collection[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the figures of each loop written by hand, or of those with these names."""
     for name, loop in DEVELOPMENT.items():
+        if names and name not in names:
+            continue
         found = [drive(loop, seed) for seed in seeds]
         figures = summary(found)
         tell(name, figures)
@@ -486,10 +489,16 @@ def main() -> None:
     parser.add_argument("--lot", choices=LOTS, default="development")
     parser.add_argument("--seeds", type=int, default=10, help="runs of each loop, or loops")
     parser.add_argument("--first", type=int, default=1000, help="the first seed")
+    parser.add_argument("--seed", type=int, help="this seed alone")
+    parser.add_argument("--loops", nargs="+", choices=DEVELOPMENT, default=(), help="of the development lot")
     options = parser.parse_args()
+    if options.loops and options.lot != "development":
+        parser.error("--loops names loops of the development lot")
     seeds = range(options.first, options.first + options.seeds)
-    figures = dict(LOTS[options.lot](seeds))
-    report("tuner_unprepared", {"lot": options.lot, "seeds": options.seeds, "figures": figures})
+    if options.seed is not None:
+        seeds = range(options.seed, options.seed + 1)
+    lot = partial(development, names=options.loops) if options.loops else LOTS[options.lot]
+    report("tuner_unprepared", {"lot": options.lot, "seeds": len(seeds), "figures": dict(lot(seeds))})
 
 
 if __name__ == "__main__":
