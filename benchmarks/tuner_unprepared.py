@@ -41,6 +41,7 @@ from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.domain.tuning import Limits, written
+from hoptui.presentation.tuner_report import regret
 from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.tuner import Tuner
 
@@ -157,7 +158,8 @@ class UnpreparedRun(Steered):
         self.samples += taken.samples
         self.points.append((self.step, taken.samples / seconds))
         self._counts.append((self.step, taken.samples))
-        del self.points[:-SHOWN], self._counts[:-SHOWN]
+        self.durations.append((self.step, seconds))
+        del self.points[:-SHOWN], self._counts[:-SHOWN], self.durations[:-SHOWN]
 
     def observation(self) -> Observation:
         """What the daemon would show of it."""
@@ -165,7 +167,8 @@ class UnpreparedRun(Steered):
         verdict = self.loop.verdict(self.values)
         return Observation(
             t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()),
-            points=tuple(self.points), records=tuple(self.records[-32:]), metric="samples/s",
+            points=tuple(self.points), durations=tuple(self.durations), records=tuple(self.records[-32:]),
+            metric="samples/s",
             samples=tuple(self._counts), memories=(memory,) if self.loop.known and self._held else (),
             diagnosis=None if verdict == "unknown" else Diagnosis(
                 verdict=verdict, confidence=0.8, facts=(fact("phase.share", phase="step", share=0.7),),
@@ -457,11 +460,14 @@ def test(seeds: range) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def hour(loop: Loop, seed: int) -> dict[str, Any]:
-    """Tune a loop that begins at its best for an hour: the share of the time that trials cost."""
+    """Tune a loop that begins at its best for an hour: the share of the time that trials cost, and that of
+    the work."""
     run, tuner = UnpreparedRun(loop.at_best(), seed), Tuner(Limits(), 0, "bench")
     run.tuned_by(tuner, until=HOUR_S)
+    lost = regret(tuner.state)
     return {
         "spent": tuner.state.spent,
+        "regret": lost.share if lost is not None else math.nan,
         "trials": len(tuner.state.tried),
         "share": 0.0 if run.lost else loop.rate(run.values) / loop.best(),
     }
@@ -472,7 +478,10 @@ def best(seeds: range) -> Iterator[tuple[str, dict[str, Any]]]:
     found = [hour(drawn(seed), seed) for seed in seeds]
     figures = {
         "spent, mean": round(fmean(one["spent"] for one in found), 4),
+        "spent, median": round(median(one["spent"] for one in found), 4),
         "spent, most": round(max(one["spent"] for one in found), 4),
+        "regret, median": round(median(one["regret"] for one in found), 4),
+        "regret, most": round(max(one["regret"] for one in found), 4),
         "trials, mean": round(fmean(one["trials"] for one in found), 2),
         "share at the end, least": round(min(one["share"] for one in found), 3),
         "runs": len(found),
