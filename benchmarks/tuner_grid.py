@@ -198,12 +198,13 @@ def tried(state: TunerState) -> list[dict[str, Any]]:
     ]
 
 
-def grid(run: Live, case: Case) -> list[dict[str, Any]]:
-    """The rate of every combination, None where the run does not hold it; of those far from the best a rough
-    one."""
+def grid(
+    run: Live, case: Case, points: Sequence[Point] | None = None, best: float = 0.0
+) -> list[dict[str, Any]]:
+    """The rate of every combination, or of `points`; None where the run does not hold it. Of those far below
+    the best, which was `best` so far, a rough one."""
     found: list[dict[str, Any]] = []
-    best = 0.0
-    for point in case.points():
+    for point in case.points() if points is None else points:
         began = time.monotonic()
         rate = round(run.rate(best, after_s=case.after_s), 1) if run.set(point) else None
         best = max(best, rate or 0.0)

@@ -8,8 +8,12 @@ Loops are measured at the same time, each in a process of its own with as many G
 of JSON is printed for each loop and seed as soon as it is known. A loop that is not done after `--most-s` is
 ended; what it has come to is reported.
 
-`python -m benchmarks.tuner_loops [--lot development test] [--only gpt] [--seeds 0 1 2] [--cpu] [--lanes N]
-[--most-s S]`
+The grid of a loop is measured once, in the run of the first seed. With `--apart` each seed has a process and
+GPUs of its own, and the others wait for that grid after their tuner. With `--grids` the best points are read
+from a JSON file, by loop and machine, and added to it: so a call with `--seed 1` can use the grid of seed 0.
+
+`python -m benchmarks.tuner_loops [--lot development test] [--loops gpt] [--seed 0 1 2] [--apart]
+[--grids FILE] [--cpu] [--lanes N] [--most-s S]`
 """
 
 from __future__ import annotations
@@ -26,9 +30,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import connection, get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.live import Live, Point
+from benchmarks.coarse_grid import coarse_to_fine
+from benchmarks.grid_file import GridFile, machine_name
+from benchmarks.live import Live
 from benchmarks.loops.catalogue import CPU, CUDA, LoopCase
 from benchmarks.measure import Bench, bench, report, tell
 from benchmarks.training import TORCHRUN, Started, gpus, spawn
@@ -59,11 +65,11 @@ def live(node: Bench, session: Session, case: LoopCase, arguments: Sequence[str]
 
 
 def measured(
-    case: LoopCase, arguments: Sequence[str], seed: int, best: Point | None, tune_s: float
+    case: LoopCase, arguments: Sequence[str], seed: int, grids: GridFile, tune_s: float
 ) -> Iterator[dict[str, Any]]:
     """Yield parts of the figures: the start, what the tuner has come to, the grid, and both in turns.
 
-    The tuner has `tune_s` seconds. The grid is measured where its best point is unknown.
+    The tuner has `tune_s` seconds. The grid is measured where its best point is not in `grids`.
     """
     with bench() as node, node.session() as session:
         run = live(node, session, case, arguments, seed)
@@ -87,10 +93,12 @@ def measured(
             "out_of_memory": run.out_of_memory(since),
             "same_work": run.work() == work,
         }
+        best = grids.best(case.name)
         if best is None:
-            points = grid(run, case)
+            points = coarse_to_fine(run, case) if case.slow_grid else grid(run, case)
             best = fastest(points, case)
-            yield {"points": points, "best": best}
+            grids.put(case.name, points, best, len(case.points()))
+            yield {"points": points, "grid_of": len(case.points()), "best": best}
         turns = against(run, case, values, best)
         speed_up = round(turns["rate"]["median"] / slow, 2)
         yield {"best": best, **turns, "speed_up": speed_up, "end": run.end()["ending"]}
@@ -103,18 +111,17 @@ def measure(
     devices: Sequence[str],
     tune_s: float,
     told: connection.Connection,
+    grids: GridFile,
 ) -> None:
     """Measure a loop in this process, on these GPUs alone, and send what is known of each seed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the node of the run is cleared away
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-    best: Point | None = None
     for seed in seeds:
         found: dict[str, Any] = {"seed": seed}
         try:
-            for part in measured(case, arguments, seed, best, tune_s):
+            for part in measured(case, arguments, seed, grids, tune_s):
                 found |= tell(f"{case.name}, seed {seed}", part)
                 told.send(found)
-                best = found.get("best", best)
         except (RuntimeError, TimeoutError) as error:  # the run was lost
             told.send(found | {"ratio": 0.0, "end": str(error)})
     told.close()
@@ -133,6 +140,7 @@ class Lane:
         seeds: Sequence[int],
         devices: list[str],
         most_s: float,
+        grids: GridFile,
     ) -> None:
         self.case, self.seeds, self.devices = case, seeds, devices
         self.runs: dict[int, dict[str, Any]] = {}
@@ -140,7 +148,7 @@ class Lane:
         context = get_context("spawn")
         self.told, telling = context.Pipe(duplex=False)
         visible = devices if "cuda" in arguments else []
-        given = case, arguments, seeds, visible, min(TUNE_S, TUNE_SHARE * most_s), telling
+        given = case, arguments, seeds, visible, min(TUNE_S, TUNE_SHARE * most_s), telling, grids
         self._process = context.Process(target=measure, args=given)
         self._process.start()
         telling.close()
@@ -180,41 +188,66 @@ class Lane:
         print(json.dumps({"loop": self.case.name} | short), flush=True)
 
 
+class Job(NamedTuple):
+    """A loop and the seeds that one process measures. With `waits`, another process measures its grid."""
+
+    case: LoopCase
+    seeds: tuple[int, ...]
+    waits: bool = False
+
+
+def jobs_of(cases: Sequence[LoopCase], seeds: Sequence[int], *, apart: bool) -> list[Job]:
+    """Return what the processes have to do, those that measure grids first."""
+    if not apart:
+        return [Job(case, tuple(seeds)) for case in cases]
+    return [Job(case, (seed,), waits=i > 0) for i, seed in enumerate(seeds) for case in cases]
+
+
 def on_devices(
     cases: Sequence[LoopCase],
     arguments: dict[str, list[str]],
     seeds: Sequence[int],
     devices: Sequence[str],
     most_s: float,
+    *,
+    apart: bool = False,
+    grids: Path | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Measure loops, each on as many of the devices as it has ranks, and return the runs of each.
 
-    Without a GPU a device is a lane, and every loop takes one.
+    Without a GPU a device is a lane, and every loop takes one. With `apart`, each seed has devices of its
+    own. `grids` is a file with the best points that are known, to which those of this call are added.
     """
-    waiting, free, lanes = list(cases), list(devices), list[Lane]()
-    runs: dict[str, list[dict[str, Any]]] = {}
+    waiting, free, lanes = jobs_of(cases, seeds, apart=apart), list(devices), list[Lane]()
+    runs: dict[str, list[dict[str, Any]]] = {case.name: [] for case in cases}
     why = "the benchmark was ended"
-    try:
-        while waiting or lanes:
-            for case in [*waiting]:
-                wanted = case.ranks if "cuda" in arguments[case.name] else 1
-                if wanted <= len(free):
-                    taken, free = free[:wanted], free[wanted:]
-                    lanes.append(Lane(case, arguments[case.name], seeds, taken, most_s))
-                    waiting.remove(case)
-            connection.wait([lane.told for lane in lanes], timeout=1.0)
-            for lane in [*lanes]:
-                late = time.monotonic() >= lane.until
-                if lane.read() and not late:
-                    continue
-                lane.end(f"not done after {most_s:g} s" if late else "")
-                lanes.remove(lane)
-                free += lane.devices
-                runs[lane.case.name] = [lane.runs[seed] for seed in sorted(lane.runs)]
-    finally:
-        for lane in lanes:
-            lane.end(why)
-    return runs
+    with tempfile.TemporaryDirectory(prefix="hoptui-grids-") as folder:
+        path = grids or Path(folder) / "grids.json"
+        try:
+            while waiting or lanes:
+                for job in [*waiting]:
+                    case = job.case
+                    on_gpus = "cuda" in arguments[case.name]
+                    wanted = case.ranks if on_gpus else 1
+                    if wanted <= len(free):
+                        taken, free = free[:wanted], free[wanted:]
+                        name = machine_name("cuda" if on_gpus else "cpu")
+                        file = GridFile(path, name, most_s if job.waits else 0.0)
+                        lanes.append(Lane(case, arguments[case.name], job.seeds, taken, most_s, file))
+                        waiting.remove(job)
+                connection.wait([lane.told for lane in lanes], timeout=1.0)
+                for lane in [*lanes]:
+                    late = time.monotonic() >= lane.until
+                    if lane.read() and not late:
+                        continue
+                    lane.end(f"not done after {most_s:g} s" if late else "")
+                    lanes.remove(lane)
+                    free += lane.devices
+                    runs[lane.case.name] += lane.runs.values()
+        finally:
+            for lane in lanes:
+                lane.end(why)
+    return {name: sorted(found, key=lambda run: int(run["seed"])) for name, found in runs.items()}
 
 
 def photographs(folder: Path, count: int = PHOTOGRAPHS, side: int = SIDE) -> Path:
@@ -252,8 +285,8 @@ def visible() -> list[str]:
 def command_line(prog: str) -> argparse.ArgumentParser:
     """Return the options of a benchmark that measures several loops at the same time."""
     parser = argparse.ArgumentParser(prog=prog)
-    parser.add_argument("--only", nargs="*", default=[], help="names of loops")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--only", "--loops", nargs="*", default=[], help="names of loops")
+    parser.add_argument("--seeds", "--seed", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--cpu", action="store_true", help="small loops, one thread each")
     parser.add_argument(
         "--lanes", type=int, default=0, help="loops at a time, or GPUs to use; default: 1 on a CPU, all GPUs"
@@ -273,6 +306,8 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """Measure and report."""
     parser = command_line("python -m benchmarks.tuner_loops")
     parser.add_argument("--lot", nargs="+", choices=CUDA, default=[*CUDA])
+    parser.add_argument("--apart", action="store_true", help="a process and GPUs for each seed")
+    parser.add_argument("--grids", type=Path, help="JSON with known grids, to which new ones are added")
     options = parser.parse_args(list(arguments))
     devices, device = devices_of(options)
     room = math.inf if options.cpu else len(devices)
@@ -291,7 +326,9 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
             photographs(Path(folder))
         data = ("--data", folder)
         started = {case.name: [*device, *(data if case.photographs else ())] for case in cases}
-        runs = on_devices(cases, started, options.seeds, devices, options.most_s)
+        runs = on_devices(
+            cases, started, options.seeds, devices, options.most_s, apart=options.apart, grids=options.grids
+        )
     figures = {
         case.name: {
             "lot": lot,

@@ -126,8 +126,8 @@ def peak_excess(chance: random.Random) -> float:
 
 
 class Steered:
-    """A run that obeys commands at its next boundary: `t` seconds and `step` iterations old, its `points` as
-    in an observation.
+    """A run that obeys commands at its next boundary: `t` seconds and `step` iterations old, its `points` and
+    their `durations` as in an observation.
     """
 
     def __init__(self, knobs: dict[str, KnobState]) -> None:
@@ -135,6 +135,7 @@ class Steered:
         self.t = 0.0
         self.step = self.changes = 0
         self.points: list[tuple[int, float]] = []
+        self.durations: list[tuple[int, float]] = []
         self.records: list[CommandRecord] = []
 
     def value(self, name: str) -> int:
@@ -251,7 +252,8 @@ class SimulatedRun(Steered):
         self._held.append((self.t, held))
         self.samples += samples
         self.points.append((self.step, samples / seconds))
-        del self.points[:-SHOWN]
+        self.durations.append((self.step, seconds))
+        del self.points[:-SHOWN], self.durations[:-SHOWN]
 
     def observation(self) -> Observation:
         """What the daemon would show of it: the most that was held lately, and what others hold as read in
@@ -268,7 +270,8 @@ class SimulatedRun(Steered):
         )
         return Observation(
             t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()),
-            points=tuple(self.points), records=tuple(self.records[-32:]), memories=memories,
+            points=tuple(self.points), durations=tuple(self.durations), records=tuple(self.records[-32:]),
+            memories=memories,
             diagnosis=load.diagnosis(self.value("micro_batch"), self.value("num_workers")),
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 from benchmarks.measure import report
@@ -27,6 +27,7 @@ from benchmarks.tuner_simulated import (
     knob,
 )
 from hoptui.domain.tuning import Limits
+from hoptui.presentation.tuner_report import regret
 from hoptui.tuner.change_points import ChangePointDetector
 from hoptui.tuner.search.space import notches
 from hoptui.tuner.tuner import Tuner
@@ -48,6 +49,8 @@ COLUMNS = {
     "at best": ("ooms_at_best", ".2f"),
     "changes": ("changes", ".1f"),
     "spent": ("spent", ".2%"),
+    "regret": ("regret", ".2%"),
+    "worst": ("regret_worst", ".2%"),
 }
 
 
@@ -56,6 +59,15 @@ def drive(load: Load, seed: int, limits: Limits | None = None) -> tuple[Simulate
     run, tuner = SimulatedRun(load, seed), Tuner(limits or Limits(), 0, "bench")
     run.tuned_by(tuner, until=load.seconds)
     return run, tuner
+
+
+def regret_of_first_hour(run: SimulatedRun, tuner: Tuner) -> float:
+    """The work lost to trials in the first hour, as a share of that at the best known setting. Drives the run
+    until then."""
+    run.tuned_by(tuner, since=run.t, until=HOUR)
+    found = regret(tuner.state)
+    assert found is not None, "a simulated run reports the durations of its iterations"
+    return found.share
 
 
 def oracle(load: Load) -> float:
@@ -126,12 +138,12 @@ def scenario(load: Load, seeds: Sequence[int]) -> dict[str, float]:
     cost.
 
     `ooms_expected` is what the sizes that were held let expect, which scatters less than what was met;
-    `ooms_at_best` the same of the oracle's.
+    `ooms_at_best` the same of the oracle's. `regret` is the median of the first hour.
     """
     runs = [drive(load, seed) for seed in seeds]
     best = oracle(load)
     shares = sorted(run.samples / best for run, _ in runs)
-    return {
+    found = {
         "share_of_oracle": round(fmean(shares), 4),
         "standard_error": round(stdev(shares) / math.sqrt(len(shares)), 4) if len(shares) > 1 else math.nan,
         "share_of_oracle_p10": round(shares[len(shares) // 10], 4),
@@ -144,6 +156,8 @@ def scenario(load: Load, seeds: Sequence[int]) -> dict[str, float]:
         "most_changes": max(run.changes for run, _ in runs),
         "spent": round(fmean(tuner.state.spent for _, tuner in runs), 4),
     }
+    regrets = [regret_of_first_hour(run, tuner) for run, tuner in runs]
+    return found | {"regret": round(median(regrets), 5), "regret_worst": round(max(regrets), 5)}
 
 
 def _untuned(load: Load) -> float:

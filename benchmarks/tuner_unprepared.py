@@ -8,7 +8,7 @@ The loops of `DEVELOPMENT` are written by hand; the rules of the tuner were made
 lot are drawn by a seed: names, kinds, bounds and formulas. The lot `best` has the same loops. They begin with
 the best values of the grid and last an hour: the tuner can only lose time.
 
-`python -m benchmarks.tuner_unprepared [--lot test] [--seeds 40]`
+`python -m benchmarks.tuner_unprepared [--lot test] [--seeds 40] [--loops NAME …] [--seed N]`
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import itertools
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import Cost, Effect, KnobSpec, KnobState, KnobValue
 from hoptui.domain.tuning import Limits, written
+from hoptui.presentation.tuner_report import regret
 from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.tuner import Tuner
 
@@ -156,7 +158,8 @@ class UnpreparedRun(Steered):
         self.samples += taken.samples
         self.points.append((self.step, taken.samples / seconds))
         self._counts.append((self.step, taken.samples))
-        del self.points[:-SHOWN], self._counts[:-SHOWN]
+        self.durations.append((self.step, seconds))
+        del self.points[:-SHOWN], self._counts[:-SHOWN], self.durations[:-SHOWN]
 
     def observation(self) -> Observation:
         """What the daemon would show of it."""
@@ -164,7 +167,8 @@ class UnpreparedRun(Steered):
         verdict = self.loop.verdict(self.values)
         return Observation(
             t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()),
-            points=tuple(self.points), records=tuple(self.records[-32:]), metric="samples/s",
+            points=tuple(self.points), durations=tuple(self.durations), records=tuple(self.records[-32:]),
+            metric="samples/s",
             samples=tuple(self._counts), memories=(memory,) if self.loop.known and self._held else (),
             diagnosis=None if verdict == "unknown" else Diagnosis(
                 verdict=verdict, confidence=0.8, facts=(fact("phase.share", phase="step", share=0.7),),
@@ -290,6 +294,13 @@ def _together(values: Values) -> Iteration:
     return Model(launch=0.03).of(rows, launch=1.35 if fast else 1.0, each=0.35 if fast else 1.0)
 
 
+def _overlapped(values: Values) -> Iteration:
+    """Return an iteration in which environments act while the model learns from the data before."""
+    learns = Model(per=0.4).of(_int(values["micro_batch"]))
+    acts = Model(base=1.0, per=0.1).of(_int(values["num_envs"]))
+    return learns._replace(seconds=max(learns.seconds, acts.seconds), memory=learns.memory + acts.memory)
+
+
 DEVELOPMENT: Mapping[str, Loop] = {
     "numeric choices and compile": Loop(
         (number("micro_batch", 2, POWERS), switch("compile", cost="rebuild")), _gpt, _launches
@@ -313,6 +324,9 @@ DEVELOPMENT: Mapping[str, Loop] = {
     "knobs without effect": Loop((number("chunk", 4, (1, 2, 4, 8, 16)), switch("pinned")), _nothing),
     "saves memory": Loop((number("rows", 4, POWERS), switch("checkpointing", True)), _checkpointed),
     "helps large pieces only": Loop((number("rows", 2, POWERS), switch("fast")), _together),
+    "two sizes that limit each other": Loop(
+        (number("micro_batch", 2, POWERS), number("num_envs", 2, POWERS)), _overlapped
+    ),
     "slow, noisy, a useless size first": Loop(
         (number("chunk", 4, (1, 2, 4, 8, 16)), switch("fused")), _slow, noise=0.1
     ),
@@ -425,9 +439,11 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def development(seeds: range) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the figures of each loop written by hand."""
+def development(seeds: range, names: Collection[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the figures of each loop written by hand, or of those with these names."""
     for name, loop in DEVELOPMENT.items():
+        if names and name not in names:
+            continue
         found = [drive(loop, seed) for seed in seeds]
         figures = summary(found)
         tell(name, figures)
@@ -444,11 +460,14 @@ def test(seeds: range) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def hour(loop: Loop, seed: int) -> dict[str, Any]:
-    """Tune a loop that begins at its best for an hour: the share of the time that trials cost."""
+    """Tune a loop that begins at its best for an hour: the share of the time that trials cost, and that of
+    the work."""
     run, tuner = UnpreparedRun(loop.at_best(), seed), Tuner(Limits(), 0, "bench")
     run.tuned_by(tuner, until=HOUR_S)
+    lost = regret(tuner.state)
     return {
         "spent": tuner.state.spent,
+        "regret": lost.share if lost is not None else math.nan,
         "trials": len(tuner.state.tried),
         "share": 0.0 if run.lost else loop.rate(run.values) / loop.best(),
     }
@@ -459,7 +478,10 @@ def best(seeds: range) -> Iterator[tuple[str, dict[str, Any]]]:
     found = [hour(drawn(seed), seed) for seed in seeds]
     figures = {
         "spent, mean": round(fmean(one["spent"] for one in found), 4),
+        "spent, median": round(median(one["spent"] for one in found), 4),
         "spent, most": round(max(one["spent"] for one in found), 4),
+        "regret, median": round(median(one["regret"] for one in found), 4),
+        "regret, most": round(max(one["regret"] for one in found), 4),
         "trials, mean": round(fmean(one["trials"] for one in found), 2),
         "share at the end, least": round(min(one["share"] for one in found), 3),
         "runs": len(found),
@@ -476,10 +498,16 @@ def main() -> None:
     parser.add_argument("--lot", choices=LOTS, default="development")
     parser.add_argument("--seeds", type=int, default=10, help="runs of each loop, or loops")
     parser.add_argument("--first", type=int, default=1000, help="the first seed")
+    parser.add_argument("--seed", type=int, help="this seed alone")
+    parser.add_argument("--loops", nargs="+", choices=DEVELOPMENT, default=(), help="of the development lot")
     options = parser.parse_args()
+    if options.loops and options.lot != "development":
+        parser.error("--loops names loops of the development lot")
     seeds = range(options.first, options.first + options.seeds)
-    figures = dict(LOTS[options.lot](seeds))
-    report("tuner_unprepared", {"lot": options.lot, "seeds": options.seeds, "figures": figures})
+    if options.seed is not None:
+        seeds = range(options.seed, options.seed + 1)
+    lot = partial(development, names=options.loops) if options.loops else LOTS[options.lot]
+    report("tuner_unprepared", {"lot": options.lot, "seeds": len(seeds), "figures": dict(lot(seeds))})
 
 
 if __name__ == "__main__":

@@ -19,9 +19,11 @@ ENVIRONMENTS = 8
 @dataclass(frozen=True)
 class LoopCase(Case):
     """A loop: how many ranks work together, the packages that it needs, and whether it reads photographs from
-    a folder. `module` is its module, "" if that has its name."""
+    a folder. `module` is its module, "" if that has its name. A `slow_grid` is searched from
+    coarse to fine."""
 
     ranks: int = 1
+    slow_grid: bool = False
     needs: tuple[str, ...] = ()
     photographs: bool = False
     module: str = ""
@@ -39,12 +41,14 @@ def loop(
     needs: tuple[str, ...] = (),
     images: bool = False,
     photographs: bool = False,
+    slow_grid: bool = False,
     **grid: tuple[KnobValue, ...],
 ) -> LoopCase:
     """Return a loop with the grid of its knobs. It starts from the values that it declares."""
     return LoopCase(
-        name, work, (), {}, grid, images=images, ranks=ranks, needs=needs, photographs=photographs
-    )
+        name, work, (), {}, grid, images=images, ranks=ranks, needs=needs, photographs=photographs,
+        slow_grid=slow_grid,
+    )  # fmt: skip
 
 
 def _whole_minibatches(point: Point) -> bool:
@@ -54,9 +58,12 @@ def _whole_minibatches(point: Point) -> bool:
 
 OWN = (
     loop("actor_critic", envs_per_call=(2, 8, 32, 64), foreach=(False, True)),
-    loop("recurrent", work="tokens", rows_at_once=(1, 4, 8, 16, 32, 64), whole_sequence=(False, True)),
+    loop(
+        "recurrent", work="tokens", slow_grid=True,
+        rows_at_once=(1, 4, 8, 16, 32, 64), whole_sequence=(False, True),
+    ),
     loop("autoencoder", piece=(4, 16, 64, 256), gather=("loop", "stack", "index")),
-)
+)  # fmt: skip
 DDP_GPT = loop("ddp_gpt", ranks=2, micro_batch=(1, 2, 4, 8, 16, 32), sync_once=(False, True))
 DDP_CNN = loop("ddp_cnn", ranks=2, micro_batch=(2, 4, 8, 16, 32, 64), channels_last=(False, True))
 DDP_RECOMMENDER = loop(
@@ -87,7 +94,7 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
     ),
     "test": (
         loop(
-            "resnet50", needs=("torchvision",), images=True, photographs=True,
+            "resnet50", needs=("torchvision",), images=True, photographs=True, slow_grid=True,
             num_workers=(0, 4, 8, 16), channels_last=(False, True), bf16=(False, True),
         ),
         loop(

@@ -37,6 +37,7 @@ from hoptui.daemon.sampler_supervisor import Sampler
 from hoptui.daemon.sockets import Authenticator, Doorway, Lock
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.other_processes import pids_of
 from hoptui.daemon.stragglers import Stragglers
 from hoptui.domain import devices
 from hoptui.domain.alerts import Alert
@@ -375,7 +376,9 @@ class Server:
     def _tend(self, now: float) -> None:
         node = self._node
         hz = self._hz
-        pids = {run.id: run.state.pid for run in node.registry.live()}
+        pids: dict[str, int] = {}
+        for run in node.registry.live():
+            pids |= pids_of(run.state) if self._tuner_desk.tunes(run) else {run.id: run.state.pid}
         self._host.watch(devices.Watch(hz=min(hz, HOST_HZ), pids=pids))
         self._gpus.watch(devices.Watch(hz=hz))
         node.set_hz(hz)

@@ -54,6 +54,7 @@ class Stragglers:
         case = self._cases.get(run.id)
         if case is None or case.nonce != run.nonce:
             case = self._cases[run.id] = _Case(run.nonce, self._node.clock.t())
+            run.straggler = None
         if run.judge(now)[0] != "live":  # a pause, or a hang, which is reported with its stacks
             case.found = 0
             case.since = self._node.clock.t()
@@ -99,11 +100,13 @@ class Stragglers:
             elsewhere=max(0, run.state.world - len(known)),
             **rank_device(self._node, run, found.rank, since)._asdict(),
         )
+        run.straggler = what
         self._node.event("straggler", what, run=run.id, step=run.step, level="warning")
 
     def _end(self, run: TrackedRun, case: _Case, now: float) -> None:
         if case.told < 0:
             return
+        run.straggler = None
         what = fact("run.even", rank=case.told, after_s=now - case.told_at)
         self._node.event("straggler", what, run=run.id, step=run.step)
         case.told, case.missed = -1, 0

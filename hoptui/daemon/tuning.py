@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -16,7 +16,7 @@ from msgspec import structs
 from hoptui.daemon.measurable_energy import obstacle as energy_obstacle
 from hoptui.daemon.state.command_log import throughput
 from hoptui.daemon.state.node import Node
-from hoptui.daemon.state.other_processes import others_busy
+from hoptui.daemon.state.other_processes import others_busy, sources_of
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import IDLE, REASONS, Level
@@ -24,7 +24,7 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.throughput import ASIDE_COLUMNS, PER_SECOND
 from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.protocol.messages import Command, CommandRecord, Origin
-from hoptui.tuner.observation import MemoryReading, Observation, Proposal
+from hoptui.tuner.observation import GpuNeighbours, MemoryReading, Observation, Proposal
 from hoptui.tuner.rollback import TRIES, Rollback, cut_off, unfinished
 from hoptui.tuner.trial import ChangeSet
 from hoptui.tuner.tuner import TOLD, Tuner
@@ -80,6 +80,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         durations=throughput(rows, DURATION) if rows is not None else (),
         records=_newest_records(node.book.of(run.id)),
         memories=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
+        neighbours=tuple(_neighbours(node, run)),
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
         power_w=max((w for part in gpus if (w := _mean(part, "power_w")) is not None), default=None),
         drawn_w=_drawn(run, gpus) if no_energy is None else None,
@@ -88,6 +89,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         host_busy=None if busy is None else busy / 100,
         others_busy=_others_busy(node, run, t),
         throttled=_throttled(gpus),
+        straggler=run.straggler,
     )
 
 
@@ -133,6 +135,22 @@ def _of_gpu(node: Node, run: TrackedRun, rows: Columns) -> MemoryReading | None:
     return MemoryReading(used=max(0, int(most) - others), others=others, total=int(total), gpu=uuid)
 
 
+def _neighbours(node: Node, run: TrackedRun) -> Iterator[GpuNeighbours]:
+    """Yield what others do on each GPU of the run. GPUs on which no process is known as the run's are left
+    out.
+
+    The driver has no sample of a process that used no time. Without a sample of any, shares are unknown.
+    """
+    for gpu in run.state.gpus:
+        there = [process for process in node.processes if process.gpu == gpu]
+        others = [process for process in there if process.run != run.id]
+        if len(others) == len(there):
+            continue
+        sampled = any(process.sm_percent is not None for process in there)
+        busy = sum(process.sm_percent or 0.0 for process in others) / 100 if sampled else None
+        yield GpuNeighbours(gpu, frozenset(process.pid for process in others), busy)
+
+
 def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> tuple[MemoryReading, ...]:
     """Of the host, for a run that has no GPU: one whose GPUs are not known is not taken for such."""
     if node.gpus and not run.said:
@@ -145,11 +163,11 @@ def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> tuple
 
 
 def _others_busy(node: Node, run: TrackedRun, t: int) -> float | None:
-    """The share of the host's CPUs that other processes have at work; unknown for a run of several, of which
-    one is read."""
-    if run.state.world > 1:
-        return None
-    return others_busy(node.rings, run.id, node.hardware.cpus, t - BACK_NS, t)
+    """The share of the host's CPUs that processes have at work that are not of a rank of the run.
+
+    Unknown while a rank on this node is not read. Ranks that have not joined are taken to be on other nodes.
+    """
+    return others_busy(node.rings, sources_of(run.state), node.hardware.cpus, t - BACK_NS, t)
 
 
 def _throttled(gpus: Iterable[Columns]) -> str:

@@ -152,7 +152,9 @@ class TunerState(msgspec.Struct, frozen=True, kw_only=True):
     older recording. `next` are the changes that it would try next. `tried` are ended trials, oldest first,
     including those of earlier tuners of this run. It leaves `frozen` knobs alone. `spent` is the share of
     the run's time since its start that trials have cost: pauses, and changes that were not kept. `lived_s`
-    is that time in seconds, without the time in which the run did not train.
+    is that time in seconds, without the time in which the run did not train. `regret_units` is the work lost
+    to trials in the first hour of it, `best_rate` the highest known throughput of the values to return to,
+    in units per second. Both are None while unknown.
     """
 
     stand: Stand = "off"
@@ -165,6 +167,8 @@ class TunerState(msgspec.Struct, frozen=True, kw_only=True):
     frozen: tuple[str, ...] = ()
     spent: float = 0.0
     lived_s: float = 0.0
+    regret_units: float | None = None
+    best_rate: float | None = None
     started: int = 0
     user: str = ""
 

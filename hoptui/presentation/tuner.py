@@ -125,13 +125,44 @@ def used(state: TunerState) -> float | None:
 def cost(state: TunerState, *, brief: bool = False) -> str:
     """What trials have cost, of what they may: `28 % of the budget: 20 s of 1 m 12 s (2 % of the first
     hour)`; `28 %: …` in `brief`."""
-    if state.spent and not state.lived_s:  # an older daemon does not report the time
+    if _time_unknown(state):
         return f"{share(state.spent)} of the time"
     of = "" if brief else " of the budget"
     share_used = numbers.percent(used(state), decimals=0)
     spent, may = (numbers.duration(round(s)) for s in (state.spent * state.lived_s, _may_s(state)))
+    return f"{share_used}{of}: {spent} of {may} ({_of_time(state)})"
+
+
+def remaining(state: TunerState, *, brief: bool = False) -> str:
+    """What further trials may cost: `at most 2 m 4 s (4 % of the first hour) and the excess of one trial`.
+
+    The last trial that the budget covers may exceed it. How long the search takes is not known beforehand.
+    The share is left out in `brief`.
+    """
+    if state.limits.dry:
+        return "nothing: a dry run tries nothing"
+    if _time_unknown(state):
+        return "an unknown time: the daemon is older and does not report it"
+    left = numbers.duration(round(max(0.0, _may_s(state) - state.spent * state.lived_s)))
+    of = "" if brief else f" ({_of_time(state)})"
+    return f"at most {left}{of} and the excess of one trial; search time unknown"
+
+
+def budget_of_an_hour(limits: Limits) -> str:
+    """The budget as a share and as a time: `4 % of the time: 2 m 24 s an hour`."""
+    may = numbers.duration(round(limits.budget * YOUNG_S))
+    return f"{share(limits.budget)} of the time: {may} an hour"
+
+
+def _time_unknown(state: TunerState) -> bool:
+    """Whether an older daemon reports the share that trials have cost, without the time."""
+    return bool(state.spent) and not state.lived_s
+
+
+def _of_time(state: TunerState) -> str:
+    """`4 % of the first hour`, later `4 % of the time`."""
     whole = "the first hour" if state.lived_s < YOUNG_S else "the time"
-    return f"{share_used}{of}: {spent} of {may} ({share(state.limits.budget)} of {whole})"
+    return f"{share(state.limits.budget)} of {whole}"
 
 
 def _may_s(state: TunerState) -> float:

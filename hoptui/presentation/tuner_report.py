@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.throughput import PER_SECOND
-from hoptui.domain.tuning import WORK_PER_JOULE, Measured, Trial, TunerState
+from hoptui.domain.tuning import WORK_PER_JOULE, YOUNG_S, Measured, Trial, TunerState
 from hoptui.presentation import numbers, sentences, tuner, vocabulary
 
 ENDED = ("kept", "reverted", "failed", "interrupted")
@@ -40,6 +40,17 @@ class EnergySaving(NamedTuple):
     interval: float
     joules: float | None
     joules_interval: float | None
+
+
+class FirstHourRegret(NamedTuple):
+    """The `units` lost to trials in the first `seconds` of training with a tuner, at most an hour.
+
+    `share` is that of the work at the best known setting in these seconds.
+    """
+
+    share: float
+    units: float
+    seconds: float
 
 
 def improved(state: TunerState, knobs: Sequence[KnobState]) -> dict[str, KnobValue]:
@@ -120,6 +131,25 @@ def lost_units(state: TunerState) -> float | None:
     return state.spent * state.lived_s * speeds[-1] if speeds else None
 
 
+def regret(state: TunerState) -> FirstHourRegret | None:
+    """Return what trials cost in the first hour. None if the work in them or the best rate is unknown."""
+    seconds = min(state.lived_s, YOUNG_S)
+    if state.regret_units is None or not state.best_rate or not seconds:
+        return None
+    return FirstHourRegret(state.regret_units / (state.best_rate * seconds), state.regret_units, seconds)
+
+
+def regret_text(state: TunerState, units: Mapping[str, str]) -> str:
+    """Return `0.8 % of the first hour at the best known setting: 12.3 k samples`, or `unknown`."""
+    found = regret(state)
+    if found is None:
+        return "unknown"
+    whole = "the first hour" if found.seconds >= YOUNG_S else numbers.duration(round(found.seconds))
+    of = f"{tuner.share(found.share)} of {whole} at the best known setting"
+    work = next((_work(one.metric, units) for one in reversed(_speeds(state))), "")
+    return f"{of}: {numbers.si(found.units)} {work}" if work else of
+
+
 def lines(state: TunerState, knobs: Sequence[KnobState], units: Mapping[str, str]) -> Iterator[str]:
     """Yield the report, a line each. `units` are those of the run's metrics."""
     ended = [trial for trial in state.tried if trial.result in ENDED]
@@ -130,6 +160,7 @@ def lines(state: TunerState, knobs: Sequence[KnobState], units: Mapping[str, str
     for label, text in results(state, units):
         yield f"{label}: {text}"
     yield f"cost: {', '.join(filter(None, (tuner.cost(state), lost(state, units))))}"
+    yield f"regret: {regret_text(state, units)}"
     if values := improved(state, knobs):
         yield f"copy into your script: {copied(values)}"
 

@@ -40,6 +40,18 @@ class MemoryReading:
 
 
 @dataclass(frozen=True)
+class GpuNeighbours:
+    """The processes on one of a run's GPUs that are not the run's.
+
+    `busy` is their share of the GPU's time, 0 to 1. None while unknown.
+    """
+
+    gpu: str
+    pids: frozenset[int] = frozenset()
+    busy: float | None = None
+
+
+@dataclass(frozen=True)
 class ChangePoint:
     """The throughput changed from `before` to `after` at about iteration `step`, without a change of a knob.
 
@@ -65,6 +77,7 @@ class Observation:
         durations: (iteration, seconds) of the same iterations, empty where unknown.
         records: the run's newest commands, oldest first, those of the tuner and of users.
         memories: of each of the run's GPUs, or of the host; none where one of them is unknown.
+        neighbours: of those of the run's GPUs on which the driver tells the run's processes from others.
         alloc_retries, power_w, drawn_w, host_busy, others_busy: None where unknown. `alloc_retries` counts
         since the run began,
             `power_w` is that of the GPU that draws most, `drawn_w` that of all GPUs that take part in the
@@ -72,6 +85,7 @@ class Observation:
             is not the run's own.
         no_energy: why the energy of the run cannot be measured, None where it can.
         throttled: what holds the GPUs' clocks down now, in the driver's words, "" for nothing.
+        straggler: the report that the other ranks wait for one of them, None while they are even or unknown.
         metric: the name of what `points` are values of.
         step: the iteration that the run is in.
         shift: a change of the throughput without a command, present at the one look after it was found.
@@ -87,6 +101,7 @@ class Observation:
     durations: Sequence[tuple[int, float]] = ()
     records: Sequence[CommandRecord] = ()
     memories: tuple[MemoryReading, ...] = ()
+    neighbours: tuple[GpuNeighbours, ...] = ()
     alloc_retries: float | None = None
     power_w: float | None = None
     drawn_w: float | None = None
@@ -96,6 +111,7 @@ class Observation:
     others_busy: float | None = None
     throttled: str = ""
     shift: ChangePoint | None = None
+    straggler: Fact | None = None
     metric: str = ""
     step: int = 0
 

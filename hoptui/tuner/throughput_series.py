@@ -43,14 +43,14 @@ class ObjectiveSeries:
     `backwards` counts how often the run has gone back to an earlier iteration, which changes the numbering.
     Rows contain no power. The power of all the run's GPUs at the look that first saw an iteration is used
     instead. While it is unknown, or partly that of other values, energy is unknown. `throughput` has the
-    throughput of the same run with the objective `energy`, and `work` the units of the iterations that the
-    last look brought.
+    throughput of the same run with the objective `energy`. `work` are the units of the iterations that the
+    last look brought, None if the durations of these are unknown.
     """
 
     def __init__(self, objective: Objective) -> None:
         self.metric = ""
         self.backwards = 0
-        self.work = 0.0
+        self.work: float | None = 0.0
         self.throughput = ObjectiveSeries("throughput") if objective == "energy" else None
         self._values: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self._clock: deque[tuple[int, int]] = deque(maxlen=LOOKS_KEPT)
@@ -71,9 +71,9 @@ class ObjectiveSeries:
         points = observation.points
         energy = self.throughput is not None
         self.metric = WORK_PER_JOULE if energy else observation.metric
+        self.work = _work_of(observation, self.newest)
         if self.throughput is not None:
             self.throughput.take(observation)
-            self.work = _work_of(observation, self.newest)
         if not points:
             return
         if self._newest is None or points[-1][0] < self._newest:
@@ -155,11 +155,14 @@ def _per_joule(value: float, drawn_w: float | None) -> float:
     return value / drawn_w if drawn_w is not None and drawn_w > 0 else math.nan
 
 
-def _work_of(observation: Observation, newest: int) -> float:
-    """Return the units of the iterations after `newest`. Those without a known duration are left out."""
-    if newest < 0:
+def _work_of(observation: Observation, newest: int) -> float | None:
+    """Return the units of the iterations after `newest`. Those without a known duration are left out. None
+    if all of them are."""
+    if newest < 0 or not observation.points or observation.points[-1][0] <= newest:
         return 0.0
     seconds = dict(observation.durations)
+    if not seconds:
+        return None
     return sum(rate * seconds[step] for step, rate in observation.points if step > newest and step in seconds)
 
 
@@ -214,6 +217,11 @@ class Incumbent:
         """The throughput that a trial is compared with, if the objective is another. Empty otherwise."""
         series = self.series.throughput
         return usable(series.since(self._since))[-COMPARED:] if series is not None else []
+
+    @property
+    def rate(self) -> float | None:
+        """The recent throughput with these values, whatever the objective is. None if too little is known."""
+        return (self.series.throughput or self.series).level(self._since)
 
     def missing(self, gain: float | None) -> int:
         """How many iterations the baseline still needs. `gain` is the expected gain of the next trial (None:

@@ -18,6 +18,7 @@ from hoptui.tuner.learning_check import changed_learning
 from hoptui.tuner.observation import Observation, PriorResult, Proposal
 from hoptui.tuner.outside_load import OutsideLoad
 from hoptui.tuner.overrides import KnobOverrides, asks
+from hoptui.tuner.regret import Regret
 from hoptui.tuner.rollback import Rollback
 from hoptui.tuner.search.memory_guard import MemoryGuard
 from hoptui.tuner.search.parameter_history import ParameterHistories
@@ -59,6 +60,7 @@ class Tuner:
         )
         self._limits = limits
         self._budget = Budget(limits.budget, now)
+        self._regret = Regret()
         self._tracks = ParameterHistories(limits)
         self._search = Search(self._tracks, known)
         self.incumbent = Incumbent(ObjectiveSeries(limits.objective))
@@ -73,6 +75,7 @@ class Tuner:
         self._offered: ChangeSet | None = None
         self._failed: tuple[Trial, ...] = ()  # of an earlier tuner
         self._rested = False
+        self._uneven = False  # the other ranks waited for one at the last look
         self._own_values = False  # the values in effect are those of the last kept trial
         self._stand: Stand = "baseline"
         self._facts: tuple[Fact, ...] = ()
@@ -113,9 +116,8 @@ class Tuner:
             left.lived_s, left.spent, fruitless=bool(set(results) - {"kept"}), fruitful="kept" in results,
             guesses=results.count("reverted"),
         )  # fmt: skip
-        self._state = structs.replace(
-            self._state, spent=self._budget.share_spent, lived_s=round(self._budget.lived, 1)
-        )
+        self._regret.take_over(left.regret_units, left.best_rate)
+        self._state = structs.replace(self._state, **self._account())
 
     def stop(self, now: int) -> Rollback | None:
         """End for good. Return the rollback of an unfinished trial, None if there is none."""
@@ -138,6 +140,7 @@ class Tuner:
         self._offered.ids = dict(ids)
         if self._attempt is not None and self._attempt.move is self._offered:
             self._search.made()
+            self._regret.begin(self.incumbent.rate, self._budget.lived)
         elif self._rollback is not None and self._observation is not None:
             self._rollback.sent(self._offered, self._observation.t)
         self._offered = None
@@ -157,10 +160,18 @@ class Tuner:
             facts=self._facts,
             trial=self._attempt.told if self._attempt else None,
             next=following,
-            spent=self._budget.share_spent,
-            lived_s=round(self._budget.lived, 1),
+            **self._account(),
         )
         return proposal
+
+    def _account(self) -> dict[str, float | None]:
+        """What trials have cost, as fields of the reported state."""
+        return {
+            "spent": self._budget.share_spent,
+            "lived_s": round(self._budget.lived, 1),
+            "regret_units": self._regret.units,
+            "best_rate": self._regret.best,
+        }
 
     # what has happened --------------------------------------------------------------------------------------
 
@@ -190,6 +201,10 @@ class Tuner:
         before = self.incumbent.series.backwards
         self.incumbent.series.take(observation)
         self._count_work()
+        if not awaited:
+            self._regret.look(passed, self.incumbent.series.work, self._budget.lived)
+        if self._attempt is None and self._rollback is None and self._regret.counts and self.incumbent.seen:
+            self._regret.end()
         if self.incumbent.series.backwards != before:
             self._abandon("interrupted", fact("trial.run_went_back"))
         self._tracks.expire(observation.t)
@@ -205,8 +220,9 @@ class Tuner:
             self.incumbent.rest(observation, self.incumbent.series.newest + 1)
 
     def _count_work(self) -> None:
-        """Add the work since the last look to the trial whose values are in effect."""
-        work = self.incumbent.series.work
+        """Add the work since the last look to the trial whose values are in effect: it gives the
+        energy saved."""
+        work = self.incumbent.series.work if self._limits.objective == "energy" else None
         if not work or not self._own_values or self._attempt is not None or self._rollback is not None:
             return
         tried = list(self._state.tried)
@@ -259,6 +275,8 @@ class Tuner:
         done = (r.verb for r in observation.records if r.step is not None and r.step >= step)
         verb = next((verb for verb in done if verb in DISTURBING), None)
         why = fact("trial.disturbed", verb=verb) if verb is not None else self._outside.changed()
+        if why is None and observation.straggler is not None:
+            why = fact("trial.straggler", why=observation.straggler)
         if why is not None:
             self._voids[attempt.move.changes] += 1
             self._budget.voided += attempt.seconds
@@ -290,6 +308,13 @@ class Tuner:
             self._read_otherwise(observation)
         if room := self._make_room(observation):
             return room, ()
+        if observation.straggler is not None and not self._limits.dry:
+            self._uneven = True
+            self._say("waiting", _waits_for(observation.straggler))
+            return None, ()
+        if self._uneven:
+            self._uneven = False
+            self.incumbent.rest_anew(observation)
         waits = obstacle(observation, self._limits)
         if not self.incumbent.seen:  # their memory is unknown too, so nothing is known of other values
             if waits is not None:
@@ -300,6 +325,8 @@ class Tuner:
         candidate = self._search.next(observation, self.overrides.all, self._affords)
         expected = candidate.gain if isinstance(candidate, Candidate) else None
         missing = self.incumbent.missing(expected)
+        if not missing:
+            self._regret.know(self.incumbent.rate)
         if not missing and self._otherwise(observation.t):
             candidate = self._search.next(observation, self.overrides.all, self._affords)
         if isinstance(candidate, NoCandidate):
@@ -428,7 +455,9 @@ class Tuner:
         self._tracks.kept(attempt.tried, found)
         self._reopened = 0
         self._budget.fruitful = True
-        self._budget.refund(max(0.0, attempt.seconds - move.standstill(observation.records)))
+        paused_s = move.standstill(observation.records)
+        self._budget.refund(max(0.0, attempt.seconds - paused_s))
+        self._regret.kept(paused_s)
         self._end("kept", ending.why)
         self._own_values = True
         self._attempt = None
@@ -529,3 +558,13 @@ class Tuner:
 
 def _to_go(iterations: int) -> Fact:
     return fact("tuner.measures_baseline", iterations=iterations)
+
+
+def _waits_for(straggler: Fact) -> Fact:
+    """Why tuning waits while one rank is slow. Its knobs would only hide that.
+
+    The other ranks do the same work in the part of the time in which they do not wait.
+    """
+    waits, others_wait = straggler.fields["waits"], straggler.fields["others_wait"]
+    slower = (1 - waits) / max(1 - others_wait, 0.01) - 1
+    return fact("wait.straggler", rank=straggler.fields["rank"], slower=slower, why=straggler)

@@ -23,6 +23,7 @@ def test_it_comes_near_to_the_oracle(name: str, least: float) -> None:
     found = scenario(LOADS[name], (SEED,))
     assert found["share_of_oracle"] >= least
     assert found["share_of_oracle"] > found["untuned"] + 0.1
+    assert 0 < found["regret"] <= found["regret_worst"] <= 0.04
 
 
 def test_it_comes_near_to_it_beside_a_neighbour_and_never_breaks_the_product() -> None:

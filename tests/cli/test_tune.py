@@ -216,7 +216,8 @@ def test_the_report_has_trials_costs_and_values_to_copy(
     tried = (KEPT, structs.replace(BACK, measured=structs.replace(MEASURED, gain=-0.05)))
     knobs = tuple(structs.replace(k, value=8) if k.spec.name == "grad_accum" else k for k in RUN.knobs)
     tuning.run = structs.replace(RUN, knobs=knobs)
-    tuning.put(structs.replace(ON, stand="holding", text="done", tried=tried, spent=0.01, lived_s=600.0))
+    done = structs.replace(ON, stand="holding", text="done", tried=tried, spent=0.01, lived_s=600.0)
+    tuning.put(structs.replace(done, regret_units=1.5e6, best_rate=5e5))
     text, found = hoptui("tune", "ppo", "--report"), hoptui("tune", "ppo", "--report", "--json").json
     golden(text.out)
     assert (text.code, found["gain"], found["gain_interval"]) == (
@@ -226,6 +227,7 @@ def test_the_report_has_trials_costs_and_values_to_copy(
     )
     assert (found["energy"], found["throughput"], found["copy"]) == (None, None, "grad_accum=8")
     assert (found["values"], found["lost_units"]) == ({"grad_accum": 8}, 6.0 * 5e5)
+    assert found["regret"] == {"share": pytest.approx(0.005), "units": 1.5e6, "seconds": 600.0}
 
 
 def test_the_report_of_energy(hoptui: Hoptui, tuning: Tuning, golden: Golden) -> None:
@@ -237,6 +239,7 @@ def test_the_report_of_energy(hoptui: Hoptui, tuning: Tuning, golden: Golden) ->
     golden(hoptui("tune", "ppo", "--report").out)
     found = hoptui("tune", "ppo", "--report", "--json").json
     energy, throughput = found["energy"], found["throughput"]
+    assert found["regret"] is None
     assert energy["before"] == 1e-3
     assert energy["share"] == pytest.approx(1 - 1 / 1.061)
     assert energy["joules"] == pytest.approx(3e6 * (1 - 1 / 1.061))

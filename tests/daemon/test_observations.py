@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from hoptui.daemon.state.other_processes import pids_of, sources_of
 from hoptui.daemon.tuning import RECORDS, observe
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Change
-from hoptui.tuner.observation import MemoryReading
+from hoptui.protocol.messages import RankState
+from hoptui.tuner.observation import GpuNeighbours, MemoryReading
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
 GIB = 1 << 30
@@ -189,8 +191,34 @@ def test_what_others_do_with_the_cpus_is_what_the_run_does_not(there: QuietNode)
     there.node.rows((pack("host", [(there.now, -1, {"cpu_percent": 75.0})]),))
     there.node.rows((pack(f"process/{RUN}", [(there.now, -1, {"cpu_percent": 120.0})]),))
     assert observe(there.node, there.run).others_busy == pytest.approx(0.45)
-    there.run.state = structs.replace(there.run.state, world=2)
+    ranks = (RankState(rank=1, pid=7),)
+    there.run.state = structs.replace(there.run.state, world=2, ranks=ranks)
     assert observe(there.node, there.run).others_busy is None, "the other rank's processes are not read"
+    there.node.rows((pack(f"process/{RUN}/1", [(there.now, -1, {"cpu_percent": 100.0})]),))
+    assert observe(there.node, there.run).others_busy == pytest.approx(0.2)
+    shown = [columns.source for columns in there.node.latest()]
+    assert f"process/{RUN}" in shown
+    assert f"process/{RUN}/1" not in shown
+
+
+def test_a_tuned_run_has_the_processes_of_all_its_ranks_read(there: QuietNode) -> None:
+    there.run.state = structs.replace(there.run.state, world=2, ranks=(RankState(rank=1, pid=7),))
+    assert pids_of(there.run.state) == {RUN: there.run.state.pid, f"{RUN}/1": 7}
+    assert sources_of(there.run.state) == [f"process/{RUN}", f"process/{RUN}/1"]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "busy"),
+    [(60.0, 30.0, 0.3), (60.0, None, 0.0), (None, 30.0, 0.3), (None, None, None)],
+)
+def test_neighbours_on_a_gpu_have_a_share_where_the_driver_samples_it(
+    there: QuietNode, own: float | None, other: float | None, busy: float | None
+) -> None:
+    gpus(there, "A", "B")
+    of_run = GpuProcess(gpu="A", pid=2, sm_percent=own, run=RUN)
+    there.node.processes = (of_run, GpuProcess(gpu="A", pid=3, sm_percent=other), process("B", 9.0))
+    seen = observe(there.node, there.run)
+    assert seen.neighbours == (GpuNeighbours("A", frozenset({3}), busy),), "on B no process is the run's"
 
 
 def test_a_flood_of_commands_does_not_hide_the_tuners_own(there: QuietNode) -> None:

@@ -12,6 +12,7 @@ from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
 CPUS = 4
 AT = 100 * SECOND
+OWN = (f"process/{RUN}",)
 
 
 def cpu(*parts: tuple[int, int, float, float]) -> Rings:
@@ -30,7 +31,7 @@ def rings(host: tuple[float, float], own: tuple[float, float]) -> Rings:
 
 
 def changed(host: tuple[float, float], own: tuple[float, float]) -> tuple[float, float] | None:
-    found = other_processes.load_changed(rings(host, own), RUN, CPUS, AT, AT, AT + 20 * SECOND)
+    found = other_processes.load_changed(rings(host, own), OWN, CPUS, AT, AT, AT + 20 * SECOND)
     return None if found is None else (found.fields["before"], found.fields["after"])
 
 
@@ -48,14 +49,14 @@ def test_a_pause_for_the_change_is_left_out() -> None:
     """Compilers that live for moments are not counted as the run's."""
     found = cpu((-60, -24, 30.0, 100.0), (-24, 1, 80.0, 0.0), (1, 21, 30.0, 100.0))
     began = AT - 25 * SECOND
-    assert other_processes.load_changed(found, RUN, CPUS, began, AT, AT + 20 * SECOND) is None
-    assert other_processes.load_changed(found, RUN, CPUS, AT, AT, AT + 20 * SECOND) is not None
+    assert other_processes.load_changed(found, OWN, CPUS, began, AT, AT + 20 * SECOND) is None
+    assert other_processes.load_changed(found, OWN, CPUS, AT, AT, AT + 20 * SECOND) is not None
 
 
 def test_what_is_not_read_is_unknown() -> None:
-    assert other_processes.load_changed(Rings(), RUN, CPUS, AT, AT, AT + 20 * SECOND) is None
-    assert other_processes.others_busy(rings((30.0, 30.0), (0.0, 0.0)), RUN, 0, 0, AT) is None
-    known = other_processes.others_busy(rings((30.0, 30.0), (40.0, 40.0)), RUN, CPUS, 0, AT)
+    assert other_processes.load_changed(Rings(), OWN, CPUS, AT, AT, AT + 20 * SECOND) is None
+    assert other_processes.others_busy(rings((30.0, 30.0), (0.0, 0.0)), OWN, 0, 0, AT) is None
+    known = other_processes.others_busy(rings((30.0, 30.0), (40.0, 40.0)), OWN, CPUS, 0, AT)
     assert known == pytest.approx(0.2)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from hoptui.daemon.rank_devices import rank_device
 from hoptui.daemon.stragglers import Stragglers
+from hoptui.daemon.tuning import observe
 from hoptui.domain.columns import pack as rows
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.stacks import Stack, pack
@@ -65,8 +66,12 @@ def test_a_straggler_and_its_end_are_reported_once() -> None:
     (event,) = [each for each in case.quiet.node.events if each.kind == "straggler"]
     assert event.fields["where"]["line"] == 37
     assert (event.fields["unsampled"], event.fields["elsewhere"]) == ([], 1)
+    seen = observe(case.quiet.node, case.quiet.run).straggler
+    assert seen is not None
+    assert (seen.code, seen.fields["rank"]) == ("run.straggler", 1)
     case.pass_time(90, EVEN, EVEN, EVEN)
     assert case.told == [("run.straggler", 1), ("run.even", 1)]
+    assert observe(case.quiet.node, case.quiet.run).straggler is None
     case.pass_time(60, LATE, EVEN, EVEN)
     assert case.told[2:] == [("run.straggler", 0)]
 

@@ -26,6 +26,9 @@ HARMFUL = _nested("trial.harmful")
 SM_ACTIVE = _nested("gpu.sm_active", share=0.08)
 IN_TRIAL = _nested("tuner.in_trial", cause=fact("run.crashed"))
 CUT_OFF = _nested("trial.cut_off", cause=fact("run.crashed"))
+STRAGGLER = _nested(
+    "run.straggler", rank=3, world=8, waits=0.02, others_wait=0.31, where=None, unsampled=[], elsewhere=0
+)
 EFFECT = _nested("trial.effect", gain=0.01, interval=0.03)
 LEARNED = _nested("trial.samples_changed", knobs=["batch_size"], before=64.0, after=128.0)
 AGAIN = [
@@ -80,6 +83,7 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "run.process_ended": {},
     "wait.run_state": {"state": "paused"},
     "wait.disk": {},
+    "wait.straggler": {"rank": 3, "slower": 0.42, "why": STRAGGLER},
     "wait.power_unknown": {},
     "wait.total_power_unknown": {},
     "budget.too_small": {"left_s": 41.7},
@@ -141,6 +145,12 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "trial.left_alone": {"knobs": ["micro_batch"]},
     "trial.disturbed": {"verb": "profile"},
     "trial.load_changed": {"before": 0.12, "after": 0.81},
+    "trial.gpu_load_changed": {"before": 0.02, "after": 0.45},
+    "trial.gpu_memory_taken": {"size_bytes": 9.5 * 2**30},
+    "trial.gpu_memory_freed": {"size_bytes": 9.5 * 2**30},
+    "trial.gpu_process_came": {"pid": 4711},
+    "trial.gpu_process_went": {"pid": 4711},
+    "trial.straggler": {"why": STRAGGLER},
     "trial.run_went_back": {},
     "trial.run_restarted": {},
     "trial.tuner_stopped": {},

@@ -97,6 +97,36 @@ def test_what_trials_cost_is_told_of_what_they_may(
     assert tuner.used(state) == pytest.approx(spent_s / (budget * max(lived_s, 3600.0)))
 
 
+AND_UNKNOWN = "and the excess of one trial; search time unknown"
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "lived_s", "limits", "remaining"),
+    [
+        (0.0, 0.0, Limits(), f"at most 2 m 24 s (4 % of the first hour) {AND_UNKNOWN}"),
+        (20.0, 300.0, Limits(budget=0.02), f"at most 52 s (2 % of the first hour) {AND_UNKNOWN}"),
+        (0.0, 18_000.0, Limits(), f"at most 12 m 0 s (4 % of the time) {AND_UNKNOWN}"),
+        (72.0, 7200.0, Limits(budget=0.005), f"at most 0 s (0.5 % of the time) {AND_UNKNOWN}"),
+        (0.0, 0.0, Limits(dry=True), "nothing: a dry run tries nothing"),
+    ],
+)
+def test_what_further_trials_may_cost(spent_s: float, lived_s: float, limits: Limits, remaining: str) -> None:
+    spent = spent_s / lived_s if lived_s else 0.0
+    assert tuner.remaining(TunerState(spent=spent, lived_s=lived_s, limits=limits)) == remaining
+
+
+def test_the_brief_form_of_what_further_trials_may_cost() -> None:
+    assert tuner.remaining(TunerState(), brief=True) == f"at most 2 m 24 s {AND_UNKNOWN}"
+
+
+def test_what_further_trials_may_cost_is_unknown_with_an_older_daemon() -> None:
+    assert tuner.remaining(TunerState(spent=0.01)).startswith("an unknown time")
+
+
+def test_the_budget_of_an_hour_is_a_time() -> None:
+    assert tuner.budget_of_an_hour(Limits()) == "4 % of the time: 2 m 24 s an hour"
+
+
 def test_where_nothing_may_be_spent_no_share_of_it_is_told() -> None:
     nothing = TunerState(limits=Limits(budget=0.0))
     assert tuner.used(nothing) is None

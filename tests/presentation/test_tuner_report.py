@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -66,7 +67,31 @@ def test_the_report_in_lines() -> None:
     assert lines[0] == "4 trials, 3 kept: 100 → 330 samples/s (+230.0 % ± 8.2 by the measured gains)"
     assert lines[3] == "  ↶ reverted  fused off → on  -10.0 % ± 2.0  300 → 270 samples/s  12 s"
     assert lines[5].endswith("about 3.60 k samples not trained")
-    assert lines[6] == "copy into your script: rows=8, attention='flash'"
+    assert lines[6] == "regret: unknown"
+    assert lines[7] == "copy into your script: rows=8, attention='flash'"
+
+
+@pytest.mark.parametrize(
+    ("lived_s", "share", "text"),
+    [
+        (1200.0, 0.02, "2 % of 20 m 0 s at the best known setting: 7.92 k samples"),
+        (36_000.0, 0.02 / 3, "0.67 % of the first hour at the best known setting: 7.92 k samples"),
+    ],
+)
+def test_regret_is_the_share_of_the_first_hour_at_the_best_known_setting(
+    lived_s: float, share: float, text: str
+) -> None:
+    state = structs.replace(STATE, lived_s=lived_s, regret_units=7920.0, best_rate=330.0)
+    found = tuner_report.regret(state)
+    assert found is not None
+    assert found.share == pytest.approx(share)
+    assert tuner_report.regret_text(state, UNITS) == text
+
+
+@pytest.mark.parametrize("missing", [{"regret_units": None}, {"best_rate": None}, {"lived_s": 0.0}])
+def test_regret_is_unknown_without_any_of_its_parts(missing: dict[str, Any]) -> None:
+    state = structs.replace(STATE, **({"regret_units": 7920.0, "best_rate": 330.0} | missing))
+    assert tuner_report.regret(state) is None
 
 
 def test_a_trial_without_a_figure_has_the_reason_of_its_end() -> None:
@@ -147,6 +172,7 @@ def test_the_report_of_energy_in_lines() -> None:
         "saved: about 2.00 kJ ± 64.5 J since the change, while the tuner was on",
         "throughput: 512 → 461 samples/s (-10.0 % ± 2.0)",
         "cost: 8 % of the budget: 12 s of 2 m 24 s (4 % of the first hour), about 6.14 k samples not trained",
+        "regret: unknown",
         "copy into your script: micro_batch=16",
     ]
 
@@ -163,4 +189,4 @@ def test_energy_that_was_not_counted_is_not_said_to_be_saved() -> None:
 def test_a_tuner_that_found_nothing_says_so() -> None:
     lines = list(tuner_report.lines(TunerState(stand="holding"), IN_EFFECT, UNITS))
     assert lines[0] == "0 trials, 0 kept"
-    assert len(lines) == 2
+    assert len(lines) == 3

@@ -140,6 +140,8 @@ TUNER = TunerState(
     tried=(TRIAL,),
     frozen=("lr",),
     spent=0.01,
+    regret_units=512.0,
+    best_rate=1024.0,
     started=16,
     user="ana",
 )

@@ -70,7 +70,7 @@ def test_values_from_the_command_line_find_their_neighbours() -> None:
     assert draft.lines()[0].value == "87 %"
     assert turned(draft, "memory", 1) == "90 %"
     assert turned(form(Limits(memory=0.87)), "memory", -1) == "85 %"
-    assert turned(draft, "budget", -1) == "0.5 % of the time"
+    assert turned(draft, "budget", -1) == "0.5 % of the time: 18 s an hour"
 
 
 def test_power_is_a_share_of_the_weakest_gpu_and_may_be_any() -> None:

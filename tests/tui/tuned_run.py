@@ -62,6 +62,8 @@ STATE = TunerState(
     frozen=("lr",),
     spent=0.008,
     lived_s=1200.0,
+    regret_units=2.1e6,
+    best_rate=6.2e5,
     started=START - 1200 * SECOND,
     user="ana",
 )  # fmt: skip

@@ -8,10 +8,11 @@ import pytest
 from msgspec import structs
 
 from hoptui.protocol.messages import CommandRecord, Origin
+from hoptui.tuner.observation import GpuNeighbours, MemoryReading
 from hoptui.tuner.outside_load import BEFORE, ENOUGH, OLD, OutsideLoad
 from hoptui.tuner.trial import FIRST_GUESSES, Budget
 from hoptui.tuner.tuner import MOST_VOIDS
-from tests.tuner.simulated_run import SECOND, Course, codes, level, results
+from tests.tuner.simulated_run import GIB, SECOND, Course, codes, level, results
 
 
 def user(course: Course, verb: Any) -> None:
@@ -63,6 +64,65 @@ def test_a_trial_beside_another_load_is_tried_again() -> None:
     assert results(course) == ["interrupted"]
     assert codes(course.tuner.state.tried[0].why)[-1] == "trial.load_changed"
     assert course.into_trial() == tried
+
+
+def memory(others_gib: int) -> tuple[MemoryReading, ...]:
+    return (MemoryReading(10 * GIB, others_gib * GIB, 80 * GIB, gpu="A"),)
+
+
+def neighbours(*pids: int, busy: float | None) -> tuple[GpuNeighbours, ...]:
+    return (GpuNeighbours("A", frozenset(pids), busy),)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ({"neighbours": neighbours(busy=0.0)}, {"neighbours": neighbours(7, busy=0.4)}, "gpu_load_changed"),
+        ({"neighbours": neighbours(7, busy=0.4)}, {"neighbours": neighbours(busy=0.0)}, "gpu_load_changed"),
+        (
+            {"neighbours": neighbours(7, busy=0.2)},
+            {"neighbours": neighbours(7, busy=0.5)},
+            "gpu_load_changed",
+        ),
+        ({"neighbours": neighbours(busy=None)}, {"neighbours": neighbours(7, busy=None)}, "gpu_process_came"),
+        ({"neighbours": neighbours(7, busy=None)}, {"neighbours": neighbours(busy=None)}, "gpu_process_went"),
+        ({"memories": memory(0)}, {"memories": memory(20)}, "gpu_memory_taken"),
+        ({"memories": memory(20)}, {"memories": memory(0)}, "gpu_memory_freed"),
+    ],
+)
+def test_a_trial_beside_another_process_on_the_gpu_is_tried_again(
+    before: dict[str, Any], after: dict[str, Any], code: str
+) -> None:
+    course = Course(rate=level)
+    course.facts |= before
+    tried = course.into_trial()
+    course.facts |= after
+    course.until(lambda: results(course))
+    assert results(course) == ["interrupted"]
+    assert codes(course.tuner.state.tried[0].why)[-1] == f"trial.{code}"
+    assert course.into_trial() == tried
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"neighbours": neighbours(7, busy=0.4)}, {"neighbours": neighbours(7, busy=0.1)}),
+        ({"neighbours": neighbours(busy=0.0)}, {"neighbours": neighbours(7, busy=0.01)}),
+        ({"neighbours": neighbours(7, busy=None)}, {"neighbours": neighbours(7, busy=None)}),
+        ({"memories": memory(20)}, {"memories": memory(21)}),
+        ({"neighbours": ()}, {"neighbours": neighbours(7, busy=0.4)}),
+    ],
+    ids=["the run does more", "idle beside it", "the same", "little memory", "unknown before"],
+)
+def test_a_trial_beside_a_process_that_changes_little_is_not_void(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    course = Course(rate=level)
+    course.facts |= before
+    course.into_trial()
+    course.facts |= after
+    course.until(lambda: results(course))
+    assert results(course) == ["reverted"]
 
 
 def test_a_change_that_is_always_disturbed_is_measured_in_the_end() -> None:

@@ -140,7 +140,7 @@ def _report(run: RunState, state: TunerState, *, json: bool) -> None:
     """Print what the tuner has achieved."""
     if json:
         energy, throughput = tuner_report.saving(state), tuner_report.throughput(state)
-        values = tuner_report.improved(state, run.knobs)
+        regret, values = tuner_report.regret(state), tuner_report.improved(state, run.knobs)
         dump(
             {
                 "run": run.run,
@@ -150,6 +150,7 @@ def _report(run: RunState, state: TunerState, *, json: bool) -> None:
                 "energy": energy._asdict() if energy is not None else None,
                 "throughput": throughput._asdict() if throughput is not None else None,
                 "lost_units": tuner_report.lost_units(state),
+                "regret": regret._asdict() if regret is not None else None,
                 "values": values,
                 "copy": tuner_report.copied(values),
             }
@@ -182,10 +183,12 @@ def _start(run: str, limits: Limits, *, detach: bool, json: bool) -> int:
                 dump({"run": found.run, "tuner": tuner.in_words(state)})
             else:
                 say(f"{numbers.clean(found.name)} is being tuned: {tuner.limits(state.limits)}")
+                say(f"trials may cost {tuner.remaining(state)}")
             return OK
         if not json:
             doing = "watching" if watches else "tuning"
             say(f"{doing} {numbers.clean(found.name)}: {tuner.limits(state.limits)}")
+            say(f"trials may cost {tuner.remaining(state)}")
         return _watch(seen, found, state.tried if answer.granted else (), json=json)
 
 

@@ -85,6 +85,10 @@ class TunerDesk:
         """Whether there is a tuner that wants to look at its run often."""
         return bool(self._tunings)
 
+    def tunes(self, run: TrackedRun) -> bool:
+        """Whether there is a tuner of this run."""
+        return run.id in self._tunings
+
     def receive(self, tune: Tune, viewer: str, who: Origin) -> Tuned:
         """Carry out a request of a viewer. If it is refused, the answer has the reason."""
         run = self._node.registry.get(tune.run)

@@ -167,6 +167,7 @@ class Node:
         """Add rows of any sources to memory and to their recordings.
 
         A run's own rows, those of its other ranks and processes, and its derived rows go to its recording.
+        Readings of the processes of other ranks are for the tuner alone, and are not recorded.
         Rows of the host and of every GPU go to those of all live runs, because neighbours on a node affect
         each other.
         """
@@ -183,6 +184,8 @@ class Node:
             patience = min(patience, pacing.GATHER_S.get(kind, pacing.LONGEST_GATHER_S))
             if run is None:
                 shared.append(new)
+                continue
+            if _of_another_rank(columns.source):
                 continue
             if kind == "run":
                 run.rows(new)
@@ -211,7 +214,8 @@ class Node:
             for run in self.registry
             if run.metrics
         ]
-        readings = [ring.last() for ring in self.rings if not ring.source.startswith("run/")]
+        shown = (ring for ring in self.rings if not ring.source.startswith("run/"))
+        readings = [ring.last() for ring in shown if not _of_another_rank(ring.source)]
         return (*runs, *(r for r in readings if r is not None))
 
     def tidy(self) -> None:
@@ -448,12 +452,18 @@ class Node:
     def _beside_load(self, run: TrackedRun, record: CommandRecord, found: Measured) -> Measured:
         """Add to a final effect that the load of other processes has changed, which may be the cause.
 
-        Of a run of several ranks, the load of one is known.
+        Of a run of several ranks, all are read only while it is tuned.
         """
-        if not found.settled or found.gain is None or run.state.world > 1:
+        if not found.settled or found.gain is None:
             return found
+        sources = other_processes.sources_of(run.state)
         began = record.settled - round((record.took_s or 0.0) * 1e9)
         remark = other_processes.load_changed(
-            self.rings, run.id, self.hardware.cpus, began, record.settled, self.clock.t()
+            self.rings, sources, self.hardware.cpus, began, record.settled, self.clock.t()
         )
         return structs.replace(found, remarks=(*found.remarks, remark)) if remark is not None else found
+
+
+def _of_another_rank(source: str) -> bool:
+    """Whether these are readings of the processes of a rank other than 0."""
+    return source.startswith("process/") and source.count("/") > 1

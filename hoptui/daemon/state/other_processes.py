@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 
 from hoptui.daemon.state.row_buffers import Rings
 from hoptui.domain.facts import Fact, fact
+from hoptui.protocol.messages import RunState
 from hoptui.tuner.outside_load import differs
 
 BEFORE_NS, AFTER_NS = 20_000_000_000, 60_000_000_000
@@ -16,25 +18,43 @@ ENOUGH = 3
 ROWS = 2048
 
 
-def others_busy(rings: Rings, run: str, cpus: int, since: int, until: int, least: int = 1) -> float | None:
-    """Return the mean share between two stamps (0 to 1), None if there are not the `least` readings of it."""
-    host, own = (_percents(rings, source, since, until) for source in ("host", f"process/{run}"))
-    if min(len(host), len(own)) < least or not cpus:
+def pids_of(run: RunState) -> dict[str, int]:
+    """Return the process of each rank on this node, by the name of its readings: `<run>`, `<run>/<rank>`."""
+    return {run.run: run.pid} | {f"{run.run}/{rank.rank}": rank.pid for rank in run.ranks}
+
+
+def sources_of(run: RunState) -> list[str]:
+    """Return the sources with the readings of the processes of all ranks on this node."""
+    return [f"process/{name}" for name in pids_of(run)]
+
+
+def others_busy(
+    rings: Rings, sources: Sequence[str], cpus: int, since: int, until: int, least: int = 1
+) -> float | None:
+    """Return the mean share between two stamps (0 to 1) of processes that are none of `sources`.
+
+    None if there are not the `least` readings of the host and of each of them.
+    """
+    host, *own = (_percents(rings, source, since, until) for source in ("host", *sources))
+    if min(len(host), *map(len, own)) < least or not cpus:
         return None
-    return max(0.0, (fmean(host) - fmean(own) / cpus) / 100)
+    return max(0.0, (fmean(host) - sum(map(fmean, own)) / cpus) / 100)
 
 
-def load_changed(rings: Rings, run: str, cpus: int, began: int, at: int, now: int) -> Fact | None:
+def load_changed(
+    rings: Rings, sources: Sequence[str], cpus: int, began: int, at: int, now: int
+) -> Fact | None:
     """Return how it has changed by a change of a knob. None if it has not, or is unknown.
 
     Args:
+        sources: The readings of the run's processes.
         cpus: How many the host has.
         began: The stamp at which the run paused for the change. A compiler may count as another process.
         at: The stamp at which it went on.
     """
     end = min(now, at + AFTER_NS)
-    before = others_busy(rings, run, cpus, began - BEFORE_NS, began, ENOUGH)
-    after = others_busy(rings, run, cpus, at, end, ENOUGH)
+    before = others_busy(rings, sources, cpus, began - BEFORE_NS, began, ENOUGH)
+    after = others_busy(rings, sources, cpus, at, end, ENOUGH)
     if before is None or after is None:
         return None
     host = fmean(_percents(rings, "host", at, end)) / 100

@@ -81,7 +81,8 @@ class TrackedRun:
     first hello to this daemon, in seconds. `resends` is whether its first rows after a hello are still to
     come. `left_tuner` is how a tuner of an earlier process or daemon ended, or one that was stopped
     before the run had said what is in effect. It is None once this process has no trial of it in effect.
-    `watched` is whether the end of its process will be seen.
+    `watched` is whether the end of its process will be seen. `straggler` is the report that its other ranks
+    wait for one, until they do not any more.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class TrackedRun:
         self._typical: float | None = None  # their median, computed on demand
         self._rates: deque[float] = deque(maxlen=RECENT)
         self._throughput: float | None = None  # computed on demand
+        self.straggler: Fact | None = None
         self.stalled: Fact | None = None  # why it stands, as the hangs were judged last
         self._longest_s = self._longest_gap_s = 0.0  # of its iterations but the first, and between its rows
         self._seen = 0  # iterations of this process that this daemon has seen

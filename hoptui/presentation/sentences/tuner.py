@@ -121,6 +121,7 @@ SENTENCES: Mapping[str, Entry] = {
     # why nothing is tried now
     "wait.run_state": "the run is {state}",
     "wait.disk": "the trial is not on disk yet; without that, it could not be undone after a crash",
+    "wait.straggler": "rank {rank} is about {slower:percent} slower: {why:fact}; tuning waits",
     "wait.power_unknown": "the power that the GPUs draw is unknown",
     "wait.total_power_unknown": "the total power of the run's GPUs is unknown",
     "budget.too_small": "the next trial may exceed the budget ({left_s:.0f} s left); --budget allows more",
@@ -186,6 +187,14 @@ SENTENCES: Mapping[str, Entry] = {
     "trial.load_changed": (
         "the load of other processes changed: {before:percent} → {after:percent} of the CPUs"
     ),
+    "trial.gpu_load_changed": (
+        "the load of other processes on the GPU changed: {before:percent} → {after:percent} of its time"
+    ),
+    "trial.gpu_memory_taken": "other processes took {size_bytes:gib} of the GPU's memory",
+    "trial.gpu_memory_freed": "other processes gave back {size_bytes:gib} of the GPU's memory",
+    "trial.gpu_process_came": "another process began to use the GPU (pid {pid})",
+    "trial.gpu_process_went": "another process ceased to use the GPU (pid {pid})",
+    "trial.straggler": "a rank became slow: {why:fact}",
     "trial.run_went_back": "the run went back to an earlier iteration",
     "trial.run_restarted": "the run was restarted",
     "trial.tuner_stopped": "the tuner was stopped",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hoptui.domain.diagnosis import Advice
@@ -123,9 +123,11 @@ def facts(view: View, width: int) -> list[Line]:
     if at_work(state) or state.tried:
         lines += _labelled("limits", tuner.limits(state.limits), width)
         lines.append(_with_label("spent", _spent(view, state, width - LABEL)))
+    if at_work(state):
+        lines += _labelled("left", tuner.remaining(state, brief=True), width)
     units = view.run.units if view.run is not None else {}
-    if lost := tuner_report.lost(state, units):
-        lines += _labelled("lost", lost, width)
+    if regret := _regret(state, units):
+        lines += _labelled("regret", regret, width)
     for label, effect in tuner_report.results(state, units):
         lines += _labelled(LABELS.get(label, label), effect, width)
     knobs = view.run.knobs if view.run is not None and state.trial is None else ()
@@ -235,6 +237,14 @@ def _spent(view: View, state: TunerState, width: int) -> Line:
     whole, brief = ((*lead, Span(tuner.cost(state, brief=brief))) for brief in (False, True))
     shapes = [(*whole, Span(rest, "dim")) for rest in (f"{since}{by}", since, "")]
     return first_fitting([*shapes, brief], width)
+
+
+def _regret(state: TunerState, units: Mapping[str, str]) -> str:
+    """What trials cost in work. While the share is unknown, the most that they cost, as far as known."""
+    if tuner_report.regret(state) is not None:
+        return tuner_report.regret_text(state, units)
+    lost = tuner_report.lost(state, units)
+    return f"unknown; {lost}" if lost else ""
 
 
 def _limit(view: View, width: int) -> list[Line]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from itertools import combinations, product
 from typing import NamedTuple
 
 from hoptui.domain.diagnosis import Diagnosis, Verdict
@@ -12,7 +13,7 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobError, KnobValue, check_value
 from hoptui.tuner.effect import WORTH
 from hoptui.tuner.observation import Observation, PriorResult
-from hoptui.tuner.search.parameter_history import FARTHEST, ParameterHistories, ParameterHistory
+from hoptui.tuner.search.parameter_history import FARTHEST, ParameterHistories, ParameterHistory, Settings
 from hoptui.tuner.search.space import READERS, Candidate, Lever, advised, decisive, ranked
 
 NOT_SMALLER: tuple[Verdict, ...] = (
@@ -45,6 +46,8 @@ class Search:
         self._known = known
         self.owed = False
         self._passed_over = False
+        self._pair: dict[str, KnobValue] = {}  # of the newest trial of two sizes
+        self._proposed: dict[str, KnobValue] = {}  # the same of the newest candidate
         self._frozen: Collection[str] = ()
 
     def next(
@@ -56,6 +59,7 @@ class Search:
         """The next candidate, or why there is none. Those for which `affords` is false are skipped, unless no
         other is left."""
         found, self._frozen = self._tracks.levers(observation, frozen), frozen
+        self._proposed = {}
         if not found:
             return NoCandidate(fact("search.no_knob"))
         start = self._start(observation, found)
@@ -68,6 +72,9 @@ class Search:
             # The cause of a wait comes before a change that would only hide the wait.
             if lever.family in READERS and advised(lever, verdict)[0]:
                 self._reopen(lever)
+        more = self._two_sizes(self._raised(order), observation)
+        if more is not None and affords(more):
+            return more
         tried = self._first(order, observation, affords)
         if isinstance(tried, Candidate) and self._crowds(tried, observation):
             ways = self._first([lever for lever in order if not lever.ordered], observation, affords)
@@ -88,12 +95,16 @@ class Search:
         both = self._both(order, found, observation)
         if both is not None and (affords(both) or dear is None):
             return both
+        sizes = self._two_sizes(order, observation)
+        if sizes is not None and (affords(sizes) or dear is None):
+            return sizes
         return tried if isinstance(tried, Candidate) else NoCandidate(tried)
 
     def made(self) -> None:
         """Record that the newest candidate is being tried."""
         if not self._passed_over:
             self._known = None
+        self._pair = self._proposed or self._pair
 
     # the next step ------------------------------------------------------------------------------------------
 
@@ -143,6 +154,52 @@ class Search:
         if len(both) < 2 or self._tracks.in_vain(both):
             return None
         return Candidate(both, 1, (fact("trial.both"),))
+
+    def _two_sizes(self, order: Sequence[Lever], observation: Observation) -> Candidate | None:
+        """Raise two sizes at once. Neither helps alone where an iteration takes as long as the slower of two
+        parts, such as environments and a model.
+
+        A size that was clearly slower alone is left out.
+        """
+        if self._over_power(observation):
+            return None
+        sizes = [lever for lever in order if lever.family == "batch" and not self._tracks.of(lever).slower]
+        for one, other in combinations(sizes, 2):
+            both = next(self._fitting(one, other, observation), None)
+            if both is not None and not self._tracks.in_vain(both):
+                self._proposed = {lever.name: value for lever, value in both}
+                return Candidate(tuple(both), 1, (fact("trial.both"),))
+        return None
+
+    def _raised(self, order: Sequence[Lever]) -> list[Lever]:
+        """The two sizes that were raised together last, if they have kept the values of that trial."""
+        found = [lever for lever in order if self._pair.get(lever.name) == lever.knob.value]
+        return found if len(found) == 2 else []
+
+    def _fitting(self, one: Lever, other: Lever, observation: Observation) -> Iterator[Settings]:
+        """Larger values of two sizes whose memory fits together, the largest first.
+
+        What takes memory may grow with both, as a batch of rows and columns does. So more is expected than
+        what each takes alone.
+        """
+        memory = observation.memory
+        if memory is None or memory.used <= 0:
+            return
+        ways = [
+            [
+                (lever, value, peak)
+                for value in reversed(self._within_reach(lever, lever.rungs()))
+                if self._tracks.fits(lever, value, observation)
+                and (peak := self._tracks.of(lever).memory.predicted(lever.size_of(value))) is not None
+            ]
+            for lever in (one, other)
+        ]
+        for (first, a, peak), (second, b, beside) in product(*ways):
+            more, also = max(0.0, peak - memory.used), max(0.0, beside - memory.used)
+            by, times = (lever.size_of(v) / lever.size - 1 for lever, v in ((first, a), (second, b)))
+            need = memory.used + more + also + min(more * times, also * by)
+            if need + memory.others <= self._limits.memory * memory.total:
+                yield (first, a), (second, b)
 
     def _crowds(self, tried: Candidate, observation: Observation) -> bool:
         """Whether a larger size would leave too little memory to try another way of computing."""

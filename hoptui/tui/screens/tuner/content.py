@@ -123,7 +123,7 @@ class LimitsDraft:
             ),
             Limit(
                 "budget",
-                f"{wording.share(now.budget)} of the time",
+                wording.budget_of_an_hour(now),
                 "The share of the run's time that trials may cost, including pauses for a change.",
                 lambda was, by: replace(was, budget=_stepped(BUDGET, was.budget, by)),
             ),
