@@ -45,8 +45,8 @@ class Timeline:
             return self._end - self._span, self._end
         span, known = self._span, there.newest - there.first
         least = max(known, self._span // YOUNGEST) if known > self._least else span
-        while span // 2 >= max(least, self._least):  # a run that has just begun fills more than half of it
-            span //= 2
+        while span * 10 // 11 >= max(least, self._least):  # a young run fills nine tenths of it
+            span = span * 10 // 11
         return there.newest - span, there.newest
 
     def zoom(self, factor: float, there: Extent, at: int | None = None) -> None:

@@ -139,9 +139,15 @@ def _power(value: float) -> str:
     return numbers.scientific(value, 1) if value < 1e-3 or value >= 1e18 else numbers.si(value, 1)
 
 
+GROWTH = 1.1  # a stretch grows by steps, so that what is drawn seldom moves
+
+
 def span_of(age_s: float, longest_s: float) -> float:
-    """The stretch to show: the least of `SPANS` that holds `age_s` of data, at most `longest_s`."""
-    return next((float(s) for s in SPANS if s >= min(age_s, longest_s)), float(SPANS[-1]))
+    """The stretch to show: `age_s` of data fill more than nine tenths of it; at most `longest_s`."""
+    span = float(SPANS[0])
+    while span < min(age_s, longest_s):
+        span *= GROWTH
+    return min(span, max(longest_s, float(SPANS[0])))
 
 
 def time_ticks(span_s: float, most: int) -> list[tuple[int, str]]:
