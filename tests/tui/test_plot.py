@@ -9,22 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.tui.charts.plot import (
-    ACROSS,
-    BAND,
-    CROSS,
-    MARK,
-    PEAK,
-    Curve,
-    Mark,
-    Paper,
-    Picture,
-    Trace,
-    place,
-    plot,
-    rasterize,
-    typical_range,
-)
+from hoptui.presentation.scales import typical_range
+from hoptui.tui.charts.plot import Curve, Mark, Paper, plot
+from hoptui.tui.charts.raster import ACROSS, BAND, CROSS, MARK, PEAK, Picture, Trace, place, rasterize
 from hoptui.tui.styled_text import Line, lay, width_of
 
 NAN = math.nan

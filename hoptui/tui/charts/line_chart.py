@@ -10,7 +10,9 @@ from textual.message import Message
 
 from hoptui.model.series import SeriesColumns
 from hoptui.presentation import numbers
-from hoptui.tui.charts.plot import ACROSS, AXIS_WIDTH, Curve, Mark, Paper, plot, time_ticks
+from hoptui.presentation.time_ticks import time_ticks
+from hoptui.tui.charts.plot import AXIS_WIDTH, Curve, Mark, Paper, plot
+from hoptui.tui.charts.raster import ACROSS
 from hoptui.tui.snapshot import SECOND, View
 from hoptui.tui.widgets import Lines
 

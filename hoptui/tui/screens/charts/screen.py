@@ -14,7 +14,8 @@ from hoptui.tui.actions import Action, bindings
 from hoptui.tui.app_protocol import Frame
 from hoptui.tui.charts.grid import PAGE, Board, Extent, Grid, Pick, arrange
 from hoptui.tui.charts.line_chart import LABEL_CELLS, Dragged, Gesture, Pointed, TouchChart, Turned, holding
-from hoptui.tui.charts.plot import ACROSS, Paper
+from hoptui.tui.charts.plot import Paper
+from hoptui.tui.charts.raster import ACROSS
 from hoptui.tui.dialogs import Choice, Finder, Option
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.screens.charts import content

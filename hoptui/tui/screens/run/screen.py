@@ -10,12 +10,12 @@ from textual.events import Click
 from textual.reactive import reactive
 
 from hoptui.domain.knobs import KnobState
+from hoptui.presentation.time_ticks import SPANS
 from hoptui.protocol.messages import Verb
 from hoptui.tui import dialogs
 from hoptui.tui.actions import Action, bindings
 from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.charts.line_chart import LineChart
-from hoptui.tui.charts.plot import SPANS
 from hoptui.tui.components import events, header, knobs, phases, runs, tuner
 from hoptui.tui.run_control import advised
 from hoptui.tui.screen_base import LiveScreen, set_height

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hoptui.tui.charts.plot import (
+from hoptui.presentation.scales import log_scale, value_scale
+from hoptui.presentation.time_ticks import (
     clock_ticks,
     count_ticks,
     elapsed,
     elapsed_ticks,
-    log_scale,
     span_of,
     time_ticks,
-    value_scale,
 )
 
 
