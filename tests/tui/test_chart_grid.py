@@ -178,13 +178,13 @@ def test_series_are_put_together_and_apart(golden: Golden) -> None:
     golden(sheet(shown))
 
 
-def test_a_chart_holds_four_series(golden: Golden) -> None:
+def test_a_chart_holds_eight_series(golden: Golden) -> None:
     made = Board()
-    made.add([Pick("host", f"m{i}") for i in range(4)])
+    made.add([Pick("host", f"m{i}") for i in range(8)])
     refused = made.join(Pick("host", "x"))
     made.add([Pick("host", "y")])
     assert made.merge() == refused
-    assert [len(chart.picks) for chart in made.charts] == [4, 1]
+    assert [len(chart.picks) for chart in made.charts] == [8, 1]
     golden([refused])
 
 

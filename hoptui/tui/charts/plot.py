@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hoptui.presentation import numbers
@@ -47,11 +48,15 @@ class Curve(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An event at a place of the x axis: a vertical line, with a sign of one cell at its top or none."""
+    """An event at a place of the x axis: a vertical line, with a sign of one cell at its top or none.
+
+    Its `name` is written beside the top where no line is.
+    """
 
     x: int
     ink: str = "mark"
     sign: str = ""
+    name: str = ""
 
 
 class Paper(NamedTuple):
@@ -73,10 +78,16 @@ class Paper(NamedTuple):
 
 
 def plot(
-    curves: Sequence[Curve], paper: Paper, width: int, height: int, *, axis: int = AXIS_WIDTH
+    curves: Sequence[Curve],
+    paper: Paper,
+    width: int,
+    height: int,
+    *,
+    axis: int = AXIS_WIDTH,
+    title: str = "",
 ) -> list[Line]:
     """`height` lines of `width` cells: raster and axes. The value axis takes `axis` cells, or what its labels
-    need.
+    need. A `title` is written into the first row with room for it.
     """
     rows = height - 1
     if rows < 1 or width < axis + 8:
@@ -109,6 +120,7 @@ def plot(
         cross=None if paper.cross is None else _column(paper.cross, paper, across),
     )
     picture = _with_notes(picture, _beyond(curves, scale))
+    picture = _with_title(_with_names(picture, _names(paper, across)), title)
     labels = _label_rows(scale, rows)
     drawn = []
     for row, (text, owner) in enumerate(zip(picture.text, picture.owner, strict=True)):
@@ -121,6 +133,31 @@ def plot(
             )
         )
     return [*drawn, _x_axis(paper, axis, across)]
+
+
+def plot_apart(groups: Sequence[Sequence[Curve]], paper: Paper, width: int, height: int) -> list[Line]:
+    """Groups of curves one above the other, each with its own value axis, on one x axis.
+
+    Where there is no row for each of them, all are in one raster.
+    """
+    rows = height - 1
+    if rows < len(groups):
+        return plot([curve for group in groups for curve in group], paper, width, height)
+    heights = [rows // len(groups) + (i < rows % len(groups)) for i in range(len(groups))]
+    scales = (_scale(group, paper, of) for group, of in zip(groups, heights, strict=True) if of > 1)
+    labels = [len(label) for scale in scales for label in scale.labels]
+    axis = max(AXIS_WIDTH, 1 + max(labels, default=0))
+    drawn: list[Line] = []
+    bare = paper._replace(marks=tuple(mark._replace(sign="", name="") for mark in paper.marks))
+    for group, of_group in zip(groups, heights, strict=True):
+        marked = bare if drawn else paper
+        name, alone = group[0].label, of_group == 1
+        *block, times = plot(group, marked, width, of_group + 1, axis=axis, title="" if alone else name)
+        if alone:
+            label = Span(name[: axis - 1], "dim", axis - 1, right=True)
+            block = [(label, Span("│", "faint"), *block[0][2:])]
+        drawn += block
+    return [*drawn, times]
 
 
 def _scale(curves: Sequence[Curve], paper: Paper, rows: int) -> Scale:
@@ -173,9 +210,40 @@ def _with_notes(picture: Picture, notes: tuple[str, str]) -> Picture:
         signless = bytes(0 if c == "┆" else o for c, o in zip(text[row], owner[row], strict=True))
         room = next((found for of in (owner[row], signless) if (found := _room(of, len(note) + 2))), None)
         if note and room is not None:
-            a, b = room.start() + 1, room.start() + 1 + len(note)
-            text[row] = text[row][:a] + note + text[row][b:]
-            owner[row] = owner[row][:a] + bytes((PEAK,)) * len(note) + owner[row][b:]
+            _write(text, owner, row, room.start() + 1, note)
+    return Picture(text, owner)
+
+
+def _write(text: list[str], owner: list[bytes], row: int, start: int, words: str) -> None:
+    """Write words into a row from a cell on."""
+    end = start + len(words)
+    text[row] = text[row][:start] + words + text[row][end:]
+    owner[row] = owner[row][:start] + bytes((PEAK,)) * len(words) + owner[row][end:]
+
+
+def _names(paper: Paper, across: int) -> dict[int, str]:
+    """The names of the marks by their cells; of several in a cell, the last."""
+    placed = ((_column(mark.x, paper, across), mark.name) for mark in paper.marks if mark.name)
+    return {column: name for column, name in placed if column is not None}
+
+
+def _with_names(picture: Picture, names: Mapping[int, str]) -> Picture:
+    """Write the names of marks behind these, the newest first, into the first row where nothing else is."""
+    text, owner = list(picture.text), list(picture.owner)
+    for column, name in sorted(names.items(), reverse=True):
+        start, end = column + 1, column + 1 + len(name)
+        rows = (row for row, own in enumerate(owner) if end < len(own) and not any(own[start : end + 1]))
+        row = next(rows, None)
+        if row is not None:
+            _write(text, owner, row, start, name)
+    return Picture(text, owner)
+
+
+def _with_title(picture: Picture, title: str) -> Picture:
+    text, owner = list(picture.text), list(picture.owner)
+    found = ((row, room) for row, own in enumerate(owner) if title and (room := _room(own, len(title) + 2)))
+    for row, room in itertools.islice(found, 1):
+        _write(text, owner, row, room.start() + 1, title)
     return Picture(text, owner)
 
 
