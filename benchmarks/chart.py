@@ -27,12 +27,13 @@ from benchmarks.replay import REPLAY
 from hoptui.domain.columns import Columns
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.model.series import Series
+from hoptui.presentation.time_ticks import clock_ticks
 from hoptui.protocol.messages import NodeState, RunState
 from hoptui.recording import Recording
 from hoptui.recording.ingest import Boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
 from hoptui.tui.charts.line_chart import Drawn, Pen, whole_dots
-from hoptui.tui.charts.plot import Mark, Paper, clock_ticks, plot
+from hoptui.tui.charts.plot import Mark, Paper, plot
 from hoptui.tui.styled_text import lay
 
 SECOND = 1_000_000_000

@@ -26,7 +26,8 @@ from hoptui.model.recorded.store import RecordedStore
 from hoptui.model.series import Series
 from hoptui.recording import Recording
 from hoptui.tui.charts.line_chart import Drawn, Pen, whole_dots
-from hoptui.tui.charts.plot import ACROSS, AXIS_WIDTH, DOWN, Paper, plot
+from hoptui.tui.charts.plot import AXIS_WIDTH, Paper, plot
+from hoptui.tui.charts.raster import ACROSS, DOWN
 from hoptui.tui.styled_text import Line
 
 SECOND = 1_000_000_000

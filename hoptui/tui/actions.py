@@ -166,6 +166,8 @@ ACTIONS = (
            "Switch the x axis between iterations and time"),
     Action("chart.log", "chart", "y", "log", "log",
            "Switch the value axis of the chosen chart to logarithmic or back"),
+    Action("chart.smooth", "chart", "e", "smooth", "smooth",
+           "Draw lines as moving averages, or as they are"),
     Action("chart.compare", "chart", "c", "compare", "compare",
            "Compare with another run or recording, from the start of both or by iteration"),
     Action("chart.before", "chart", "up,k", "choose(-1)", "", "Choose the previous chart"),

@@ -9,22 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.tui.charts.plot import (
-    ACROSS,
-    BAND,
-    CROSS,
-    MARK,
-    PEAK,
-    Curve,
-    Mark,
-    Paper,
-    Picture,
-    Trace,
-    place,
-    plot,
-    rasterize,
-    typical_range,
-)
+from hoptui.presentation.scales import typical_range
+from hoptui.tui.charts.line_chart import smoothed
+from hoptui.tui.charts.plot import Curve, Mark, Paper, plot, plot_apart
+from hoptui.tui.charts.raster import ACROSS, BAND, CROSS, MARK, PEAK, Picture, Trace, place, rasterize
 from hoptui.tui.styled_text import Line, lay, width_of
 
 NAN = math.nan
@@ -273,6 +261,52 @@ def test_the_crosshair_and_marks_have_their_inks() -> None:
         ("┆", "mark"),
         ("│", "strong"),
     ]
+
+
+def test_the_name_of_a_mark_is_written_beside_it_where_nothing_else_is() -> None:
+    low = [0.0] * 60 + [9.0] * 40
+    curve = Curve("x", "1", range(100), low, low, low)
+    marks = (Mark(10, name="lr"), Mark(12, name="batch"), Mark(75, name="workers"), Mark(95, name="clip"))
+    text = drawn(plot([curve], Paper(0, 100, marks=marks), 57, 6), 57)
+    assert "┆batch" in text[0]
+    assert not any("lr" in row for row in text), "the next mark is in its place"
+    assert "workers" in text[1], "a line is in the first row there"
+    assert not any("clip" in row for row in text), "the chart ends there"
+
+
+def test_groups_of_curves_stand_one_above_the_other_each_with_its_axis() -> None:
+    def level(value: float, ink: str) -> Curve:
+        return Curve(ink, ink, range(100), *[[value] * 100] * 3)
+
+    groups = [[level(5, "1"), level(6, "2")], [level(1000, "3")], [level(0.5, "4")]]
+    paper = Paper(0, 100, end="now", marks=(Mark(50, sign="!", name="lr"),))
+    lines = plot_apart(groups, paper, 60, 13)
+    text = drawn(lines, 60)
+    assert len(text) == 13
+    assert {width_of(line) for line in lines} == {60}
+    assert text[-1].endswith("now")
+    assert sum("lr" in row for row in text) == 1, "a name is written once"
+    inks = [{span.ink for span in line} & set("1234") for line in lines]
+    assert [set().union(*inks[i : i + 4]) for i in (0, 4, 8)] == [{"1", "2"}, {"3"}, {"4"}]
+    assert "1.05 k" in text[4]
+    single = drawn(plot_apart(groups, paper, 60, 4), 60)
+    assert [row.split("│")[0].strip() for row in single[:3]] == ["1", "3", "4"], "their names"
+
+
+def test_groups_without_a_row_for_each_share_one_raster() -> None:
+    curves = [Curve(ink, ink, range(10), *[[float(ink)] * 10] * 3) for ink in "1234"]
+    assert plot_apart([[curve] for curve in curves], Paper(0, 10), 40, 4) == plot(curves, Paper(0, 10), 40, 4)
+
+
+def test_a_smoothed_line_is_a_moving_average_that_a_gap_begins_anew() -> None:
+    raw = [0.0, 10.0, 10.0, NAN, 4.0, 4.0]
+    curve = Curve("x", "1", [0, 10, 20, 30, 40, 50], raw, raw, raw)
+    line = smoothed(curve, 10.0)
+    assert (line.low, line.high) == (raw, raw), "the band has the values"
+    assert line.middle is not None
+    assert line.middle[:3] == pytest.approx([0, 10 * (1 - math.exp(-1)), 10 * (1 - math.exp(-2))])
+    assert math.isnan(line.middle[3])
+    assert line.middle[4:] == [4.0, 4.0]
 
 
 def test_labels_without_room_are_left_out_and_the_first_stay() -> None:

@@ -71,7 +71,7 @@ def test_small_charts_end_with_it(over: Any) -> None:
             content.compact_summary(view, "episode_return", 76, stretch.span_s, end=stretch.end, plain=False)
         )[:4]
 
-    over.update(vital={"last_t": over.client.ns})
+    over.update(vital={"last_t": over.client.ns}, run={"exited_wall": view_of(over).wall})
     before = drawn()
     over.client.ns += 3600 * SECOND
     assert drawn() == before
@@ -82,7 +82,8 @@ def test_its_charts_are_as_long_as_it_was(over: Any) -> None:
     over.update(run={"exited_wall": began + 25.0})
     over.client.ns += 3600 * SECOND
     stretch = TimeSpan.of(view_of(over), 300.0)
-    assert (stretch.span_s, stretch.machine_s) == (30.0, 300.0)
+    assert 25.0 <= stretch.span_s <= 25.0 / 0.9
+    assert stretch.machine_s == 300.0
 
 
 def test_nothing_is_promised_any_more(scene: MakeScene, golden: Golden) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from hoptui.model.report import MetricCurve, Report
 from hoptui.presentation import numbers
-from hoptui.tui.charts.plot import elapsed
+from hoptui.presentation.time_ticks import elapsed
 
 
 class Paragraph(NamedTuple):

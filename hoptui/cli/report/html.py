@@ -20,7 +20,8 @@ from hoptui.cli.report.document import (
     Table,
 )
 from hoptui.presentation import numbers
-from hoptui.tui.charts.plot import Scale, elapsed_ticks, value_scale
+from hoptui.presentation.scales import Scale, value_scale
+from hoptui.presentation.time_ticks import elapsed_ticks
 
 """How the HTML page looks: one style sheet, light or dark as the reader's system is, and for paper."""
 

@@ -17,7 +17,7 @@ from hoptui.cli.report.document import (
     Table,
 )
 from hoptui.presentation import numbers
-from hoptui.tui.charts.plot import value_scale
+from hoptui.presentation.scales import value_scale
 
 COLUMNS, LINES = 72, 8
 BAR = 20

@@ -45,8 +45,8 @@ class Timeline:
             return self._end - self._span, self._end
         span, known = self._span, there.newest - there.first
         least = max(known, self._span // YOUNGEST) if known > self._least else span
-        while span // 2 >= max(least, self._least):  # a run that has just begun fills more than half of it
-            span //= 2
+        while span * 10 // 11 >= max(least, self._least):  # a young run fills nine tenths of it
+            span = span * 10 // 11
         return there.newest - span, there.newest
 
     def zoom(self, factor: float, there: Extent, at: int | None = None) -> None:
@@ -128,7 +128,7 @@ class Timeline:
 
 SPAN_NS, LEAST_NS = 300 * 10**9, 10**9
 MOST = 24  # charts
-TOGETHER = 4  # series in one chart: there are four inks
+TOGETHER = 8  # series in one chart
 PAGE = 9  # charts on screen at once
 LEAST_CELLS, LEAST_ROWS = 38, 8  # of a chart with its border
 
@@ -151,8 +151,8 @@ class Chart:
 class Board:
     """The charts of the screen. `index` is the chosen chart; `alone`: only it is shown.
 
-    `by_step`: the x axis counts iterations. `filled`: the initial charts were set; later ones are the user's
-    choice.
+    `by_step`: the x axis counts iterations. `smooth`: lines are moving averages. `filled`: the initial charts
+    were set; later ones are the user's choice.
     """
 
     def __init__(self) -> None:
@@ -160,6 +160,7 @@ class Board:
         self.index = 0
         self.alone = False
         self.by_step = False
+        self.smooth = False
         self.filled = False
         self.timeline = Timeline(SPAN_NS, LEAST_NS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -10,10 +11,13 @@ from textual.message import Message
 
 from hoptui.model.series import SeriesColumns
 from hoptui.presentation import numbers
-from hoptui.tui.charts.plot import ACROSS, AXIS_WIDTH, Curve, Mark, Paper, plot, time_ticks
+from hoptui.presentation.time_ticks import time_ticks
+from hoptui.tui.charts.plot import AXIS_WIDTH, Curve, Mark, Paper, plot, plot_apart
+from hoptui.tui.charts.raster import ACROSS
 from hoptui.tui.snapshot import SECOND, View
 from hoptui.tui.widgets import Lines
 
+TOGETHER = 3  # groups of curves in one raster; more are drawn one above the other
 AGAIN_S = 1.0  # within a dot column new data is drawn at most so often
 LABEL_CELLS = 12  # an x axis has about one label in so many
 
@@ -39,12 +43,16 @@ class ChartSeries(NamedTuple):
 
 
 class Pen(NamedTuple):
-    """What draws one curve; the values of `series` are multiplied by `factor`."""
+    """What draws one curve; the values of `series` are multiplied by `factor`.
+
+    Pens of one `group` are drawn together where there are too many for one raster.
+    """
 
     series: Drawn
     label: str
     ink: str
     factor: float = 1.0
+    group: int = 0
 
     def curve(self, x0: int, x1: int, points: int) -> Curve:
         """The curve between two places of the x axis, `x1` not included."""
@@ -94,20 +102,60 @@ class LineChart(Lines):
         for one in wanted:
             view.store.look_closer(one.source, one.metric, paper.x0, paper.x1 - 1, self.dots)
         found = ((view.store.series(w.source, w.metric), w) for w in wanted)
-        pens = [Pen(series, w.label, w.ink, w.factor) for series, w in found if series is not None]
+        pens = [
+            Pen(series, w.label, w.ink, w.factor, group)
+            for group, (series, w) in enumerate(found)
+            if series is not None
+        ]
         self.draw(paper, pens, view.clock, faded=faded)
 
-    def draw(self, paper: Paper, pens: Sequence[Pen], clock: float, *, faded: bool = False) -> None:
-        """Draw on `paper`, unless that is on screen already; `clock` is seconds, monotonic."""
+    def draw(
+        self, paper: Paper, pens: Sequence[Pen], clock: float, *, smooth: bool = False, faded: bool = False
+    ) -> None:
+        """Draw on `paper`, unless that is on screen already; `clock` is seconds, monotonic.
+
+        With `smooth` the lines are moving averages; `curves` are what they are made of.
+        """
         width, height = self.size
-        key = (paper, width, height, tuple(pens), tuple(pen.series.refined for pen in pens), faded)
+        key = (paper, width, height, tuple(pens), tuple(pen.series.refined for pen in pens), smooth, faded)
         versions = tuple(pen.series.version for pen in pens)
         young = clock - self._at < AGAIN_S and any(v > 0 for v in self._versions)
         if key == self._shown and (versions == self._versions or young):
             return
         self._shown, self._versions, self._at = key, versions, clock
         self.curves = [pen.curve(paper.x0, paper.x1, self.dots) for pen in pens]
-        self.show(plot(self.curves, paper, width, height), faded=faded)
+        constant = (paper.x1 - paper.x0) * SMOOTH
+        shown = [smoothed(curve, constant) for curve in self.curves] if smooth else self.curves
+        groups = [
+            [curve for pen, curve in zip(pens, shown, strict=True) if pen.group == group]
+            for group in dict.fromkeys(pen.group for pen in pens)
+        ]
+        if len(groups) > TOGETHER:
+            self.show(plot_apart(groups, paper, width, height), faded=faded)
+        else:
+            self.show(plot(shown, paper, width, height), faded=faded)
+
+
+SMOOTH = 1 / 30
+"""The time constant of the moving average, as a share of what is seen of the x axis."""
+
+
+def smoothed(curve: Curve, constant: float) -> Curve:
+    """A curve whose line is an exponential moving average, which an unknown value begins anew.
+
+    `constant` is the distance on the x axis after which a value counts 1/e.
+    """
+    line: list[float] = []
+    average = math.nan
+    before = 0
+    for x, value in zip(curve.x, curve.low if curve.middle is None else curve.middle, strict=True):
+        if average == average and value == value:
+            average += (value - average) * (1 - math.exp((before - x) / constant))
+        else:
+            average = value
+        before = x
+        line.append(average)
+    return curve._replace(middle=line)
 
 
 def latest(

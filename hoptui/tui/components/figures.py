@@ -11,7 +11,8 @@ from hoptui.domain.throughput import level, usable
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import value_text
-from hoptui.tui.charts.plot import ACROSS, place, rasterize, value_scale
+from hoptui.presentation.scales import value_scale
+from hoptui.tui.charts.raster import ACROSS, place, rasterize
 from hoptui.tui.snapshot import OLD_S, SECOND, View
 from hoptui.tui.styled_text import GAP, Line, Span, bar
 

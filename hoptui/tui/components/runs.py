@@ -195,10 +195,18 @@ def metrics_age(view: View) -> str:
     return f"values are {numbers.duration(age_s)} old" if age_s is not None and age_s >= 1 else ""
 
 
+NAME_CELLS = 12
+"""The most cells of the name of a knob beside its mark."""
+
+
 def change_marks(view: View) -> list[Mark]:
-    """The applied changes, for the charts; those of the tuner with its sign."""
+    """The applied changes, for the charts, with their knobs; those of the tuner with its sign."""
     return [
-        Mark(c.settled or c.t, sign=TUNER if c.origin.kind == "tuner" else "")
+        Mark(
+            c.settled or c.t,
+            sign=TUNER if c.origin.kind == "tuner" else "",
+            name=numbers.clean(c.knob, NAME_CELLS),
+        )
         for c in view.commands()
         if c.verb == "set" and c.stage == "applied"
     ]

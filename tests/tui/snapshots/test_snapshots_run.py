@@ -43,6 +43,11 @@ def test_run_live(snapshot: Snapshot) -> None:
     snapshot(with_readings(working()).app())
 
 
+def test_run_in_a_vast_terminal(snapshot: Snapshot) -> None:
+    """Three columns: what the run achieves, what the hardware does, and the knobs."""
+    snapshot(with_readings(working(2)).app(), sizes=((240, 60),))
+
+
 def aimed(there: Scene) -> Scene:
     """Three targets of the run: one missed, one met, one whose reading is not known."""
     targets = (

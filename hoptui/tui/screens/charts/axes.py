@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from hoptui.model.detail_requests import STEPS
 from hoptui.model.reference_run import MILLI, IterationIndex, Shifted, Stepped
 from hoptui.presentation import numbers
+from hoptui.presentation.time_ticks import clock_ticks, count_ticks, elapsed, elapsed_ticks
 from hoptui.protocol.messages import RunState
 from hoptui.tui.charts.grid import LEAST_NS, Extent, Pick
 from hoptui.tui.charts.line_chart import Drawn
-from hoptui.tui.charts.plot import clock_ticks, count_ticks, elapsed, elapsed_ticks
 from hoptui.tui.snapshot import SECOND, AnySeries, AnyStore, View
 
 if TYPE_CHECKING:

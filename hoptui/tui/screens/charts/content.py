@@ -192,7 +192,7 @@ def span_line(
         lead, x0 = "iterations ", max(0, x0)  # none has a number below zero, whatever is seen of the axis
     shown = [Span(f" {said}", ink), Span(f"   {lead}{axis.word(x0)} … {axis.word(min(x1, there.last))}")]
     by = "" if lead else "since the start " if axis.aligned else "time "
-    kind = (GAP, Span(by, "dim"))
+    kind = (GAP, Span(f"smoothed   {by}" if board.smooth else by, "dim"))
     cross = board.timeline.cross
     if cross is None:
         return (*shown, *kind)
@@ -229,6 +229,7 @@ def fill(board: Board, view: View) -> None:
         for power in (False, True):
             if picks := [Pick(w.source, w.metric) for w in many if (w.metric == "power_w") is power]:
                 board.add(picks)
+        board.add([Pick(f"gpu/{gpu.uuid}", "sm_active") for gpu in view.gpus()])
     elif shown:
         board.add([Pick(w.source, w.metric) for w in gpus.work_curves(view, shown)])
         board.add([Pick(w.source, w.metric) for w in gpus.power_curves(shown)])
@@ -281,13 +282,14 @@ def pens(found: list[CatalogEntry], axis: Axis, *, compared: bool) -> list[Pen]:
     are known.
     """
     drawn: list[Pen] = []
-    for entry, (own, beside) in zip(found, inks(len(found), compared=compared), strict=True):
+    inked = zip(found, names(found), inks(len(found), compared=compared), strict=True)
+    for group, (entry, name, (own, beside)) in enumerate(inked):
         series = axis.own(entry.pick)
         if series is not None:
-            drawn.append(Pen(series, entry.label, own, entry.factor))
+            drawn.append(Pen(series, name, own, entry.factor, group))
         other = axis.beside(entry.pick) if compared else None
         if other is not None:
-            drawn.append(Pen(other, entry.label, beside, entry.factor))
+            drawn.append(Pen(other, name, beside, entry.factor, group))
     return drawn
 
 

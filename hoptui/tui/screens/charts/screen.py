@@ -14,7 +14,8 @@ from hoptui.tui.actions import Action, bindings
 from hoptui.tui.app_protocol import Frame
 from hoptui.tui.charts.grid import PAGE, Board, Extent, Grid, Pick, arrange
 from hoptui.tui.charts.line_chart import LABEL_CELLS, Dragged, Gesture, Pointed, TouchChart, Turned, holding
-from hoptui.tui.charts.plot import ACROSS, Paper
+from hoptui.tui.charts.plot import Paper
+from hoptui.tui.charts.raster import ACROSS
 from hoptui.tui.dialogs import Choice, Finder, Option
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.screens.charts import content
@@ -193,7 +194,7 @@ class ChartScreen(LiveScreen):
                 log=shown.log,
             )
             pens = content.pens(found, axis, compared=self.comparison.companion is not None)
-            chart.draw(paper, pens, view.clock, faded=view.node_stale)
+            chart.draw(paper, pens, view.clock, smooth=self.board.smooth, faded=view.node_stale)
 
     def _draw_legends(self, view: View, axis: Axis, there: Extent) -> None:
         names = self._sides(view)
@@ -224,6 +225,7 @@ class ChartScreen(LiveScreen):
         labels = {
             "chart.freeze": "live" if frozen else "freeze",
             "chart.alone": "grid" if self.board.alone else "alone",
+            "chart.smooth": "values" if self.board.smooth else "smooth",
             "chart.axis": "by time" if self.board.by_step else "by iteration",
         }
         return action._replace(label=labels.get(action.id, action.label))
@@ -231,7 +233,7 @@ class ChartScreen(LiveScreen):
     # keys -------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("choose", "alone", "remove", "log"):
+        if action in ("choose", "alone", "remove", "log", "smooth"):
             return bool(self.board.charts)
         if action in ("by_step", "compare"):
             return self.run_id is not None
@@ -279,6 +281,10 @@ class ChartScreen(LiveScreen):
     def action_log(self) -> None:
         if self.board.chosen is not None:
             self.board.chosen.log = not self.board.chosen.log
+        self.redraw()
+
+    def action_smooth(self) -> None:
+        self.board.smooth = not self.board.smooth
         self.redraw()
 
     def action_cross(self, cells: int) -> None:

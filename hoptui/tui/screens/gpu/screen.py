@@ -10,10 +10,10 @@ from hoptui.domain.devices import GpuInfo
 from hoptui.presentation import numbers
 from hoptui.presentation.gpu_readings import GPU
 from hoptui.presentation.readings import value_text
+from hoptui.presentation.time_ticks import SPANS
 from hoptui.tui.actions import Action, bindings
 from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
-from hoptui.tui.charts.plot import SPANS
 from hoptui.tui.components import gpus, header, host, runs
 from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.gpu import content

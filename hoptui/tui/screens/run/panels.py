@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hoptui.presentation import numbers
+from hoptui.presentation.time_ticks import span_of
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
-from hoptui.tui.charts.plot import Mark, span_of
+from hoptui.tui.charts.plot import Mark
 from hoptui.tui.components import host, lines, phases, runs, tuner
 from hoptui.tui.components.figures import headline
 from hoptui.tui.screen_base import set_height

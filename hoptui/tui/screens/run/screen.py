@@ -10,12 +10,12 @@ from textual.events import Click
 from textual.reactive import reactive
 
 from hoptui.domain.knobs import KnobState
+from hoptui.presentation.time_ticks import SPANS
 from hoptui.protocol.messages import Verb
 from hoptui.tui import dialogs
 from hoptui.tui.actions import Action, bindings
 from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.charts.line_chart import LineChart
-from hoptui.tui.charts.plot import SPANS
 from hoptui.tui.components import events, header, knobs, phases, runs, tuner
 from hoptui.tui.run_control import advised
 from hoptui.tui.screen_base import LiveScreen, set_height
@@ -45,6 +45,7 @@ LEAST_BOX = 3  # lines below which a box of knobs has none to show
 REFIT_S = 1.0  # for so long after a new size a frozen screen is drawn too: else its panels would stay empty
 HIGH = 38  # lines of a terminal that has room for lines of code below the phases
 ROOMY = 50  # lines of a terminal that has room for phases over time beside everything else
+VAST = (220, 50)  # cells and lines of a terminal that has room for three columns
 
 
 class RunScreen(LiveScreen):
@@ -91,7 +92,9 @@ class RunScreen(LiveScreen):
         super().on_mount()
 
     def on_resize(self) -> None:
-        self.set_class(self.size.height >= HIGH, "-high").set_class(self.size.height >= ROOMY, "-roomy")
+        width, height = self.size
+        self.set_class(height >= HIGH, "-high").set_class(height >= ROOMY, "-roomy")
+        self.set_class(width >= VAST[0] and height >= VAST[1], "-vast")
         self._fit()
 
     def _fit(self) -> None:
