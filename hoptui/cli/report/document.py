@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from hoptui.model.report import MetricCurve, Report
+from hoptui.model.report import Report
 from hoptui.presentation import numbers
+from hoptui.presentation.scales import typical_range
 from hoptui.presentation.time_ticks import elapsed
 
 
@@ -61,30 +63,90 @@ class ShareBar(NamedTuple):
 
 
 class ChartMark(NamedTuple):
-    """A numbered moment of a chart, on the recording's clock."""
+    """A moment of a chart, on the chart's clock, with its iteration (NaN: none).
+
+    A change has a `number` and the `name` of its knob. A warning has the number 0, the name of its kind, and
+    a `level`.
+    """
 
     t: int
     number: int
     text: str
+    name: str = ""
+    level: str = ""
+    place: float = math.nan
+
+
+class ChartCurve(NamedTuple):
+    """A line over a band: stamps of the chart's clock, the least, greatest and typical value at each.
+
+    NaN is a gap. `places` are the iterations at the stamps, NaN where there is none. `ink` is the number of
+    its colour.
+    """
+
+    label: str
+    t: Sequence[int]
+    low: Sequence[float]
+    high: Sequence[float]
+    middle: Sequence[float]
+    places: Sequence[float] = ()
+    ink: int = 0
 
 
 class ReportChart(NamedTuple):
-    """A curve between two stamps, with what happened; `title` says what is drawn, `unit` what is counted.
+    """Curves between two stamps, with what happened; `title` says what is drawn, `unit` what is counted.
 
-    `stretches` are named parts of that time, from a stamp to a stamp; `notes` are unexplained changes, by
-    stamp.
+    `stretches` are named parts of that time, from a stamp to a stamp. `bounds` fix the value axis, which else
+    follows typical values. A `wide` chart has a row alone.
     """
 
     title: str
     unit: str
-    curve: MetricCurve
+    curves: Sequence[ChartCurve]
     span: tuple[int, int]
-    marks: Sequence[ChartMark]
+    marks: Sequence[ChartMark] = ()
     stretches: Sequence[tuple[str, int, int]] = ()
-    notes: Sequence[tuple[int, str]] = ()
+    bounds: tuple[float, float] | None = None
+    wide: bool = False
+
+    @property
+    def scale_values(self) -> Sequence[float]:
+        """What the value axis is to hold: the bounds, or the typical values of each curve."""
+        if self.bounds is not None:
+            return self.bounds
+        return [v for c in self.curves for v in typical_range(c.low, c.high, c.middle)]
 
 
-Block = Paragraph | FigureRow | Facts | Table | ShareBar | ReportChart
+class ChartGrid(NamedTuple):
+    """Small charts side by side."""
+
+    charts: Sequence[ReportChart]
+
+
+class StripPart(NamedTuple):
+    """What held from one stamp to another, with the iterations at both (NaN: none)."""
+
+    t0: int
+    t1: int
+    text: str
+    place0: float = math.nan
+    place1: float = math.nan
+
+
+class Strip(NamedTuple):
+    """What held when, between two stamps. A time without a part is empty."""
+
+    title: str
+    span: tuple[int, int]
+    parts: Sequence[StripPart]
+
+    @property
+    def inks(self) -> dict[str, int]:
+        """The number of the colour of each text, in the order of appearance."""
+        return {text: i for i, text in enumerate(dict.fromkeys(part.text for part in self.parts))}
+
+
+Block = Paragraph | FigureRow | Facts | Table | ShareBar | ReportChart | ChartGrid | Strip
 
 
 class Section(NamedTuple):
