@@ -133,7 +133,7 @@ def _step(course: Course, t: int) -> int | None:
 
 
 MOST_LEARNING, MOST_PHASES, MOST_GPUS = 32, 6, 8
-BUDGET = 24_000  # buckets of all curves of a run
+BUDGET = 18_000  # buckets of all curves of a run
 FEWEST_POINTS, MOST_POINTS = 120, 720  # buckets of a curve
 OF_GPU = (
     "sm_active", "busy", "tensor_active", "dram_active", "power_w", "memory_used_bytes", "temperature_c",

@@ -20,7 +20,7 @@ from hoptui.cli.report import charts, html, live_charts, markdown
 from hoptui.cli.report.document import ChartCurve, ChartMark, Document, ReportChart, Section, Strip, StripPart
 from hoptui.cli.report.page import page
 from hoptui.cli.report.run_comparison import MOST_RUNS, comparison_page, run_names
-from hoptui.cli.report.svg import POINTS, strip_svg, svg, thinned
+from hoptui.cli.report.svg import strip_svg, svg
 from hoptui.domain.columns import pack
 from hoptui.domain.details import RunDetails
 from hoptui.model.report import Report, read
@@ -92,8 +92,10 @@ def test_a_picture_of_many_buckets_keeps_extremes_and_gaps() -> None:
     values[500:600] = [math.nan] * 100
     low, high = list(values), list(values)
     low[1001], high[777] = -50.0, 99.0
-    curve = thinned(ChartCurve("", range(2000), low, high, values))
-    assert len(curve.t) <= POINTS
+    curve = ChartCurve("", range(2000), low, high, values, [i / 10 for i in range(2000)]).thinned(240)
+    assert len(curve.t) == len(curve.places) <= 242
+    assert [list(curve.t).index(499), list(curve.t).index(599)] == [55, 56], "the gap's edges stay"
+    assert curve.places[-1] == 199.9
     assert min(v for v in curve.low if v == v) == -50.0
     assert max(v for v in curve.high if v == v) == 99.0
     assert [v for v in curve.middle if v != v]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from hoptui.model.report import Report
+from hoptui.model.series import median
 from hoptui.presentation import numbers
 from hoptui.presentation.scales import typical_range
 from hoptui.presentation.time_ticks import elapsed
@@ -91,6 +93,32 @@ class ChartCurve(NamedTuple):
     middle: Sequence[float]
     places: Sequence[float] = ()
     ink: int = 0
+
+    def unbroken(self) -> Iterator[range]:
+        """Yield the indices of buckets that follow each other without a gap."""
+        gaps = [i for i, value in enumerate(self.middle) if not math.isfinite(value)]
+        for before, after in pairwise([-1, *gaps, len(self.middle)]):
+            if after - before > 1:
+                yield range(before + 1, after)
+
+    def thinned(self, most: int) -> ChartCurve:
+        """Return the curve in at most about `most` buckets. Each gap stays, with a bucket of its run at
+        both sides."""
+        every = -(-len(self.t) // most)
+        if every <= 1:
+            return self
+        parts: list[range] = []
+        for run in self.unbroken():
+            if run.start:
+                parts.append(range(run.start - 1, run.start))
+            parts += (range(at, min(at + every, run.stop)) for at in range(run.start, run.stop, every))
+        return self._replace(
+            t=[self.t[part[-1]] for part in parts],
+            low=[min(self.low[part.start : part.stop]) for part in parts],
+            high=[max(self.high[part.start : part.stop]) for part in parts],
+            middle=[median(self.middle[part.start : part.stop]) for part in parts],
+            places=[self.places[part[-1]] for part in parts] if self.places else (),
+        )
 
 
 class ReportChart(NamedTuple):

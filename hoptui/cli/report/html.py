@@ -93,19 +93,20 @@ def _block(block: Block, *, leading: bool = False) -> str:
         case ChartGrid(charts):
             return f'<div class="grid">\n{_lines(map(_chart, charts))}\n</div>'
         case Strip():
-            return _picture(strip_svg(block) + _keys(block.inks), wide=True)
+            return _picture(strip_svg(block), wide=True, keys=_keys(block.inks))
 
 
 def _chart(chart: ReportChart) -> str:
     named = {curve.label: curve.ink for curve in chart.curves if curve.label}
-    return _picture(svg(chart) + _keys(named), wide=chart.wide)
+    return _picture(f"{svg(chart)}\n{_keys(named)}", wide=chart.wide)
 
 
-def _picture(still: str, *, wide: bool) -> str:
-    """A chart as a picture, and the place of the one that a script draws."""
+def _picture(still: str, *, wide: bool, keys: str = "") -> str:
+    """A chart as a picture, and the place of the one that a script draws; `keys` are for both."""
     size = "wide" if wide else "small"
     return (
-        f'<figure class="chart {size}"><div class="still">\n{still}\n</div><div class="live"></div></figure>'
+        f'<figure class="chart {size}"><div class="still">\n{still}\n</div>'
+        f'<div class="live"></div>{keys}</figure>'
     )
 
 
@@ -115,7 +116,7 @@ def _keys(inks: Mapping[str, int]) -> str:
         f'<span class="key"><i class="fill{ink % INKS}"></i>{escape(text)}</span>'
         for text, ink in inks.items()
     )
-    return f'\n<p class="keys">{" ".join(named)}</p>' if inks else ""
+    return f'<p class="keys">{" ".join(named)}</p>' if inks else ""
 
 
 def _lines(parts: Iterable[str]) -> str:

@@ -31,6 +31,7 @@ from hoptui.protocol import VERSION
 
 MOST_RUNS = 8
 MOST_CHARTS = 24
+BUDGET, FEWEST_POINTS = 20_000, 60  # points of all curves together, and of one
 NAME = 32
 
 
@@ -175,17 +176,20 @@ def _words(reports: Sequence[Report], metric: str) -> tuple[str, str]:
 
 
 def _curves(reports: Sequence[Report], names: Sequence[str]) -> list[Block]:
-    found = [*_overlaid(reports, names)]
-    if not found:
+    overlaid = [*_overlaid(reports, names)]
+    if not overlaid:
         return [Paragraph("No iteration is recorded.")]
+    left, overlaid = len(overlaid[MOST_CHARTS:]), overlaid[:MOST_CHARTS]
+    points = max(FEWEST_POINTS, BUDGET // sum(len(chart.curves) for chart in overlaid))
+    found = [chart._replace(curves=[curve.thinned(points) for curve in chart.curves]) for chart in overlaid]
     blocks: list[Block] = []
     rest = found
     if found[0].wide:
         blocks.append(found[0])
         rest = found[1:]
     if rest:
-        blocks.append(ChartGrid(rest[:MOST_CHARTS]))
-    if left := len(rest[MOST_CHARTS:]):
+        blocks.append(ChartGrid(rest))
+    if left:
         blocks.append(Paragraph(f"Left out here: {numbers.counted(left, 'other metric')}.", faint=True))
     return blocks
 

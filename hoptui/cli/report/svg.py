@@ -5,18 +5,17 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
-from hoptui.cli.report.document import ChartCurve, ReportChart, Strip
-from hoptui.model.series import median
+from hoptui.cli.report.document import ReportChart, Strip
 from hoptui.presentation import numbers
 from hoptui.presentation.scales import Scale, value_scale
 from hoptui.presentation.time_ticks import elapsed_ticks
 
-POINTS = 240  # most points of a curve
+WIDE_POINTS, SMALL_POINTS = 240, 120  # most points of a curve
 ROOM = 20  # between the numbers of two marks
 INKS = 8
+FEW = 3  # of more curves the bands are fainter
 CHARACTER = 6.5  # width of a character of a label, about
 
 
@@ -78,23 +77,6 @@ def strip_svg(strip: Strip) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def thinned(curve: ChartCurve) -> ChartCurve:
-    """Return a curve in at most `POINTS` buckets. A gap within a bucket is not shown."""
-    every = -(-len(curve.t) // POINTS)
-    if every <= 1:
-        return curve
-    t, low, high, middle = [], [], [], []
-    for start in range(0, len(curve.t), every):
-        known = [
-            i for i in range(start, min(start + every, len(curve.t))) if curve.middle[i] == curve.middle[i]
-        ]
-        t.append(curve.t[min(start + every, len(curve.t)) - 1])
-        low.append(min((curve.low[i] for i in known), default=math.nan))
-        high.append(max((curve.high[i] for i in known), default=math.nan))
-        middle.append(median([curve.middle[i] for i in known]))
-    return ChartCurve(curve.label, t, low, high, middle, (), curve.ink)
-
-
 def _head(frame: Frame, title: str, unit: str, span: tuple[int, int]) -> Iterator[str]:
     alt = f"{title} over {numbers.duration((span[1] - span[0]) / 1e9)}"
     size = "wide" if frame.width == WIDE.width else "small"
@@ -125,30 +107,24 @@ def _time_axis(span: tuple[int, int], frame: Frame) -> Iterator[str]:
 
 
 def _curves(chart: ReportChart, scale: Scale, frame: Frame) -> Iterator[str]:
-    for curve in map(thinned, chart.curves):
+    many = " many" if len(chart.curves) > FEW else ""
+    points = WIDE_POINTS if chart.wide else SMALL_POINTS
+    for curve in (curve.thinned(points) for curve in chart.curves):
         ink = curve.ink % INKS
-        for run in _unbroken(curve):
+        for run in curve.unbroken():
             xs = [_x(curve.t[i], chart.span, frame) for i in run]
             tops, bottoms, line = (
                 [_y(column[i], scale, frame) for i in run] for column in (curve.high, curve.low, curve.middle)
             )
             if tops != bottoms:
                 outline = [*zip(xs, tops, strict=True), *reversed([*zip(xs, bottoms, strict=True)])]
-                yield f'<path class="band ink{ink}" d="M{_path(outline)}Z"/>'
+                yield f'<path class="band ink{ink}{many}" d="M{_path(outline)}Z"/>'
             dot = "h0" if len(run) == 1 else ""
             yield f'<path class="middle ink{ink}" d="M{_path([*zip(xs, line, strict=True)])}{dot}"/>'
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
     return "L".join(f"{x:g} {y:g}" for x, y in points)
-
-
-def _unbroken(curve: ChartCurve) -> Iterator[Sequence[int]]:
-    """The places of buckets that follow each other without a gap."""
-    gaps = [i for i, value in enumerate(curve.middle) if not math.isfinite(value)]
-    for before, after in pairwise([-1, *gaps, len(curve.middle)]):
-        if after - before > 1:
-            yield range(before + 1, after)
 
 
 def _beyond(chart: ReportChart, scale: Scale, frame: Frame) -> Iterator[str]:

@@ -5,6 +5,7 @@
   const places = [...document.querySelectorAll("figure.chart > .live")];
   const TIME = "time", ITERATION = "iteration";
   const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+  const CROWDED = 12; // with more marks their names have one row
   const drawn = [];
   let mode = TIME, full = [0, 1], zooming = false;
 
@@ -103,15 +104,17 @@
 
   // Drawing ------------------------------------------------------------------------------------------------
 
+  const place = (mark) => mode === TIME ? mark[0] : mark[1];
+
   function drawMarks(u, chart) {
-    const { ctx, bbox } = u, ratio = devicePixelRatio || 1, free = [0, 0, 0];
+    const { ctx, bbox } = u, ratio = devicePixelRatio || 1, { min, max } = u.scales.x;
+    const seen = page.marks[chart.marks].filter((mark) => known(place(mark)) && place(mark) >= min && place(mark) <= max);
+    const free = Array(seen.length > CROWDED ? 1 : 3).fill(0);
     ctx.save();
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     ctx.textAlign = "left";
-    for (const [t, i, name, , level] of page.marks[chart.marks]) {
-      const at = mode === TIME ? t : i;
-      if (!known(at) || at < u.scales.x.min || at > u.scales.x.max) continue;
-      const x = u.valToPos(at, "x", true);
+    for (const mark of seen) {
+      const [, , name, , level] = mark, x = u.valToPos(place(mark), "x", true);
       ctx.strokeStyle = ctx.fillStyle = css(level ? `--${level}` : "--mark");
       ctx.setLineDash([3 * ratio, 3 * ratio]);
       ctx.beginPath();
@@ -235,7 +238,7 @@
       padding: [8, 12, 0, 0],
       series: seriesOf(chart),
       bands: strip ? [] : chart.curves.map((curve, k) => ({
-        series: [3 * k + 3, 3 * k + 2], fill: () => `${ink(curve.ink)}2b`,
+        series: [3 * k + 3, 3 * k + 2], fill: () => `${ink(curve.ink)}${chart.curves.length > 3 ? "10" : "2b"}`,
       })),
       scales: {
         x: { time: false, range: (u, min, max) => [min, max] },
