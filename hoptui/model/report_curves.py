@@ -76,14 +76,26 @@ def read_curves(
 def _entries(
     recording: Recording, store: RecordedStore, source: str, names: Sequence[str], points: int
 ) -> Iterator[tuple[str, Entries]]:
-    first, last, _ = store.pages.sources[source]
-    if store.pages.rows_in(source, last - first) <= RAW_ROWS:
-        for name in names:
-            yield name, store.pages.samples(source, name, first, last)
+    if store.pages.sources[source][2] <= RAW_ROWS and recording.thinned_before is None:
+        yield from _samples(recording, source, names).items()
         return
     answer = recording.buckets(source, tuple(names), *store.span, points)
     for name in answer.names:
         yield name, known_entries(answer, name)
+
+
+def _samples(recording: Recording, source: str, names: Sequence[str]) -> dict[str, Entries]:
+    """Return the known values of some metrics, from one pass over the rows."""
+    stamps = {name: array("q") for name in names}
+    values = {name: array("d") for name in names}
+    for part in recording.rows(source, names=tuple(names)):
+        times = part.times()
+        for name, raw in zip(part.names, part.values, strict=True):
+            column = array("d", raw)
+            known = [i for i, value in enumerate(column) if math.isfinite(value)]
+            stamps[name].extend(times[i] for i in known)
+            values[name].extend(column[i] for i in known)
+    return {name: Entries(stamps[name], values[name], values[name], values[name]) for name in names}
 
 
 def course_of_run(store: RecordedStore, source: str) -> Course:
