@@ -21,6 +21,7 @@ ALL = (
     "replay",
     "recording",
     "stack_recording",
+    "report",
     "cartpole",
     "throughput",
     "vision_loading",

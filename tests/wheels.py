@@ -34,6 +34,11 @@ SHIPPED = (
     "hoptui/examples/ppo-cpu-tuned.hoptui",
     "hoptui/web/focus.js",
     "hoptui/tui/styles/tokens.tcss",
+    "hoptui/cli/report/assets/report.css",
+    "hoptui/cli/report/assets/report.js",
+    "hoptui/cli/report/assets/uPlot.LICENSE",
+    "hoptui/cli/report/assets/uPlot.iife.min.js",
+    "hoptui/cli/report/assets/uPlot.min.css",
 )
 DRAWN = b"700 W"
 """On the screen of a run on an H100: the power limit of its GPU."""

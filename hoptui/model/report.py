@@ -22,12 +22,14 @@ from hoptui.domain.throughput import level, usable
 from hoptui.model.command_history import left
 from hoptui.model.recorded.point_in_time import ALIVE, diagnosis_of
 from hoptui.model.recorded.store import RecordedStore
+from hoptui.model.report_curves import MetricCurve, RunCurves, run_curves
 from hoptui.model.stack_samples import NO_SAMPLES, RunSamples
 from hoptui.model.target_times import TargetTime, target_times
 from hoptui.protocol.messages import CommandRecord, Event, RunState
 from hoptui.recording import Recording, RecordingError, library
 
 DIAGNOSIS = "diagnosis"
+NO_CURVES = RunCurves()
 UNDIAGNOSED = ""
 """Replaces a verdict before the first one of an epoch."""
 
@@ -40,7 +42,9 @@ class VerdictDuration(NamedTuple):
     facts: tuple[Fact, ...]
 
 
-class _Stretch(NamedTuple):
+class VerdictStretch(NamedTuple):
+    """A verdict that held from one stamp to another, with its facts."""
+
     start: int
     end: int
     verdict: str
@@ -55,7 +59,7 @@ def held(events: Iterable[Event], first: int, end: int) -> list[VerdictDuration]
     """
     seconds: dict[str, float] = {}
     facts: dict[str, tuple[Fact, ...]] = {}
-    for stretch in _stretches(events, first, end):
+    for stretch in verdict_stretches(events, first, end):
         seconds[stretch.verdict] = seconds.get(stretch.verdict, 0.0) + (stretch.end - stretch.start) / 1e9
         facts[stretch.verdict] = stretch.facts
     found = [
@@ -66,10 +70,10 @@ def held(events: Iterable[Event], first: int, end: int) -> list[VerdictDuration]
 
 def alive_s(events: Iterable[Event], first: int, end: int) -> float:
     """Return the seconds between two stamps in which a process of the run lived."""
-    return sum((stretch.end - stretch.start) / 1e9 for stretch in _stretches(events, first, end))
+    return sum((stretch.end - stretch.start) / 1e9 for stretch in verdict_stretches(events, first, end))
 
 
-def _stretches(events: Iterable[Event], first: int, end: int) -> Iterator[_Stretch]:
+def verdict_stretches(events: Iterable[Event], first: int, end: int) -> Iterator[VerdictStretch]:
     """Yield stretches of one verdict. A run whose start was not recorded lived from the beginning."""
     at, verdict, lives = first, UNDIAGNOSED, True
     facts: tuple[Fact, ...] = ()
@@ -77,7 +81,7 @@ def _stretches(events: Iterable[Event], first: int, end: int) -> Iterator[_Stret
         if event.kind not in (*ALIVE, "exited", DIAGNOSIS) or not first <= event.t <= end:
             continue
         if lives:
-            yield _Stretch(at, event.t, verdict, facts)
+            yield VerdictStretch(at, event.t, verdict, facts)
         at = event.t
         match event.kind:
             case "diagnosis":
@@ -88,22 +92,11 @@ def _stretches(events: Iterable[Event], first: int, end: int) -> Iterator[_Stret
             case kind:
                 verdict, facts, lives = UNDIAGNOSED, (), kind != "exited"
     if lives:
-        yield _Stretch(at, end, verdict, facts)
+        yield VerdictStretch(at, end, verdict, facts)
 
 
 ITERATION = "iteration_s"
 """Replaces a missing rate as the throughput: the seconds of an iteration. Fewer are better."""
-
-
-class MetricCurve(NamedTuple):
-    """A metric over the life of a run: means of buckets, oldest first. NaN is a gap.
-
-    Each has the stamp of the last row in its bucket.
-    """
-
-    metric: str
-    t: Sequence[int]
-    mean: Sequence[float]
 
 
 class PhaseTotal(NamedTuple):
@@ -153,6 +146,9 @@ class Report:
     commands. `shifts` are changes of throughput without a change of a knob. `events` are all other events of
     the run and its GPUs, without verdicts and the tuner's reports. `targets` are summed up from events.
     `details` are None in recordings of older versions. `stacks` are the stack samples of the first rank.
+
+    `curve` is that of throughput, also one of `curves`. `stretches` are the verdicts in the order of time,
+    none without a diagnosis.
     """
 
     state: RunState
@@ -181,6 +177,8 @@ class Report:
     targets: tuple[TargetTime, ...] = ()
     details: RunDetails | None = None
     stacks: RunSamples = NO_SAMPLES
+    curves: RunCurves = NO_CURVES
+    stretches: tuple[VerdictStretch, ...] = ()
 
     def wall(self, t: int) -> float:
         """Return a stamp as seconds since 1970."""
@@ -355,9 +353,6 @@ def _median(values: Sequence[float]) -> float | None:
 
 TUNER, SHIFT = "tuner", "shift"
 TOOK_EFFECT = ("applied", "reverted")
-# Number of buckets of the curve. Each has a few iterations, so a rare evaluation does not look like a gap.
-# There is at least one per two columns of text, and at most four per column or one per 3 px of a picture.
-ROWS, FEWEST_PIECES, MOST_PIECES = 8, 36, 288
 FINE = 4096  # buckets for the integration of watts
 ALL_ITERATIONS = 0.98  # with a smaller share, the run did more work than its rows show
 # A count of energy that ended earlier than this before the end is incomplete: seconds, and share of the
@@ -383,12 +378,12 @@ def read(recording: Recording) -> Report:
     commands = [left(c) if state.exit_reason else c for c in store.chronicle.commands]
     sets = [record for record in commands if record.verb == "set"]
     changes = sorted((c for c in sets if c.stage in TOOK_EFFECT), key=lambda c: c.settled or c.t)
-    rows = curve = first = last = None
+    rows = first = last = None
+    metric = ""
     if run in sources:
         names = recording.names(run)
         metric = _metric(state, names)
         rows = summed(recording, run, names, _rate(state, metric))
-        curve = _curve(recording, run, metric, store.span, sources[run][2]) if metric else None
         telling = Sources(
             run,
             tuple(n for n in names if n in (ITERATION, metric) or n.startswith(PHASE)),
@@ -397,6 +392,9 @@ def read(recording: Recording) -> Report:
         )
         began, ended, _ = sources[run]
         first, last = (stretch(recording, telling, edges) for edges in ends(began, ended, changes))
+    phases = _phases(rows) if rows else ()
+    curves = run_curves(recording, store, state, metric, [f"{PHASE}{phase.name}" for phase in phases])
+    verdicts = _verdicts(own, store.span)
     return Report(
         state=state,
         host=node.host if node else "",
@@ -407,7 +405,7 @@ def read(recording: Recording) -> Report:
         alive_s=alive_s(own, *store.span),
         steps=finished(rows.last_step, state.total) if rows and rows.last_step is not None else None,
         iterating_s=rows.seconds if rows and recording.thinned_before is None else None,
-        curve=curve,
+        curve=curves.of(run, metric),
         first=first,
         last=last,
         changes=tuple(changes),
@@ -416,8 +414,8 @@ def read(recording: Recording) -> Report:
         knobs_at_first={
             k.spec.name: k.value for k in store.chronicle.run_at(first.t1 if first else store.span[0]).knobs
         },
-        verdicts=_verdicts(own, store.span),
-        phases=_phases(rows) if rows else (),
+        verdicts=verdicts,
+        phases=phases,
         energy=_energy(recording, state, rows, sources.get(derived)),
         tuner=tuple(c for c in commands if c.origin.kind == TUNER),
         tuner_events=tuple(e for e in own if e.kind == TUNER),
@@ -426,6 +424,8 @@ def read(recording: Recording) -> Report:
         targets=target_times(own, state.targets, store.span[1]),
         details=store.details[state.run],
         stacks=_stacks(store),
+        curves=curves,
+        stretches=tuple(verdict_stretches(own, *store.span)) if verdicts else (),
     )
 
 
@@ -446,12 +446,6 @@ def _metric(state: RunState, names: Sequence[str]) -> str:
 def _rate(state: RunState, metric: str) -> str:
     """Return the metric if it is a rate, else ""."""
     return metric if metric.endswith("_per_s") or state.units.get(metric, "").endswith("/s") else ""
-
-
-def _curve(recording: Recording, run: str, metric: str, span: tuple[int, int], rows: int) -> MetricCurve:
-    pieces = min(MOST_PIECES, max(FEWEST_PIECES, rows // ROWS))
-    found = recording.buckets(run, (metric,), span[0], span[1], pieces)
-    return MetricCurve(metric, array("q", found.t), array("d", found.mean[0]))
 
 
 def _verdicts(events: Sequence[Event], span: tuple[int, int]) -> tuple[VerdictDuration, ...]:

@@ -1,22 +1,33 @@
-"""The two writers of a page: they say the same, and the HTML needs nothing and runs nothing."""
+"""The two writers of a page: they say the same, and the HTML loads nothing and runs its scripts alone."""
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
 
 from hoptui.cli.report import comparison, html, markdown
 from hoptui.cli.report import page as telling
-from hoptui.cli.report.document import ChartMark, Document, ReportChart, Section, Share, ShareBar
-from hoptui.cli.report.html import svg
-from hoptui.model.report import MetricCurve, read
+from hoptui.cli.report.document import (
+    ChartCurve,
+    ChartGrid,
+    ChartMark,
+    Document,
+    ReportChart,
+    Section,
+    Share,
+    ShareBar,
+)
+from hoptui.cli.report.svg import svg
+from hoptui.model.report import read
 from hoptui.recording import Recording
 
 EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
@@ -47,6 +58,17 @@ class Page(HTMLParser):
                 self.cells.add(data.strip().replace("\xa0", " "))
 
 
+def scripts(page: str) -> list[str]:
+    """The scripts of a page, as a browser finds them: each ends at the first end of a script."""
+    return re.findall(r"<script>(.*?)</script>", page, re.DOTALL | re.IGNORECASE)
+
+
+def chart_data(page: str) -> Any:
+    """The data of the charts of a page, as a browser finds them."""
+    [text] = re.findall(r'<script type="application/json" id="charts">(.*?)</script', page, re.DOTALL)
+    return json.loads(text)
+
+
 @pytest.fixture(scope="module")
 def example() -> Document:
     with Recording.open(EXAMPLE, still=True) as recording:
@@ -54,30 +76,37 @@ def example() -> Document:
 
 
 def test_both_writers_say_the_same(example: Document) -> None:
-    plain = MarkdownIt("commonmark").enable("table").render(markdown.write(example))
+    told = example._replace(sections=[_without_grids(section) for section in example.sections])
+    plain = MarkdownIt("commonmark").enable("table").render(markdown.write(told))
     cells = {cell for cell in Page(plain).cells if not set(cell) <= set("█▏▎▍▌▋▊▉")}
     assert len(cells) > 60
     assert cells - {"share", "time"} <= Page(html.write(example)).cells  # the heads of a column of bars
 
 
-def test_the_html_needs_nothing_and_runs_nothing(example: Document) -> None:
+def _without_grids(section: Section) -> Section:
+    """A grid of charts is pictures in HTML, and a table in Markdown."""
+    return section._replace(blocks=[one for one in section.blocks if not isinstance(one, ChartGrid)])
+
+
+def test_the_html_loads_nothing(example: Document) -> None:
     page = html.write(example)
     found = Page(page)
     assert found.tags <= {
         "html", "meta", "title", "style", "h1", "h2", "p", "div", "span", "b", "table", "tr", "th", "td",
-        "figure", "footer", "svg", "text", "line", "path", "rect", "g", "circle",
+        "figure", "footer", "svg", "text", "line", "path", "rect", "g", "circle", "polygon", "i", "script",
     }  # fmt: skip
     assert not {name for name in found.attributes if name.startswith("on") or name in ("src", "href")}
-    assert "http" not in page.replace("http-equiv", "")
+    assert set(re.findall(r"https?://[^ )]+", page)) == {"https://github.com/leeoniya/uPlot"}, "a comment"
     assert "default-src 'none'" in page
     assert "(prefers-color-scheme: " in page
 
 
 def chart(means: list[float], marks: int = 0) -> ReportChart:
-    curve = MetricCurve("x_per_s", [i * SECOND for i in range(1, len(means) + 1)], means)
+    curve = ChartCurve("", [i * SECOND for i in range(1, len(means) + 1)], means, means, means)
     span = (0, len(means) * SECOND)
-    numbered = [ChartMark(i * SECOND, i, "a <b>") for i in range(1, marks + 1)]
-    return ReportChart("Throughput", "x/s", curve, span, numbered, [("beginning", 0, SECOND)])
+    numbered = [ChartMark(i * SECOND, i, "a <b>", "lr") for i in range(1, marks + 1)]
+    stretches = [("beginning", 0, SECOND)]
+    return ReportChart("Throughput", "x/s", (curve,), span, numbered, stretches, wide=True)
 
 
 def drawing(drawn: ReportChart) -> Iterator[ET.Element]:
@@ -96,8 +125,8 @@ def test_any_curve_can_be_drawn(means: list[float]) -> None:
 def test_a_gap_breaks_the_line_and_is_left_open() -> None:
     nan = float("nan")
     drawn = chart([1.0, 2.0, nan, 3.0, 4.0, nan, 5.0])
-    assert sum(element.get("class") == "mean" for element in drawing(drawn)) == 3
-    means = markdown.columns(drawn, 14)
+    assert sum(element.get("class") == "middle ink0" for element in drawing(drawn)) == 3
+    means = markdown.columns(drawn.curves[0], drawn.span, 14)
     assert [value for value in means if value == value] == [1.0, 2.0, 2.0, 3.0, 4.0, 4.0, 5.0]
     assert [i for i, value in enumerate(means) if value != value] == [0, 4, 5, 6, 10, 11, 12]
 

@@ -1,10 +1,11 @@
-"""`hoptui report`: write a one-page report of a recorded run."""
+"""`hoptui report`: write a one-page report of a recorded run, or of several beside each other."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
@@ -23,13 +24,16 @@ from hoptui.cli.support.terminal import (
 )
 from hoptui.recording import Recording, RecordingError
 
+if TYPE_CHECKING:
+    from hoptui.model.report import Report
+
 Format = Literal["md", "html"]
 
 
 def report(
     recording: Annotated[str, Parameter(help="A recording file, or the name or id of a recorded run.")],
     /,
-    *,
+    *others: Annotated[str, Parameter(help="Other runs to compare with it, up to seven.")],
     format: Annotated[  # noqa: A002 - the option's name
         Format | None,
         Parameter(
@@ -39,14 +43,16 @@ def report(
     output: Output = "-",
     force: Force = False,
 ) -> int:
-    """Write a one-page report of a run: throughput, changes, bottlenecks, energy and the tuner.
+    """Write a one-page report of a run: learning, throughput, changes, bottlenecks, GPUs, energy and the
+    tuner.
 
-    For a live run, the report ends where the recording ends. The HTML is one file without scripts or
-    external resources.
+    With several runs: what differs between them, their results, and their curves overlaid. For a live run,
+    the report ends where the recording ends. The HTML is one file that loads nothing.
     """
     path = target(output, force=force)
-    found = recordings.find(recording)
-    keep_recording(path, found)
+    found = _different(recordings.find(name) for name in (recording, *others))
+    for one in found:
+        keep_recording(path, one)
     page = _written(found, format or _kind(path))
     if path is None:
         with to_stdout() as stream:
@@ -69,17 +75,43 @@ def _kind(path: Path | None) -> Format:
     return "md"
 
 
-def _written(path: Path, kind: Format) -> str:
+def _different(paths: Iterable[Path]) -> list[Path]:
+    """The recordings in their order.
+
+    Raises:
+        Fail: there are more than a page holds, or one of them twice.
+    """
+    from hoptui.cli.report.run_comparison import MOST_RUNS
+
+    found = list(paths)
+    if len(found) > MOST_RUNS:
+        raise usage(f"a report compares at most {MOST_RUNS} runs, not {len(found)}")
+    places = [path.resolve() for path in found]
+    twice = next((path for path in found if places.count(path.resolve()) > 1), None)
+    if twice is not None:
+        raise usage(f"{twice} is named twice")
+    return found
+
+
+def _written(paths: Sequence[Path], kind: Format) -> str:
     from hoptui.cli.report import html, markdown
-    from hoptui.cli.report import page as pages
-    from hoptui.model import report as facts
+    from hoptui.cli.report.page import page
+    from hoptui.cli.report.run_comparison import comparison_page
+
+    reports = [_read(path) for path in paths]
+    made = time.time()
+    document = page(reports[0], made) if len(reports) == 1 else comparison_page(reports, made)
+    return html.write(document) if kind == "html" else markdown.write(document)
+
+
+def _read(path: Path) -> Report:
+    from hoptui.model.report import read
 
     try:
         with Recording.open(path) as opened:
-            document = pages.page(facts.read(opened), time.time())
+            return read(opened)
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None
-    return html.write(document) if kind == "html" else markdown.write(document)
 
 
 def _save(file: BinaryIO, page: str) -> None:

@@ -108,6 +108,11 @@ def _figures(report: Report) -> Iterator[Figure]:
     yield Figure("duration", numbers.duration((report.span[1] - report.span[0]) / 1e9), steps)
 
 
+def speed_at_end(report: Report) -> str:
+    """`31.7 M steps/s`: the throughput at the end; unknown is `–`."""
+    return _speed(report, _at_ends(report, _metric(report))[1])
+
+
 def watt_hours(joules: float | None) -> str:
     """`10.8 Wh`, `1.42 kWh`."""
     return (

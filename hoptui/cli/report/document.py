@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from hoptui.model.report import MetricCurve, Report
+from hoptui.model.report import Report
+from hoptui.model.series import median
 from hoptui.presentation import numbers
+from hoptui.presentation.scales import typical_range
 from hoptui.presentation.time_ticks import elapsed
 
 
@@ -61,30 +65,116 @@ class ShareBar(NamedTuple):
 
 
 class ChartMark(NamedTuple):
-    """A numbered moment of a chart, on the recording's clock."""
+    """A moment of a chart, on the chart's clock, with its iteration (NaN: none).
+
+    A change has a `number` and the `name` of its knob. A warning has the number 0, the name of its kind, and
+    a `level`.
+    """
 
     t: int
     number: int
     text: str
+    name: str = ""
+    level: str = ""
+    place: float = math.nan
+
+
+class ChartCurve(NamedTuple):
+    """A line over a band: stamps of the chart's clock, the least, greatest and typical value at each.
+
+    NaN is a gap. `places` are the iterations at the stamps, NaN where there is none. `ink` is the number of
+    its colour.
+    """
+
+    label: str
+    t: Sequence[int]
+    low: Sequence[float]
+    high: Sequence[float]
+    middle: Sequence[float]
+    places: Sequence[float] = ()
+    ink: int = 0
+
+    def unbroken(self) -> Iterator[range]:
+        """Yield the indices of buckets that follow each other without a gap."""
+        gaps = [i for i, value in enumerate(self.middle) if not math.isfinite(value)]
+        for before, after in pairwise([-1, *gaps, len(self.middle)]):
+            if after - before > 1:
+                yield range(before + 1, after)
+
+    def thinned(self, most: int) -> ChartCurve:
+        """Return the curve in at most about `most` buckets. Each gap stays, with a bucket of its run at
+        both sides."""
+        every = -(-len(self.t) // most)
+        if every <= 1:
+            return self
+        parts: list[range] = []
+        for run in self.unbroken():
+            if run.start:
+                parts.append(range(run.start - 1, run.start))
+            parts += (range(at, min(at + every, run.stop)) for at in range(run.start, run.stop, every))
+        return self._replace(
+            t=[self.t[part[-1]] for part in parts],
+            low=[min(self.low[part.start : part.stop]) for part in parts],
+            high=[max(self.high[part.start : part.stop]) for part in parts],
+            middle=[median(self.middle[part.start : part.stop]) for part in parts],
+            places=[self.places[part[-1]] for part in parts] if self.places else (),
+        )
 
 
 class ReportChart(NamedTuple):
-    """A curve between two stamps, with what happened; `title` says what is drawn, `unit` what is counted.
+    """Curves between two stamps, with what happened; `title` says what is drawn, `unit` what is counted.
 
-    `stretches` are named parts of that time, from a stamp to a stamp; `notes` are unexplained changes, by
-    stamp.
+    `stretches` are named parts of that time, from a stamp to a stamp. `bounds` fix the value axis, which else
+    follows typical values. A `wide` chart has a row alone.
     """
 
     title: str
     unit: str
-    curve: MetricCurve
+    curves: Sequence[ChartCurve]
     span: tuple[int, int]
-    marks: Sequence[ChartMark]
+    marks: Sequence[ChartMark] = ()
     stretches: Sequence[tuple[str, int, int]] = ()
-    notes: Sequence[tuple[int, str]] = ()
+    bounds: tuple[float, float] | None = None
+    wide: bool = False
+
+    @property
+    def scale_values(self) -> Sequence[float]:
+        """What the value axis is to hold: the bounds, or the typical values of each curve."""
+        if self.bounds is not None:
+            return self.bounds
+        return [v for c in self.curves for v in typical_range(c.low, c.high, c.middle)]
 
 
-Block = Paragraph | FigureRow | Facts | Table | ShareBar | ReportChart
+class ChartGrid(NamedTuple):
+    """Small charts side by side."""
+
+    charts: Sequence[ReportChart]
+
+
+class StripPart(NamedTuple):
+    """What held from one stamp to another, with the iterations at both (NaN: none)."""
+
+    t0: int
+    t1: int
+    text: str
+    place0: float = math.nan
+    place1: float = math.nan
+
+
+class Strip(NamedTuple):
+    """What held when, between two stamps. A time without a part is empty."""
+
+    title: str
+    span: tuple[int, int]
+    parts: Sequence[StripPart]
+
+    @property
+    def inks(self) -> dict[str, int]:
+        """The number of the colour of each text, in the order of appearance."""
+        return {text: i for i, text in enumerate(dict.fromkeys(part.text for part in self.parts))}
+
+
+Block = Paragraph | FigureRow | Facts | Table | ShareBar | ReportChart | ChartGrid | Strip
 
 
 class Section(NamedTuple):

@@ -8,18 +8,24 @@ from collections.abc import Iterator, Sequence
 
 from hoptui.cli.report.document import (
     Block,
+    ChartCurve,
+    ChartGrid,
     Document,
     Facts,
     FigureRow,
     Paragraph,
     ReportChart,
     ShareBar,
+    Strip,
     Table,
+    cut,
 )
 from hoptui.presentation import numbers
-from hoptui.presentation.scales import value_scale
+from hoptui.presentation.scales import FLAT, MOST, value_scale
+from hoptui.presentation.time_ticks import elapsed
 
 COLUMNS, LINES = 72, 8
+SPARK = 24
 BAR = 20
 LONGEST = 4000
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -62,8 +68,14 @@ def _block(block: Block) -> str:
                 ],
                 (1, 3),
             )
+        case ReportChart(curves=curves) if len(curves) > 1:
+            return _sparks([block])
         case ReportChart():
             return "```text\n" + "\n".join(drawn(block)) + "\n```"
+        case ChartGrid(charts):
+            return _sparks(charts)
+        case Strip():
+            return _strip(block)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
@@ -94,8 +106,9 @@ def _filled(cells: float, partial: str) -> str:
 
 
 def drawn(chart: ReportChart) -> Iterator[str]:
-    """Draw a chart as lines: the mean per column of time, an axis, change numbers and the time."""
-    means = columns(chart, COLUMNS)
+    """Draw a chart as lines: its first curve, an axis, change numbers and the time."""
+    curve = chart.curves[0] if chart.curves else ChartCurve("", (), (), (), ())
+    means = columns(curve, chart.span, COLUMNS)
     scale = value_scale([0.0, *means], 3)
     label = max((len(one) for one in scale.labels), default=0)
     yield f"{chart.title}, {numbers.clean(chart.unit)}"
@@ -119,21 +132,21 @@ def drawn(chart: ReportChart) -> Iterator[str]:
         )
     zero = scale.labels[0] if scale.labels else ""
     yield f"{zero:>{label}} └{'─' * COLUMNS}"
-    if chart.marks:
+    if any(mark.number for mark in chart.marks):
         yield f"{'':>{label}}  {_numbers(chart)}".rstrip()
     whole = numbers.duration((chart.span[1] - chart.span[0]) / 1e9)
     yield f"{'':>{label}}  0{whole:>{COLUMNS - 1}}"
 
 
-def columns(chart: ReportChart, count: int) -> list[float]:
-    """The mean of the curve in each of `count` equal parts of its time; NaN where nothing is known.
+def columns(curve: ChartCurve, span: tuple[int, int], count: int) -> list[float]:
+    """The mean of a curve in each of `count` equal parts of the time; NaN where nothing is known.
 
     A bucket reaches from the one before it to its own stamp, and counts in the parts that it lies in.
     """
-    t0, t1 = chart.span
+    t0, t1 = span
     found: list[list[float]] = [[] for _ in range(count)]
     before: int | None = None
-    for t, mean in zip(chart.curve.t, chart.curve.mean, strict=True):
+    for t, mean in zip(curve.t, curve.middle, strict=True):
         if not math.isfinite(mean):
             before = None
             continue
@@ -156,10 +169,49 @@ def _numbers(chart: ReportChart) -> str:
     """The numbers of the changes where there is room for them, in the order of time."""
     line = ""
     for mark in chart.marks:
+        if not mark.number:
+            continue
         number, at = str(mark.number), _column(mark.t, *chart.span, COLUMNS)
         if at >= len(line) + (1 if line else 0):
             line = f"{line:<{at}}{number}"
     return line
+
+
+def _sparks(charts: Sequence[ReportChart]) -> str:
+    rows = [_spark_row(chart, curve) for chart in charts for curve in chart.curves]
+    return _table(("curve", "", "from least to greatest", "typical"), rows, (2,))
+
+
+def _spark_row(chart: ReportChart, curve: ChartCurve) -> tuple[str, ...]:
+    """`loss | ▇▅▃▂ | 0.11…2.31 | 0.18 s`: a curve as one row, with the median of its buckets."""
+    name = f"{chart.title}, {curve.label}" if curve.label else chart.title
+    known = sorted(v for v in curve.middle if v == v)
+    if not known:
+        return name, "", numbers.UNKNOWN, numbers.UNKNOWN
+    least = min(v for v in curve.low if v == v)
+    greatest = max(v for v in curve.high if v == v)
+    unit = f" {chart.unit}" if chart.unit else ""
+    typical = f"{numbers.si(known[len(known) // 2])}{unit}"
+    return name, sparkline(curve, chart.span), f"{numbers.si(least)} … {numbers.si(greatest)}", typical
+
+
+def sparkline(curve: ChartCurve, span: tuple[int, int]) -> str:
+    """A curve in `SPARK` characters, from its least to its greatest column."""
+    means = [min(max(v, -MOST), MOST) if v == v else v for v in columns(curve, span, SPARK)]
+    known = [v for v in means if v == v]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    room = high - low if high - low > FLAT * max(abs(low), abs(high)) else math.inf
+    return "".join(" " if v != v else _EIGHTHS[1 + round(7 * (v - low) / room)] for v in means).rstrip()
+
+
+def _strip(strip: Strip) -> str:
+    zero = strip.span[0]
+    shown, more = cut(strip.parts)
+    rows = [(elapsed((p.t0 - zero) / 1e9), numbers.duration((p.t1 - p.t0) / 1e9), p.text) for p in shown]
+    table = _table(("after", "for", strip.title), rows, (0, 1))
+    return "\n\n".join([table, *(escape(one.text) for one in more)])
 
 
 def _column(t: int, t0: int, t1: int, count: int) -> int:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hoptui.cli.report import comparison
+from hoptui.cli.report import charts, comparison
 from hoptui.cli.report.comparison import watt_hours
 from hoptui.cli.report.document import (
     Block,
-    ChartMark,
+    ChartGrid,
     Document,
     Facts,
     Paragraph,
-    ReportChart,
     Section,
     Share,
     ShareBar,
@@ -24,6 +23,7 @@ from hoptui.cli.report.document import (
     spent,
     when,
 )
+from hoptui.cli.report.learning import learning_section
 from hoptui.cli.report.stacks import stacks_section
 from hoptui.cli.report.targets import targets_sections
 from hoptui.model.command_history import reason
@@ -49,10 +49,12 @@ def page(report: Report, made: float) -> Document:
     )
     sections = [
         timeline_section(report),
+        learning_section(report),
         comparison.section(report),
         diagnosis_section(report),
         time_section(report),
         stacks_section(report),
+        *gpu_sections(report),
         energy_section(report),
         tuner_section(report),
         *targets_sections(report),
@@ -198,7 +200,9 @@ def _again(report: Report, group: Sequence[Event]) -> str:
 
 def timeline_section(report: Report) -> Section:
     """Return the chart, every change that took effect, and the outcome of all other commands."""
-    blocks = [_chart(report), *_changes(report)]
+    chart = charts.throughput(report)
+    drawn: Block = Paragraph("No iteration is recorded.") if chart is None else chart
+    blocks = [drawn, *_changes(report)]
     if report.shifts:
         events, more = cut(report.shifts)
         shift_rows = [(when(report, e.t), numbers.grouped(e.step), sentences.event_text(e)) for e in events]
@@ -216,22 +220,6 @@ def timeline_section(report: Report) -> Section:
             table = Table(("after", "command", "by", "outcome"), rows, right=(0,))
             blocks += [Paragraph(title), table, *more]
     return Section("Throughput over time", blocks)
-
-
-def _chart(report: Report) -> Block:
-    curve = report.curve
-    if curve is None:
-        return Paragraph("No iteration is recorded.")
-    marks = [
-        ChartMark(c.settled or c.t, number, vocabulary.change(c))
-        for number, c in enumerate(report.changes, start=1)
-    ]
-    ends = (("beginning", report.first), ("end", report.last))
-    stretches = [(name, found.t0, found.t1) for name, found in ends if found is not None]
-    title = "Time of an iteration" if curve.metric == ITERATION else "Throughput"
-    unit = "s" if curve.metric == ITERATION else vocabulary.unit_of(curve.metric, report.state.units)
-    notes = [(event.t, sentences.event_text(event)) for event in report.shifts]
-    return ReportChart(title, unit, curve, report.span, marks, stretches, notes)
 
 
 def _changes(report: Report) -> list[Block]:
@@ -294,6 +282,8 @@ def diagnosis_section(report: Report) -> Section:
         for one in report.verdicts
     ]
     blocks: list[Block] = [ShareBar(shares)]
+    if strip := charts.verdicts(report):
+        blocks.append(strip)
     last = report.state.diagnosis
     if last is not None and last.verdict != "unknown":
         # The diagnosis of an ended run comes from its events, which have no confidence.
@@ -314,7 +304,7 @@ def time_section(report: Report) -> Section:
             return Section(title, (Paragraph("Not known: no phase is recorded, or not all of the run."),))
         rows = [Share(numbers.clean(p.name, 40), p.share, spent(p.seconds)) for p in report.phases]
         said = "Of the iterations that are still recorded one by one."
-        return Section(title, (ShareBar(rows), Paragraph(said, faint=True)))
+        return Section(title, (ShareBar(rows), Paragraph(said, faint=True), *_phase_chart(report)))
     in_phases = sum(phase.seconds for phase in report.phases)
     whole = max(whole, report.iterating_s, in_phases)
     rows = [Share(numbers.clean(p.name, 40), p.seconds / whole, spent(p.seconds)) for p in report.phases]
@@ -330,7 +320,18 @@ def time_section(report: Report) -> Section:
     for label, seconds, said in ((named, between, ""), ("outside iterations", outside, note)):
         if seconds > LEAST * whole:
             rows.append(Share(label, seconds / whole, spent(seconds), said))
-    return Section(title, (ShareBar(rows),))
+    return Section(title, (ShareBar(rows), *_phase_chart(report)))
+
+
+def _phase_chart(report: Report) -> list[Block]:
+    chart = charts.phases(report)
+    return [ChartGrid((chart,))] if chart is not None else []
+
+
+def gpu_sections(report: Report) -> list[Section]:
+    """Return the readings of the run's GPUs over time, none if there are none."""
+    found = charts.gpus(report)
+    return [Section("GPUs and power", (ChartGrid(found),))] if found else []
 
 
 def energy_section(report: Report) -> Section:

@@ -82,11 +82,6 @@ def headline(view: View) -> Headline:
     return Headline("iteration_s", unit, recent(view, view.source, "iteration_s", 2.0))
 
 
-def label_of(name: str) -> str:
-    """Return a metric's name for display: no control characters, spaces for underscores."""
-    return numbers.clean(name, 40).replace("_", " ")
-
-
 def number(value: float | None) -> str:
     """Any metric in `VALUE` cells."""
     found = numbers.logged(value)

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from hoptui.domain.diagnosis import Diagnosis
-from hoptui.presentation import diagnosis, numbers, vocabulary
+from hoptui.presentation import diagnosis, metric_names, numbers, vocabulary
+from hoptui.presentation.metric_names import label_of
 from hoptui.protocol.messages import RunState, State
 from hoptui.tui.charts.plot import Mark
 from hoptui.tui.components import figures, phases, targets
 from hoptui.tui.components.events import last_change, unmeasured
-from hoptui.tui.components.figures import VALUE, energy, fact, headline, label_of, number, recent
+from hoptui.tui.components.figures import VALUE, energy, fact, headline, number, recent
 from hoptui.tui.components.header import INKS
 from hoptui.tui.components.phases import OTHER, PhaseBar, Split
 from hoptui.tui.run_control import advised
@@ -224,24 +225,9 @@ def _facts(view: View) -> list[Line]:
     return found
 
 
-FIRST = (
-    "episode_return", "return", "reward", "accuracy", "validation_loss", "loss", "train_loss", "policy_loss",
-)  # fmt: skip
-_COUNTS = ("env_steps", "samples", "tokens", "episodes", "lr", "iteration_s")
-
-
 def learning_metrics(view: View) -> list[str]:
     """What the learning chart can show, the most telling first: no phases, rates or counts."""
-    names = [
-        name
-        for name in view.store.names(view.source)
-        if not name.startswith("phase/")
-        and not name.endswith(("_per_s", "_total"))
-        and name not in _COUNTS
-        and (not view.run or name != view.run.headline)
-    ]
-    first = [name for name in FIRST if name in names]
-    return first + [name for name in names if name not in first]
+    return metric_names.learning_metrics(view.store.names(view.source), view.run.headline if view.run else "")
 
 
 def learning_lines(view: View, chosen: str, width: int) -> list[Line]:

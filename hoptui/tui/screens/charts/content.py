@@ -10,6 +10,7 @@ from hoptui.domain.columns import is_known
 from hoptui.model.series import HOLE
 from hoptui.presentation import numbers
 from hoptui.presentation.gpu_readings import GPU
+from hoptui.presentation.metric_names import unit_and_label
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import DERIVED, HOST, PROCESS, Meaning, Unit, value_text
 from hoptui.protocol.messages import RunState
@@ -17,16 +18,12 @@ from hoptui.tui.charts.grid import Board, Chart, Extent, Pick
 from hoptui.tui.charts.line_chart import Pen
 from hoptui.tui.charts.plot import Curve, Mark
 from hoptui.tui.components import events, gpus, header, runs
-from hoptui.tui.components.figures import headline, label_of, number
+from hoptui.tui.components.figures import headline, number
 from hoptui.tui.screens.charts.axes import Axis, StepAxis, TimeAxis
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import FULL, GAP, Line, Span, first_fitting, pack, width_of
 
 UNITS: frozenset[str] = frozenset(get_args(Unit))
-_SUFFIXES: tuple[tuple[str, Unit], ...] = (
-    ("_bytes_per_s", "B/s"), ("_bytes", "B"), ("_percent", "%"),
-    ("_w", "W"), ("_j", "J"), ("_c", "°C"), ("_s", "s"),
-)  # fmt: skip
 _AXES: dict[str, tuple[float, str]] = {"B": (2.0**-30, "GiB")}
 """Units that the value axis has a better one for: the factor to it, and its name."""
 
@@ -131,16 +128,7 @@ def _meaning(kind: str, metric: str) -> Meaning | None:
 def _unit(run: RunState | None, kind: str, metric: str) -> tuple[str, str]:
     """The unit of a metric without a known meaning, from its declaration or its name, and its label."""
     declared = run.units.get(metric, "") if run is not None and kind in ("run", "rank") else ""
-    if declared:
-        return numbers.clean(declared, 24), label_of(metric)
-    if metric.startswith("phase/"):
-        return "s", label_of(metric)
-    for suffix, unit in _SUFFIXES:
-        if metric.endswith(suffix) and not (suffix == "_s" and metric.endswith("_per_s")):
-            return unit, label_of(metric.removesuffix(suffix))
-    if metric.endswith("_per_s"):
-        return f"{label_of(metric.removesuffix('_per_s'))}/s", label_of(metric)
-    return "", label_of(metric)
+    return unit_and_label(metric, declared)
 
 
 _MODES = {

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hoptui.model.series import SeriesWindow
 from hoptui.presentation import numbers, vocabulary
+from hoptui.presentation.metric_names import label_of
 from hoptui.presentation.scales import value_scale
 from hoptui.presentation.time_ticks import SPANS
 from hoptui.tui.charts.line_chart import ChartSeries, latest, whole_dots
@@ -15,7 +16,7 @@ from hoptui.tui.charts.plot import AXIS_WIDTH, Curve, Mark, Paper, plot
 from hoptui.tui.charts.raster import ACROSS, DOWN, place, rasterize
 from hoptui.tui.components import figures, gpus, host, phases, runs, targets
 from hoptui.tui.components.events import last_change, unmeasured
-from hoptui.tui.components.figures import VALUE, energy, fact, headline, label_of, number
+from hoptui.tui.components.figures import VALUE, energy, fact, headline, number
 from hoptui.tui.components.header import banner, rate, state
 from hoptui.tui.components.phases import OTHER, PREFIX
 from hoptui.tui.snapshot import SECOND, View
