@@ -64,10 +64,10 @@ State = Literal["live", "busy", "paused", "unresponsive", "exited"]
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Who sent a command. The daemon sets `user` and `pid` from the kernel's peer credentials.
 
-    Values from the viewer are overwritten.
+    Values from the viewer are overwritten. The `client` of an agent is the program that runs it.
     """
 
-    kind: Literal["person", "tuner", "daemon"] = "person"
+    kind: Literal["person", "agent", "tuner", "daemon"] = "person"
     user: str = ""
     pid: int = 0
     client: str = ""
@@ -311,7 +311,7 @@ class ViewerHello(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.hello")
     protocol: int
     viewer: str
     client: str
-    kind: Literal["person", "tuner"] = "person"
+    kind: Literal["person", "agent", "tuner"] = "person"
     records: bool = False
 
 
@@ -538,7 +538,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
     there is one. `targets` are what users want of its GPUs. `tags` are those of its details. `refused` is
     what its script declared or called that is not accepted. `declined` are the commands and knobs that it
-    does not offer, with the reasons.
+    does not offer, with the reasons. `held` are the knobs that the tuner and agents leave alone because a
+    person set them, with the authors ("" if not known). It is None from an older daemon, which does not know
+    agents.
     """
 
     run: str
@@ -568,6 +570,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     declined: dict[str, str] = {}
     refused: tuple[Fact, ...] = ()
+    held: dict[str, str] | None = None
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):

@@ -198,6 +198,7 @@ RUN = messages.RunState(
     targets=(TARGET,),
     tags=("baseline",),
     refused=(REFUSED,),
+    held={"grad_accum": "ana (pid 4121)"},
 )
 GPU = devices.GpuInfo(
     uuid="GPU-1",
