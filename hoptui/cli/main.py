@@ -72,6 +72,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("serve", SEE, "Serve the dashboard to a browser on this machine, read-only by default."),
     ("status", SEE, "Show one run as plain text: state, throughput, phases, knobs, last events."),
     ("watch", SEE, "Print a run's rows as they arrive, one per line."),
+    ("wait", SEE, "Wait until something happens to a run: an iteration, a measured effect, its end."),
     ("where", SEE, "Show the lines of the script that the time of a run goes to."),
     ("stack", SEE, "Show where the ranks of a run are now, the odd one first."),
     ("gpus", SEE, "List the GPUs: readings, processes and their runs; --watch repeats."),

@@ -39,6 +39,15 @@ class RankStack(NamedTuple):
     stack: Stack = ()
 
 
+class RunStacks(NamedTuple):
+    """The ranks of a run, those with equal stacks as groups, and the answer of NCCL if there is one."""
+
+    run: RunState
+    ranks: list[RankStack]
+    groups: list[StackGroup]
+    nccl: Any
+
+
 def stack(
     run: Run,
     /,
@@ -51,23 +60,33 @@ def stack(
     The stacks are the newest samples. A rank without recent ones is read by py-spy, if that is installed.
     Exit code 3 if no stack is known.
     """
+    found = stacks_of(run, rank)
+    if json:
+        dump(as_json(found))
+    else:
+        _show(found.run, found.ranks, found.groups)
+        if found.nccl is not None:
+            say("NCCL answers on this node: --json has its communicators and what they count")
+    return OK if found.groups else MISSING
+
+
+def stacks_of(name: str, rank: int | None = None) -> RunStacks:
+    """Where the ranks of a run on this node are, or one of them.
+
+    Raises:
+        Fail: no such run or rank lives; exit code 3.
+    """
     with look(readings=False) as seen:
-        found = seen.find_living(run)
-        ranks = _ranks(seen, found)
+        run = seen.find_living(name)
+        ranks = _ranks(seen, run)
     if rank is not None:
         known = ", ".join(str(each.rank) for each in ranks)
         ranks = [each for each in ranks if each.rank == rank]
         if not ranks:
-            raise Fail(f"{numbers.clean(found.name)} has no rank {rank} on this node, only {known}", MISSING)
+            raise Fail(f"{numbers.clean(run.name)} has no rank {rank} on this node, only {known}", MISSING)
     groups = grouped({each.rank: each.stack for each in ranks if each.stack})
-    nccl = nccl_ras.status() if found.world > 1 and found.gpus else None
-    if json:
-        dump({**_as_json(found, ranks, groups), "nccl": nccl})
-    else:
-        _show(found, ranks, groups)
-        if nccl is not None:
-            say("NCCL answers on this node: --json has its communicators and what they count")
-    return OK if groups else MISSING
+    nccl = nccl_ras.status() if run.world > 1 and run.gpus else None
+    return RunStacks(run, ranks, groups, nccl)
 
 
 def _ranks(seen: NodeSnapshot, run: RunState) -> list[RankStack]:
@@ -117,7 +136,9 @@ def py_spy(pid: int) -> Stack:
     return tuple(reversed(frames))
 
 
-def _as_json(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) -> dict[str, Any]:
+def as_json(found: RunStacks) -> dict[str, Any]:
+    """The stacks of a run as `--json` shows them."""
+    run, ranks, groups, nccl = found
     return {
         "run": run.run,
         "name": run.name,
@@ -147,6 +168,7 @@ def _as_json(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) ->
             }
             for each in ranks
         ],
+        "nccl": nccl,
     }
 
 
