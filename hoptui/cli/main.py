@@ -94,6 +94,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("run", NODE, "Run any training script unchanged, and show it: hoptui run -- python train.py."),
     ("demo", NODE, "Start a real PPO run on this machine and open its dashboard."),
     ("train", NODE, "Train a model: ppo, lm or vision. check tests the machine, slurm prints a batch file."),
+    ("mcp", NODE, "Let an LLM agent observe runs, and with --control steer them, over MCP on stdio."),
     ("daemon", NODE, "Manage the background process that connects runs and viewers."),
     ("alerts", NODE, "Test where alerts go: alerts test sends one to each target."),
     ("completion", NODE, "Print the completion script for bash, zsh or fish."),
