@@ -11,9 +11,9 @@ from hoptui.cli.commands.pause import LONGEST_PAUSE_S
 from hoptui.cli.commands.set import Wish, refusal, report, submit, wish_of, would
 from hoptui.cli.commands.tune import limits_of, plan_json, planned
 from hoptui.cli.support.outcomes import settled, verb_outcome
+from hoptui.cli.support.run_events import await_effects
 from hoptui.cli.support.snapshot import NodeSnapshot, check_offered, look
 from hoptui.cli.support.terminal import REJECTED, Fail, usage
-from hoptui.cli.support.waiting import await_effects
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Objective, TunerState
 from hoptui.presentation import sentences, tuner, vocabulary

@@ -15,9 +15,9 @@ from hoptui.cli.commands.status import left_s, summary
 from hoptui.cli.commands.where import Window, samples_of
 from hoptui.cli.commands.where import as_json as samples_json
 from hoptui.cli.support.records import command_json, since
+from hoptui.cli.support.run_events import Waiting
 from hoptui.cli.support.snapshot import NodeSnapshot, headline, knobs_of, look, metrics_json, state_name
 from hoptui.cli.support.terminal import usage
-from hoptui.cli.support.waiting import Waiting
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.presentation import diagnosis, numbers, sentences, vocabulary
 from hoptui.protocol.messages import RunState

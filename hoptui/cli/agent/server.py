@@ -19,8 +19,8 @@ from pydantic import Field
 
 from hoptui import __version__
 from hoptui.cli.agent import control, observation
+from hoptui.cli.support.run_events import EVENTS
 from hoptui.cli.support.terminal import INTERRUPTED, Fail
-from hoptui.cli.support.waiting import EVENTS
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Objective
 

@@ -11,9 +11,9 @@ from msgspec import structs
 
 from hoptui.cli.support.options import Json, Run, Timeout, Yes
 from hoptui.cli.support.outcomes import Given, follow, knob_outcome
+from hoptui.cli.support.run_events import await_effects
 from hoptui.cli.support.snapshot import NONE, NodeSnapshot, knob_named, look
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, agreed, dump, interactive, say, usage, warn
-from hoptui.cli.support.waiting import await_effects
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobError, KnobState, KnobValue, check_value, parse_value, shown
 from hoptui.presentation import numbers, vocabulary

@@ -39,7 +39,7 @@ class RankStack(NamedTuple):
     stack: Stack = ()
 
 
-class RunStacks(NamedTuple):
+class StackReport(NamedTuple):
     """The ranks of a run, those with equal stacks as groups, and the answer of NCCL if there is one."""
 
     run: RunState
@@ -70,7 +70,7 @@ def stack(
     return OK if found.groups else MISSING
 
 
-def stacks_of(name: str, rank: int | None = None) -> RunStacks:
+def stacks_of(name: str, rank: int | None = None) -> StackReport:
     """Where the ranks of a run on this node are, or one of them.
 
     Raises:
@@ -86,7 +86,7 @@ def stacks_of(name: str, rank: int | None = None) -> RunStacks:
             raise Fail(f"{numbers.clean(run.name)} has no rank {rank} on this node, only {known}", MISSING)
     groups = grouped({each.rank: each.stack for each in ranks if each.stack})
     nccl = nccl_ras.status() if run.world > 1 and run.gpus else None
-    return RunStacks(run, ranks, groups, nccl)
+    return StackReport(run, ranks, groups, nccl)
 
 
 def _ranks(seen: NodeSnapshot, run: RunState) -> list[RankStack]:
@@ -136,7 +136,7 @@ def py_spy(pid: int) -> Stack:
     return tuple(reversed(frames))
 
 
-def as_json(found: RunStacks) -> dict[str, Any]:
+def as_json(found: StackReport) -> dict[str, Any]:
     """The stacks of a run as `--json` shows them."""
     run, ranks, groups, nccl = found
     return {

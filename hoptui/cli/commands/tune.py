@@ -11,9 +11,9 @@ from cyclopts import Parameter
 from msgspec import structs
 
 from hoptui.cli.support.options import Json, Run
+from hoptui.cli.support.run_events import next_state
 from hoptui.cli.support.snapshot import NodeSnapshot, knob_named, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage, warn
-from hoptui.cli.support.waiting import next_state
 from hoptui.domain.tuning import Limits, Objective, Trial, TunerState, check_limits
 from hoptui.model.command_history import command_line, named
 from hoptui.presentation import numbers, sentences, tuner, tuner_report, vocabulary

@@ -7,9 +7,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hoptui.cli.support.options import Json, Run
+from hoptui.cli.support.run_events import EVENTS, Waiting
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, Fail, dump, say, usage
-from hoptui.cli.support.waiting import EVENTS, Waiting
 from hoptui.presentation import numbers
 
 TIMEOUT_S = 600.0
