@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar, Unpack
+from typing import Literal, TypeVar, Unpack
 
 import msgspec
 import zmq
@@ -76,6 +76,7 @@ class Session:
         where: Addresses | None = None,
         *,
         client: str = "cli",
+        kind: Literal["person", "agent"] = "person",
         start_daemon: bool = False,
         timeout_s: float = 5.0,
         read_only: bool = False,
@@ -83,7 +84,7 @@ class Session:
         self._where = where
         self._read_only = read_only
         self._greeting = messages.ViewerHello(
-            protocol=PROTOCOL, viewer=os.urandom(8).hex(), client=client, records=True
+            protocol=PROTOCOL, viewer=os.urandom(8).hex(), client=client, kind=kind, records=True
         )
         self._start_daemon = start_daemon
         self.started_daemon = False
@@ -334,7 +335,8 @@ class Session:
             )
         except Unreachable:
             if self.started_daemon and not node_processes.daemon_lives(self.where):
-                raise Unreachable(unstable(self.where)) from None
+                late = f"the daemon has not begun to serve within {self._timeout_s:g} s"
+                raise Unreachable(unstable(self.where, late)) from None
             raise
         if welcome.protocol != PROTOCOL:
             raise Unreachable(mismatch(welcome.protocol, welcome.version))

@@ -83,13 +83,12 @@ def ends_with_daemon(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("SLURM_JOB_ID")) or whose_pids() == "container"
 
 
-def unstable(where: Addresses) -> str:
-    """Return one sentence on why a daemon ends at once.
+def unstable(where: Addresses, ends: str = "the daemon ends as soon as it is started") -> str:
+    """Return one sentence on why a daemon ends at once, or what else it does, as `ends` says.
 
     The cause is a read-only or full disk, on which it cannot log a reason. Otherwise the sentence points to
     its log.
     """
-    ends = "the daemon ends as soon as it is started"
     if where.directory.exists() and not os.access(where.directory, os.W_OK):
         return f"{ends}: {where.directory} cannot be written"
     for place in (where.directory, where.state):

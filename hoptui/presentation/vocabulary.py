@@ -190,7 +190,8 @@ def happened(event: Event) -> str:
     return f"tuner: {text}" if event.kind == "tuner" else text
 
 
-LOAD_CHANGED = "effect.load_changed"
+CONTENDED = frozenset(("effect.load_changed", "effect.gpu_shared"))
+"""The codes of the remarks that other processes may have caused an effect."""
 
 
 def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> str:
@@ -224,7 +225,17 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
 
 def unclear(measured: Measured) -> bool:
     """Return whether other processes may have caused the effect, so that it is no gain of the knob."""
-    return measured.gain is not None and any(remark.code == LOAD_CHANGED for remark in measured.remarks)
+    return measured.gain is not None and any(remark.code in CONTENDED for remark in measured.remarks)
+
+
+def contended(measured: Measured | None) -> bool | None:
+    """Return whether other processes were seen to contend for the CPUs or the GPUs during a measurement.
+
+    That is known once the effect is final: before, and without an effect, it is None.
+    """
+    if measured is None or measured.gain is None:
+        return None
+    return unclear(measured) or (False if measured.settled else None)
 
 
 def unit_of(metric: str, units: Mapping[str, str]) -> str:

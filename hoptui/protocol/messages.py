@@ -64,10 +64,10 @@ State = Literal["live", "busy", "paused", "unresponsive", "exited"]
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Who sent a command. The daemon sets `user` and `pid` from the kernel's peer credentials.
 
-    Values from the viewer are overwritten.
+    Values from the viewer are overwritten. The `client` of an agent is the program that runs it.
     """
 
-    kind: Literal["person", "tuner", "daemon"] = "person"
+    kind: Literal["person", "agent", "tuner", "daemon"] = "person"
     user: str = ""
     pid: int = 0
     client: str = ""
@@ -315,7 +315,7 @@ class ViewerHello(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.hello")
     protocol: int
     viewer: str
     client: str
-    kind: Literal["person", "tuner"] = "person"
+    kind: Literal["person", "agent", "tuner"] = "person"
     records: bool = False
 
 
@@ -547,7 +547,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     there is one. `targets` are what users want of its GPUs. `tags` are those of its details. `refused` is
     what its script declared or called that is not accepted. `declined` are the commands and knobs that it
     does not offer, with the reasons. `thread` is the kernel's number of the thread that trains in rank 0, 0
-    if it is unknown. `stacks_off`: the stack of rank 0 is not sampled, as the user wants it.
+    if it is unknown. `stacks_off`: the stack of rank 0 is not sampled, as the user wants it. `held` are the
+    knobs that the tuner and agents leave alone because a person set them, with the authors ("" if not known).
+    It is None from an older daemon, which does not know agents.
     """
 
     run: str
@@ -579,6 +581,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[Fact, ...] = ()
     thread: int = 0
     stacks_off: bool = False
+    held: dict[str, str] | None = None
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):

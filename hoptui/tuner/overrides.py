@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hoptui.protocol.messages import CommandRecord, Stage
+from hoptui.protocol.messages import CommandRecord, Origin, Stage
 
 ASKED: tuple[Stage, ...] = ("accepted", "scheduled", "applied", "reverted")
 """Stages of a user's command that show what the user wants. A refused command shows nothing."""
@@ -13,9 +13,9 @@ ASKED: tuple[Stage, ...] = ("accepted", "scheduled", "applied", "reverted")
 class KnobOverrides:
     """The knobs that are not the tuner's, with the reason.
 
-    A knob is `chosen` when a user set its value. The daemon refuses the tuner's commands for it. A knob is
-    frozen when a user asked the tuner to leave it alone, or when the tuner gives it up. Both last until it is
-    released.
+    A knob is `chosen` when a user or an agent set its value. The daemon refuses the tuner's commands for it.
+    A knob is frozen when a user asked the tuner to leave it alone, or when the tuner gives it up. Both last
+    until it is released.
     """
 
     def __init__(self) -> None:
@@ -65,5 +65,10 @@ class KnobOverrides:
 
 
 def asks(record: CommandRecord) -> bool:
-    """Whether this command shows what value a user wants."""
-    return record.verb == "set" and record.origin.kind == "person" and record.stage in ASKED
+    """Whether this command shows what value a user or an agent wants."""
+    return record.verb == "set" and by_choice(record.origin) and record.stage in ASKED
+
+
+def by_choice(origin: Origin) -> bool:
+    """Whether the tuner leaves alone what this author sets."""
+    return origin.kind in ("person", "agent")

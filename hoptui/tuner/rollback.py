@@ -16,7 +16,7 @@ from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.tuning import Change, Trial, TunerState
 from hoptui.protocol.messages import FINAL, CommandRecord
 from hoptui.tuner.observation import Observation
-from hoptui.tuner.overrides import ASKED, KnobOverrides
+from hoptui.tuner.overrides import ASKED, KnobOverrides, by_choice
 from hoptui.tuner.trial import ChangeSet, ended
 
 RETRY_S, TRIES = 10.0, 5
@@ -192,7 +192,7 @@ class Rollback:
     def _of_users(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:
         """The users' commands since the trial began that concern a knob of it."""
         knobs = self.targets.keys() | _moved(r for r in self._own(records) if r.stage == "applied")
-        users = (record for record in self._since(records) if record.origin.kind == "person")
+        users = (record for record in self._since(records) if by_choice(record.origin))
         return [record for record in users if knobs & _moved([record])]
 
     def _own(self, records: Sequence[CommandRecord]) -> list[CommandRecord]:

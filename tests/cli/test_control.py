@@ -31,9 +31,12 @@ def test_get(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
             "version": 0,
             "min": 1e-6,
             "max": 0.1,
+            "choices": [],
+            "unit": "",
             "effect": "learning",
             "cost": "free",
             "took_s": None,
+            "by": "",
         }
     }
     assert hoptui("get", "ppo", "lr").code == 0
@@ -49,6 +52,31 @@ def test_set_waits_and_says_what_took_effect(hoptui: Hoptui, ppo: FakeDaemon, go
     assert isinstance(command, Command)
     assert (command.run, command.epoch, command.value, command.expect_version) == ("abcd2345", 1, 8, 0)
     assert command.why == "more per step"
+
+
+def test_who_holds_a_knob_is_shown_if_the_daemon_says_it(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    daemon.add(factories.run(held={"lr": "ana (pid 4121)"}))
+    daemon.start()
+    knobs = hoptui("get", "ppo", "--json").json["knobs"]
+    assert (knobs["lr"]["held_by"], knobs["grad_accum"]["held_by"]) == ("ana (pid 4121)", None)
+
+
+@pytest.mark.parametrize("words", ["pause ppo", "resume ppo", "checkpoint ppo", "stop ppo --yes"])
+def test_the_outcome_of_a_command_as_json(hoptui: Hoptui, ppo: FakeDaemon, words: str) -> None:
+    ended = hoptui(*words.split(), "--json")
+    assert (ended.code, ended.err) == (0, "")
+    told = ended.json
+    assert told["run"] == "abcd2345"
+    assert (told["command"]["verb"], told["command"]["stage"]) == (words.split()[0], "applied")
+    assert told["command"]["iteration"] == 1205
+
+
+def test_set_waits_for_the_effect_if_that_is_asked_for(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    ended = hoptui("set", "ppo", "lr=1e-3", "grad_accum=8", "--measure", "0.2", "--json")
+    lr, accum = ended.json["commands"]
+    assert (ended.code, lr["measured"], accum["measured"]) == (0, None, None)
+    assert accum["effect"] == "not measured yet"
+    assert hoptui("set", "ppo", "grad_accum=8", "--measure", "nan").code == 2
 
 
 @pytest.mark.guarantee("read-only")

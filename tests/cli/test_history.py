@@ -61,6 +61,31 @@ def test_history_says_both_sides_of_an_effect_and_is_filtered(
     golden(hoptui.transcript() + both.err)
 
 
+def test_history_since_a_time_or_a_command(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
+    ppo.commands = [factories.change(f"c{i}", wall=1000.0 * i, seq=i) for i in (1, 2, 3)]
+
+    def since(typed: str) -> list[str]:
+        return [command["id"] for command in hoptui("history", "ppo", "--since", typed, "--json").json]
+
+    assert since("2000") == ["c2", "c3"]
+    assert since("1970-01-01T00:50:00+00:00") == ["c3"]
+    assert since("c1") == ["c2", "c3"]
+    assert since("c3") == since("10m") == []
+    for wrong in ("yesterday", "nan", "c9"):
+        assert hoptui("history", "ppo", "--since", wrong).code == 2
+    assert hoptui("history", "ppo", "--since", "c3").code == 0
+    golden(hoptui.transcript())
+
+
+def test_the_program_of_an_agent_is_the_author(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    agent = Origin(kind="agent", user="ana", pid=9, client="coder")
+    ppo.commands = [factories.change("c1", origin=agent, seq=1), factories.change("c2", seq=2)]
+    assert "agent coder (pid 9)" in hoptui("history", "ppo").out
+    [told] = hoptui("history", "ppo", "--filter", "by:agent_coder", "--json").json
+    assert (told["by"], told["client"]) == ({"kind": "agent", "user": "ana", "pid": 9}, "coder")
+    assert (told["measured"], told["contended"]) == (None, None)
+
+
 def test_history_has_also_what_the_daemon_knows_no_more(
     hoptui: Hoptui, ppo: FakeDaemon, golden: Golden
 ) -> None:

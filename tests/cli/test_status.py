@@ -42,9 +42,12 @@ def test_ls_json_is_exactly_what_scripts_rely_on(hoptui: Hoptui, ppo: FakeDaemon
         "version": 0,
         "min": 1,
         "max": 64,
+        "choices": [],
+        "unit": "",
         "effect": "speed",
         "cost": "free",
         "took_s": None,
+        "by": "",
     }
     assert knobs["precision"]["min"] is None
 

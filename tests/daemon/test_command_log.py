@@ -16,6 +16,7 @@ from hoptui.protocol.messages import Command, CommandRecord, Origin, Outcome, Pu
 KIM = Origin(user="kim", pid=1, client="dashboard")
 LEE = Origin(user="lee", pid=2, client="dashboard")
 TUNER = Origin(kind="tuner", user="kim", pid=3)
+AGENT = Origin(kind="agent", user="kim", pid=4, client="coder")
 S = 1_000_000_000
 
 
@@ -287,6 +288,42 @@ def test_people_before_the_tuner(desk: Desk) -> None:
     assert desk.submit("d", TUNER, knob="other")[0].stage == "sent"
     desk.book.release("r", "n", KIM)
     assert desk.submit("e", TUNER)[0].stage == "sent"
+
+
+def test_a_knob_that_a_person_set_is_refused_to_an_agent_which_reads_who_it_was(desk: Desk) -> None:
+    desk.submit("a", KIM)
+    assert desk.submit("b", AGENT)[0].stage == "sent"  # not accepted yet: nothing is held
+    desk.says("a", "accepted", step=1)
+    refused, onward = desk.submit("c", AGENT)
+    assert (refused.code, refused.fields["by"], onward) == ("held_by_person", "kim (pid 1)", None)
+    assert desk.submit("d", AGENT, knob="other")[0].stage == "sent"
+    assert desk.submit("e", AGENT, verb="pause", knob="", value=None)[0].stage == "sent"
+    assert desk.book.holders("r") == {"n": "kim (pid 1)"}
+    desk.book.release("r", "n", KIM)
+    assert desk.submit("f", AGENT)[0].stage == "sent"
+
+
+def test_what_an_agent_set_is_left_alone_by_the_tuner_and_set_again_by_agents_and_persons(desk: Desk) -> None:
+    desk.submit("a", AGENT)
+    desk.says("a", "applied", step=1, version=1)
+    assert desk.submit("b", TUNER)[0].code == "held_by_person"
+    assert desk.book.holders("r") == {}
+    assert desk.submit("c", AGENT)[0].stage == "sent"
+    desk.submit("d", KIM)
+    desk.says("d", "applied", step=2, version=2)
+    assert desk.submit("e", AGENT)[0].code == "held_by_person"
+
+
+def test_a_knob_that_followed_a_persons_one_is_held_against_an_agent_once_the_tuner_leaves_it(
+    desk: Desk,
+) -> None:
+    desk.submit("a", KIM)
+    desk.says("a", "applied", step=1, version=1, followed=(Change(knob="m", before=4, value=2),))
+    assert desk.submit("b", AGENT, knob="m")[0].stage == "sent"
+    desk.book.overrides("r").choose(["m", "k"])
+    assert desk.book.holders("r") == {"k": "", "m": "kim (pid 1)", "n": "kim (pid 1)"}
+    assert desk.submit("c", AGENT, knob="m")[0].fields["by"] == "kim (pid 1)"
+    assert desk.submit("d", AGENT, knob="k")[0].code == "held_by_person"
 
 
 def test_one_knob_is_released_and_the_others_stay_held(desk: Desk) -> None:

@@ -8,6 +8,9 @@ from msgspec import structs
 from hoptui.daemon.state import other_processes
 from hoptui.daemon.state.row_buffers import Rings
 from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.tuning import Measured
+from hoptui.presentation import vocabulary
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
 CPUS = 4
@@ -76,3 +79,39 @@ def test_the_effect_of_a_change_tells_of_it() -> None:
     assert record.measured is not None
     assert record.measured.gain == pytest.approx(-0.5, abs=0.01)
     assert [remark.code for remark in record.measured.remarks] == ["effect.load_changed"]
+
+
+def test_the_effect_of_a_change_tells_of_another_process_on_the_gpu() -> None:
+    quiet = QuietNode()
+    quiet.hello()
+    gpu = GpuInfo(uuid="GPU-1", index=3, name="H100")
+    quiet.node.gpus = (gpu,)
+    run = quiet.run
+    run.state = structs.replace(run.state, gpus=(gpu.uuid,))
+    own = GpuProcess(gpu=gpu.uuid, pid=7, run=RUN, sm_percent=80.0)
+    quiet.node.set_processes((own, GpuProcess(gpu=gpu.uuid, pid=8, sm_percent=15.0)))
+    for after in (False, True):
+        if after:
+            quiet.person("micro_batch", 64)
+        for _ in range(40):
+            quiet.rows(1100.0 if after else 1000.0)
+    (record,) = quiet.node.book.of(RUN)
+    assert record.measured is not None
+    (remark,) = record.measured.remarks
+    assert (remark.code, remark.fields) == ("effect.gpu_shared", {"gpu": 3, "pid": 8})
+    assert vocabulary.contended(record.measured)
+
+
+@pytest.mark.parametrize(
+    ("found", "known"),
+    [
+        (None, None),
+        (Measured(settled=True), None),
+        (Measured(gain=0.1, interval=0.2), None),
+        (Measured(gain=0.1, interval=0.2, settled=True), False),
+    ],
+)
+def test_whether_a_measurement_was_contended_is_known_once_it_is_final(
+    found: Measured | None, known: bool | None
+) -> None:
+    assert vocabulary.contended(found) is known

@@ -200,6 +200,19 @@ def test_what_people_have_set_is_left_alone_until_it_is_released(quiet: QuietNod
     assert [command.value for command in quiet.commands] == [64]
 
 
+def test_an_agent_may_start_the_tuner_and_not_release_what_a_person_holds(quiet: QuietNode) -> None:
+    agent = Origin(kind="agent", user="ana", pid=9, client="coder")
+    quiet.person("lr", 1e-3)
+    for refused in (
+        quiet.tune("release", who=agent, knob="lr"),
+        quiet.tune(who=agent, limits=Limits(learning=("lr",))),
+    ):
+        assert (refused.granted, refused.code, refused.fields["knob"]) == (False, "held_by_person", "lr")
+    assert quiet.node.book.held(RUN) == {"lr"}
+    assert quiet.tune("release", who=agent, knob="micro_batch").granted
+    assert quiet.tune(who=agent).granted
+
+
 def test_what_was_released_before_the_start_is_not_seen_as_set(quiet: QuietNode) -> None:
     quiet.person("micro_batch", 48)
     assert quiet.tune("release", knob="micro_batch").granted

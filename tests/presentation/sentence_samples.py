@@ -268,7 +268,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "recording": {},
     "no_boundaries": {"name": "ppo"},
     "too_many_commands": {"name": "ppo", "most": 2000},
-    "held_by_person": {"knob": "lr"},
+    "held_by_person": [{"knob": "lr"}, {"knob": "lr", "by": "ana (pid 4121)"}, {"knob": "lr", "by": ""}],
     "later_command": {"by": "the tuner"},
     "no_boundary": {"ttl_s": 600.0},
     "no_answer": {},
@@ -301,6 +301,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "effect.cut_short": {},
     "effect.restarted": {},
     "effect.load_changed": {"before": 0.12, "after": 0.81},
+    "effect.gpu_shared": {"gpu": 3, "pid": 4121},
     "effect.shared": {"knobs": ["lr", "grad_accum"]},
     # diagnosis
     "diagnosis.verdict": [

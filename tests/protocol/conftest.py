@@ -202,6 +202,7 @@ RUN = messages.RunState(
     refused=(REFUSED,),
     thread=4120,
     stacks_off=True,
+    held={"grad_accum": "ana (pid 4121)"},
 )
 GPU = devices.GpuInfo(
     uuid="GPU-1",

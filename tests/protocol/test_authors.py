@@ -16,6 +16,13 @@ from hoptui.protocol.messages import Origin
         (Origin(user="a\x1b[2Jb", pid=7), "a[2Jb (pid 7)", "a[2Jb (pid 7)", "a[2jb"),
         (Origin(user="x" * 40), "x" * 31 + "…", "x" * 31 + "…", "x" * 31 + "…"),
         (Origin(pid=7), "somebody (pid 7)", "somebody (pid 7)", "somebody"),
+        (
+            Origin(kind="agent", user="ana", pid=7, client="My Coder"),
+            "agent My Coder (pid 7)",
+            "agent My Coder (pid 7)",
+            "agent_my_coder",
+        ),
+        (Origin(kind="agent", user="ana"), "agent", "agent", "agent"),
         (Origin(kind="tuner", user="ana", pid=7), "tuner", "the tuner", "tuner"),
         (Origin(kind="daemon", pid=7), "daemon", "daemon", "daemon"),
     ],

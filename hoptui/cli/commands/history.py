@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from hoptui.cli.support.options import Json, Run
+from hoptui.cli.support.records import command_json
+from hoptui.cli.support.records import since as newer
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
 from hoptui.model.command_history import Filter, again, left, named, reason
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
-from hoptui.presentation import numbers, sentences, vocabulary
+from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord, NodeState, RunState
 
@@ -33,6 +35,14 @@ def history(
         bool,
         Parameter(negative=(), show_default=False, help="Print the shell command that repeats each of them."),
     ] = False,
+    since: Annotated[
+        str,
+        Parameter(
+            show_default=False,
+            help="Only commands since a time, or after the command with this id. A time is an age (10m), "
+            "seconds since 1970, or ISO 8601.",
+        ),
+    ] = "",
     json: Json = False,
 ) -> int:
     """List every command sent to a run, newest last: who, when, from, to, effect."""
@@ -42,10 +52,10 @@ def history(
     stages = (*vocabulary.STAGES, vocabulary.FATE.text)
     if wanted.stage and not any(stage.startswith(wanted.stage) for stage in stages):
         raise usage(f"there is no stage {wanted.stage!r}; the stages are {', '.join(stages)}")
-    found, node, records = _asked(run)
-    kept = [record for record in records if wanted.wants(record)]
+    found, node, records = commands_of(run)
+    kept = [record for record in newer(records, since) if wanted.wants(record)]
     if json:
-        dump([shown(record) for record in kept])
+        dump([command_json(record) for record in kept])
     elif as_commands:
         for record in kept:
             say(again(record, named(found, node)))
@@ -53,39 +63,11 @@ def history(
         known = {record.id: record for record in records}
         table([_line(record, known, found.units) for record in kept])
     elif records:
-        say(f"none of the {len(records)} commands sent to {found.name} ({found.run}) matches {str(wanted)!r}")
+        unmatched = f"{wanted} since {since}".lstrip() if since else str(wanted)
+        say(f"none of the {len(records)} commands sent to {found.name} ({found.run}) matches {unmatched!r}")
     else:
         say(f"no commands have been sent to {found.name} ({found.run})")
     return OK
-
-
-def shown(record: CommandRecord) -> dict[str, Any]:
-    """A command as `--json` shows it."""
-    return {
-        "id": record.id,
-        "run": record.run,
-        "epoch": record.epoch,
-        "time": record.wall,
-        "by": {"kind": record.origin.kind, "user": record.origin.user, "pid": record.origin.pid},
-        "client": record.origin.client,
-        "verb": record.verb,
-        "knob": record.knob,
-        "from": record.before,
-        "to": record.wanted,
-        "effective": record.effective,
-        "followed": record.followed,
-        "stage": vocabulary.stage_name(record),
-        "iteration": record.step,
-        "code": record.code,
-        "fields": record.fields,
-        "reason": sentences.reason(record),
-        "released": author(record.released) if record.released is not None else None,
-        "why": sentences.purpose(record),
-        "purpose": record.purpose,
-        "took_s": record.took_s,
-        "unsaved": record.unsaved,
-        "measured": record.measured,
-    }
 
 
 def _line(
@@ -97,7 +79,7 @@ def _line(
     return (numbers.day_clock(record.wall), author(record.origin), vocabulary.change(record), last)
 
 
-def _asked(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
+def commands_of(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:
     """The run, its node if known, and its commands.
 
     The daemon has the newest commands; the recording also has older ones.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hoptui.cli.support.options import Run, Timeout
+from hoptui.cli.support.options import Json, Run, Timeout
 from hoptui.cli.support.outcomes import TIMEOUT_S, send_verb
 from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import MISSING, OK, Fail, say, usage
@@ -30,16 +30,19 @@ def pause(
         bool, Parameter(negative=(), show_default=False, help="Stay paused until Ctrl-C, then resume.")
     ] = False,
     timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
 ) -> int:
     """Pause a run after its current iteration. It resumes automatically."""
     if not 1 <= seconds <= LONGEST_PAUSE_S:
         raise usage(f"--for must be 1 to {LONGEST_PAUSE_S:g} seconds, not {seconds:g}")
+    if json and hold:
+        raise usage("--json and --hold cannot be combined")
     with look(steers=True) as seen:
         found = seen.find_living(run)
-        code = send_verb(seen, found, "pause", timeout, hold_s=seconds)
+        code = send_verb(seen, found, "pause", timeout, hold_s=seconds, json=json)
         if code == OK and hold:
             return _hold(seen, found, timeout)
-        if code == OK:
+        if code == OK and not json:
             name = numbers.clean(found.name)
             ends = command_line("resume", named(found, seen.node))
             say(f"{name} resumes in {numbers.duration(seconds)}; to resume it now: {ends}")

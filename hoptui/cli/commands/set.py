@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
@@ -10,6 +11,7 @@ from msgspec import structs
 
 from hoptui.cli.support.options import Json, Run, Timeout, Yes
 from hoptui.cli.support.outcomes import Given, follow, knob_outcome
+from hoptui.cli.support.run_events import await_effects
 from hoptui.cli.support.snapshot import NONE, NodeSnapshot, knob_named, look
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, agreed, dump, interactive, say, usage, warn
 from hoptui.domain.facts import fact
@@ -22,7 +24,7 @@ LOOK_S = 0.5
 """Between two looks at a run that has not declared its knobs."""
 
 
-class _Wish(NamedTuple):
+class Wish(NamedTuple):
     """One parsed k=v. `refusal` is the reason if the declaration of the knob forbids the value."""
 
     knob: KnobState
@@ -39,6 +41,10 @@ def set(  # noqa: A001 - the command's name
         int | None, Parameter(help="Change the knob only if it still has this version (see get --json).")
     ] = None,
     timeout: Timeout = TIMEOUT_S,
+    measure: Annotated[
+        float | None,
+        Parameter(show_default=False, help="Wait so many seconds for the measured effect, and print it."),
+    ] = None,
     yes: Yes = False,
     dry_run: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Check the values and change nothing.")
@@ -54,36 +60,56 @@ def set(  # noqa: A001 - the command's name
     """
     pairs = [_pair(pair) for pair in values]
     _check(pairs, expect, timeout)
+    if measure is not None and not measure >= 0:
+        raise usage(f"--measure must be 0 seconds or more, not {measure:g}")
     with look(steers=not dry_run) as seen:
-        found = _declared(seen, seen.find_living(run), [name for name, _ in pairs], timeout)
-        wishes = [_wish(found, name, typed) for name, typed in pairs]
+        found = declared(seen, seen.find_living(run), [name for name, _ in pairs], timeout)
+        wishes = [wish_of(found, name, typed) for name, typed in pairs]
         if any(wish.refusal for wish in wishes):
             return _refuse(found, [wish for wish in wishes if wish.refusal], json=json)
         if dry_run:
             return _dry_run(found, wishes, expect, json=json)
         if not yes:
             _confirm(found, wishes)
-        given = [
-            _given(
-                seen.session.submit(
-                    found,
-                    "set",
-                    knob=wish.knob.spec.name,
-                    value=wish.value,
-                    expect_version=expect,
-                    why=why,
-                ),
-                wish,
-            )
-            for wish in wishes
-        ]
+        given = submit(seen, found, wishes, why=why, expect=lambda _: expect)
         code, outcomes = follow(seen.session, given, timeout_s=timeout, quiet=json)
+        document = report(found, given, outcomes)
+        if measure is not None:
+            await_effects(seen, found, document["commands"], measure)
         if json:
-            dump(_report(found, given, outcomes))
+            dump(document)
+        elif measure is not None:
+            for change in document["commands"]:
+                say(f"{change['knob']}: {change['effect']}")
         return code
 
 
-def _declared(seen: NodeSnapshot, run: RunState, names: list[str], timeout: float) -> RunState:
+def submit(
+    seen: NodeSnapshot,
+    run: RunState,
+    wishes: list[Wish],
+    *,
+    why: str,
+    expect: Callable[[KnobState], int | None],
+) -> list[Given]:
+    """Send changes of knobs. `expect` gives the version that a knob must still have."""
+    return [
+        _given(
+            seen.session.submit(
+                run,
+                "set",
+                knob=wish.knob.spec.name,
+                value=wish.value,
+                expect_version=expect(wish.knob),
+                why=why,
+            ),
+            wish,
+        )
+        for wish in wishes
+    ]
+
+
+def declared(seen: NodeSnapshot, run: RunState, names: list[str], timeout: float) -> RunState:
     """Return the run once it has declared or declined these knobs, or has begun, or the time is over."""
     until = time.monotonic() + timeout
     state, told = 0, False
@@ -116,7 +142,7 @@ def _check(pairs: list[tuple[str, str]], expect: int | None, timeout: float) -> 
         raise usage(f"--timeout must be more than 0 seconds, not {timeout:g}")
 
 
-def _dry_run(run: RunState, wishes: list[_Wish], expect: int | None, *, json: bool) -> int:
+def _dry_run(run: RunState, wishes: list[Wish], expect: int | None, *, json: bool) -> int:
     """Print what allowed values would do. The run itself may still refuse them."""
     name = numbers.clean(run.name)
     for wish in wishes:
@@ -124,7 +150,7 @@ def _dry_run(run: RunState, wishes: list[_Wish], expect: int | None, *, json: bo
         if expect is not None and expect != version:
             raise Fail(f"{wish.knob.spec.name} has version {version}, not {expect}", REJECTED)
     if json:
-        dump({"run": run.run, "dry_run": [_would(wish) for wish in wishes]})
+        dump({"run": run.run, "dry_run": [would(wish) for wish in wishes]})
         return OK
     for wish in wishes:
         spec = wish.knob.spec
@@ -136,7 +162,8 @@ def _dry_run(run: RunState, wishes: list[_Wish], expect: int | None, *, json: bo
     return OK
 
 
-def _would(wish: _Wish) -> dict[str, Any]:
+def would(wish: Wish) -> dict[str, Any]:
+    """What an allowed value would do, as `--dry-run --json` shows it."""
     spec = wish.knob.spec
     return {
         "knob": spec.name,
@@ -148,7 +175,7 @@ def _would(wish: _Wish) -> dict[str, Any]:
     }
 
 
-def _confirm(run: RunState, wishes: list[_Wish]) -> None:
+def _confirm(run: RunState, wishes: list[Wish]) -> None:
     """Ask before a restart that may throw away what the run has learned. Raises Fail."""
     restarting = [w for w in wishes if w.knob.spec.cost == "restart" and w.value != w.knob.value]
     if not restarting:
@@ -169,7 +196,7 @@ def _pair(pair: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _wish(run: RunState, name: str, typed: str) -> _Wish:
+def wish_of(run: RunState, name: str, typed: str) -> Wish:
     """Parse a value for a knob. A malformed value is bad usage; a value out of bounds is a refusal."""
     knob = knob_named(run, name)
     free = structs.replace(knob.spec, min=None, max=None, choices=(), scale="linear")
@@ -178,30 +205,35 @@ def _wish(run: RunState, name: str, typed: str) -> _Wish:
     except KnobError as error:
         raise usage(str(error)) from None
     try:
-        return _Wish(knob, check_value(knob.spec, value), "")
+        return Wish(knob, check_value(knob.spec, value), "")
     except KnobError as error:
-        return _Wish(knob, value, str(error))
+        return Wish(knob, value, str(error))
 
 
-def _refuse(run: RunState, refused: list[_Wish], *, json: bool) -> int:
+def _refuse(run: RunState, refused: list[Wish], *, json: bool) -> int:
     """Report the refused values. Nothing is sent unless all values are allowed."""
     for wish in refused:
         warn(f"hoptui: {wish.refusal}; nothing was changed")
     if json:
-        plain = CommandRecord(id="", run=run.run, epoch=run.epoch, verb="set", stage="rejected")
-        no = [_refused(plain, wish) for wish in refused]
-        dump(_report(run, [_given("", wish) for wish in refused], no))
+        dump(refusal(run, refused))
     return REJECTED
 
 
-def _refused(plain: CommandRecord, wish: _Wish) -> CommandRecord:
+def refusal(run: RunState, refused: list[Wish]) -> dict[str, Any]:
+    """Refused values as `--json` shows them."""
+    plain = CommandRecord(id="", run=run.run, epoch=run.epoch, verb="set", stage="rejected")
+    return report(run, [_given("", wish) for wish in refused], [_refused(plain, wish) for wish in refused])
+
+
+def _refused(plain: CommandRecord, wish: Wish) -> CommandRecord:
     why = fact("out_of_range", spec=wish.knob.spec, value=wish.value)
     return structs.replace(plain, code=why.code, fields=why.fields)
 
 
-def _given(command_id: str, wish: _Wish) -> Given:
+def _given(command_id: str, wish: Wish) -> Given:
     return Given(command_id, "set", wish.knob.spec, wish.knob.value, wish.value)
 
 
-def _report(run: RunState, given: list[Given], outcomes: list[CommandRecord]) -> dict[str, Any]:
+def report(run: RunState, given: list[Given], outcomes: list[CommandRecord]) -> dict[str, Any]:
+    """Changes and their outcomes as `--json` shows them."""
     return {"run": run.run, "commands": list(map(knob_outcome, given, outcomes))}

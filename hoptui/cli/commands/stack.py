@@ -45,6 +45,15 @@ class RankStack(NamedTuple):
     stack: Stack = ()
 
 
+class StackReport(NamedTuple):
+    """The ranks of a run, those with equal stacks as groups, and the answer of NCCL if there is one."""
+
+    run: RunState
+    ranks: list[RankStack]
+    groups: list[StackGroup]
+    nccl: Any
+
+
 def stack(
     run: Run,
     /,
@@ -58,26 +67,35 @@ def stack(
     Of a hung run of several ranks, NCCL is asked which of them have begun fewer collectives.
     Exit code 3 if no stack is known.
     """
+    found = stacks_of(run, rank)
+    if json:
+        dump(as_json(found))
+    else:
+        _show(found.run, found.ranks, found.groups)
+        if found.nccl is not None:
+            for each in nccl_ras.uneven(found.nccl, {each.pid: each.rank for each in found.ranks}):
+                say(numbers.clean(stacks.uneven_text(each.collective, each.ranks)))
+            say("NCCL answers on this node: --json has its communicators and what they count")
+    return OK if found.groups else MISSING
+
+
+def stacks_of(name: str, rank: int | None = None) -> StackReport:
+    """Where the ranks of a run on this node are, or one of them.
+
+    Raises:
+        Fail: no such run or rank lives; exit code 3.
+    """
     with look(readings=False) as seen:
-        found = seen.find_living(run)
-        processes = (RankState(rank=0, pid=found.pid, thread=found.thread), *found.ranks)
+        run = seen.find_living(name)
+        processes = (RankState(rank=0, pid=run.pid, thread=run.thread), *run.ranks)
         wanted = [each for each in processes if rank in (None, each.rank)]
         if not wanted:
             known = ", ".join(str(each.rank) for each in processes)
-            raise Fail(f"{numbers.clean(found.name)} has no rank {rank} on this node, only {known}", MISSING)
-        ranks = _ranks(seen, found.run, wanted)
-        hangs = hung(seen.store.vital(found.run))
+            raise Fail(f"{numbers.clean(run.name)} has no rank {rank} on this node, only {known}", MISSING)
+        ranks = _ranks(seen, run.run, wanted)
+        hangs = hung(seen.store.vital(run.run))
     groups = grouped({each.rank: each.stack for each in ranks if each.stack})
-    nccl = nccl_ras.status() if found.world > 1 and hangs else None
-    if json:
-        dump({**_as_json(found, ranks, groups), "nccl": nccl})
-    else:
-        _show(found, ranks, groups)
-        if nccl is not None:
-            for each in nccl_ras.uneven(nccl, {each.pid: each.rank for each in ranks}):
-                say(numbers.clean(stacks.uneven_text(each.collective, each.ranks)))
-            say("NCCL answers on this node: --json has its communicators and what they count")
-    return OK if groups else MISSING
+    return StackReport(run, ranks, groups, nccl_ras.status() if run.world > 1 and hangs else None)
 
 
 def _ranks(seen: NodeSnapshot, run: str, processes: Iterable[RankState]) -> list[RankStack]:
@@ -138,7 +156,9 @@ def _is_thread(found: dict[str, Any], thread: int) -> bool:
     return found.get("os_thread_id") == thread if thread else found.get("thread_name") == "MainThread"
 
 
-def _as_json(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) -> dict[str, Any]:
+def as_json(found: StackReport) -> dict[str, Any]:
+    """The stacks of a run as `--json` shows them."""
+    run, ranks, groups, nccl = found
     return {
         "run": run.run,
         "name": run.name,
@@ -169,6 +189,7 @@ def _as_json(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) ->
             }
             for each in ranks
         ],
+        "nccl": nccl,
     }
 
 

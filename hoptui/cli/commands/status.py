@@ -20,6 +20,7 @@ from hoptui.cli.support.snapshot import (
     knobs_of,
     look,
     metrics_json,
+    state_name,
 )
 from hoptui.cli.support.terminal import OK, dump, entries, say, table
 from hoptui.client.session import RefusedError
@@ -66,13 +67,6 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
     }
 
 
-def state_name(vital: Vital) -> str:
-    """The state as `--json` shows it."""
-    if vocabulary.hung(vital):
-        return "hung"
-    return "starting" if vocabulary.starting(vital) else vital.state
-
-
 def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) -> str:
     """`512 k steps/s`: over the last iterations if the headline is a rate, otherwise its newest value."""
     name, value = headline(run, metrics)
@@ -106,7 +100,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "recording_problem": run.recording,
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,
-        "left_s": _left_s(seen, run, vital) if vital else None,
+        "left_s": left_s(seen, run, vital) if vital else None,
         "phases": _phases(seen.store.latest(f"run/{run.run}")),
         "gpu_by_phase": {
             one.phase: {**one.readings, "samples": one.samples} for one in (vital.phases if vital else ())
@@ -368,12 +362,12 @@ def _pace(seen: NodeSnapshot, run: RunState, metrics: dict[str, float]) -> str:
     parts = [throughput(run, vital, metrics)]
     if vital and vital.iteration_s:
         parts.append(f"{numbers.seconds(vital.iteration_s)} an iteration")
-    if vital and (left := _left_s(seen, run, vital)) is not None:
+    if vital and (left := left_s(seen, run, vital)) is not None:
         parts.append(f"{numbers.duration(left)} to go")
     return ", ".join([*parts, f"running for {age(run)}"])
 
 
-def _left_s(seen: NodeSnapshot, run: RunState, vital: Vital) -> float | None:
+def left_s(seen: NodeSnapshot, run: RunState, vital: Vital) -> float | None:
     """The remaining seconds, as on the dashboard; None if unknown or the run is unresponsive."""
     if not run.total or run.total <= vital.step or vital.state in ("unresponsive", "exited"):
         return None

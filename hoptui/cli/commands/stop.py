@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hoptui.cli.support.options import Run, Timeout, Yes
+from hoptui.cli.support.options import Json, Run, Timeout, Yes
 from hoptui.cli.support.outcomes import TIMEOUT_S, send_verb
 from hoptui.cli.support.snapshot import check_offered, look
 from hoptui.cli.support.terminal import REJECTED, Fail, agreed, interactive, usage
@@ -16,6 +16,7 @@ def stop(
     *,
     yes: Yes = False,
     timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
 ) -> int:
     """Ask a run to stop after its current iteration. It shuts down normally."""
     with look(steers=True) as seen:
@@ -23,7 +24,7 @@ def stop(
         check_offered(found, "stop")
         if not yes:
             _confirm(found)
-        return send_verb(seen, found, "stop", timeout)
+        return send_verb(seen, found, "stop", timeout, json=json)
 
 
 def _confirm(run: RunState) -> None:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
-from typing import Annotated, Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from cyclopts import Parameter
 from msgspec import structs
 
 from hoptui.cli.support.options import Json, Run
-from hoptui.cli.support.snapshot import NONE, NodeSnapshot, knob_named, look
+from hoptui.cli.support.run_events import next_state
+from hoptui.cli.support.snapshot import NodeSnapshot, knob_named, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage, warn
-from hoptui.client.session import Unreachable
 from hoptui.domain.tuning import Limits, Objective, Trial, TunerState, check_limits
 from hoptui.model.command_history import command_line, named
 from hoptui.presentation import numbers, sentences, tuner, tuner_report, vocabulary
 from hoptui.protocol.messages import RunState, Verb
 
-RETURN_S = 30.0
-"""How long to wait for a lost daemon to come back. Runs start a new one automatically."""
-AGAIN_S = 0.2
 LEARNING = "learning"
 NOTHING_TO_TURN = ("tune.no_knobs", "tune.nothing_to_turn")
 """The refusals of a tuner that lacks knobs."""
@@ -93,7 +90,7 @@ def tune(
     The tuner keeps changes that help and reverts the rest. Ctrl-C only stops watching; `--stop` stops the
     tuner. If the tuner is already on, this command watches it.
     """
-    limits = _limits(within or [], budget, objective, allow or [], dry=dry_run)
+    limits = limits_of(within or [], budget, objective, allow or [], dry=dry_run)
     acts = [_Act("stop")] if stop else []
     acts += [_Act("status")] if status else []
     acts += [_Act("report")] if report else []
@@ -200,26 +197,45 @@ def _print_declined(run: RunState) -> None:
 
 
 def _dry(seen: NodeSnapshot, run: RunState, state: TunerState, *, mine: bool, json: bool) -> int:
-    """Wait for the next trial that the tuner plans and print it. Then stop a tuner that we started dry."""
+    """Print the next trial that the tuner plans."""
     if not json and state.stand == "baseline":
         say(f"looking at {numbers.clean(run.name)} (Ctrl-C stops it)")
-    version = 0
-    try:
-        while not (state.next or state.stand in ("holding", "off")):
-            version = _next(seen, run, version)
-            now = seen.store.run(run.run)
-            state = (now.tuner if now is not None else None) or TunerState()
-    finally:
-        if mine:
-            seen.session.tune(run.run, "stop")
+    state = planned(seen, run, state, mine=mine)
     if json:
-        said = {"facts": state.facts, "text": sentences.standing(state)}
-        dump({"run": run.run, "next": state.next, **said, "limits": state.limits})
+        dump(plan_json(run, state))
     elif mine:
         say(sentences.standing(state))
     else:
         say(f"next it would try {tuner.changes(state.next) or 'nothing'}: {sentences.standing(state)}")
     return OK
+
+
+def planned(
+    seen: NodeSnapshot,
+    run: RunState,
+    state: TunerState,
+    *,
+    mine: bool,
+    ended: Callable[[], bool] = lambda: False,
+) -> TunerState:
+    """Wait for the next trial that the tuner plans, or until `ended`. Then stop a tuner that we started
+    dry."""
+    version = 0
+    try:
+        while not (state.next or state.stand in ("holding", "off") or ended()):
+            version = next_state(seen, run.run, version)
+            now = seen.store.run(run.run)
+            state = (now.tuner if now is not None else None) or TunerState()
+    finally:
+        if mine:
+            seen.session.tune(run.run, "stop")
+    return state
+
+
+def plan_json(run: RunState, state: TunerState) -> dict[str, Any]:
+    """What the tuner would try next, as `--dry-run --json` shows it."""
+    said = {"facts": state.facts, "text": sentences.standing(state)}
+    return {"run": run.run, "next": state.next, **said, "limits": state.limits}
 
 
 def _watch(seen: NodeSnapshot, run: RunState, earlier: Iterable[Trial], *, json: bool) -> int:
@@ -230,7 +246,7 @@ def _watch(seen: NodeSnapshot, run: RunState, earlier: Iterable[Trial], *, json:
     version = 0
     try:
         while True:
-            version = _next(seen, run, version)
+            version = next_state(seen, run.run, version)
             now = seen.store.run(run.run)
             if now is None or now.tuner is None:
                 raise Fail(f"{name} ({run.run}) is no longer known", MISSING)
@@ -250,24 +266,6 @@ def _watch(seen: NodeSnapshot, run: RunState, earlier: Iterable[Trial], *, json:
         ends = command_line("tune", named(run, seen.node), "--stop")
         warn(f"hoptui: stopped watching; the tuner of {name} is still on. To stop it: {ends}")
         raise
-
-
-def _next(seen: NodeSnapshot, run: RunState, version: int = 0) -> int:
-    """Wait up to a second for a node state newer than `version`, apply it, and return its version.
-
-    A lost daemon gets time to come back.
-    """
-    end = time.monotonic() + RETURN_S
-    while True:
-        try:
-            delta = seen.session.fetch(run=run.run, events=NONE, commands=NONE, state=version, wait_s=1.0)
-        except Unreachable:
-            if time.monotonic() > end:
-                raise
-            time.sleep(AGAIN_S)
-            continue
-        seen.store.apply(delta)
-        return delta.state
 
 
 def _print_trial(seen: NodeSnapshot, run: RunState, trial: Trial, *, json: bool) -> None:
@@ -298,10 +296,10 @@ def _print_state(state: TunerState) -> None:
     say(f"  spent   {tuner.cost(state)}")
 
 
-def _limits(
+def limits_of(
     within: list[str], budget: str | None, objective: Objective | None, allow: list[str], *, dry: bool
 ) -> Limits:
-    """Parse the limits."""
+    """The limits of a tuner as they are typed. Raises Fail (exit code 2)."""
     given: dict[str, str] = {}
     for word in within:
         name, equals, value = word.partition("=")

@@ -112,15 +112,11 @@ def where(
     if json and output is not None:
         raise usage("--json and --output exclude each other")
     path = target(output, force=force) if output is not None else None
-    found = _found(run, Window(seconds, since, until), rank if output is None else None)
+    found = samples_of(run, Window(seconds, since, until), rank if output is None else None)
     samples = found.samples
-    if not samples.known:
-        raise Fail(_nothing(found), MISSING)
     if output is not None:
         _write(path, stacks.speedscope(found.run.name, list(samples.ranks.items())))
         return OK
-    if rank not in samples.ranks:
-        raise Fail(_no_rank(found.run, rank, samples), MISSING)
     if json:
         dump(as_json(found, rank))
     else:
@@ -128,8 +124,21 @@ def where(
     return OK
 
 
-def _found(name: str, window: Window, rank: int | None) -> Found:
-    """The run of this name, or of this file, and the samples of one rank (None: all)."""
+def samples_of(name: str, window: Window, rank: int | None) -> Found:
+    """The run of this name, or of this file, and the samples of one rank (None: all).
+
+    Raises:
+        Fail: there are none, or none of that rank; exit code 3.
+    """
+    found = _any_samples(name, window, rank)
+    if not found.samples.known:
+        raise Fail(_nothing(found), MISSING)
+    if rank is not None and rank not in found.samples.ranks:
+        raise Fail(_no_rank(found.run, rank, found.samples), MISSING)
+    return found
+
+
+def _any_samples(name: str, window: Window, rank: int | None) -> Found:
     if is_path(name):
         return _of_file(recordings.find(name), window, rank)
     with look(readings=False) as seen:

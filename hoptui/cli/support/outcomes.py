@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hoptui.cli.support.snapshot import NodeSnapshot
-from hoptui.cli.support.terminal import MISSING, OK, REJECTED, say, usage, warn
+from hoptui.cli.support.terminal import MISSING, OK, REJECTED, dump, say, usage, warn
 from hoptui.client.session import Session
 from hoptui.domain.knobs import KnobSpec, KnobValue
 from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.messages import FINAL, LATER_CODE, CommandRecord, RunState, Verb
 
+SLICE_S = 0.5
+"""The longest time without a look whether a wait was ended."""
 SOON_S = 1.0  # an outcome that takes longer is announced first
 
 
@@ -90,6 +93,18 @@ def knob_outcome(one: Given, outcome: CommandRecord) -> dict[str, Any]:
         "stage": vocabulary.stage_name(outcome),
         "effective": outcome.effective,
         "version": outcome.version,
+        **_end(outcome),
+    }
+
+
+def verb_outcome(command: str, outcome: CommandRecord) -> dict[str, Any]:
+    """The outcome of any other command as `--json` shows it."""
+    stage = vocabulary.stage_name(outcome)
+    return {"id": command, "verb": outcome.verb, "stage": stage, **_end(outcome)}
+
+
+def _end(outcome: CommandRecord) -> dict[str, Any]:
+    return {
         "iteration": outcome.step,
         "code": outcome.code,
         "fields": outcome.fields,
@@ -97,6 +112,22 @@ def knob_outcome(one: Given, outcome: CommandRecord) -> dict[str, Any]:
         "took_s": outcome.took_s,
         "unsaved": outcome.unsaved,
     }
+
+
+def settled(
+    session: Session, commands: list[str], timeout_s: float, ended: Callable[[], bool]
+) -> list[CommandRecord]:
+    """Return the outcomes of commands, or their stages after `timeout_s` in total or once `ended` is True."""
+    until = time.monotonic() + timeout_s
+    found = []
+    for command in commands:
+        while True:
+            left = until - time.monotonic()
+            record = session.outcome(command, timeout_s=max(0.0, min(SLICE_S, left)))
+            if record.stage in FINAL or left <= 0 or ended():
+                break
+        found.append(record)
+    return found
 
 
 def _tell(one: Given, outcome: CommandRecord, timeout_s: float, *, quiet: bool) -> None:
@@ -142,6 +173,7 @@ def send_verb(
     hold_s: float = 60.0,
     value: KnobValue | None = None,
     options: dict[str, int | bool] | None = None,
+    json: bool = False,
 ) -> int:
     """Send a verb to a run, report its outcome, and return the exit code.
 
@@ -151,5 +183,8 @@ def send_verb(
     if not timeout > 0:
         raise usage(f"--timeout must be more than 0 seconds, not {timeout:g}")
     command = seen.session.submit(run, verb, hold_s=hold_s, value=value, options=options or {})
-    code, _ = follow(seen.session, [Given(command, f"{verb} {numbers.clean(run.name)}")], timeout_s=timeout)
+    given = [Given(command, f"{verb} {numbers.clean(run.name)}")]
+    code, outcomes = follow(seen.session, given, timeout_s=timeout, quiet=json)
+    if json:
+        dump({"run": run.run, "command": verb_outcome(command, outcomes[0])})
     return code

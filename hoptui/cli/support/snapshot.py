@@ -22,8 +22,8 @@ from hoptui.domain.knobs import KnobState, missing
 from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
-from hoptui.presentation import diagnosis, numbers, sentences
-from hoptui.protocol.messages import OFF, STACKS_ENDED, Delta, NodeState, RunState, Verb
+from hoptui.presentation import diagnosis, numbers, sentences, vocabulary
+from hoptui.protocol.messages import OFF, STACKS_ENDED, Delta, NodeState, RunState, Verb, Vital
 from hoptui.settings import Config
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
@@ -72,6 +72,16 @@ class NodeSnapshot:
     def node(self) -> NodeState:
         assert self.store.node is not None
         return self.store.node
+
+    @property
+    def newest_event(self) -> int:
+        """The number of the newest event that is known."""
+        return max((event.seq for event in self.store.events), default=0)
+
+    @property
+    def newest_command(self) -> int:
+        """The number of the newest change of a command that is known."""
+        return max((record.seq for record in self.store.commands.values()), default=0)
 
     def refresh(self) -> None:
         """Fetch everything again."""
@@ -207,11 +217,14 @@ def _read_only(found: Config, why: str) -> Fail:
 
 
 @contextlib.contextmanager
-def look(*, start_daemon: bool = True, steers: bool = False, readings: bool = True) -> Iterator[NodeSnapshot]:
+def look(
+    *, start_daemon: bool = True, steers: bool = False, readings: bool = True, agent: str = ""
+) -> Iterator[NodeSnapshot]:
     """Connect and fetch the state of the node. Turn every failure into a Fail.
 
     `steers=True` is for commands that send something: they are refused at once if read-only.
-    `readings=False` is for commands that show no GPU readings.
+    `readings=False` is for commands that show no GPU readings. `agent` names the program of an agent, which
+    is then the author of what is sent.
 
     Raises:
         NoDaemon: there is no daemon, and `start_daemon` is false.
@@ -221,7 +234,13 @@ def look(*, start_daemon: bool = True, steers: bool = False, readings: bool = Tr
         refuse_read_only("nothing is sent")
     found = settings.read()
     try:
-        with Session(start_daemon=start_daemon, timeout_s=ANSWER_S, read_only=found.read_only) as session:
+        with Session(
+            client=agent or "cli",
+            kind="agent" if agent else "person",
+            start_daemon=start_daemon,
+            timeout_s=ANSWER_S,
+            read_only=found.read_only,
+        ) as session:
             yield NodeSnapshot(session, readings=readings)
     except ReadOnlyError as error:
         raise _read_only(found, str(error)) from None
@@ -251,18 +270,31 @@ def metrics_json(values: Mapping[str, float]) -> dict[str, float | str]:
 
 def knobs_of(run: RunState) -> dict[str, dict[str, Any]]:
     """The knobs of a run as every `--json` shows them."""
-    return {
-        knob.spec.name: {
-            "value": knob.value,
-            "version": knob.version,
-            "min": knob.spec.min,
-            "max": knob.spec.max,
-            "effect": knob.spec.effect,
-            "cost": knob.spec.cost,
-            "took_s": knob.took_s,
-        }
-        for knob in run.knobs
+    return {knob.spec.name: _knob(knob, run.held) for knob in run.knobs}
+
+
+def _knob(knob: KnobState, held: Mapping[str, str] | None) -> dict[str, Any]:
+    spec = knob.spec
+    shown = {
+        "value": knob.value,
+        "version": knob.version,
+        "min": spec.min,
+        "max": spec.max,
+        "choices": spec.choices,
+        "unit": spec.unit,
+        "effect": spec.effect,
+        "cost": spec.cost,
+        "took_s": knob.took_s,
+        "by": knob.by,
     }
+    return shown if held is None else {**shown, "held_by": held.get(spec.name)}
+
+
+def state_name(vital: Vital) -> str:
+    """The state of a run as every `--json` shows it."""
+    if vocabulary.hung(vital):
+        return "hung"
+    return "starting" if vocabulary.starting(vital) else vital.state
 
 
 def headline(run: RunState, metrics: dict[str, float]) -> tuple[str, float | None]:

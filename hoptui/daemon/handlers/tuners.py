@@ -95,7 +95,7 @@ class TunerDesk:
         if run is None or run.exited:
             no = fact("tune.no_live_run", run=tune.run)
             return Tuned(id=tune.id, run=tune.run, granted=False, code=no.code, fields=no.fields)
-        refusal = self._refusal(tune, run)
+        refusal = self._held_against(tune, run, who) or self._refusal(tune, run)
         if refusal is None:
             self._carry_out(tune, run, viewer, who)
         state = run.state.tuner or TunerState()
@@ -151,6 +151,14 @@ class TunerDesk:
             released = fact("tuner.released", knob=knob, by=author(who, sentence=True))
             self._node.event("tuner", released, run=run.id, step=run.last_step)
         self.release(run, held, who)
+
+    def _held_against(self, tune: Tune, run: TrackedRun, who: Origin) -> Fact | None:
+        """Why an agent may not release a knob, or start a tuner that would. None if it may."""
+        if who.kind != "agent" or tune.op not in ("release", "start"):
+            return None
+        held = self._node.book.holders(run.id)
+        knobs = (tune.knob,) if tune.op == "release" else tune.limits.learning
+        return next((fact("held_by_person", knob=k, by=held[k]) for k in knobs if k in held), None)
 
     def _refusal(self, tune: Tune, run: TrackedRun) -> Fact | None:
         name, tuning = run.state.name, self._tunings.get(run.id)

@@ -1,8 +1,8 @@
 """The life of every command, without I/O: permission, order, outcome and effect.
 
 The run checks bounds, types, versions and pending commands, because the knob lives there. The daemon decides
-one conflict: the tuner does not set a knob that a user set. The order of arrival here is the order for all
-viewers. The effect of a change is measured over iterations, or taken from the trial that measured it.
+one conflict: the tuner and agents do not set a knob that a user set. The order of arrival here is the order
+for all viewers. The effect of a change is measured over iterations, or taken from the trial that measured it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.domain.tuning import Change, Measured, Trial, TunerState
+from hoptui.protocol.authors import author
 from hoptui.protocol.messages import (
     FATE_UNKNOWN,
     FINAL,
@@ -127,7 +128,7 @@ class Book:
         if run is None or run.told or not _lives(command, run) or self._known(run.id, command.id) is not None:
             return False
         refused = self._refusal(command, run) is not None
-        return command.origin.kind == "tuner" or (command.repeated and refused)
+        return command.origin.kind in ("tuner", "agent") or (command.repeated and refused)
 
     def outcome(self, run: str, outcome: Outcome, t: int, wall: float = 0.0) -> CommandRecord | None:
         """Process a run's report on a command. None if it is not news (a repeat, or a stage already
@@ -367,8 +368,17 @@ class Book:
             return fact("no_boundaries", name=run.state.name)
         if len(self._open.get(command.run, ())) >= MOST_OPEN:
             return fact("too_many_commands", name=run.state.name, most=MOST_OPEN)
-        if command.origin.kind == "tuner" and command.knob in self.overrides(command.run).chosen:
-            return fact("held_by_person", knob=command.knob)
+        if command.verb == "set":
+            return self._held_against(command)
+        return None
+
+    def _held_against(self, command: Command) -> Fact | None:
+        """Why the author of a command may not set its knob. None if it may."""
+        run, knob = command.run, command.knob
+        if command.origin.kind == "tuner" and knob in self.overrides(run).chosen:
+            return fact("held_by_person", knob=knob)
+        if command.origin.kind == "agent" and (holder := self.holders(run).get(knob)) is not None:
+            return fact("held_by_person", knob=knob, by=holder)
         return None
 
     # knobs that users have set -----------------------------------------------------------------------------
@@ -378,8 +388,20 @@ class Book:
         return self._overrides.setdefault(run, KnobOverrides())
 
     def held(self, run: str) -> frozenset[str]:
-        """The knobs of a run that users have set."""
+        """The knobs of a run that users and agents have set."""
         return self.overrides(run).chosen
+
+    def holders(self, run: str) -> dict[str, str]:
+        """The knobs of a run that a person holds, with the author of the last wish ("" if not known).
+
+        What an agent has set is held against the tuner alone.
+        """
+        last = {knob: self._last_mover(run, knob) for knob in sorted(self.held(run))}
+        return {
+            knob: author(record.origin) if record is not None else ""
+            for knob, record in last.items()
+            if record is None or record.origin.kind == "person"
+        }
 
     def release(self, run: str, knob: str, who: Origin) -> None:
         """Let the tuner turn a knob again. The user's changes that held it then show who released it."""
@@ -406,6 +428,11 @@ class Book:
 
     def _last_wish(self, run: str, knob: str) -> CommandRecord | None:
         return next((r for r in reversed(self.of(run)) if r.knob == knob and asks(r)), None)
+
+    def _last_mover(self, run: str, knob: str) -> CommandRecord | None:
+        """The last wish for a knob, or for one that it follows."""
+        wishes = (r for r in reversed(self.of(run)) if asks(r))
+        return next((r for r in wishes if knob in (r.knob, *(c.knob for c in r.followed))), None)
 
 
 def _lives(command: Command, run: TrackedRun | None) -> bool:

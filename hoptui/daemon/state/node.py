@@ -352,7 +352,10 @@ class Node:
         """Return the slow part of the state, as of `version`."""
         t = self.clock.t()
         runs = tuple(
-            structs.replace(run.state, recording=self.archive.problem_of(run.id)) for run in self.registry
+            structs.replace(
+                run.state, recording=self.archive.problem_of(run.id), held=self.book.holders(run.id)
+            )
+            for run in self.registry
         )
         return NodeState(
             host=self.host,
@@ -450,18 +453,29 @@ class Node:
                 self.book.measured(record, self._beside_load(run, record, found))
 
     def _beside_load(self, run: TrackedRun, record: CommandRecord, found: Measured) -> Measured:
-        """Add to a final effect that the load of other processes has changed, which may be the cause.
+        """Add to a final effect that other processes work on the GPUs, or that their load of the CPUs has
+        changed. Either may be the cause.
 
         Of a run of several ranks, all are read only while it is tuned.
         """
         if not found.settled or found.gain is None:
             return found
+        if (shared := self._shared_gpu(run)) is not None:
+            found = structs.replace(found, remarks=(*found.remarks, shared))
         sources = other_processes.sources_of(run.state)
         began = record.settled - round((record.took_s or 0.0) * 1e9)
         remark = other_processes.load_changed(
             self.rings, sources, self.hardware.cpus, began, record.settled, self.clock.t()
         )
         return structs.replace(found, remarks=(*found.remarks, remark)) if remark is not None else found
+
+    def _shared_gpu(self, run: TrackedRun) -> Fact | None:
+        """Return which GPU of a run another process works on now. None if none is known."""
+        for gpu in (gpu for gpu in self.gpus if gpu.uuid in run.state.gpus):
+            other = other_processes.working_on(gpu.uuid, self.processes, run.id, run.state.world)
+            if other is not None:
+                return fact("effect.gpu_shared", gpu=gpu.index, pid=other.pid)
+        return None
 
 
 def _of_another_rank(source: str) -> bool:

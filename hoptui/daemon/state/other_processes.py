@@ -1,4 +1,4 @@
-"""The share of the CPUs that processes other than a run's use, and its change beside a measured effect."""
+"""What processes other than a run's use of the CPUs and GPUs, beside a measured effect."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from hoptui.daemon.state.row_buffers import Rings
+from hoptui.domain.devices import GpuProcess
 from hoptui.domain.facts import Fact, fact
 from hoptui.protocol.messages import RunState
 from hoptui.tuner.outside_load import differs
@@ -61,6 +62,26 @@ def load_changed(
     if not differs(before, after, host):
         return None
     return fact("effect.load_changed", before=round(before, 2), after=round(after, 2))
+
+
+def working_on(gpu: str, processes: Sequence[GpuProcess], run: str, world: int) -> GpuProcess | None:
+    """Return a process of another user or run that works on a GPU. None if none is known.
+
+    One that holds memory alone does no work. In a container, processes may belong to no known run. Then as
+    many as the run has ranks may be its own.
+
+    Args:
+        gpu: The UUID of the GPU.
+        processes: Those on all GPUs.
+        run: The id of the run.
+        world: The number of its ranks.
+    """
+    there = [process for process in processes if process.gpu == gpu]
+    unknown = [process for process in there if not process.run]
+    told_apart = any(process.run == run for process in there) or len(unknown) > world
+    others = [p for p in there if p.run not in ("", run)] + (unknown if told_apart else [])
+    shares_known = any(process.sm_percent for process in there)
+    return next((process for process in others if process.sm_percent or not shares_known), None)
 
 
 def _percents(rings: Rings, source: str, since: int, until: int) -> list[float]:

@@ -59,6 +59,13 @@ def _stale_epoch(fields: Fields, _: Write) -> str:
     )
 
 
+def _held_by_person(fields: Fields, _: Write) -> str:
+    knob, by = fields["knob"], fields.get("by")
+    if by is None:
+        return f"a user set {knob}: the tuner leaves it alone until it is released"
+    return f"{by or 'a user'} set {knob}: agents leave it alone until a user releases it"
+
+
 def _on_ranks(fields: Fields, write: Write) -> str:
     having = ((one["rank"], nested(one["problem"])) for one in fields["problems"])
     text = "; ".join(f"rank {rank}: {write(problem)}" for rank, problem in having if problem is not None)
@@ -84,7 +91,7 @@ SENTENCES: Mapping[str, Entry] = {
         "the loop of {name} passes no boundary, where commands take effect: call run.boundary() in it"
     ),
     "too_many_commands": "{name} has {most} commands that are not settled; try again later",
-    "held_by_person": "a user set {knob}: the tuner leaves it alone until it is released",
+    "held_by_person": _held_by_person,
     # replaced, too late, or lost with a process
     "later_command": "a later command of {by} took its place",
     "no_boundary": "no boundary came within {ttl_s:g} s",
@@ -128,5 +135,6 @@ SENTENCES: Mapping[str, Entry] = {
     "effect.load_changed": (
         "but other processes used {before:percent} of the CPUs before and {after:percent} after"
     ),
+    "effect.gpu_shared": "but another process works on GPU {gpu} (pid {pid})",
     "effect.shared": "together with {knobs:and}",
 }
