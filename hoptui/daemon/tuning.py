@@ -79,7 +79,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         losses=_losses(rows),
         durations=throughput(rows, DURATION) if rows is not None else (),
         records=_newest_records(node.book.of(run.id)),
-        memories=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
+        memories=_of_gpus(node, run, gpus) if run.state.gpus else host_memory(node, run, t),
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
         power_w=max((w for part in gpus if (w := _mean(part, "power_w")) is not None), default=None),
         drawn_w=_drawn(run, gpus) if no_energy is None else None,
@@ -133,10 +133,14 @@ def _of_gpu(node: Node, run: TrackedRun, rows: Columns) -> MemoryReading | None:
     return MemoryReading(used=max(0, int(most) - others), others=others, total=int(total), gpu=uuid)
 
 
-def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> tuple[MemoryReading, ...]:
-    """Of the host, for a run that has no GPU: one whose GPUs are not known is not taken for such."""
+def host_memory(node: Node, run: TrackedRun, t: int) -> tuple[MemoryReading, ...]:
+    """Return the memory of the host, for a run that has no GPU; empty if it is unknown.
+
+    A run whose GPUs are not known is not taken for one without a GPU.
+    """
     if node.gpus and not run.said:
         return ()
+    host = _recent(node, "host", t)
     own = _most(_recent(node, f"process/{run.id}", t), "memory_rss_bytes")
     used, total = _most(host, "memory_used_bytes"), _most(host, "memory_total_bytes")
     if own is None or used is None or not total:

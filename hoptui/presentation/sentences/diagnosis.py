@@ -193,6 +193,7 @@ SENTENCES: Mapping[str, Entry] = {
     "gpu.memory": "memory {share:percent} in use",
     "gpu.pcie": lambda fields, _: f"{fields['bytes_per_s'] / 1e9:.0f} GB/s over PCIe",
     "gpu.nvlink": lambda fields, _: f"NVLink {fields['bytes_per_s'] / 1e9:.0f} GB/s",
+    "host.memory": "it holds {share:percent} of free memory",
     "host.cpu": "CPU {share:percent} of {cores} cores",
     "batch.pieces": "computed in {pieces} pieces",
     # power and clocks
