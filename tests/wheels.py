@@ -32,6 +32,7 @@ SHIPPED = (
     "hoptui/py.typed",
     "hoptui/examples/ppo-h100.hoptui",
     "hoptui/examples/ppo-cpu-tuned.hoptui",
+    "hoptui/examples/demo-h200.hoptui",
     "hoptui/web/focus.js",
     "hoptui/tui/styles/tokens.tcss",
     "hoptui/cli/report/assets/report.css",
@@ -129,7 +130,7 @@ def check_hoptui_alone(python: Path, environ: Mapping[str, str]) -> None:
     assert needed in ran(environ, hoptui, "train", "ppo", code=1)
     assert needed in ran(environ, hoptui, "demo", "--headless", code=1)
     examples = ran(environ, hoptui, "replay", "--example", "x", code=3)
-    assert ("ppo-cpu-tuned" in examples, "ppo-h100" in examples) == (True, True)
+    assert all(name in examples for name in ("demo-h200", "ppo-cpu-tuned", "ppo-h100"))
     watch(environ, hoptui, "replay", "--example")
     assert needed.encode() in watch(environ, hoptui, "demo")
 

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from hoptui import settings
 from hoptui.cli.support.snapshot import look
@@ -105,10 +106,11 @@ def _place(typed: str) -> Place:
         raise usage(str(error)) from None
 
 
-def open_dashboard(run: str | None, options: Options | None = None) -> int:
+def open_dashboard(run: str | None, options: Options | None = None, *, guided: bool = False) -> int:
     """Open the dashboard on this terminal until the user quits. `run` is a run's id.
 
-    The client connects while the dashboard is imported, so that data is ready for the first frame.
+    The client connects while the dashboard is imported, so that data is ready for the first frame. `guided`
+    shows the hints of the demo.
     """
     from hoptui.client.client import Client
 
@@ -118,7 +120,16 @@ def open_dashboard(run: str | None, options: Options | None = None) -> int:
         client.start()
         from hoptui.tui import app
 
+        if guided:
+            from hoptui.tui.guided_app import GuidedApp
+
+            return app.run(run, config=found, client=client, kind=GuidedApp)
         return app.run(run, config=found, client=client)
+
+
+def import_dashboard() -> None:
+    """Import the dashboard of the demo ahead, while its run starts."""
+    from hoptui.tui import guided_app  # noqa: F401 - imported for what it imports
 
 
 def configured(options: Options | None = None) -> Config:
@@ -126,8 +137,11 @@ def configured(options: Options | None = None) -> Config:
     return settings.read(options, encoding=sys.stdout.encoding or "")
 
 
-def replay(recording: str, options: Options | None = None) -> int:
-    """Open the dashboard on a recording: its file, or the name or id of the recorded run."""
+def replay(recording: str, options: Options | None = None, *, guided: str = "") -> int:
+    """Open the dashboard on a recording: its file, or the name or id of the recorded run.
+
+    `guided` shows the hints of the demo. It names what the recording is of.
+    """
     from hoptui.cli.support import recordings
     from hoptui.recording import RecordingError
 
@@ -141,6 +155,12 @@ def replay(recording: str, options: Options | None = None) -> int:
         from hoptui.tui import replay_app
 
         try:
+            if guided:
+                from hoptui.tui.components.hints import Hints
+                from hoptui.tui.guided_app import GuidedReplay
+
+                app = partial(GuidedReplay, hints=Hints(guided))
+                return replay_app.replay(str(path), config=configured(options), app=app)
             return replay_app.replay(str(path), config=configured(options))
         except RecordingError as error:
             raise Fail(str(error), REJECTED) from None

@@ -11,11 +11,12 @@ from hoptui.daemon.state.command_log import CHANGED, LATEST
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.state.row_buffers import Ring
+from hoptui.daemon.tuning import host_memory
 from hoptui.diagnosis.change_point import SLOT_NS, SLOTS, ActivitySlot, step_end
 from hoptui.diagnosis.sampled_time import FEW as FEW_SAMPLES
 from hoptui.diagnosis.sampled_time import SampledTime
 from hoptui.diagnosis.verdict import Diagnostician
-from hoptui.diagnosis.window import GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
+from hoptui.diagnosis.window import NAN, GpuWindow, ObservationWindow, gpu_window, iterations, mean_of
 from hoptui.domain.activities import summed
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
@@ -178,6 +179,7 @@ class Diagnosing:
             knobs=run.state.knobs,
             world=run.state.world,
             cpus=node.hardware.cpus,
+            host_filled=next((memory.filled for memory in host_memory(node, run, node.clock.t())), NAN),
             host_cpu=mean_of(self._between("host", begin, spent.end), "cpu_percent") / 100,
             sampled=SampledTime.of(summed(found.values())),
             straggler=late,

@@ -79,7 +79,7 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         losses=_losses(rows),
         durations=throughput(rows, DURATION) if rows is not None else (),
         records=_newest_records(node.book.of(run.id)),
-        memories=_of_gpus(node, run, gpus) if run.state.gpus else _of_host(node, run, host, t),
+        memories=_of_gpus(node, run, gpus) if run.state.gpus else host_memory(node, run, t),
         neighbours=tuple(_neighbours(node, run)),
         alloc_retries=next((run.metrics[name] for name in RETRIES if name in run.metrics), None),
         power_w=max((w for part in gpus if (w := _mean(part, "power_w")) is not None), default=None),
@@ -151,10 +151,14 @@ def _neighbours(node: Node, run: TrackedRun) -> Iterator[GpuNeighbours]:
         yield GpuNeighbours(gpu, frozenset(process.pid for process in others), busy)
 
 
-def _of_host(node: Node, run: TrackedRun, host: Columns | None, t: int) -> tuple[MemoryReading, ...]:
-    """Of the host, for a run that has no GPU: one whose GPUs are not known is not taken for such."""
+def host_memory(node: Node, run: TrackedRun, t: int) -> tuple[MemoryReading, ...]:
+    """Return the memory of the host, for a run that has no GPU; empty if it is unknown.
+
+    A run whose GPUs are not known is not taken for one without a GPU.
+    """
     if node.gpus and not run.said:
         return ()
+    host = _recent(node, "host", t)
     own = _most(_recent(node, f"process/{run.id}", t), "memory_rss_bytes")
     used, total = _most(host, "memory_used_bytes"), _most(host, "memory_total_bytes")
     if own is None or used is None or not total:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hoptui.diagnosis.causes import FULL_SM, HALF_EMPTY, Means, noticed
+from hoptui.diagnosis.causes import FULL_SM, HALF_EMPTY, Means, noticed, room_on_host
 from hoptui.diagnosis.knob_roles import (
     Direction,
     Role,
     allowed,
-    doubled,
+    divided,
     faster,
-    halved,
     knob_for,
+    multiplied,
     number,
     pieces,
     switched_off,
@@ -104,18 +104,19 @@ def _of_readers(verdict: Verdict, window: ObservationWindow, seen: Means) -> Ite
 
 def _larger_pieces(window: ObservationWindow) -> Iterator[Candidate]:
     """The same batch in fewer pieces. With micro_batch, grad_accum follows: one of the two is enough."""
-    if pieces(window.knobs) < 2 or not _room(window):
+    factor = min(pieces(window.knobs), 2 if _room(window) else room_on_host(window))
+    if factor < 2:
         return
     micro, accumulation = knob_for("micro_batch", window.knobs), knob_for("accumulation", window.knobs)
-    if micro is not None and (value := doubled(micro)) is not None:
+    if micro is not None and (value := multiplied(micro, factor)) is not None:
         yield micro, "up", value
-    elif accumulation is not None and (value := halved(accumulation)) is not None:
+    elif accumulation is not None and (value := divided(accumulation, factor)) is not None:
         yield accumulation, "down", value
 
 
 def _raised(role: Role, window: ObservationWindow) -> Iterator[Candidate]:
     knob = knob_for(role, window.knobs)
-    value = doubled(knob) if knob is not None else None
+    value = multiplied(knob) if knob is not None else None
     if knob is None or value is None or (role != "prefetch" and not _room(window)):
         return
     if role == "minibatch" and isinstance(value, int) and value > _rollout(window):

@@ -336,6 +336,9 @@ HEAT_COSTS = 0.2
 HALF_EMPTY = 0.45
 """With less of its memory in use a GPU holds twice the size, whatever part of it is fixed, below the 92 %
 that the tuner keeps to."""
+FURTHEST = 16
+"""The largest advised factor of a size. Memory is not in proportion to a size, so each step is to be small
+enough to be seen."""
 FULL_SM = 0.9
 QUIET = 0.2
 """Work that waits for memory leaves all of tensor cores, FP32 units and memory bus below this."""
@@ -403,6 +406,15 @@ def unused_memory(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
         memory = share_fact("gpu.memory", seen.memory)
         facts = (fact("batch.pieces", pieces=count), *memory, *share_fact("gpu.sm_active", seen.sm))
         yield Finding("memory-unused", sure, 1 - seen.sm, facts)
+
+
+def room_on_host(window: ObservationWindow) -> int:
+    """How many times its present size a run without a GPU may have: a power of two, 1 without room, and 1 if
+    memory is unknown."""
+    factor = 1
+    while factor < FURTHEST and window.host_filled * factor < HALF_EMPTY:
+        factor *= 2
+    return factor
 
 
 def healthy(seen: Means) -> Iterator[Finding]:

@@ -62,14 +62,14 @@ def pieces(knobs: Iterable[KnobState]) -> int:
     return number(knob_for("accumulation", tuple(knobs))) or 1
 
 
-def doubled(knob: KnobState) -> KnobValue | None:
-    """Twice the value, or the next larger choice; None where bounds do not allow it."""
-    return _next(knob, lambda value: value * 2, 1)
+def multiplied(knob: KnobState, factor: int = 2) -> KnobValue | None:
+    """The value times `factor`, or the next larger choice; None where bounds do not allow it."""
+    return _next(knob, lambda value: value * factor, 1)
 
 
-def halved(knob: KnobState) -> KnobValue | None:
-    """Half of the value, at least 1, or the next smaller choice. None if there is none."""
-    return _next(knob, lambda value: max(1, value // 2), -1)
+def divided(knob: KnobState, factor: int = 2) -> KnobValue | None:
+    """The value divided by `factor`, at least 1, or the next smaller choice. None if there is none."""
+    return _next(knob, lambda value: max(1, value // factor), -1)
 
 
 def switched_on(knob: KnobState) -> KnobValue | None:

@@ -26,11 +26,13 @@ from hoptui.diagnosis.causes import (
     host,
     phase,
     power,
+    room_on_host,
     share,
     share_fact,
     transfer,
     uploads,
 )
+from hoptui.diagnosis.knob_roles import pieces
 from hoptui.diagnosis.sampled_time import LineShare, SampledTime
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.code_lines import CodeLine
@@ -56,6 +58,11 @@ STRAGGLING = ConfidenceScale(0.1, 0.25)
 COMPUTING = ConfidenceScale(0.6, 0.85)
 TRANSFER_BYTES_PER_S = 0.5e9
 """With less over PCIe, a thread in a copy waits for the turn of many small ones, or for the GPU."""
+SMALL_PIECE_S = 0.1
+"""A CPU spends less than this on a small piece. An iteration has as many pieces as its batch, or more if it
+has several batches."""
+CUT_SURE = 0.8
+"""The highest confidence that larger pieces help: what the calls cost is not measured."""
 FEW_SAMPLES = 50
 """Fewer samples leave a share uncertain by 0.07."""
 
@@ -218,14 +225,21 @@ def _wrong_device(window: ObservationWindow, seen: Means, sampled: SampledTime) 
 
 
 def computing(window: ObservationWindow) -> Iterator[Finding]:
-    """A finding of a run without a GPU that computes most of the time: nothing holds it back."""
+    """A finding of a run without a GPU that computes most of the time.
+
+    Nothing holds it back, unless its batches are computed in pieces so small that the calls take the time.
+    """
     sampled = window.sampled
-    if not window.gpus and (sure := COMPUTING.confidence(sampled.share("compute", "evaluate"))):
-        facts = (
-            fact("cpu.computes", share=share(sampled.share("compute", "evaluate"))),
-            *_line(sampled, "compute"),
-        )
-        yield _counted(Finding("healthy", sure, 0.0, facts), sampled)
+    computes = sampled.share("compute", "evaluate")
+    if window.gpus or not (sure := COMPUTING.confidence(computes)):
+        return
+    facts = (fact("cpu.computes", share=share(computes)), *_line(sampled, "compute"))
+    found = Finding("healthy", sure, 0.0, facts)
+    count = pieces(window.knobs)
+    if count > 1 and window.seconds < SMALL_PIECE_S * count * window.iterations and room_on_host(window) > 1:
+        cut = (fact("batch.pieces", pieces=count), fact("host.memory", share=share(window.host_filled)))
+        found = Finding("memory-unused", min(sure, CUT_SURE), computes, (*cut, *facts))
+    yield _counted(found, sampled)
 
 
 def _counted(finding: Finding, sampled: SampledTime) -> Finding:

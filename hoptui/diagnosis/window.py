@@ -77,10 +77,11 @@ class ObservationWindow:
     `phases` are shares of the iterations' time by path, nested ones as `rollout/env`; `aside` is the share of
     all the time that went into iterations which evaluated, saved or stood paused, and which are in nothing
     else here. `no_gpu` is why `gpus` is empty, None where no GPU is known to be the run's.
-    `host_cpu` is the share of the host's `cpus` at work. `sampled` are the stack samples of the training
-    threads. `free_gpus` are GPUs of the node that no process uses. `straggler` is the
-    rank that the others wait for, and `straggler_device` where it runs. `step_t` is when the run has just
-    begun to do something else: then the window begins there. 0 otherwise.
+    `host_cpu` is the share of the host's `cpus` at work. `host_filled` is the share that a run without a GPU
+    holds of the host's memory, less what other processes hold. `sampled` are the stack samples of the
+    training threads. `free_gpus` are GPUs of the node that no process uses. `straggler` is the rank that the
+    others wait for, and `straggler_device` where it runs. `step_t` is when the run has just begun to do
+    something else: then the window begins there. 0 otherwise.
     """
 
     t: int
@@ -94,6 +95,7 @@ class ObservationWindow:
     world: int = 1
     cpus: int = 0
     host_cpu: float = NAN
+    host_filled: float = NAN
     sampled: SampledTime = field(default_factory=SampledTime)
     free_gpus: int = 0
     straggler: Straggler | None = None

@@ -406,12 +406,19 @@ class HoptuiApp(DrawnApp):
                 screen.redraw()
 
 
-def run(run: str | None, *, config: Config | None = None, client: Client | None = None) -> int:
+def run(
+    run: str | None,
+    *,
+    config: Config | None = None,
+    client: Client | None = None,
+    kind: type[HoptuiApp] = HoptuiApp,
+) -> int:
     """Open the dashboard on a run, or on the overview; blocks until the user leaves. Leaving affects no run.
 
     Args:
         run: the name of a run or the start of its id; None opens the overview.
         client: a client that may be connected already; it is closed at the end.
+        kind: the class of the dashboard.
 
     Returns:
         The exit code: 0, or 128 + the signal that ended the dashboard.
@@ -423,7 +430,7 @@ def run(run: str | None, *, config: Config | None = None, client: Client | None 
         ours.on_change = on_change
         return ours
 
-    app = HoptuiApp(connect, run, config=config)
+    app = kind(connect, run, config=config)
     app.alone = True
     app.run(mouse=config.mouse)
     for held in app.steering.held:

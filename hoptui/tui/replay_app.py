@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -316,8 +317,12 @@ def _about(reel: Reel) -> str:
     return f"{first} … {last} · {numbers.clean(Path(reel.path).name, 40)}"
 
 
-def replay(path: str, *, config: Config | None = None) -> int:
+def replay(path: str, *, config: Config | None = None, app: Callable[..., ReplayApp] = ReplayApp) -> int:
     """Open a recording in the dashboard; blocks until the user leaves. It needs no daemon, GPU or run.
+
+    Args:
+        path: the file.
+        app: makes the dashboard.
 
     Returns:
         The exit code: 0, or 128 + the signal that ended the dashboard.
@@ -326,7 +331,7 @@ def replay(path: str, *, config: Config | None = None) -> int:
         RecordingError: the file is no recording, cannot be read, or is empty.
     """
     config = config or Config()
-    app = ReplayApp(Replay(path), config=config)
-    app.alone = True
-    app.run(mouse=config.mouse)
-    return app.return_code or 0
+    opened = app(Replay(path), config=config)
+    opened.alone = True
+    opened.run(mouse=config.mouse)
+    return opened.return_code or 0

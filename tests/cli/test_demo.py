@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import io
 import os
@@ -19,6 +20,7 @@ import pytest
 from hoptui.cli.commands import demo
 from hoptui.cli.commands import demo as demo_module
 from hoptui.cli.support.invocation import invocation
+from tests import factories
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon
 from tests.conftest import TestNode, until
@@ -151,7 +153,8 @@ def dashboard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs whose dashboards were opened and left at once."""
     shown: list[str] = []
 
-    def leave(run: str) -> int:
+    def leave(run: str, *, guided: bool) -> int:
+        assert guided
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)  # as asyncio does when it removes its handlers
         shown.append(run)
@@ -233,7 +236,7 @@ def test_a_terminal_that_closes_under_the_dashboard_ends_the_run_without_a_quest
     hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_module, "interactive", lambda: True)
-    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", lambda run: 128 + signal.SIGHUP)
+    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", lambda run, guided: 128 + signal.SIGHUP)
     answering(monkeypatch, "y\n")
     assert hoptui("demo").code == 128 + signal.SIGHUP
     assert trainers(node.where.directory) == []
@@ -258,7 +261,7 @@ def test_the_command_that_is_printed_is_the_one_that_was_started(
 def test_a_run_that_ended_meanwhile(
     hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    def dashboard(run: str) -> int:
+    def dashboard(run: str, *, guided: bool) -> int:
         [trainer] = trainers(node.where.directory)
         assert hoptui("stop", run, "--yes").code == 0
         until(lambda: trainer.status() == psutil.STATUS_ZOMBIE)  # it is gone, and nobody has asked yet
@@ -291,8 +294,8 @@ def test_without_the_trainer_an_example_is_played(
 ) -> None:
     played = []
 
-    def replay(recording: str) -> int:
-        played.append(Path(recording))
+    def replay(recording: str, *, guided: str) -> int:
+        played.append((Path(recording), guided))
         return 0
 
     lacking(monkeypatch, "hoptui_trainer")
@@ -301,9 +304,31 @@ def test_without_the_trainer_an_example_is_played(
     ended = hoptui("demo")
     assert (ended.code, ended.err) == (0, "")
     golden(hoptui.transcript())
-    [path] = played
-    assert (path.name, path.is_file()) == ("ppo-h100.hoptui", True)
+    [(path, what)] = played
+    assert (path.name, path.is_file(), what) == ("demo-h200.hoptui", True, "a run on an H200")
     assert trainers(daemon.where.directory) == []
+
+
+def test_it_starts_slow_and_on_a_gpu_eager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(demo, "GPU_DEVICE", tmp_path / "none")
+    on_cpu = demo.slow_settings()
+    assert (on_cpu["num-envs"], on_cpu["grad-accum"], "compile" in on_cpu) == ("16", "32", False)
+    monkeypatch.setattr(demo, "GPU_DEVICE", tmp_path)
+    assert demo.slow_settings() == {**on_cpu, "compile": "off"}
+
+
+def test_the_trainer_takes_the_settings() -> None:
+    from hoptui_trainer.ppo.config import PPOConfig
+    from hoptui_trainer.ppo.job import PPOOptions
+
+    known = {field.name for kind in (PPOConfig, PPOOptions) for field in dataclasses.fields(kind)}
+    assert {name.replace("-", "_") for name in {**demo.SLOW, **demo.EAGER}} <= known
+
+
+def test_headless_computes_in_fewer_pieces() -> None:
+    assert demo._another(factories.knob("grad_accum", 32, min=1, max=64)) == 16
+    assert demo._another(factories.knob("grad_accum", 1, min=1, max=64)) == 2
+    assert demo._another(factories.knob("num_envs", 16, min=1, max=64)) == 32
 
 
 def test_bad_usage(hoptui: Hoptui) -> None:

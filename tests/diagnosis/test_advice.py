@@ -108,6 +108,31 @@ def test_more_workers_where_a_gpu_waits_now_and_then_whatever_limits_it(
     assert advise("unknown", seen) == ()
 
 
+@pytest.mark.parametrize(
+    ("pieces", "filled", "expected"),
+    [
+        (32, 0.02, 2),
+        (32, 0.1, 4),
+        (32, 0.2, 8),
+        (32, 0.4, 16),
+        (4, 0.02, 1),
+        (32, 0.5, None),
+        (32, UNKNOWN, None),
+    ],
+)
+def test_without_a_gpu_pieces_grow_as_far_as_the_memory_of_the_host_allows(
+    pieces: int, filled: float, expected: int | None
+) -> None:
+    seen = window(knobs=(knob("grad_accum", pieces),), host_filled=filled)
+    found = [(a.knob, a.direction, a.value) for a in advise("memory-unused", seen)]
+    assert found == ([("grad_accum", "down", expected)] if expected else [])
+
+
+def test_without_a_gpu_a_micro_batch_is_at_most_the_batch() -> None:
+    seen = window(knobs=(knob("micro_batch", 8), knob("grad_accum", 4)), host_filled=0.01)
+    assert [(a.knob, a.value) for a in advise("memory-unused", seen)] == [("micro_batch", 32)]
+
+
 def test_at_the_power_limit_more_samples_share_what_a_step_draws() -> None:
     batch = knob("batch_size", 128, effect="learning")
 

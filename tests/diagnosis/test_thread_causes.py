@@ -17,7 +17,7 @@ from hoptui.domain.stack_kinds import Kind
 from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stragglers import RankDevice, Straggler
 from hoptui.domain.training_code import TrainingCode, TrainingFunction
-from tests.diagnosis.loads import synthetic, window
+from tests.diagnosis.loads import knob, synthetic, window
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
 STACKS: dict[Kind, Stack] = {
@@ -87,6 +87,28 @@ def test_what_keeps_a_gpu_idle(
     assert best.verdict == verdict
     assert best.confidence >= 0.7
     assert next((each.fields["line"] for each in best.facts if each.code == "line.hot"), None) == line
+
+
+@pytest.mark.parametrize(
+    ("pieces", "seconds", "filled", "verdict"),
+    [
+        (32, 20.0, 0.02, "memory-unused"),
+        (32, 400.0, 0.02, "healthy"),  # pieces are large already
+        (1, 20.0, 0.02, "healthy"),
+        (32, 20.0, 0.5, "healthy"),  # there is no room for larger ones
+        (32, 20.0, float("nan"), "healthy"),
+    ],
+)
+def test_a_cpu_that_computes_in_small_pieces(
+    pieces: int, seconds: float, filled: float, verdict: str
+) -> None:
+    samples = {"compute": 190, "script": 10}
+    knobs = (knob("grad_accum", pieces),)
+    best = findings(seen(samples=samples, knobs=knobs, seconds=seconds, host_filled=filled))[0]
+    assert best.verdict == verdict
+    told = [each.fields["pieces"] for each in best.facts if each.code == "batch.pieces"]
+    assert told == ([pieces] if verdict == "memory-unused" else [])
+    assert 0.7 <= best.confidence <= (0.8 if told else 0.95)
 
 
 @pytest.mark.parametrize("kind", ["script", "input", "save"])

@@ -369,6 +369,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "gpu.memory": {"share": 0.23},
     "gpu.pcie": [{"bytes_per_s": 58e9}, {"bytes_per_s": 0.6e9}],
     "gpu.nvlink": {"bytes_per_s": 29e9},
+    "host.memory": {"share": 0.017},
     "host.cpu": {"share": 0.92, "cores": 16},
     "batch.pieces": {"pieces": 64},
     "gpu.power": [{"watts": 693.0, "limit_w": 700.0}, {"watts": 144.0}],

@@ -33,6 +33,22 @@ from hoptui.node.addresses import AddressError, addresses, secure
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
 
+SLOW = {
+    "num-envs": "16",
+    "rollout-len": "16",
+    "minibatch-size": "256",
+    "epochs": "4",
+    "grad-accum": "32",
+    "lr": "1e-4",
+    "evaluate-every": "50",
+}
+"""Settings as of a slow start: few environments, and minibatches in pieces of eight samples. The low learning
+rate keeps the return rising for minutes after the speed has."""
+EAGER = {"compile": "off"}
+"""On a GPU it is launches that take the time."""
+GPU_DEVICE = Path("/dev/nvidiactl")
+RECORDED, RECORDED_ON = "demo-h200", "an H200"
+"""The recording of the demo on a GPU."""
 REPORTED = ("knob", "from", "to", "stage", "effective", "iteration")
 TURNED = ("grad_accum", "num_envs")
 OUTCOME_S = 60.0
@@ -43,7 +59,7 @@ Env = Literal["CartPole-v1", "Pendulum-v1"]
 
 def demo(
     *,
-    env: Annotated[Env, Parameter(help="The environment to learn.")] = "CartPole-v1",
+    env: Annotated[Env, Parameter(help="The environment to learn.")] = "Pendulum-v1",
     headless: Annotated[
         bool,
         Parameter(
@@ -61,14 +77,15 @@ def demo(
         return _without_trainer(lacking, headless=headless)
     if headless:
         return _headless(env, seconds, json=json)
-    from hoptui.cli.launcher import open_dashboard, refuse_dumb
+    from hoptui.cli.launcher import import_dashboard, open_dashboard, refuse_dumb
 
     refuse_dumb()
     with Training(env) as training:
         say("starting a PPO run; the dashboard opens when training begins (Ctrl-C stops it)")
+        import_dashboard()
         with look() as seen:
-            run = training.live(seen)
-        code = open_dashboard(run.run)
+            run = training.live(seen, least_step=0)
+        code = open_dashboard(run.run, guided=True)
         training.guard()  # the dashboard's own handlers of signals are gone
         if training.ended is not None:
             say(f"{run.name} ({run.run}) has ended; {invocation()} status {run.run} still shows it")
@@ -98,10 +115,10 @@ def _without_trainer(lacking: str, *, headless: bool) -> int:
     """
     if headless:
         raise Fail(f"the demo needs {lacking}, which is not installed: {INSTALL}", REJECTED)
-    say(f"{lacking} is not installed ({INSTALL}): playing the recording of a PPO run on an H100 instead")
+    say(f"{lacking} is not installed ({INSTALL}): playing the recording of a run on {RECORDED_ON} instead")
     from hoptui.cli.launcher import replay
 
-    return replay(str(example()))
+    return replay(str(example(RECORDED)), guided=f"a run on {RECORDED_ON}")
 
 
 def _headless(env: Env, seconds: float, *, json: bool) -> int:
@@ -141,9 +158,16 @@ def _turn(seen: NodeSnapshot, run: RunState, end: float, *, quiet: bool) -> tupl
     return len(reports) == len(TURNED) and all(r["stage"] == "applied" for r in reports), reports
 
 
+def slow_settings() -> dict[str, str]:
+    """Return the options of the trainer that the demo starts with, by their names."""
+    return {**SLOW, **(EAGER if GPU_DEVICE.exists() else {})}
+
+
 def _another(knob: KnobState) -> KnobValue:
-    """Twice the value, or half of it if twice is out of bounds."""
+    """Half as many pieces of a batch, and twice anything else; the other way if that is out of bounds."""
     now = int(knob.value)
+    if knob.spec.name == "grad_accum" and now > 1:
+        return now // 2
     most = knob.spec.max
     return now * 2 if most is None or now * 2 <= most else max(1, now // 2)
 
@@ -200,6 +224,7 @@ class Training:
         self._command = [
             *(sys.executable, *TRAINER),
             *("--env", env, "--name", "demo", "--iterations", str(iterations)),
+            *(word for name, value in slow_settings().items() for word in (f"--{name}", value)),
         ]
         self._left = False
         self.log = Path(os.devnull)
@@ -271,8 +296,8 @@ class Training:
         self._left = True
         self._process.returncode = 0  # we no longer wait for it
 
-    def live(self, seen: NodeSnapshot) -> RunState:
-        """Wait until the daemon reports that it trains.
+    def live(self, seen: NodeSnapshot, least_step: int = 1) -> RunState:
+        """Wait until the daemon reports that it trains, and has done so many iterations.
 
         Raises:
             Fail: it ended, or did not start in time.
@@ -283,7 +308,7 @@ class Training:
             seen.refresh()
             for run in seen.node.runs:
                 vital = seen.store.vital(run.run)
-                if run.pid == self.pid and seen.lives(run) and vital is not None and vital.step > 0:
+                if run.pid == self.pid and seen.lives(run) and vital is not None and vital.step >= least_step:
                     return run
             time.sleep(0.1)
         raise Fail(

@@ -98,7 +98,7 @@ def example(name: str = EXAMPLE) -> Path:
     names = sorted(file.name.removesuffix(RECORDED) for file in EXAMPLES.glob(f"*{RECORDED}"))
     if name not in names:
         raise Fail(
-            f"there is no example {numbers.clean(name, 60)!r}; the examples are {' and '.join(names)}",
+            f"there is no example {numbers.clean(name, 60)!r}; the examples are {', '.join(names)}",
             MISSING,
         )
     return path

@@ -213,6 +213,7 @@ SENTENCES: Mapping[str, Entry] = {
     "gpu.memory": "memory {share:percent} in use",
     "gpu.pcie": lambda fields, _: f"{_rate(fields)} over PCIe",
     "gpu.nvlink": lambda fields, _: f"NVLink {_rate(fields)}",
+    "host.memory": "it holds {share:percent} of free memory",
     "host.cpu": "CPU {share:percent} of {cores} cores",
     "batch.pieces": "computed in {pieces} pieces",
     # power and clocks

@@ -1,0 +1,110 @@
+"""How long a new user waits: `hoptui demo` to its first full frame, and to a significant effect of the change
+that the verdict advises.
+
+Each start is a real demo in a terminal of 120×40, with the key `o` pressed at 20 s, or as soon after as a
+change is advised. All times are seconds since the command was started. `--nice` gives the processes of the
+demo another priority, for a machine with other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import sys
+import time
+from typing import Any, NamedTuple
+
+import hoptui
+import hoptui_trainer
+from benchmarks.measure import Bench, Terminal, bench, report, spread, tell
+from hoptui.domain.tuning import Measured
+
+STARTS = 10
+PRESS_S, MOST_S, STEP_S = 20.0, 120.0, 0.5
+FRAME_TARGET_S, EFFECT_TARGET_S = 5.0, 90.0
+FULL = r"(?s)Throughput.*Knobs.*leave"
+ADVISED = "does it"
+LEAVE = b"qn\n"
+
+
+class Start(NamedTuple):
+    """One start of the demo in seconds; None where it did not come to that in time."""
+
+    frame_s: float | None
+    advised_s: float | None
+    effect_s: float | None
+    gain: float | None
+
+    @classmethod
+    def of(cls, node: Bench, priority: int) -> Start:
+        """Start the demo, take the advice, and wait for its effect."""
+        command = ["nice", "-n", str(priority), sys.executable, "-m", "hoptui", "demo"]
+        environment = {n: v for n, v in node.environment.items() if n != "PYTHONDONTWRITEBYTECODE"}
+        terminal = Terminal(command, environment)
+        pressed: float | None = None
+        found: Measured | None = None
+        try:
+            while terminal.clock() < MOST_S and found is None:
+                terminal.read(STEP_S)
+                if pressed is not None:
+                    found = significant(node)
+                elif terminal.clock() >= PRESS_S and any(ADVISED in line for line in terminal.screen()):
+                    pressed = terminal.clock()
+                    terminal.type(b"o")
+            at = terminal.clock()
+            frame = next((when for when, _ in terminal.shown(FULL, 0.0)), None)
+            leave(terminal)
+        finally:
+            terminal.close()
+        return cls(frame, pressed, at if found else None, found.gain if found else None)
+
+
+def significant(node: Bench) -> Measured | None:
+    """The effect of the newest change of a knob, once it is larger than its interval."""
+    with node.session() as session:
+        records = session.fetch(state=0).commands
+    changes = [record.measured for record in records if record.verb == "set"]
+    found = changes[-1] if changes else None
+    return found if found is not None and found.detectable else None
+
+
+def leave(terminal: Terminal) -> None:
+    """Quit, and let the run end."""
+    for key in LEAVE:
+        terminal.type(bytes((key,)))
+        terminal.read(2.0)
+
+
+def main() -> None:
+    """Measure and report."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--starts", type=int, default=STARTS)
+    options.add_argument("--nice", type=int, default=0)
+    chosen = options.parse_args()
+    for package in (*hoptui.__path__, *hoptui_trainer.__path__):  # as after an installation
+        compileall.compile_dir(package, quiet=2)
+    starts: list[Start] = []
+    for _ in range(chosen.starts):
+        with bench() as node:
+            starts.append(tell("start", Start.of(node, chosen.nice)))
+            time.sleep(STEP_S)
+    report("demo", {"unit": "seconds", "nice": chosen.nice, **summary(starts)})
+
+
+def summary(starts: list[Start]) -> dict[str, Any]:
+    """Median and spread of what the starts came to, and how many were in time."""
+    frames = [s.frame_s for s in starts if s.frame_s is not None]
+    effects = [s.effect_s for s in starts if s.effect_s is not None]
+    gains = [1 + s.gain for s in starts if s.gain is not None]
+    return {
+        "first_full_frame": spread(frames, 1) if frames else None,
+        "first_effect": spread(effects, 1) if effects else None,
+        "times_the_throughput": spread(gains, 1) if gains else None,
+        "frames_in_time": sum(at <= FRAME_TARGET_S for at in frames),
+        "effects_in_time": sum(at <= EFFECT_TARGET_S for at in effects),
+        "starts": len(starts),
+    }
+
+
+if __name__ == "__main__":
+    main()

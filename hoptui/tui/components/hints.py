@@ -1,0 +1,87 @@
+"""The hints of the demo: which key to press next, one line at a time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hoptui.tui.actions import ACTIONS, key_text
+from hoptui.tui.run_control import advised
+from hoptui.tui.snapshot import View
+from hoptui.tui.styled_text import Line, Span, first_fitting
+
+HINT_S = 30.0
+"""A hint is shown for so long, unless its key is pressed before."""
+PERIOD_S = 120.0
+"""After so long since the first one, no hint is shown."""
+
+
+class Hint(NamedTuple):
+    """What the key of an action does: in a run, and in a recording."""
+
+    action: str
+    live: str
+    recorded: str
+
+
+HINTS = (
+    Hint("knob.advice", "applies what the verdict advises", "applies this advice in a run of your own"),
+    Hint("view.where", "shows the lines of code that take the time", "shows the lines that took the time"),
+    Hint("view.tuner", "opens the tuner, which tries settings by itself", "shows what the tuner tried"),
+    Hint("app.leave", "leaves; it asks whether the run goes on", "leaves"),
+)
+_COMMANDS = {action.id: action.action for action in ACTIONS}
+RECORDING = "This is a recording"
+
+
+class Hints:
+    """The hints that are left. `recorded` names what a recording is of; empty for a run that trains."""
+
+    def __init__(self, recorded: str = "", hints: Sequence[Hint] = HINTS) -> None:
+        self._left = dict.fromkeys(hints, HINT_S)
+        self._recorded = recorded
+        self._shown: Hint | None = None
+        self._at: float | None = None
+        self._ends: float | None = None
+
+    def did(self, command: str) -> None:
+        """A key has called an action of Textual: its hint is over."""
+        for hint in [hint for hint in self._left if _COMMANDS[hint.action] == command]:
+            del self._left[hint]
+
+    def line(self, view: View, now: float, width: int) -> Line | None:
+        """Return the line to show at `now` (seconds of any clock), None once there is nothing left to say.
+
+        The line of a recording stays: it says that nothing trains.
+        """
+        self._count(now)
+        self._shown = next((hint for hint in self._left if _possible(hint, view)), None)
+        text = _text(self._shown, view, recorded=bool(self._recorded)) if self._shown else ""
+        if self._recorded:
+            head = (Span(RECORDING, "warn"),)
+            whole = (*head, Span(f" of {self._recorded}: nothing trains here", "warn"))
+            key = (Span("  "), Span(text, "strong")) if text else ()
+            return first_fitting([(*whole, *key), (*head, *key)], width)
+        return (Span("› ", "key"), Span(text, "strong")) if text else None
+
+    def _count(self, now: float) -> None:
+        """Take the time since the last call from the hint that was shown."""
+        if self._ends is None:
+            self._ends = now + PERIOD_S
+        if self._shown is not None and self._at is not None and self._shown in self._left:
+            self._left[self._shown] -= now - self._at
+        self._left = {hint: left for hint, left in self._left.items() if left > 0 and now < self._ends}
+        self._at = now
+
+
+def _possible(hint: Hint, view: View) -> bool:
+    if hint.action not in view.keymap or not view.keymap[hint.action]:
+        return False
+    return hint.action != "knob.advice" or advised(view) is not None
+
+
+def _text(hint: Hint, view: View, *, recorded: bool) -> str:
+    if recorded:
+        return view.hint(hint.action, hint.recorded)
+    start = key_text(view.keymap.get("tuner.start", "")) if hint.action == "view.tuner" else ""
+    return view.hint(hint.action, hint.live) + (f"; {start} starts it" if start else "")
