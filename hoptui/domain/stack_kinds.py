@@ -16,6 +16,9 @@ A kind is decided in this order:
    of tensors: numbers of Python take no time.
 7. Otherwise the script's own Python.
 
+In an evaluation, only the work of the model and its waiting count as evaluation. Python that scores what the
+model has said is Python of the script.
+
 A callback of a framework is seen alone: neither the phase in which the framework calls it nor what calls it
 says what it does. The name of a hook, such as `on_rollout_end`, says when it is called.
 
@@ -95,6 +98,7 @@ CONTEXTS: tuple[Rule, ...] = (
     *_rules("save", "torch/distributed/checkpoint", "safetensors", "orbax"),
     *_rules("save", "numpy/lib", names="save savez savez_compressed _savez savetxt"),
     *_rules("save", "transformers/trainer", names="_save_checkpoint save_model _save"),
+    *_rules("save", "stable_baselines3/common/save_util"),
     *_rules(
         "save", "lightning/pytorch/callbacks/model_checkpoint", "pytorch_lightning/callbacks/model_checkpoint"
     ),
@@ -159,6 +163,10 @@ COMPUTE: tuple[Rule, ...] = (
 )
 MODELS = (MODULES, OPTIMIZERS, "torch/autograd/graph")
 """Where a model computes, or is trained."""
+OPERATORS = (
+    "+", "-", "*", "/", "//", "%", "**", "@", "+=", "-=", "*=", "/=", "@=", "<", "<=", ">", ">=", "==", "!=", "[]",
+    "&", "|", "^", "<<", ">>",
+)  # fmt: skip
 GENERAL: tuple[Rule, ...] = (
     *_rules("save", "", names="fsync pickle.* shutil.*"),
     *_rules("save", "", names="compress savez savez_compressed tobytes write_bytes"),
@@ -183,9 +191,12 @@ GENERAL: tuple[Rule, ...] = (
     *_rules(
         "compute", "", names="scatter_add_ cumsum contiguous square rsqrt sigmoid tanh backward cat stack"
     ),
-    *_rules("compute", "", names="+ - * / // % ** @ += -= *= /= @= < <= > >= == != [] & | ^ << >>"),
+    *_rules("compute", "", names=" ".join(OPERATORS)),
 )
 """What a frame does if nothing else is known."""
+
+EVALUATES: tuple[Kind, ...] = ("compute", "wait", "copy", "collective", "evaluate")
+"""What a thread does in an evaluation that is no Python of the script."""
 
 SCRIPT_CONTEXTS: Mapping[Kind, str] = {
     "save": "save checkpoint snapshot ckpt persist backup archive",
@@ -263,7 +274,9 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     calls = [i for i, called in enumerate(frames, 1) if _first(CALLBACKS, [called])]
     if calls:
         return Assessment(kind_of(tuple(frame for _, frame in frames[calls[-1] :])))
-    context = _context(frames, phases, code)
+    context, after = _context(frames, phases, code)
+    if context == "evaluate":
+        return _in_evaluation(tuple(frame for _, frame in frames[after:]), code)
     if context is not None:
         return Assessment(context)
     moves = _first(MOVES, frames[::-1])
@@ -289,6 +302,8 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     place = code.place(stack)
     if general == "wait" and code and frames and not code.trains(frames[-1][1]):
         general = "script"  # numbers of Python, as the result of a model is read where it is trained
+    if general == "compute" and frames and frames[-1][1].call in OPERATORS and _of_host(frames, code):
+        general = "script"
     if named is not None and general != "compute":
         return Assessment(named)  # the phase of a rollout: environments, and a policy that computes
     if general == "script" or (general == "compute" and place == "before" and named is None):
@@ -306,16 +321,27 @@ _Frames = list[tuple[str, StackFrame]]
 """Frames with the path of their file below the folder of packages, "" for those of the script."""
 
 
-def _context(frames: _Frames, phases: Iterable[str], code: TrainingCode) -> Kind | None:
-    """Return the kind of all that a library, a phase or a function of the script calls, if it has one."""
-    for path, frame in frames:
+def _context(frames: _Frames, phases: Iterable[str], code: TrainingCode) -> tuple[Kind | None, int]:
+    """Return the kind of all that a library, a phase or a function of the script calls, if it has one.
+
+    The number of frames up to this function comes with it.
+    """
+    for i, (path, frame) in enumerate(frames, 1):
         around = _first(CONTEXTS, [(path, frame)])
-        name = frame.function.rpartition(".")[2]
-        if around is None and is_script(frame) and not code.trains(frame) and not _HOOK.match(name):
-            around = next(_meant([name], SCRIPT_CONTEXTS), None)
+        of, _, name = frame.function.rpartition(".")
+        if around is None and is_script(frame) and not code.trains(frame):
+            around = next(_meant([of if _HOOK.match(name) else name], SCRIPT_CONTEXTS), None)
         if around is not None:
-            return around
-    return next(_meant(phases, SCRIPT_CONTEXTS, ()), None)
+            return around, i
+    return next(_meant(phases, SCRIPT_CONTEXTS, ()), None), 0
+
+
+def _in_evaluation(stack: Stack, code: TrainingCode) -> Assessment:
+    """Return what is done in an evaluation, by the frames inside of it."""
+    inner = assess(stack, code) if stack else Assessment("evaluate")
+    if inner.kind in EVALUATES:
+        return Assessment("evaluate")
+    return Assessment(inner.kind, "known" if inner.basis == "known" else "unknown")
 
 
 def _of_phase(phases: Iterable[str]) -> Kind | None:
@@ -341,12 +367,20 @@ def _about(frame: StackFrame, code: TrainingCode) -> Iterator[Kind]:
 def _basis(frames: _Frames, phases: Iterable[str], code: TrainingCode, place: Place) -> Basis:
     """Return what is known of Python of the script that no name says anything about."""
     mine = [frame for _, frame in frames if is_script(frame)]
-    names = [name for frame in _own(frames, code) for name in _names(frame, code)]
-    if any(not set(_words(name)).isdisjoint(HOST_NAMES.split()) for name in (*phases, *names)):
+    if _of_host(frames, code) or any(map(_names_host, phases)):
         return "known"
     if place != "elsewhere":
         return place
     return "known" if mine and code.trains(mine[-1]) else "unknown"
+
+
+def _of_host(frames: _Frames, code: TrainingCode) -> bool:
+    """Whether a function of the script is named after work of the host."""
+    return any(_names_host(name) for frame in _own(frames, code) for name in _names(frame, code))
+
+
+def _names_host(name: str) -> bool:
+    return not set(_words(name)).isdisjoint(HOST_NAMES.split())
 
 
 def _names(frame: StackFrame, code: TrainingCode) -> list[str]:

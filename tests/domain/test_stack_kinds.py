@@ -50,6 +50,9 @@ HOOKS = "lightning/pytorch/trainer/call.py _call_callback_hooks 228"
 ROLLOUT = f"{PHASE_FILE} rollout 0 > ppo.py main 4"
 STEP = "stable_baselines3/common/callbacks.py CallbackList._on_step 222"
 EVENT = "transformers/trainer_callback.py CallbackHandler.call_event 545"
+EVALUATION = "transformers/trainer.py Trainer.evaluation_loop 4500"
+EVALUATE = "train.py evaluate 6"
+SAVE_UTIL = "stable_baselines3/common/save_util.py save_to_pkl 366 = pickle.dump"
 CASES = [
     ("input", f"{FETCH} > data.py Folder.__getitem__ 37 = decode", "data.py 37 Folder.__getitem__"),
     (
@@ -172,6 +175,20 @@ CASES = [
         "ppo.py 4 main",
     ),
     ("environment", f"{ROLLOUT} > cart.py CartEnv.step 9", "cart.py 9 CartEnv.step"),
+    (
+        "script",
+        f"{EVALUATION} > qa.py compute_metrics 8 > qa.py postprocess 5 = sorted",
+        "qa.py 5 postprocess",
+    ),
+    ("log", f"train.py main 9 > {EVALUATE} > PIL/Image.py Image.save 3", "train.py 6 evaluate"),
+    (
+        "evaluate",
+        f"{EVALUATION} > model.py Net.forward 5 > torch/nn/modules/linear.py f 3",
+        "model.py 5 Net.forward",
+    ),
+    ("evaluate", f"train.py main 9 > {EVALUATE} = item", "train.py 6 evaluate"),
+    ("save", f"{STEP} > keep.py SaveBuffer._on_step 7 > {SAVE_UTIL}", "keep.py 7 SaveBuffer._on_step"),
+    ("script", "train.py main 9 > tree.py tree_distances 4 = []", "tree.py 4 tree_distances"),
 ]
 
 
