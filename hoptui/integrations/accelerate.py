@@ -19,9 +19,12 @@ from typing import Any
 import torch
 from accelerate import Accelerator, data_loader, tracking
 from accelerate.optimizer import AcceleratedOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
 import hoptui
+from hoptui.integrations import compilation
 from hoptui.integrations.batch_size import sample_count
+from hoptui.integrations.compilation import Compilation
 from hoptui.integrations.error_guard import harmless
 from hoptui.integrations.versions import Supported
 
@@ -75,6 +78,7 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         self._accumulates = False  # whether the loop counts micro-batches with accelerator.accumulate
         self._wanted: int | None = None  # steps of accumulation that take effect later
         self._accumulation: Any = None
+        self._compilation: Compilation | None = None
 
     @property
     def tracker(self) -> hoptui.Run | None:
@@ -101,6 +105,8 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
     def finish(self) -> None:
         """End the run."""
         self.discard()
+        if self._compilation is not None:
+            self._compilation.restore()
         run, self._run = self._run, None
         if run is not None:
             run.close()
@@ -193,6 +199,8 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         run.log({name: count for name, count in self._counts.items() if count})
         self._counts = dict.fromkeys(self._counts, 0)
         self._declare()
+        if self._compilation is not None:
+            self._compilation.end_step()
         run.boundary(self._steps)
         if self._wanted is not None and self._aligned(self._wanted):  # in effect for the step that begins
             self._accelerator.gradient_accumulation_steps, self._wanted = self._wanted, None
@@ -208,7 +216,9 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
             schedules = [each for each in accelerator._schedulers if optimizer in _optimizers(each)]
             prefix = f"optimizer{index}_" if len(accelerator._optimizers) > 1 else ""
             run.optimizer(optimizer.optimizer, schedules or None, prefix=prefix)
-        if str(getattr(accelerator.distributed_type, "value", "")) == "DEEPSPEED":
+        self._compilation = Compilation([_unwrapped(model) for model in accelerator._models])
+        self._compilation.offer(run, _compilation_obstacle(accelerator))
+        if _with_deepspeed(accelerator):
             run.decline(
                 "gradient_accumulation_steps", "DeepSpeed's engine has the value of its configuration"
             )
@@ -388,6 +398,24 @@ def _followed(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
             yield batch
 
     return batches
+
+
+def _unwrapped(model: Any) -> Any:
+    """Return the model inside of the wrapper for several ranks. Wrappers of its `forward` stay."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _with_deepspeed(accelerator: Any) -> bool:
+    return str(getattr(accelerator.distributed_type, "value", "")) == "DEEPSPEED"
+
+
+def _compilation_obstacle(accelerator: Any) -> str:
+    if _with_deepspeed(accelerator):
+        return "it is not tested with DeepSpeed"
+    if accelerator.mixed_precision == "fp8":
+        return "it is not tested with fp8"
+    reasons = (compilation.wrapper_obstacle(model) for model in accelerator._models)
+    return next(filter(None, reasons), "")
 
 
 def _optimizers(scheduler: Any) -> list[Any]:

@@ -112,7 +112,11 @@ class GradientCheckpointing:
         row = cut(prepared, [1, rows - 1])[0] if rows > 1 else prepared
         self._switch(False)
         try:
-            with torch.random.fork_rng([device]), trainer.compute_loss_context_manager():
+            with (
+                torch.random.fork_rng([device]),
+                torch.compiler.set_stance("force_eager"),
+                trainer.compute_loss_context_manager(),
+            ):
                 before = torch.cuda.memory_allocated(device)
                 kept = trainer.model(**row)
                 taken = torch.cuda.memory_allocated(device) - before

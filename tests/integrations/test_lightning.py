@@ -32,6 +32,8 @@ ROOT = Path(__file__).parents[2]
 Fits = list[dict[str, Any]]
 BATCHES = 24
 """Of an epoch, on each rank."""
+ROUNDED = 1e-6
+"""A compiled module adds in another order."""
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,17 @@ def test_the_logging_interval_changes_nothing_that_is_learned(fits: Fits, proof:
     found = prove(proof, fits, "log_every_n_steps")
     proof.unchanged(found["weights"], fits[0]["unchanged"]["weights"])
     assert applied(found) == [(6, 50, 7)]
+
+
+@pytest.mark.live_safe(
+    framework="Lightning", knob="compile", effect="speed", when="next step, which compiles"
+)
+def test_a_compiled_module_learns_the_same(fits: Fits, proof: Proof) -> None:
+    found = prove(proof, fits, "compile")
+    unchanged = fits[0]["unchanged"]["weights"]
+    proof.unchanged(found["weights"][-1], unchanged[-1], tolerance=ROUNDED)
+    assert [stage for stage, *_ in found["outcomes"]] == ["scheduled", "applied", "applied"]
+    assert [change[1:] for change in applied(found)] == [(False, True), (True, False)]
 
 
 @pytest.mark.live_safe(

@@ -59,6 +59,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         {"name": "fsdp1 split", "steps": 40, "wrap": "fsdp1"},
         {"name": "stopped", "steps": STEPS, "options": FREQUENT},
         {"name": "recomputed", "steps": STEPS},
+        {"name": "compiled", "steps": STEPS},
         {"name": "read", "steps": STEPS, "options": {"dataloader_num_workers": 2}},
     ]
     found: Found = {}
@@ -66,7 +67,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
     with new_node() as node, rank_pair(node, folder, MODULE, trainings) as pair:
         for training in trainings:
             (folder / f"{training['name']}.gate").touch() if " " not in str(training["name"]) else None
-        for name in ("split", "steps", "learning", "stopped", "recomputed", "read"):
+        for name in ("split", "steps", "learning", "stopped", "recomputed", "compiled", "read"):
             (folder / f"{name}.gate").unlink()
         outcomes["split"] = pair.steer("split", *SPLITS)
         outcomes["steps"] = pair.steer(
@@ -87,6 +88,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         outcomes["recomputed"] = pair.steer(
             "recomputed", *(("gradient_checkpointing", on) for on in (True, False, True))
         )
+        outcomes["compiled"] = pair.steer("compiled", ("compile", True), ("compile", False))
         outcomes["read"] = pair.steer(
             "read", ("dataloader_num_workers", 1), ("dataloader_prefetch_factor", 5)
         )
@@ -166,6 +168,16 @@ def test_recomputed_activations_change_no_weight(trained: tuple[Found, Outcomes]
     prove(trained, proof, "recomputed")
     found = trained[0]
     proof.unchanged(found["recomputed"][0]["weights"], found["unchanged"][0]["weights"])
+
+
+@pytest.mark.live_safe(
+    framework="HF Trainer", knob="compile", effect="speed", when="next step, which compiles"
+)
+def test_a_compiled_model_learns_the_same(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "compiled", "compile") == [True, False]
+    prove(trained, proof, "compiled")
+    found = trained[0]
+    proof.unchanged(found["compiled"][0]["weights"], found["unchanged"][0]["weights"], tolerance=ROUNDED)
 
 
 @pytest.mark.live_safe(
