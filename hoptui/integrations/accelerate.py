@@ -26,6 +26,7 @@ from hoptui.integrations import compilation
 from hoptui.integrations.batch_size import sample_count
 from hoptui.integrations.compilation import Compilation
 from hoptui.integrations.error_guard import harmless
+from hoptui.integrations.gradient_buckets import decline_buckets
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")
@@ -218,6 +219,8 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
             run.optimizer(optimizer.optimizer, schedules or None, prefix=prefix)
         self._compilation = Compilation([_unwrapped(model) for model in accelerator._models])
         self._compilation.offer(run, _compilation_obstacle(accelerator))
+        model = next(iter(accelerator._models), None)
+        decline_buckets(run, model, "DistributedDataParallelKwargs(bucket_cap_mb=…)")
         if _with_deepspeed(accelerator):
             run.decline(
                 "gradient_accumulation_steps", "DeepSpeed's engine has the value of its configuration"

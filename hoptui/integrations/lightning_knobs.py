@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import hoptui
 from hoptui.integrations.data_loaders import NAMES, LoaderKnobs
+from hoptui.integrations.gradient_buckets import decline_buckets
 from hoptui.integrations.lightning_internals import (
     batches_begun,
     compiled_parts,
@@ -56,6 +57,7 @@ class LightningKnobs:
         )
         strategy = strategy_name(type(trainer.strategy))
         proven = strategy in PROVEN
+        decline_buckets(run, trainer.strategy.model, "DDPStrategy(bucket_cap_mb=…)")
         self._declare_compilation(strategy, proven)
         self._declare_accumulation(proven)
         if not proven:

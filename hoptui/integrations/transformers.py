@@ -26,6 +26,7 @@ from hoptui.integrations.compilation import NAME as COMPILE
 from hoptui.integrations.compilation import Compilation
 from hoptui.integrations.data_loaders import LoaderKnobs
 from hoptui.integrations.error_guard import harmless
+from hoptui.integrations.gradient_buckets import decline_buckets
 from hoptui.integrations.micro_batch_split import MicroBatchSplit
 from hoptui.integrations.micro_batches import row_count, token_count
 from hoptui.integrations.recomputation import NAME as GRADIENT_CHECKPOINTING
@@ -130,6 +131,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             self._recomputing = GradientCheckpointing(trainer, self._split)
             self._recomputing.offer(run)
             self._compilation = offer_compilation(run, trainer)
+            decline_buckets(run, trainer.model_wrapped, "ddp_bucket_cap_mb")
         else:
             for name in ("micro_batch_split", GRADIENT_CHECKPOINTING, COMPILE):
                 run.decline(name, "the trainer is unknown")

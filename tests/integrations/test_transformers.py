@@ -80,6 +80,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
             ("per_device_train_batch_size", 4),
             ("eval_steps", 10),
             ("dataloader_num_workers", 1),
+            ("ddp_bucket_mb", 50),
         )
         leave("learning", folder, outcomes["learning"])
         for name in ("accumulated split", "fsdp2 split", "fsdp1 split"):
@@ -250,6 +251,7 @@ def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str)
         "per_device_train_batch_size",
         "eval_steps",
         "dataloader_num_workers",
+        "ddp_bucket_mb",
     ],
 )
 def test_what_is_unsafe_is_refused_with_the_reason(trained: tuple[Found, Outcomes], knob: str) -> None:
