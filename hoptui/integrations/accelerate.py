@@ -11,6 +11,7 @@ import atexit
 import functools
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ import hoptui
 from hoptui.integrations import compilation
 from hoptui.integrations.batch_size import sample_count
 from hoptui.integrations.compilation import Compilation
+from hoptui.integrations.data_loaders import NAMES, LoaderKnobs
 from hoptui.integrations.error_guard import harmless
 from hoptui.integrations.gradient_buckets import decline_buckets
 from hoptui.integrations.versions import Supported
@@ -80,6 +82,8 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         self._wanted: int | None = None  # steps of accumulation that take effect later
         self._accumulation: Any = None
         self._compilation: Compilation | None = None
+        self._readers: LoaderKnobs | None = None
+        self._trained: Any = None  # the batch of the step in progress, until its boundary
 
     @property
     def tracker(self) -> hoptui.Run | None:
@@ -146,6 +150,12 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         self._begun = self._begun or id(loader) == self._loader
 
     @harmless
+    def begins(self, loader: object) -> None:
+        """A prepared data loader has given the first batch of an epoch: its workers are made."""
+        if self._readers is not None and id(loader) == self._loader:
+            self._readers.begin_epoch()
+
+    @harmless
     def ends(self, loader: object) -> bool | None:
         """A prepared data loader is asked for a batch, or is at its end. Return True to end it."""
         if id(loader) != self._loader:
@@ -163,6 +173,7 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         if self._batch is None:
             return
         (self._loader, batch), self._batch = self._batch, None
+        self._trained = batch
         processes = self._accelerator.num_processes
         self._counts["samples"] += (sample_count(batch) or 0) * processes
         tokens = batch.get("input_ids") if isinstance(batch, Mapping) else None
@@ -202,7 +213,13 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         self._declare()
         if self._compilation is not None:
             self._compilation.end_step()
+        self._declare_readers(run)
+        if self._readers is not None:
+            self._readers.batch = self._trained
         run.boundary(self._steps)
+        self._trained = None
+        if self._readers is not None:
+            self._readers.batch = None
         if self._wanted is not None and self._aligned(self._wanted):  # in effect for the step that begins
             self._accelerator.gradient_accumulation_steps, self._wanted = self._wanted, None
             self._accumulation.holds()
@@ -234,6 +251,27 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
             description="micro-batches of a step; changes once it divides the number of those so far",
             apply=self._set_accumulation,
             read=lambda: self._accelerator.gradient_accumulation_steps,
+        )
+
+    def _declare_readers(self, run: hoptui.Run) -> None:
+        """Declare the knobs of the data loader that the loop trains on, once it is known."""
+        if self._readers is not None:
+            return
+        loaders = self._accelerator._dataloaders
+        loader = next((each for each in loaders if id(each) == self._loader), None)
+        if loader is None:  # none is prepared, or a part of one is left out to resume an epoch
+            if self._steps == 1:
+                for name in NAMES:
+                    run.decline(name, "the loop trains on no data loader that Accelerator.prepare made")
+            return
+        for name in NAMES:
+            run.decline(name, "")
+        self._readers = LoaderKnobs(
+            run,
+            _readers_of(loader),
+            local_ranks=int(os.environ.get("LOCAL_WORLD_SIZE") or self._accelerator.num_processes),
+            next_epoch=lambda: True,  # accelerate does not know the number of epochs
+            synchronized=getattr(loader, "synchronized_generator", None),
         )
 
     def _set_accumulation(self, steps: int) -> object:
@@ -388,6 +426,7 @@ def _followed(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
         if not _active:
             yield from iterator
             return
+        first = True
         while True:
             tracker = _active[0] if _active else None
             if tracker is not None and tracker.ends(self):
@@ -397,7 +436,10 @@ def _followed(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
             except StopIteration:
                 return
             if tracker is not None:
+                if first:
+                    tracker.begins(self)
                 tracker.fetched(self, batch)
+            first = False
             yield batch
 
     return batches
@@ -406,6 +448,11 @@ def _followed(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
 def _unwrapped(model: Any) -> Any:
     """Return the model inside of the wrapper for several ranks. Wrappers of its `forward` stay."""
     return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _readers_of(loader: Any) -> Any:
+    """Return the DataLoader of torch in a prepared one."""
+    return loader.base_dataloader if type(loader).__name__ == "DataLoaderShard" else loader
 
 
 def _with_deepspeed(accelerator: Any) -> bool:

@@ -244,6 +244,7 @@ def fits(folder: Path) -> dict[str, dict[str, Any]]:
         ),
         "never aligned": fit("never", folder, {1: change("accumulate_grad_batches", 23)}),
         "num_workers": fit("workers", folder, {3: change("num_workers", 1)}, workers=2),
+        "no workers": fit("none", folder, {3: change("num_workers", 1)}),
         "prefetch_factor": fit("prefetch", folder, {3: change("prefetch_factor", 5)}, workers=2),
         "manual": fit("manual", folder, {8: change("optimizer1_lr", 0.5)}, manual=True),
         "checkpoint": fit("checkpoint", folder, {4: [{"verb": "checkpoint"}]}),

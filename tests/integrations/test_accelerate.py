@@ -28,7 +28,7 @@ Outcomes = dict[str, dict[str, list[CommandRecord]]]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
     """What became of each training, and of each command."""
     folder = tmp_path_factory.mktemp("accelerate")
-    live = ("unchanged", "saved", "learning", "compiled", "stopped")
+    live = ("unchanged", "saved", "learning", "compiled", "read", "stopped")
     trainings: list[dict[str, Any]] = [
         *({"name": name, "epochs": EPOCHS} for name in live),
         {"name": "repeated", "epochs": EPOCHS, "repeats": "learning"},
@@ -54,6 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         )
         leave("learning", folder, outcomes["learning"])
         outcomes["compiled"] = pair.steer("compiled", ("compile", True), ("compile", False))
+        outcomes["read"] = pair.steer("read", ("num_workers", 1), ("prefetch_factor", 4))
         outcomes["stopped"] = pair.steer("stopped", ("stop", None))
         for training in trainings:
             found[str(training["name"])] = pair.results(str(training["name"]))
@@ -134,6 +135,23 @@ def test_a_compiled_model_learns_the_same(trained: tuple[Found, Outcomes], proof
     prove(trained, proof, "compiled")
     found = trained[0]
     proof.unchanged(found["compiled"][0]["weights"], found["unchanged"][0]["weights"], tolerance=ROUNDED)
+
+
+@pytest.mark.live_safe(
+    framework="accelerate",
+    knob="num_workers",
+    effect="speed",
+    when="next epoch",
+    note="from 0 too, where the dataset may be read by another process",
+)
+@pytest.mark.live_safe(framework="accelerate", knob="prefetch_factor", effect="speed", when="next epoch")
+@pytest.mark.parametrize(("knob", "value"), [("num_workers", 1), ("prefetch_factor", 4)])
+def test_data_workers_read_the_same_samples(
+    trained: tuple[Found, Outcomes], proof: Proof, knob: str, value: int
+) -> None:
+    assert applied(trained, "read", knob) == [value]
+    prove(trained, proof, "read")
+    proof.unchanged(trained[0]["read"][0]["weights"], trained[0]["unchanged"][0]["weights"])
 
 
 @pytest.mark.live_safe(

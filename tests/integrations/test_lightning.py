@@ -125,16 +125,26 @@ def test_a_compiled_module_learns_the_same(fits: Fits, proof: Proof) -> None:
     knob="num_workers",
     effect="speed",
     when="next epoch",
-    note="offered for a DataLoader with workers that start anew in each epoch",
+    note="offered for a DataLoader whose workers start anew in each epoch",
 )
 @pytest.mark.live_safe(
     framework="Lightning",
     knob="prefetch_factor",
     effect="speed",
     when="next epoch",
-    note="offered for a DataLoader with workers that start anew in each epoch",
+    note="offered for a DataLoader whose workers start anew in each epoch",
 )
-@pytest.mark.parametrize(("knob", "change"), [("num_workers", (2, 1)), ("prefetch_factor", (2, 5))])
+@pytest.mark.live_safe(
+    framework="Lightning",
+    knob="num_workers",
+    effect="speed",
+    when="next epoch",
+    note="from 0, where the dataset may be read by another process",
+)
+@pytest.mark.parametrize(
+    ("knob", "change"),
+    [("num_workers", (2, 1)), ("prefetch_factor", (2, 5)), ("no workers", (0, 1))],
+)
 def test_other_data_workers_read_the_same_samples_from_the_next_epoch_on(
     fits: Fits, proof: Proof, knob: str, change: tuple[int, int]
 ) -> None:

@@ -60,6 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         {"name": "stopped", "steps": STEPS, "options": FREQUENT},
         {"name": "recomputed", "steps": STEPS},
         {"name": "compiled", "steps": STEPS},
+        {"name": "from none", "steps": STEPS},
         {"name": "read", "steps": STEPS, "options": {"dataloader_num_workers": 2}},
     ]
     found: Found = {}
@@ -79,7 +80,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
             ("gradient_accumulation_steps", 2),
             ("per_device_train_batch_size", 4),
             ("eval_steps", 10),
-            ("dataloader_num_workers", 1),
             ("ddp_bucket_mb", 50),
         )
         leave("learning", folder, outcomes["learning"])
@@ -90,6 +90,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
             "recomputed", *(("gradient_checkpointing", on) for on in (True, False, True))
         )
         outcomes["compiled"] = pair.steer("compiled", ("compile", True), ("compile", False))
+        outcomes["from none"] = pair.steer("from none", ("dataloader_num_workers", 1))
         outcomes["read"] = pair.steer(
             "read", ("dataloader_num_workers", 1), ("dataloader_prefetch_factor", 5)
         )
@@ -200,6 +201,20 @@ def test_other_data_workers_read_the_same_samples(
     proof.unchanged(found["read"][0]["weights"], found["unchanged"][0]["weights"])
 
 
+@pytest.mark.live_safe(
+    framework="HF Trainer",
+    knob="dataloader_num_workers",
+    effect="speed",
+    when="next epoch",
+    note="from 0, where the dataset may be read by another process",
+)
+def test_workers_read_what_the_training_read_itself(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "from none", "dataloader_num_workers") == [1]
+    prove(trained, proof, "from none")
+    found = trained[0]
+    proof.unchanged(found["from none"][0]["weights"], found["unchanged"][0]["weights"])
+
+
 @pytest.mark.live_safe(framework="HF Trainer", knob="logging_steps", effect="speed", when="next step")
 def test_logging_steps(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert applied(trained, "steps", "logging_steps") == [7]
@@ -250,7 +265,6 @@ def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str)
         "gradient_accumulation_steps",
         "per_device_train_batch_size",
         "eval_steps",
-        "dataloader_num_workers",
         "ddp_bucket_mb",
     ],
 )
