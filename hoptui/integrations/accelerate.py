@@ -23,7 +23,8 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import hoptui
-from hoptui.integrations import compilation
+from hoptui.integrations import activation_recomputation, compilation
+from hoptui.integrations.activation_recomputation import ActivationCheckpointing
 from hoptui.integrations.batch_size import sample_count
 from hoptui.integrations.compilation import Compilation
 from hoptui.integrations.data_loaders import NAMES, LoaderKnobs
@@ -82,6 +83,7 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         self._wanted: int | None = None  # steps of accumulation that take effect later
         self._accumulation: Any = None
         self._compilation: Compilation | None = None
+        self._recomputing: ActivationCheckpointing | None = None
         self._readers: LoaderKnobs | None = None
         self._trained: Any = None  # the batch of the step in progress, until its boundary
 
@@ -112,6 +114,8 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         self.discard()
         if self._compilation is not None:
             self._compilation.restore()
+        if self._recomputing is not None:
+            self._recomputing.restore()
         run, self._run = self._run, None
         if run is not None:
             run.close()
@@ -234,7 +238,10 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
             schedules = [each for each in accelerator._schedulers if optimizer in _optimizers(each)]
             prefix = f"optimizer{index}_" if len(accelerator._optimizers) > 1 else ""
             run.optimizer(optimizer.optimizer, schedules or None, prefix=prefix)
-        self._compilation = Compilation([_unwrapped(model) for model in accelerator._models])
+        models = torch.nn.ModuleList(map(_unwrapped, accelerator._models))
+        self._recomputing = ActivationCheckpointing(models, on_gpu=accelerator.device.type == "cuda")
+        self._recomputing.offer(run, _recomputation_obstacle(accelerator, models))
+        self._compilation = Compilation(list(models))
         self._compilation.offer(run, _compilation_obstacle(accelerator))
         model = next(iter(accelerator._models), None)
         decline_buckets(run, model, "DistributedDataParallelKwargs(bucket_cap_mb=…)")
@@ -457,6 +464,15 @@ def _readers_of(loader: Any) -> Any:
 
 def _with_deepspeed(accelerator: Any) -> bool:
     return str(getattr(accelerator.distributed_type, "value", "")) == "DEEPSPEED"
+
+
+def _recomputation_obstacle(accelerator: Any, models: torch.nn.Module) -> str:
+    if _with_deepspeed(accelerator):
+        return "it is not tested with DeepSpeed"
+    if accelerator.mixed_precision == "fp8":
+        return "fp8 scales by every forward pass, and recomputation adds some"
+    reasons = map(activation_recomputation.wrapper_obstacle, accelerator._models)
+    return next(filter(None, reasons), "") or activation_recomputation.model_obstacle(models)
 
 
 def _compilation_obstacle(accelerator: Any) -> str:

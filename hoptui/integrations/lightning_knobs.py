@@ -16,6 +16,7 @@ from hoptui.integrations.lightning_internals import (
 )
 
 if TYPE_CHECKING:
+    from hoptui.integrations.activation_recomputation import ActivationCheckpointing
     from hoptui.integrations.compilation import Compilation
 
 SHARDED = ("FSDPStrategy", "ModelParallelStrategy")
@@ -45,6 +46,7 @@ class LightningKnobs:
         self._accumulate_next: int | None = None
         self._loader: LoaderKnobs | None = None
         self._compilation: Compilation | None = None
+        self._recomputing: ActivationCheckpointing | None = None
         run.knob(
             "log_every_n_steps",
             int(trainer.log_every_n_steps),
@@ -59,6 +61,7 @@ class LightningKnobs:
         proven = strategy in PROVEN
         decline_buckets(run, trainer.strategy.model, "DDPStrategy(bucket_cap_mb=…)")
         self._declare_compilation(strategy, proven)
+        self._declare_recomputation(strategy, proven)
         self._declare_accumulation(proven)
         if not proven:
             return
@@ -92,6 +95,8 @@ class LightningKnobs:
         """Leave the module as it was before the fit."""
         if self._compilation is not None:
             self._compilation.restore()
+        if self._recomputing is not None:
+            self._recomputing.restore()
 
     def end_step(self) -> None:
         """A step is over, and its boundary: a number of batches may hold from here."""
@@ -110,6 +115,21 @@ class LightningKnobs:
         elif getattr(trainer.lightning_module, "_compiler_ctx", None) is not None:
             reason = "the script compiles already"
         self._compilation.offer(self._run, reason)
+
+    def _declare_recomputation(self, strategy: str, proven: bool) -> None:
+        from hoptui.integrations.activation_recomputation import (
+            ActivationCheckpointing,
+            model_obstacle,
+            wrapper_obstacle,
+        )
+
+        trainer = self._trainer
+        module, model = trainer.lightning_module, trainer.strategy.model
+        reason = wrapper_obstacle(model) or model_obstacle(module)
+        if not proven or strategy in SHARDED:
+            reason = f"it is not tested with {strategy or type(trainer.strategy).__name__}"
+        self._recomputing = ActivationCheckpointing(module, on_gpu=module.device.type == "cuda")
+        self._recomputing.offer(self._run, reason)
 
     def _declare_accumulation(self, proven: bool) -> None:
         run, trainer = self._run, self._trainer

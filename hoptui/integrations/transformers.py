@@ -22,6 +22,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import get_last_checkpoint
 
 import hoptui
+from hoptui.integrations.activation_recomputation import NAME as GRADIENT_CHECKPOINTING
 from hoptui.integrations.compilation import NAME as COMPILE
 from hoptui.integrations.compilation import Compilation
 from hoptui.integrations.data_loaders import LoaderKnobs
@@ -29,8 +30,8 @@ from hoptui.integrations.error_guard import harmless
 from hoptui.integrations.gradient_buckets import decline_buckets
 from hoptui.integrations.micro_batch_split import MicroBatchSplit
 from hoptui.integrations.micro_batches import row_count, token_count
-from hoptui.integrations.recomputation import NAME as GRADIENT_CHECKPOINTING
 from hoptui.integrations.recomputation import GradientCheckpointing
+from hoptui.integrations.recomputation import obstacle as recomputation_obstacle
 from hoptui.integrations.torch_trace import TorchTrace, rank
 from hoptui.integrations.trainer_internals import replicas
 from hoptui.integrations.trainer_settings import offer_compilation, offer_loader, offer_settings
@@ -129,7 +130,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         if self._split is not None:
             self._split.offer(run)
             self._recomputing = GradientCheckpointing(trainer, self._split)
-            self._recomputing.offer(run)
+            self._recomputing.offer(run, recomputation_obstacle(trainer))
             self._compilation = offer_compilation(run, trainer)
             decline_buckets(run, trainer.model_wrapped, "ddp_bucket_cap_mb")
         else:
