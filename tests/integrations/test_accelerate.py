@@ -128,7 +128,7 @@ def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str)
 
 
 @pytest.mark.live_safe(
-    framework="accelerate", knob="compile", effect="speed", when="next step, which compiles"
+    framework="accelerate", knob="compile", effect="speed", when="the step after the next one, which compiles"
 )
 def test_a_compiled_model_learns_the_same(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert applied(trained, "compiled", "compile") == [True, False]

@@ -110,7 +110,7 @@ def test_the_logging_interval_changes_nothing_that_is_learned(fits: Fits, proof:
 
 
 @pytest.mark.live_safe(
-    framework="Lightning", knob="compile", effect="speed", when="next step, which compiles"
+    framework="Lightning", knob="compile", effect="speed", when="the step after the next one, which compiles"
 )
 def test_a_compiled_module_learns_the_same(fits: Fits, proof: Proof) -> None:
     found = prove(proof, fits, "compile")

@@ -173,7 +173,7 @@ def test_recomputed_activations_change_no_weight(trained: tuple[Found, Outcomes]
 
 
 @pytest.mark.live_safe(
-    framework="HF Trainer", knob="compile", effect="speed", when="next step, which compiles"
+    framework="HF Trainer", knob="compile", effect="speed", when="the step after the next one, which compiles"
 )
 def test_a_compiled_model_learns_the_same(trained: tuple[Found, Outcomes], proof: Proof) -> None:
     assert applied(trained, "compiled", "compile") == [True, False]
