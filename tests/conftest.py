@@ -88,8 +88,10 @@ class RawViewer:
         self.send(message)
         return self.wait_for(kind)
 
-    def wait_for(self, kind: type[T], good: Callable[[T], bool] = lambda _: True) -> T:
-        end = time.monotonic() + DEADLINE_S
+    def wait_for(
+        self, kind: type[T], good: Callable[[T], bool] = lambda _: True, seconds: float = DEADLINE_S
+    ) -> T:
+        end = time.monotonic() + seconds
         while True:
             message = self.receive(max(0.0, end - time.monotonic()))
             if isinstance(message, kind) and good(message):
@@ -124,11 +126,13 @@ class RawViewer:
         self.send(messages.Command(run=run.run, verb=verb, **fields))
         return str(fields["id"])
 
-    def outcome(self, command: str) -> messages.CommandRecord:
+    def outcome(self, command: str, seconds: float = DEADLINE_S) -> messages.CommandRecord:
         """What became of a command in the end."""
-        return self.record(command, lambda record: record.stage in messages.FINAL)
+        return self.record(command, lambda record: record.stage in messages.FINAL, seconds)
 
-    def record(self, command: str, check: Callable[[messages.CommandRecord], bool]) -> messages.CommandRecord:
+    def record(
+        self, command: str, check: Callable[[messages.CommandRecord], bool], seconds: float = DEADLINE_S
+    ) -> messages.CommandRecord:
         """The record of a command that the daemon sent by itself, once it is as wanted."""
 
         def found(message: object) -> list[messages.CommandRecord]:
@@ -136,7 +140,9 @@ class RawViewer:
             return [record for record in pushed if record.id == command and check(record)]
 
         heard = [record for message in self.heard for record in found(message)]
-        return heard[0] if heard else found(self.wait_for(messages.Delta, lambda d: bool(found(d))))[0]
+        return (
+            heard[0] if heard else found(self.wait_for(messages.Delta, lambda d: bool(found(d)), seconds))[0]
+        )
 
     def close(self) -> None:
         """Vanish without a word."""

@@ -11,6 +11,7 @@ import atexit
 import functools
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,10 +20,16 @@ from typing import Any
 import torch
 from accelerate import Accelerator, data_loader, tracking
 from accelerate.optimizer import AcceleratedOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
 import hoptui
+from hoptui.integrations import activation_recomputation, compilation
+from hoptui.integrations.activation_recomputation import ActivationCheckpointing
 from hoptui.integrations.batch_size import sample_count
+from hoptui.integrations.compilation import Compilation
+from hoptui.integrations.data_loaders import NAMES, LoaderKnobs
 from hoptui.integrations.error_guard import harmless
+from hoptui.integrations.gradient_buckets import decline_buckets
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")
@@ -75,6 +82,10 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         self._accumulates = False  # whether the loop counts micro-batches with accelerator.accumulate
         self._wanted: int | None = None  # steps of accumulation that take effect later
         self._accumulation: Any = None
+        self._compilation: Compilation | None = None
+        self._recomputing: ActivationCheckpointing | None = None
+        self._readers: LoaderKnobs | None = None
+        self._trained: Any = None  # the batch of the step in progress, until its boundary
 
     @property
     def tracker(self) -> hoptui.Run | None:
@@ -101,6 +112,10 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
     def finish(self) -> None:
         """End the run."""
         self.discard()
+        if self._compilation is not None:
+            self._compilation.restore()
+        if self._recomputing is not None:
+            self._recomputing.restore()
         run, self._run = self._run, None
         if run is not None:
             run.close()
@@ -139,6 +154,12 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         self._begun = self._begun or id(loader) == self._loader
 
     @harmless
+    def begins(self, loader: object) -> None:
+        """A prepared data loader has given the first batch of an epoch: its workers are made."""
+        if self._readers is not None and id(loader) == self._loader:
+            self._readers.begin_epoch()
+
+    @harmless
     def ends(self, loader: object) -> bool | None:
         """A prepared data loader is asked for a batch, or is at its end. Return True to end it."""
         if id(loader) != self._loader:
@@ -156,6 +177,7 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         if self._batch is None:
             return
         (self._loader, batch), self._batch = self._batch, None
+        self._trained = batch
         processes = self._accelerator.num_processes
         self._counts["samples"] += (sample_count(batch) or 0) * processes
         tokens = batch.get("input_ids") if isinstance(batch, Mapping) else None
@@ -193,7 +215,15 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
         run.log({name: count for name, count in self._counts.items() if count})
         self._counts = dict.fromkeys(self._counts, 0)
         self._declare()
+        if self._compilation is not None:
+            self._compilation.end_step()
+        self._declare_readers(run)
+        if self._readers is not None:
+            self._readers.batch = self._trained
         run.boundary(self._steps)
+        self._trained = None
+        if self._readers is not None:
+            self._readers.batch = None
         if self._wanted is not None and self._aligned(self._wanted):  # in effect for the step that begins
             self._accelerator.gradient_accumulation_steps, self._wanted = self._wanted, None
             self._accumulation.holds()
@@ -208,7 +238,14 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
             schedules = [each for each in accelerator._schedulers if optimizer in _optimizers(each)]
             prefix = f"optimizer{index}_" if len(accelerator._optimizers) > 1 else ""
             run.optimizer(optimizer.optimizer, schedules or None, prefix=prefix)
-        if str(getattr(accelerator.distributed_type, "value", "")) == "DEEPSPEED":
+        models = torch.nn.ModuleList(map(_unwrapped, accelerator._models))
+        self._recomputing = ActivationCheckpointing(models, on_gpu=accelerator.device.type == "cuda")
+        self._recomputing.offer(run, _recomputation_obstacle(accelerator, models))
+        self._compilation = Compilation(list(models))
+        self._compilation.offer(run, _compilation_obstacle(accelerator))
+        model = next(iter(accelerator._models), None)
+        decline_buckets(run, model, "DistributedDataParallelKwargs(bucket_cap_mb=…)")
+        if _with_deepspeed(accelerator):
             run.decline(
                 "gradient_accumulation_steps", "DeepSpeed's engine has the value of its configuration"
             )
@@ -221,6 +258,27 @@ class HoptuiTracker(tracking.GeneralTracker):  # type: ignore[misc]
             description="micro-batches of a step; changes once it divides the number of those so far",
             apply=self._set_accumulation,
             read=lambda: self._accelerator.gradient_accumulation_steps,
+        )
+
+    def _declare_readers(self, run: hoptui.Run) -> None:
+        """Declare the knobs of the data loader that the loop trains on, once it is known."""
+        if self._readers is not None:
+            return
+        loaders = self._accelerator._dataloaders
+        loader = next((each for each in loaders if id(each) == self._loader), None)
+        if loader is None:  # none is prepared, or a part of one is left out to resume an epoch
+            if self._steps == 1:
+                for name in NAMES:
+                    run.decline(name, "the loop trains on no data loader that Accelerator.prepare made")
+            return
+        for name in NAMES:
+            run.decline(name, "")
+        self._readers = LoaderKnobs(
+            run,
+            _readers_of(loader),
+            local_ranks=int(os.environ.get("LOCAL_WORLD_SIZE") or self._accelerator.num_processes),
+            next_epoch=lambda: True,  # accelerate does not know the number of epochs
+            synchronized=getattr(loader, "synchronized_generator", None),
         )
 
     def _set_accumulation(self, steps: int) -> object:
@@ -375,6 +433,7 @@ def _followed(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
         if not _active:
             yield from iterator
             return
+        first = True
         while True:
             tracker = _active[0] if _active else None
             if tracker is not None and tracker.ends(self):
@@ -384,10 +443,45 @@ def _followed(iterate: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterat
             except StopIteration:
                 return
             if tracker is not None:
+                if first:
+                    tracker.begins(self)
                 tracker.fetched(self, batch)
+            first = False
             yield batch
 
     return batches
+
+
+def _unwrapped(model: Any) -> Any:
+    """Return the model inside of the wrapper for several ranks. Wrappers of its `forward` stay."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _readers_of(loader: Any) -> Any:
+    """Return the DataLoader of torch in a prepared one."""
+    return loader.base_dataloader if type(loader).__name__ == "DataLoaderShard" else loader
+
+
+def _with_deepspeed(accelerator: Any) -> bool:
+    return str(getattr(accelerator.distributed_type, "value", "")) == "DEEPSPEED"
+
+
+def _recomputation_obstacle(accelerator: Any, models: torch.nn.Module) -> str:
+    if _with_deepspeed(accelerator):
+        return "it is not tested with DeepSpeed"
+    if accelerator.mixed_precision == "fp8":
+        return "fp8 scales by every forward pass, and recomputation adds some"
+    reasons = map(activation_recomputation.wrapper_obstacle, accelerator._models)
+    return next(filter(None, reasons), "") or activation_recomputation.model_obstacle(models)
+
+
+def _compilation_obstacle(accelerator: Any) -> str:
+    if _with_deepspeed(accelerator):
+        return "it is not tested with DeepSpeed"
+    if accelerator.mixed_precision == "fp8":
+        return "it is not tested with fp8"
+    reasons = (compilation.wrapper_obstacle(model) for model in accelerator._models)
+    return next(filter(None, reasons), "")
 
 
 def _optimizers(scheduler: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import hoptui
+from hoptui.integrations.dataset_processes import check_other_process, dataset_state
 
 WORKERS = ("num_workers", "prefetch_factor")
 PIN = "pin_memory"
@@ -23,6 +24,8 @@ DESCRIPTIONS = {
     PIN: "copy batches to the accelerator from page-locked memory; takes effect at the next epoch",
 }
 MOST_AHEAD = 16
+DEFAULT_AHEAD = 2
+"""What a DataLoader of torch reads ahead for each worker if its script says nothing."""
 SHARE = 0.5
 """More batches in flight may use this part of the free shared memory."""
 SHARED_MEMORY = "/dev/shm"
@@ -54,6 +57,8 @@ class LoaderKnobs:
         prefix: What the framework writes before the names of the knobs.
         local_ranks: The number of ranks that share this machine.
         next_epoch: Returns whether another epoch follows the one in progress.
+        synchronized: A random generator of the sampler that the framework makes equal on all ranks before
+            each epoch.
     """
 
     def __init__(
@@ -64,14 +69,16 @@ class LoaderKnobs:
         prefix: str = "",
         local_ranks: int = 1,
         next_epoch: Callable[[], bool],
+        synchronized: object = None,
     ) -> None:
         self._loader, self._next_epoch = loader, next_epoch
+        self._state: dict[tuple[int, str], object] | None = None  # of a dataset that no worker has read
         self._in_effect: dict[str, int] = {}
         self._wanted: dict[str, int] = {}
         self._knobs: dict[str, Any] = {}
         self.batch: object = None
         """The last batch, while a boundary is passed: more of its size have to fit into shared memory."""
-        self._offer_workers(run, prefix, local_ranks)
+        self._offer_workers(run, prefix, local_ranks, synchronized)
         self._offer_pinning(run, prefix)
 
     def begin_epoch(self) -> None:
@@ -80,20 +87,27 @@ class LoaderKnobs:
         for name, value in wanted.items():
             self._in_effect[name] = value
             self._knobs[name].holds()
+        if self._in_effect.get("num_workers"):
+            self._state = None  # a worker has read
 
-    def _offer_workers(self, run: hoptui.Run, prefix: str, local_ranks: int) -> None:
-        if reason := obstacle(self._loader):
+    def _offer_workers(self, run: hoptui.Run, prefix: str, local_ranks: int, synchronized: object) -> None:
+        if reason := obstacle(self._loader, synchronized):
             for name in WORKERS:
                 run.decline(prefix + name, reason)
             return
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        most = {"num_workers": cores // max(1, local_ranks), "prefetch_factor": MOST_AHEAD}
-        for name in WORKERS:
-            value = self._in_effect[name] = int(getattr(self._loader, name))
+        workers = int(self._loader.num_workers)
+        if not workers:
+            self._state = dataset_state(self._loader.dataset)
+        values = {"num_workers": workers, "prefetch_factor": self._loader.prefetch_factor or DEFAULT_AHEAD}
+        least = {"num_workers": min(1, workers), "prefetch_factor": 1}
+        most = {"num_workers": max(1, cores // max(1, local_ranks)), "prefetch_factor": MOST_AHEAD}
+        for name, value in values.items():
+            self._in_effect[name] = value
             self._knobs[name] = run.knob(
                 prefix + name,
                 value,
-                min=1,
+                min=least[name],
                 max=max(value, most[name]),
                 effect="speed",
                 cost="rebuild",
@@ -126,6 +140,8 @@ class LoaderKnobs:
             raise ValueError("the last epoch has begun, and its data workers are made")
         if name in WORKERS:
             self._check_memory(name, value)
+        if name == "num_workers" and self._state is not None:
+            check_other_process(self._loader, self._state)
         self._wanted[name] = value
         self._set(name, value)
         return hoptui.LATER
@@ -133,6 +149,9 @@ class LoaderKnobs:
     def _set(self, name: str, value: int) -> None:
         loader = self._loader
         setattr(loader, name, value)
+        if name in WORKERS:  # a loader without workers has no prefetch factor
+            ahead = (self._in_effect | self._wanted)["prefetch_factor"]
+            loader.prefetch_factor = ahead if loader.num_workers else None
         begin = loader.worker_init_fn
         if name == "num_workers" and isinstance(begin, functools.partial) and name in begin.keywords:
             # Trainer derives the seeds of workers from their number, so that those of two ranks differ.
@@ -157,16 +176,19 @@ class LoaderKnobs:
             )
 
 
-def obstacle(loader: Any) -> str:
-    """Return why the readers of a loader cannot change between two epochs, "" if they can."""
+def obstacle(loader: Any, synchronized: object = None) -> str:
+    """Return why the readers of a loader cannot change between two epochs, "" if they can.
+
+    Args:
+        loader: The loader.
+        synchronized: A random generator that the sampler may have.
+    """
     from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
     if type(loader) is not DataLoader:
         return f"it is a {type(loader).__name__}, not a DataLoader of torch"
     if isinstance(loader.dataset, IterableDataset):
         return "each worker of an IterableDataset reads other samples"
-    if loader.num_workers < 1:
-        return "the DataLoader has no workers, and a dataset may not work in another process: start with 1"
     if loader.persistent_workers:
         return "persistent workers are made once"
     if not getattr(loader, "in_order", True):
@@ -176,7 +198,7 @@ def obstacle(loader: Any) -> str:
         sampler = getattr(sampler, attribute)
     if _name(sampler) not in SAMPLERS:
         return f"{type(sampler).__name__} may depend on how far the workers read ahead"
-    if type(sampler) is RandomSampler and sampler.generator is not None:
+    if type(sampler) is RandomSampler and sampler.generator not in (None, synchronized):
         return "the generator of its RandomSampler may depend on how far the workers read ahead"
     return ""
 

@@ -198,6 +198,7 @@ class Adapter:
             if not self._automatic:
                 self._plan_steps(trainer)
             if self._knobs is not None:
+                self._knobs.before_boundary()
                 self._knobs.hold_batch(batch)
             if not run.boundary(step):
                 self._stop(trainer)
@@ -366,6 +367,8 @@ class Adapter:
     def _close(self, trainer: Any, reason: Any = None, detail: str = "") -> None:
         self._leave()
         run, self._run = self._run, None
+        if self._knobs is not None:
+            self._knobs.close()
         self._knobs, self._loop = None, None
         if self._timed is not None:
             with contextlib.suppress(AttributeError):

@@ -53,3 +53,24 @@ def planned_from_here(trainer: Any) -> int | None:
     left = 0 if trainer.is_last_batch else in_epoch - batches_begun(trainer) // each
     total = int(trainer.global_step + left + max(0, epochs - trainer.current_epoch - 1) * in_epoch)
     return min(total, most) if most > 0 else total
+
+
+def compiled_parts(module: Any) -> tuple[list[Any], Any]:
+    """Return what can be compiled of a LightningModule, and the module if it has a `forward`, else None.
+
+    A strategy calls the training step through the `forward` of the module, which it replaces meanwhile.
+    """
+    import torch
+
+    parts: list[Any] = []
+    containers = [module]
+    while containers:
+        for part in containers.pop().children():
+            if isinstance(part, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+                containers.append(part)
+            elif any(True for _ in part.parameters()):
+                parts.append(part)
+    own = type(module).forward
+    if own.__module__.partition(".")[0] in PACKAGES:  # the module does not define it
+        return parts, None
+    return [module, *parts], module

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hoptui
 from hoptui.integrations.data_loaders import NAMES, LoaderKnobs
+from hoptui.integrations.gradient_buckets import decline_buckets
 from hoptui.integrations.lightning_internals import (
     batches_begun,
+    compiled_parts,
     planned_from_here,
     strategy_name,
 )
+
+if TYPE_CHECKING:
+    from hoptui.integrations.activation_recomputation import ActivationCheckpointing
+    from hoptui.integrations.compilation import Compilation
 
 SHARDED = ("FSDPStrategy", "ModelParallelStrategy")
 """Clipping is not tested with these."""
@@ -39,6 +45,8 @@ class LightningKnobs:
         self._accumulate_knob: Any = None
         self._accumulate_next: int | None = None
         self._loader: LoaderKnobs | None = None
+        self._compilation: Compilation | None = None
+        self._recomputing: ActivationCheckpointing | None = None
         run.knob(
             "log_every_n_steps",
             int(trainer.log_every_n_steps),
@@ -51,6 +59,9 @@ class LightningKnobs:
         )
         strategy = strategy_name(type(trainer.strategy))
         proven = strategy in PROVEN
+        decline_buckets(run, trainer.strategy.model, "DDPStrategy(bucket_cap_mb=…)")
+        self._declare_compilation(strategy, proven)
+        self._declare_recomputation(strategy, proven)
         self._declare_accumulation(proven)
         if not proven:
             return
@@ -75,11 +86,50 @@ class LightningKnobs:
         if self._loader is not None:
             self._loader.batch = batch
 
+    def before_boundary(self) -> None:
+        """A step is over, and its boundary is to come."""
+        if self._compilation is not None:
+            self._compilation.end_step()
+
+    def close(self) -> None:
+        """Leave the module as it was before the fit."""
+        if self._compilation is not None:
+            self._compilation.restore()
+        if self._recomputing is not None:
+            self._recomputing.restore()
+
     def end_step(self) -> None:
         """A step is over, and its boundary: a number of batches may hold from here."""
         if self._accumulate_next is not None and self._aligned(self._accumulate_next):
             self._accumulate(self._accumulate_next)
             self._accumulate_knob.holds()
+
+    def _declare_compilation(self, strategy: str, proven: bool) -> None:
+        from hoptui.integrations.compilation import Compilation, wrapper_obstacle  # with torch
+
+        trainer = self._trainer
+        self._compilation = Compilation(*compiled_parts(trainer.lightning_module))
+        reason = wrapper_obstacle(trainer.strategy.model)
+        if not proven or strategy in SHARDED:
+            reason = f"it is not tested with {strategy or type(trainer.strategy).__name__}"
+        elif getattr(trainer.lightning_module, "_compiler_ctx", None) is not None:
+            reason = "the script compiles already"
+        self._compilation.offer(self._run, reason)
+
+    def _declare_recomputation(self, strategy: str, proven: bool) -> None:
+        from hoptui.integrations.activation_recomputation import (
+            ActivationCheckpointing,
+            model_obstacle,
+            wrapper_obstacle,
+        )
+
+        trainer = self._trainer
+        module, model = trainer.lightning_module, trainer.strategy.model
+        reason = wrapper_obstacle(model) or model_obstacle(module)
+        if not proven or strategy in SHARDED:
+            reason = f"it is not tested with {strategy or type(trainer.strategy).__name__}"
+        self._recomputing = ActivationCheckpointing(module, on_gpu=module.device.type == "cuda")
+        self._recomputing.offer(self._run, reason)
 
     def _declare_accumulation(self, proven: bool) -> None:
         run, trainer = self._run, self._trainer

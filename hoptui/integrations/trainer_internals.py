@@ -105,7 +105,12 @@ def repeatable(trainer: Any) -> Iterator[None]:
     training = [module for module in trainer.model.modules() if module.training]
     device = trainer.args.device
     devices = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices), trainer.compute_loss_context_manager():
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(devices),
+        torch.compiler.set_stance("force_eager"),
+        trainer.compute_loss_context_manager(),
+    ):
         try:
             for module in training:
                 module.training = False

@@ -9,8 +9,10 @@ from typing import Any
 from transformers import TrainerState, TrainingArguments
 
 import hoptui
+from hoptui.integrations import compilation
+from hoptui.integrations.compilation import Compilation
 from hoptui.integrations.data_loaders import LoaderKnobs
-from hoptui.integrations.trainer_internals import DecayGroups
+from hoptui.integrations.trainer_internals import DecayGroups, size_of
 
 ACCUMULATION_REASON = (
     "Trainer reads it at several places, so the ranks would train different weights, and a smaller value "
@@ -61,7 +63,7 @@ def offer_settings(
     run.decline("gradient_accumulation_steps", ENGINE_REASON if deepspeed else ACCUMULATION_REASON)
     for name in ("per_device_train_batch_size", "max_steps"):
         run.decline(name, "Trainer reads it once, before the first step")
-    run.decline("torch_compile", "Trainer compiles the model once, before the first step")
+    run.decline("torch_compile", "Trainer compiles the model once, before the first step: set compile")
 
 
 def offer_loader(run: hoptui.Run, loader: Any, args: TrainingArguments, state: TrainerState) -> LoaderKnobs:
@@ -74,3 +76,27 @@ def offer_loader(run: hoptui.Run, loader: Any, args: TrainingArguments, state: T
         local_ranks=int(os.environ.get("LOCAL_WORLD_SIZE") or args.world_size),
         next_epoch=lambda: math.ceil(state.epoch or 0) < state.num_train_epochs,
     )
+
+
+def offer_compilation(run: hoptui.Run, trainer: Any) -> Compilation:
+    """Declare the knob `compile`, or the reason why there is none."""
+    found = Compilation([trainer.model])
+    found.offer(run, compilation_obstacle(trainer))
+    return found
+
+
+def compilation_obstacle(trainer: Any) -> str:
+    """Return why a way of training excludes a compiled model, "" if it does not."""
+    if getattr(trainer, "is_deepspeed_enabled", False):
+        return "it is not tested with DeepSpeed"
+    if trainer.args.torch_compile:
+        return "the script compiles already"
+    if trainer.args.n_gpu > 1:
+        return "it is not tested with DataParallel"
+    if getattr(trainer, "is_fsdp_xla_enabled", False):
+        return "XLA compiles each step as a whole"
+    if any(size_of(trainer, name) > 1 for name in ("get_tp_size", "get_cp_size", "get_sp_size")):
+        return "it is not tested with a model or sequences that are spread over ranks"
+    if getattr(trainer.accelerator, "mixed_precision", "") == "fp8":
+        return "it is not tested with fp8"
+    return compilation.wrapper_obstacle(trainer.model_wrapped)

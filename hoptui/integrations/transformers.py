@@ -22,15 +22,19 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import get_last_checkpoint
 
 import hoptui
+from hoptui.integrations.activation_recomputation import NAME as GRADIENT_CHECKPOINTING
+from hoptui.integrations.compilation import NAME as COMPILE
+from hoptui.integrations.compilation import Compilation
 from hoptui.integrations.data_loaders import LoaderKnobs
 from hoptui.integrations.error_guard import harmless
+from hoptui.integrations.gradient_buckets import decline_buckets
 from hoptui.integrations.micro_batch_split import MicroBatchSplit
 from hoptui.integrations.micro_batches import row_count, token_count
-from hoptui.integrations.recomputation import NAME as GRADIENT_CHECKPOINTING
 from hoptui.integrations.recomputation import GradientCheckpointing
+from hoptui.integrations.recomputation import obstacle as recomputation_obstacle
 from hoptui.integrations.torch_trace import TorchTrace, rank
 from hoptui.integrations.trainer_internals import replicas
-from hoptui.integrations.trainer_settings import offer_loader, offer_settings
+from hoptui.integrations.trainer_settings import offer_compilation, offer_loader, offer_settings
 from hoptui.integrations.versions import Supported
 
 log = logging.getLogger("hoptui")
@@ -78,6 +82,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self._wrapped: list[str] = []
         self._split: MicroBatchSplit | None = None
         self._recomputing: GradientCheckpointing | None = None
+        self._compilation: Compilation | None = None
         self._loader: LoaderKnobs | None = None
         self._new_epoch = False
         self._replicas = 1
@@ -125,9 +130,11 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         if self._split is not None:
             self._split.offer(run)
             self._recomputing = GradientCheckpointing(trainer, self._split)
-            self._recomputing.offer(run)
+            self._recomputing.offer(run, recomputation_obstacle(trainer))
+            self._compilation = offer_compilation(run, trainer)
+            decline_buckets(run, trainer.model_wrapped, "ddp_bucket_cap_mb")
         else:
-            for name in ("micro_batch_split", GRADIENT_CHECKPOINTING):
+            for name in ("micro_batch_split", GRADIENT_CHECKPOINTING, COMPILE):
                 run.decline(name, "the trainer is unknown")
         self._computing, self._stepping = run.phase("forward_backward"), run.phase("optimizer")
         run.on_checkpoint(self._ask_for_checkpoint)
@@ -177,6 +184,8 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             self._samples = self._tokens = 0
         if self._trace is not None:
             self._trace.end_iteration()
+        if self._compilation is not None:
+            self._compilation.end_step()
         step = state.global_step
         if self._loader is not None and self._split is not None:
             self._loader.batch = self._split.seen
@@ -253,8 +262,10 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             trainer.__dict__.pop(name, None)
         if self._recomputing is not None:
             self._recomputing.restore()
+        if self._compilation is not None:
+            self._compilation.restore()
         self._wrapped, self._trainer, self._split, self._run = [], None, None, None
-        self._recomputing = self._loader = None
+        self._recomputing = self._loader = self._compilation = None
         self._computing = self._stepping = None
         if self._trace is not None:
             self._trace.close()

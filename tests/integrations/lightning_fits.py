@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
+from hoptui.integrations import compilation
 from hoptui.integrations.lightning import HoptuiCallback
 from tests.integrations.plain_changes import change_optimizer
 from tests.run_state import queued_rows
@@ -217,6 +218,7 @@ def change(knob: str, value: object) -> list[dict[str, Any]]:
 def fits(folder: Path) -> dict[str, dict[str, Any]]:
     """Run all fits of this process, one after another."""
     meet_always()
+    compilation.BACKEND = "aot_eager"  # it makes no code
     found = {
         "unchanged": fit("unchanged", folder, {}),
         **{
@@ -225,6 +227,7 @@ def fits(folder: Path) -> dict[str, dict[str, Any]]:
         },
         **{f"plain {knob}": plain_fit(folder, knob, value) for knob, value in COEFFICIENTS.items()},
         "log_every_n_steps": fit("log", folder, {5: change("log_every_n_steps", 7)}),
+        "compile": fit("compile", folder, {3: change("compile", True), 30: change("compile", False)}),
         "aligned": fit("aligned", folder, {6: change("accumulate_grad_batches", 3)}),
         "unaligned": fit("unaligned", folder, {7: change("accumulate_grad_batches", 4)}),
         "back": fit(
@@ -241,6 +244,7 @@ def fits(folder: Path) -> dict[str, dict[str, Any]]:
         ),
         "never aligned": fit("never", folder, {1: change("accumulate_grad_batches", 23)}),
         "num_workers": fit("workers", folder, {3: change("num_workers", 1)}, workers=2),
+        "no workers": fit("none", folder, {3: change("num_workers", 1)}),
         "prefetch_factor": fit("prefetch", folder, {3: change("prefetch_factor", 5)}, workers=2),
         "manual": fit("manual", folder, {8: change("optimizer1_lr", 0.5)}, manual=True),
         "checkpoint": fit("checkpoint", folder, {4: [{"verb": "checkpoint"}]}),

@@ -82,7 +82,7 @@ class RankPair:
             run = self._when(lambda: self._began(name), f"the first iteration of {name}")
             for what, value in commands:
                 sent = self._send(run, what, value)
-                outcomes.setdefault(what, []).append(self.viewer.outcome(sent))
+                outcomes.setdefault(what, []).append(self.viewer.outcome(sent, LIMIT_S))
         finally:
             (self.folder / f"{name}.gate").touch()
         return outcomes

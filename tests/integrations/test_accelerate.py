@@ -17,6 +17,8 @@ from tests.integrations.rank_pair import rank_pair
 pytestmark = pytest.mark.timeout(300)
 MODULE = "tests.integrations.accelerate_rank"
 EPOCHS = 16
+ROUNDED = 1e-5
+"""Weights after some hundred steps of AdamW. A compiled model adds in another order."""
 COEFFICIENTS = {"lr": 5e-3, "weight_decay": 0.1, "beta1": 0.8, "beta2": 0.99}
 Found = dict[str, list[dict[str, Any]]]
 Outcomes = dict[str, dict[str, list[CommandRecord]]]
@@ -26,7 +28,7 @@ Outcomes = dict[str, dict[str, list[CommandRecord]]]
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
     """What became of each training, and of each command."""
     folder = tmp_path_factory.mktemp("accelerate")
-    live = ("unchanged", "saved", "learning", "stopped")
+    live = ("unchanged", "saved", "learning", "compiled", "read", "stopped")
     trainings: list[dict[str, Any]] = [
         *({"name": name, "epochs": EPOCHS} for name in live),
         {"name": "repeated", "epochs": EPOCHS, "repeats": "learning"},
@@ -51,6 +53,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
             ("beta2", COEFFICIENTS["beta2"]),
         )
         leave("learning", folder, outcomes["learning"])
+        outcomes["compiled"] = pair.steer("compiled", ("compile", True), ("compile", False))
+        outcomes["read"] = pair.steer("read", ("num_workers", 1), ("prefetch_factor", 4))
         outcomes["stopped"] = pair.steer("stopped", ("stop", None))
         for training in trainings:
             found[str(training["name"])] = pair.results(str(training["name"]))
@@ -121,6 +125,33 @@ def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str)
     )
     assert live == plain
     assert live != without, "the change makes a difference"
+
+
+@pytest.mark.live_safe(
+    framework="accelerate", knob="compile", effect="speed", when="the step after the next one, which compiles"
+)
+def test_a_compiled_model_learns_the_same(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "compiled", "compile") == [True, False]
+    prove(trained, proof, "compiled")
+    found = trained[0]
+    proof.unchanged(found["compiled"][0]["weights"], found["unchanged"][0]["weights"], tolerance=ROUNDED)
+
+
+@pytest.mark.live_safe(
+    framework="accelerate",
+    knob="num_workers",
+    effect="speed",
+    when="next epoch",
+    note="from 0 too, where the dataset may be read by another process",
+)
+@pytest.mark.live_safe(framework="accelerate", knob="prefetch_factor", effect="speed", when="next epoch")
+@pytest.mark.parametrize(("knob", "value"), [("num_workers", 1), ("prefetch_factor", 4)])
+def test_data_workers_read_the_same_samples(
+    trained: tuple[Found, Outcomes], proof: Proof, knob: str, value: int
+) -> None:
+    assert applied(trained, "read", knob) == [value]
+    prove(trained, proof, "read")
+    proof.unchanged(trained[0]["read"][0]["weights"], trained[0]["unchanged"][0]["weights"])
 
 
 @pytest.mark.live_safe(

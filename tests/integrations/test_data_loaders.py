@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import functools
 import os
+import random
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch.utils.data import (
+    ConcatDataset,
     DataLoader,
+    Dataset,
     IterableDataset,
     RandomSampler,
     Sampler,
+    Subset,
     TensorDataset,
     WeightedRandomSampler,
 )
 from transformers import TrainerCallback
 
 import hoptui
-from hoptui.integrations import data_loaders
+from hoptui.integrations import data_loaders, dataset_processes
+from hoptui.integrations.accelerate import HoptuiTracker
 from hoptui.integrations.data_loaders import LoaderKnobs, obstacle, pinning_obstacle, size_in_bytes
+from hoptui.integrations.dataset_processes import OneProcessError
 from hoptui.integrations.transformers import HoptuiCallback
 from tests.integrations.test_recomputation import model, trainer_of
 
@@ -77,13 +85,15 @@ def read(declared: Declared, name: str) -> object:
 # what a loader reads ----------------------------------------------------------------------------------------
 
 
-def order(changes: dict[int, dict[str, int]], sampler: str) -> tuple[list[Any], torch.Tensor]:
+def order(
+    changes: dict[int, dict[str, int]], sampler: str, workers: int = 1
+) -> tuple[list[Any], torch.Tensor]:
     """The samples of three epochs, of which each is left before its end, and what torch draws after them."""
     torch.manual_seed(0)
     loader: Any = DataLoader(
         NUMBERS,
         batch_size=4,
-        num_workers=1,
+        num_workers=workers,
         shuffle=sampler == "shuffled" or None,
         sampler=WeightedRandomSampler([1.0] * 20, 20) if sampler == "weighted" else None,
     )
@@ -114,6 +124,15 @@ def test_the_samples_and_the_random_numbers_of_the_loop_stay(sampler: str) -> No
     assert torch.equal(drawn, drawn_again)
 
 
+@pytest.mark.parametrize("sampler", ["in order", "shuffled", "weighted"])
+def test_workers_read_what_the_loop_read_itself(sampler: str) -> None:
+    samples, drawn = order({}, sampler, workers=0)
+    changes = {0: {"num_workers": 2}, 1: {"num_workers": 0}}
+    again, drawn_again = order(changes, sampler, workers=0)
+    assert again == samples
+    assert torch.equal(drawn, drawn_again)
+
+
 class Forever(IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Any:
         return iter([1])
@@ -128,7 +147,6 @@ class Curriculum(Sampler):  # type: ignore[type-arg]
     ("loader", "reason"),
     [
         (lambda: DataLoader(Forever(), num_workers=1), "IterableDataset"),
-        (lambda: DataLoader(NUMBERS), "no workers"),
         (lambda: DataLoader(NUMBERS, num_workers=1, persistent_workers=True), "persistent"),
         (lambda: DataLoader(NUMBERS, num_workers=1, in_order=False), "any order"),
         (lambda: DataLoader(NUMBERS, num_workers=1, sampler=Curriculum()), "Curriculum"),
@@ -279,6 +297,103 @@ def test_pinning_is_declined_without_an_accelerator_that_uses_it(monkeypatch: py
     assert "no accelerator" in pinning_obstacle(loader)
 
 
+# a dataset that no worker has read --------------------------------------------------------------------------
+
+
+class Mapped(Dataset):  # type: ignore[type-arg]
+    """Samples by a function that may be a local one, or any other attribute."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        function = self.__dict__.get("function")
+        return function(index) if function else torch.tensor(index)
+
+
+def with_workers(dataset: Any, **options: Any) -> object:
+    """Ask for two workers of a loader that has none. Return what the knob answers."""
+    torch.manual_seed(0)
+    loader: Any = DataLoader(dataset, batch_size=4, **options)
+    _, declared = offered(loader)
+    next(iter(loader))
+    before = torch.get_rng_state()
+    try:
+        answer = apply(declared, "num_workers", 2)
+    except OneProcessError:
+        assert (loader.num_workers, loader.prefetch_factor) == (0, None)
+        raise
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (loader.num_workers, loader.prefetch_factor) == (2, 2)
+    return answer
+
+
+def test_the_knobs_of_a_loader_without_workers_begin_at_0() -> None:
+    _, declared = offered(DataLoader(NUMBERS))
+    given = {name: knob.declared for name, knob in declared.knobs.items()}
+    assert [(each["value"], each["min"]) for each in given.values()] == [(0, 0), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        lambda: NUMBERS,
+        lambda: Subset(NUMBERS, [3, 4, 5, 6]),
+        lambda: Mapped(function=lambda index: index + 1),
+        lambda: Mapped(classes=[type("Local", (), {})()]),
+    ],
+)
+def test_a_dataset_that_workers_can_read_gets_some(dataset: Any) -> None:
+    assert with_workers(dataset()) is hoptui.LATER
+
+
+def counted() -> Any:
+    found: Any = Mapped(count=0)
+
+    def read(index: int) -> torch.Tensor:
+        found.count += 1
+        return torch.tensor(index)
+
+    found.function = read
+    return found
+
+
+def in_this_process(index: int, pid: int) -> int:
+    if os.getpid() != pid:
+        raise OSError("another process")
+    return index
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        (counted, "changes while it is read"),
+        (lambda: ConcatDataset([counted(), NUMBERS]), "changes while it is read"),
+        (lambda: Mapped(file=Path(__file__).open()), "bound to its process"),  # noqa: SIM115
+        (lambda: Mapped(parts=[{"lock": threading.Lock()}]), "bound to its process"),
+        (lambda: Mapped(table=torch.empty(1, device="meta")), "tensor of the GPU"),
+        (lambda: Mapped(generator=random.Random(1)), "random generator"),
+        (lambda: Mapped(augment={"generator": torch.Generator()}), "random generator"),
+        (
+            lambda: Mapped(function=functools.partial(in_this_process, pid=os.getpid())),
+            "cannot read the dataset: OSError: another process",
+        ),
+    ],
+)
+def test_a_dataset_that_is_bound_to_its_process_gets_no_workers(dataset: Any, reason: str) -> None:
+    with pytest.raises(OneProcessError, match=reason):
+        with_workers(dataset())
+
+
+def test_a_dataset_of_too_many_objects_gets_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_processes, "INSPECTION_S", 0.0)
+    with pytest.raises(OneProcessError, match="more than 0 s"):
+        with_workers(Mapped(samples=[str(number) * 100 for number in range(10_000)]))
+
+
 # in a Trainer -----------------------------------------------------------------------------------------------
 
 
@@ -294,18 +409,21 @@ class Change(TrainerCallback):  # type: ignore[misc]
             assert self._callback._loader._apply(name, value) is hoptui.LATER
 
 
-def test_a_trainer_with_dropout_trains_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_trainer_with_dropout_trains_the_same_weights(tmp_path: Path, workers: int) -> None:
     found = []
     cases: list[dict[int, dict[str, int]]] = [{}, {3: {"num_workers": 2, "prefetch_factor": 4}}]
     for changes in cases:
         callback = HoptuiCallback("read")
         trainer = trainer_of(
             tmp_path, model(0.3), [callback, Change(callback, changes)], max_steps=20,
-            dataloader_num_workers=1,
+            dataloader_num_workers=workers,
         )  # fmt: skip
         trainer.train()
         loader = trainer.callback_handler.train_dataloader.base_dataloader
-        assert (loader.num_workers, loader.prefetch_factor) == ((2, 4) if changes else (1, 2))
+        assert (loader.num_workers, loader.prefetch_factor) == (
+            (2, 4) if changes else (workers, 2 if workers else None)
+        )
         found.append(
             (
                 [parameter.detach().clone() for parameter in trainer.model.parameters()],
@@ -314,3 +432,54 @@ def test_a_trainer_with_dropout_trains_the_same_weights(tmp_path: Path) -> None:
         )
     assert found[0][1] == found[1][1]
     assert all(torch.equal(a, b) for a, b in zip(found[0][0], found[1][0], strict=True))
+
+
+# in a loop with accelerate ----------------------------------------------------------------------------------
+
+
+def loop(changes: dict[int, dict[str, int]], workers: int) -> tuple[list[Any], HoptuiTracker]:
+    """The samples of three epochs, and the tracker. Changes are made in the step of this number."""
+    torch.manual_seed(0)
+    tracker = HoptuiTracker("read")
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    trained = torch.nn.Linear(1, 1)
+    loader: Any = DataLoader(NUMBERS, batch_size=4, shuffle=True, num_workers=workers)
+    prepared, optimizer, loader = accelerator.prepare(
+        trained, torch.optim.SGD(trained.parameters(), lr=0.1), loader
+    )
+    accelerator.init_trackers("read")
+    found, step = [], 0
+    for _ in range(3):
+        for (x,) in loader:
+            found.append(x.tolist())
+            for name, value in changes.get(step, {}).items():
+                readers = tracker._readers
+                assert readers is not None
+                assert readers._apply(name, value) is hoptui.LATER
+            accelerator.backward(prepared(x.float()[:, None]).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+    return found, tracker
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_workers_of_a_prepared_loader_change_at_the_next_epoch(workers: int) -> None:
+    samples, tracker = loop({}, workers)
+    tracker.finish()
+    again, tracker = loop({2: {"num_workers": 2, "prefetch_factor": 3}}, workers)
+    assert again == samples
+    assert len(samples) == 15
+    readers = tracker._readers
+    assert readers is not None
+    assert readers._in_effect == {"num_workers": 2, "prefetch_factor": 3}
+    assert readers._loader.num_workers == 2
+    assert readers.batch is None
+    tracker.finish()
+
+
+def test_a_generator_that_is_made_equal_before_each_epoch_may_be_in_the_sampler() -> None:
+    generator = torch.Generator()
+    loader: Any = DataLoader(NUMBERS, sampler=RandomSampler(NUMBERS, generator=generator))
+    assert "generator" in obstacle(loader)
+    assert obstacle(loader, generator) == ""

@@ -32,6 +32,8 @@ ROOT = Path(__file__).parents[2]
 Fits = list[dict[str, Any]]
 BATCHES = 24
 """Of an epoch, on each rank."""
+ROUNDED = 1e-6
+"""A compiled module adds in another order."""
 
 
 @pytest.fixture(scope="module")
@@ -108,20 +110,41 @@ def test_the_logging_interval_changes_nothing_that_is_learned(fits: Fits, proof:
 
 
 @pytest.mark.live_safe(
+    framework="Lightning", knob="compile", effect="speed", when="the step after the next one, which compiles"
+)
+def test_a_compiled_module_learns_the_same(fits: Fits, proof: Proof) -> None:
+    found = prove(proof, fits, "compile")
+    unchanged = fits[0]["unchanged"]["weights"]
+    proof.unchanged(found["weights"][-1], unchanged[-1], tolerance=ROUNDED)
+    assert [stage for stage, *_ in found["outcomes"]] == ["scheduled", "applied", "applied"]
+    assert [change[1:] for change in applied(found)] == [(False, True), (True, False)]
+
+
+@pytest.mark.live_safe(
     framework="Lightning",
     knob="num_workers",
     effect="speed",
     when="next epoch",
-    note="offered for a DataLoader with workers that start anew in each epoch",
+    note="offered for a DataLoader whose workers start anew in each epoch",
 )
 @pytest.mark.live_safe(
     framework="Lightning",
     knob="prefetch_factor",
     effect="speed",
     when="next epoch",
-    note="offered for a DataLoader with workers that start anew in each epoch",
+    note="offered for a DataLoader whose workers start anew in each epoch",
 )
-@pytest.mark.parametrize(("knob", "change"), [("num_workers", (2, 1)), ("prefetch_factor", (2, 5))])
+@pytest.mark.live_safe(
+    framework="Lightning",
+    knob="num_workers",
+    effect="speed",
+    when="next epoch",
+    note="from 0, where the dataset may be read by another process",
+)
+@pytest.mark.parametrize(
+    ("knob", "change"),
+    [("num_workers", (2, 1)), ("prefetch_factor", (2, 5)), ("no workers", (0, 1))],
+)
 def test_other_data_workers_read_the_same_samples_from_the_next_epoch_on(
     fits: Fits, proof: Proof, knob: str, change: tuple[int, int]
 ) -> None:

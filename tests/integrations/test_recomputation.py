@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
+import lightning as L  # noqa: N812
 import pytest
 import torch
+from accelerate import Accelerator
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
+from hoptui.integrations.accelerate import HoptuiTracker
+from hoptui.integrations.activation_recomputation import FLAG, ActivationCheckpointing, model_obstacle
+from hoptui.integrations.lightning import HoptuiCallback as LightningCallback
 from hoptui.integrations.micro_batch_split import MicroBatchSplit
-from hoptui.integrations.recomputation import FLAG, GradientCheckpointing, obstacle
+from hoptui.integrations.recomputation import GradientCheckpointing, obstacle
 from hoptui.integrations.transformers import HoptuiCallback
+from tests.integrations.proof import Proof
 from tests.integrations.test_micro_batch_split import Regression
 from tests.integrations.transformers_rank import LENGTH, WORDS, sequences
 
@@ -167,12 +174,12 @@ def test_activations_that_would_not_fit_are_not_kept(
     trainer = trainer_of(tmp_path, trained, gradient_checkpointing=True)
     trained.gradient_checkpointing_enable({"use_reentrant": False})
     split = MicroBatchSplit(trainer)
-    recomputing = GradientCheckpointing(trainer, split)
     rows = {name: torch.stack([row[name] for row in sequences(4)]) for name in ("input_ids", "labels")}
     split._seen, split.largest, split.longest = (rows, None), 4, longest
     gpu = Gpu(monkeypatch, trained, per_row * GIB)
     monkeypatch.setattr(type(trainer.args), "device", property(lambda _: torch.device("cuda")))
     monkeypatch.setattr(trainer, "_prepare_inputs", lambda inputs: inputs)
+    recomputing = GradientCheckpointing(trainer, split)
     if fits:
         recomputing.set(False)
         with pytest.raises(ValueError, match="no step has shown"):
@@ -248,3 +255,144 @@ def test_a_compiled_model_is_an_obstacle(tmp_path: Path) -> None:
     trained = model()
     trained.transformer.h[1]._compiled_call_impl = print
     assert "compiled" in obstacle(trainer_of(tmp_path, trained))
+
+
+# in Lightning and in a loop with accelerate -----------------------------------------------------------------
+
+
+def count_calls(trained: GPT2LMHeadModel) -> list[int]:
+    """Count the calls of a layer in a list of one number. Recomputation adds one for each batch."""
+    calls, layer = [0], trained.transformer.h[0].mlp.act
+    forward = layer.forward
+
+    def counted(*args: Any) -> Any:
+        calls[0] += 1
+        return forward(*args)
+
+    layer.forward = counted
+    return calls
+
+
+class Language(L.LightningModule):  # type: ignore[misc]
+    """A model of transformers in a LightningModule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = model(0.3)
+        self.rows = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.rows += len(batch["input_ids"])
+        return self.model(**batch).loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class SwitchInFit(L.Callback):  # type: ignore[misc]
+    """Switches recomputation after some batches."""
+
+    def __init__(self, of_hoptui: Any, switches: dict[int, bool]) -> None:
+        self._hoptui, self._switches = of_hoptui, switches
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step in self._switches:
+            self._hoptui._knobs._recomputing.set(self._switches[trainer.global_step])
+
+
+class Found(NamedTuple):
+    """The weights, the rows of all batches, and the calls of a layer."""
+
+    weights: list[float]
+    rows: int
+    calls: int
+
+
+def found_in(trained: torch.nn.Module, rows: int, calls: list[int]) -> Found:
+    assert not any(getattr(part, FLAG, False) for part in trained.modules()), "the model is not as it was"
+    weights = torch.cat([parameter.detach().flatten() for parameter in trained.parameters()])
+    return Found(weights.tolist(), rows, calls[0])
+
+
+def prove(proof: Proof, expected: Found, found: Found) -> None:
+    """Three of the steps were recomputed, with the same weights."""
+    assert (expected.calls, found.calls) == (STEPS, STEPS + 3)
+    proof.unchanged(found.weights, expected.weights)
+    proof.samples(seen=found.rows, due=32)
+
+
+def fit(folder: Path, switches: dict[int, bool]) -> Found:
+    """What became of a fit in which recomputation is switched after some steps."""
+    of_hoptui, module = LightningCallback("recomputed"), Language()
+    module.model.train()
+    calls = count_calls(module.model)
+    trainer = L.Trainer(
+        max_epochs=1, accelerator="cpu", devices=1, callbacks=[of_hoptui, SwitchInFit(of_hoptui, switches)],
+        default_root_dir=folder, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    trainer.fit(module, DataLoader(cast(Any, sequences(32)), batch_size=4))
+    return found_in(module, module.rows, calls)
+
+
+@pytest.mark.live_safe(
+    framework="Lightning", knob="gradient_checkpointing", effect="speed", when="next step", ranks=1
+)
+def test_recomputation_in_lightning_changes_no_weight(tmp_path: Path, proof: Proof) -> None:
+    prove(proof, fit(tmp_path, {}), fit(tmp_path, {2: True, 5: False}))
+
+
+def loop(switches: dict[int, bool]) -> Found:
+    """What became of a loop in which recomputation is switched in some steps."""
+    rows = 0
+    torch.manual_seed(3)
+    tracker, trained = HoptuiTracker("recomputed"), model(0.3)
+    trained.train()
+    calls = count_calls(trained)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    prepared, optimizer, loader = accelerator.prepare(
+        trained,
+        torch.optim.SGD(trained.parameters(), lr=0.1),
+        DataLoader(cast(Any, sequences(32)), batch_size=4),
+    )
+    accelerator.init_trackers("recomputed")
+    for step, batch in enumerate(loader):
+        if step in switches:
+            assert tracker._recomputing is not None
+            tracker._recomputing.set(switches[step])
+        rows += len(batch["input_ids"])
+        accelerator.backward(prepared(**batch).loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    tracker.finish()
+    return found_in(trained, rows, calls)
+
+
+@pytest.mark.live_safe(
+    framework="accelerate", knob="gradient_checkpointing", effect="speed", when="next step", ranks=1
+)
+def test_recomputation_with_accelerate_changes_no_weight(proof: Proof) -> None:
+    prove(proof, loop({}), loop({2: True, 5: False}))
+
+
+def test_a_gpu_keeps_activations_again_only_as_it_began() -> None:
+    trained = model()
+    recomputing = ActivationCheckpointing(trained, on_gpu=True)
+    for layer in recomputing._layers:
+        setattr(layer, FLAG, True)
+    assert ActivationCheckpointing(model(), on_gpu=True).on is False
+    began_on = ActivationCheckpointing(trained, on_gpu=True)
+    with pytest.raises(ValueError, match="is not known"):
+        began_on.set(False)
+    assert began_on.on
+    recomputing.switch(False)
+    recomputing._flags = [True] * len(recomputing._layers)  # as `offer` does
+    recomputing.set(True)
+    recomputing.set(False)
+    assert not recomputing.on
+
+
+def test_a_module_without_a_model_of_transformers_is_an_obstacle() -> None:
+    assert "the model does not support it" in model_obstacle(torch.nn.Linear(1, 1))
+    assert model_obstacle(Language()) == ""

@@ -59,6 +59,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         {"name": "fsdp1 split", "steps": 40, "wrap": "fsdp1"},
         {"name": "stopped", "steps": STEPS, "options": FREQUENT},
         {"name": "recomputed", "steps": STEPS},
+        {"name": "compiled", "steps": STEPS},
+        {"name": "from none", "steps": STEPS},
         {"name": "read", "steps": STEPS, "options": {"dataloader_num_workers": 2}},
     ]
     found: Found = {}
@@ -66,7 +68,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
     with new_node() as node, rank_pair(node, folder, MODULE, trainings) as pair:
         for training in trainings:
             (folder / f"{training['name']}.gate").touch() if " " not in str(training["name"]) else None
-        for name in ("split", "steps", "learning", "stopped", "recomputed", "read"):
+        for name in ("split", "steps", "learning", "stopped", "recomputed", "compiled", "read"):
             (folder / f"{name}.gate").unlink()
         outcomes["split"] = pair.steer("split", *SPLITS)
         outcomes["steps"] = pair.steer(
@@ -78,7 +80,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
             ("gradient_accumulation_steps", 2),
             ("per_device_train_batch_size", 4),
             ("eval_steps", 10),
-            ("dataloader_num_workers", 1),
+            ("ddp_bucket_mb", 50),
         )
         leave("learning", folder, outcomes["learning"])
         for name in ("accumulated split", "fsdp2 split", "fsdp1 split"):
@@ -87,6 +89,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Outcomes]:
         outcomes["recomputed"] = pair.steer(
             "recomputed", *(("gradient_checkpointing", on) for on in (True, False, True))
         )
+        outcomes["compiled"] = pair.steer("compiled", ("compile", True), ("compile", False))
+        outcomes["from none"] = pair.steer("from none", ("dataloader_num_workers", 1))
         outcomes["read"] = pair.steer(
             "read", ("dataloader_num_workers", 1), ("dataloader_prefetch_factor", 5)
         )
@@ -169,6 +173,16 @@ def test_recomputed_activations_change_no_weight(trained: tuple[Found, Outcomes]
 
 
 @pytest.mark.live_safe(
+    framework="HF Trainer", knob="compile", effect="speed", when="the step after the next one, which compiles"
+)
+def test_a_compiled_model_learns_the_same(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "compiled", "compile") == [True, False]
+    prove(trained, proof, "compiled")
+    found = trained[0]
+    proof.unchanged(found["compiled"][0]["weights"], found["unchanged"][0]["weights"], tolerance=ROUNDED)
+
+
+@pytest.mark.live_safe(
     framework="HF Trainer", knob="dataloader_num_workers", effect="speed", when="next epoch"
 )
 @pytest.mark.live_safe(
@@ -185,6 +199,20 @@ def test_other_data_workers_read_the_same_samples(
     prove(trained, proof, "read")
     found = trained[0]
     proof.unchanged(found["read"][0]["weights"], found["unchanged"][0]["weights"])
+
+
+@pytest.mark.live_safe(
+    framework="HF Trainer",
+    knob="dataloader_num_workers",
+    effect="speed",
+    when="next epoch",
+    note="from 0, where the dataset may be read by another process",
+)
+def test_workers_read_what_the_training_read_itself(trained: tuple[Found, Outcomes], proof: Proof) -> None:
+    assert applied(trained, "from none", "dataloader_num_workers") == [1]
+    prove(trained, proof, "from none")
+    found = trained[0]
+    proof.unchanged(found["from none"][0]["weights"], found["unchanged"][0]["weights"])
 
 
 @pytest.mark.live_safe(framework="HF Trainer", knob="logging_steps", effect="speed", when="next step")
@@ -237,7 +265,7 @@ def test_a_coefficient(trained: tuple[Found, Outcomes], proof: Proof, knob: str)
         "gradient_accumulation_steps",
         "per_device_train_batch_size",
         "eval_steps",
-        "dataloader_num_workers",
+        "ddp_bucket_mb",
     ],
 )
 def test_what_is_unsafe_is_refused_with_the_reason(trained: tuple[Found, Outcomes], knob: str) -> None:

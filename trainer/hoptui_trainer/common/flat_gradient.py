@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from hoptui_trainer.common.ranks import ALONE, RankGroup
 
+WITHOUT_BUCKETS = "the ranks exchange all gradients in one all-reduce, without DistributedDataParallel"
+"""Why a run has no knob `ddp_bucket_mb`."""
+
 
 class FlatGradient:
     """`flat` (n,) on the parameters' device, in their number format; each parameter's `grad` is a part of it

@@ -22,6 +22,7 @@ from hoptui_trainer.common.applicability import (
     without_effect,
 )
 from hoptui_trainer.common.batch import piece_for, pieces
+from hoptui_trainer.common.flat_gradient import WITHOUT_BUCKETS
 from hoptui_trainer.common.meter import Meter
 from hoptui_trainer.common.notes import NoteEvents
 from hoptui_trainer.common.optimizer import set_weight_decay, weight_decay
@@ -56,6 +57,7 @@ class KnobChanges:
             read: what reads back values of these that `config` does not have.
         """
         state = self._state
+        self._run.decline("ddp_bucket_mb", WITHOUT_BUCKETS)
         handles = self._run.knobs(
             state.config,
             apply=knob_setters(rules, where, {**self._apply(), **apply}),

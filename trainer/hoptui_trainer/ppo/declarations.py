@@ -13,6 +13,7 @@ from hoptui.sdk import KnobHandle
 from hoptui_trainer.common.applicability import Circumstances, knob_setters, objection, without_effect
 from hoptui_trainer.common.auto_batch import MOST_SAMPLES
 from hoptui_trainer.common.device import choose_threads
+from hoptui_trainer.common.flat_gradient import WITHOUT_BUCKETS
 from hoptui_trainer.common.notes import NoteEvents
 from hoptui_trainer.common.options import declared
 from hoptui_trainer.common.ranks import RankGroup
@@ -121,6 +122,7 @@ def declare(run: hoptui.Run, job: PPOOptions, state: PPOState) -> Handles:
             acts_on_cpu=state.collector.device != state.device,
         )
 
+    run.decline("ddp_bucket_mb", WITHOUT_BUCKETS)
     handles = run.knobs(
         config,
         apply=knob_setters(RULES, circumstances, apply),
