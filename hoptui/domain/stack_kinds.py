@@ -164,8 +164,8 @@ COMPUTE: tuple[Rule, ...] = (
 MODELS = (MODULES, OPTIMIZERS, "torch/autograd/graph")
 """Where a model computes, or is trained."""
 OPERATORS = (
-    "+", "-", "*", "/", "//", "%", "**", "@", "+=", "-=", "*=", "/=", "@=", "<", "<=", ">", ">=", "==", "!=", "[]",
-    "&", "|", "^", "<<", ">>",
+    "+", "-", "*", "/", "//", "%", "**", "@", "+=", "-=", "*=", "/=", "@=", "<", "<=", ">", ">=", "==", "!=",
+    "[]", "&", "|", "^", "<<", ">>",
 )  # fmt: skip
 GENERAL: tuple[Rule, ...] = (
     *_rules("save", "", names="fsync pickle.* shutil.*"),
