@@ -20,7 +20,8 @@ In an evaluation, only the work of the model and its waiting count as evaluation
 model has said is Python of the script.
 
 A callback of a framework is seen alone: neither the phase in which the framework calls it nor what calls it
-says what it does. The name of a hook, such as `on_rollout_end`, says when it is called.
+says what it does. The name of a hook, such as `on_rollout_end`, says when it is called. No name of a callback
+says that it loads or simulates, and its operators are those of numbers.
 
 A function that trains, and all that call it, are not known by their names: `fit_dataset` and `train_env` load
 nothing and simulate nothing. `TrainingCode` knows these functions.
@@ -273,7 +274,7 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     frames = [(package_path(frame.file), frame) for frame in stack[len(phases) :]]
     calls = [i for i, called in enumerate(frames, 1) if _first(CALLBACKS, [called])]
     if calls:
-        return Assessment(kind_of(tuple(frame for _, frame in frames[calls[-1] :])))
+        return Assessment(_in_callback(frames[calls[-1] :]))
     context, after = _context(frames, phases, code)
     if context == "evaluate":
         return _in_evaluation(tuple(frame for _, frame in frames[after:]), code)
@@ -334,6 +335,14 @@ def _context(frames: _Frames, phases: Iterable[str], code: TrainingCode) -> tupl
         if around is not None:
             return around, i
     return next(_meant(phases, SCRIPT_CONTEXTS, ()), None), 0
+
+
+def _in_callback(frames: _Frames) -> Kind:
+    """Return what a callback does, by the frames inside of it."""
+    kind = kind_of(tuple(frame for _, frame in frames))
+    named = kind in ("input", "environment") and _first(CONTEXTS, frames) is None
+    numbers = kind == "compute" and frames[-1][1].call in OPERATORS
+    return "script" if named or numbers else kind
 
 
 def _in_evaluation(stack: Stack, code: TrainingCode) -> Assessment:

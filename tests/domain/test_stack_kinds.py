@@ -187,6 +187,13 @@ CASES = [
         "model.py 5 Net.forward",
     ),
     ("evaluate", f"train.py main 9 > {EVALUATE} = item", "train.py 6 evaluate"),
+    (
+        "script",
+        f"{DATA_PHASE} > {HOOKS} > matrix.py M.on_train_batch_end 9 = +=",
+        "matrix.py 9 M.on_train_batch_end",
+    ),
+    ("script", f"{STEP} > far.py TrajectoryDistance._on_rollout_end 7 > far.py dtw 3 = min", "far.py 3 dtw"),
+    ("input", f"{STEP} > look.py Look._on_step 7 > PIL/Image.py open 3", "look.py 7 Look._on_step"),
     ("save", f"{STEP} > keep.py SaveBuffer._on_step 7 > {SAVE_UTIL}", "keep.py 7 SaveBuffer._on_step"),
     ("script", "train.py main 9 > tree.py tree_distances 4 = []", "tree.py 4 tree_distances"),
 ]
