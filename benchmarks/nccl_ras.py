@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.measure import Bench, bench, report, tell, until
+from hoptui.cli.support.terminal import MISSING, OK
 
 NAME = "ras"
 HANGS_AT = 20
@@ -119,7 +120,9 @@ def ask(node: Bench, port: int, *arguments: str) -> str:
     """Return what `hoptui stack` prints."""
     command = [sys.executable, "-m", "hoptui", "stack", NAME, *arguments]
     environment = node.environment | {"NCCL_RAS_ADDR": f"localhost:{port}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode not in (OK, MISSING):  # at first no stack is known
+        raise RuntimeError(done.stderr)
     return done.stdout
 
 
@@ -150,7 +153,7 @@ def compare(node: Bench, port: int, pids: Sequence[int]) -> dict[str, Any]:
     until(lambda: _waits(port, pids), LIMIT_S, what="the collective of rank 0")
     end = time.monotonic() + AGREE_S
     while True:
-        answer, shown, text = raw(port), json.loads(ask(node, port, "--json")), ask(node, port)
+        answer, shown, text = raw(port), json.loads(ask(node, port, "--json") or "{}"), ask(node, port)
         met = checked(answer, shown, text, pids)
         if all(met.values()) or time.monotonic() > end:
             return {"answer": answer, "text": text, "met": met}

@@ -23,7 +23,7 @@ from hoptui.cli.report.document import (
     spent,
     when,
 )
-from hoptui.cli.report.learning import learning_section
+from hoptui.cli.report.learning_curves import learning_section
 from hoptui.cli.report.stacks import stacks_section
 from hoptui.cli.report.targets import targets_sections
 from hoptui.model.command_history import reason

@@ -19,7 +19,7 @@ FEW = 3  # of more curves the bands are fainter
 CHARACTER = 6.5  # width of a character of a label, about
 
 
-class Frame(NamedTuple):
+class ChartFrame(NamedTuple):
     """The size of a picture, its margins, and the most ticks of its axes."""
 
     width: int
@@ -37,9 +37,9 @@ class Frame(NamedTuple):
         return self.height - self.bottom
 
 
-WIDE = Frame(960, 330, 64, 14, 52, 46, 8, 5)
-SMALL = Frame(480, 210, 58, 12, 40, 26, 5, 4)
-BAND = Frame(960, 64, 64, 14, 22, 24, 8, 0)
+WIDE = ChartFrame(960, 330, 64, 14, 52, 46, 8, 5)
+SMALL = ChartFrame(480, 210, 58, 12, 40, 26, 5, 4)
+BAND = ChartFrame(960, 64, 64, 14, 22, 24, 8, 0)
 
 
 def svg(chart: ReportChart) -> str:
@@ -77,7 +77,7 @@ def strip_svg(strip: Strip) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def _head(frame: Frame, title: str, unit: str, span: tuple[int, int]) -> Iterator[str]:
+def _head(frame: ChartFrame, title: str, unit: str, span: tuple[int, int]) -> Iterator[str]:
     alt = f"{title} over {numbers.duration((span[1] - span[0]) / 1e9)}"
     size = "wide" if frame.width == WIDE.width else "small"
     yield (
@@ -88,7 +88,7 @@ def _head(frame: Frame, title: str, unit: str, span: tuple[int, int]) -> Iterato
     yield f'<text x="0" y="30">{_escape(unit)}</text>' if unit else ""
 
 
-def _value_axis(scale: Scale, frame: Frame) -> Iterator[str]:
+def _value_axis(scale: Scale, frame: ChartFrame) -> Iterator[str]:
     for tick, label in zip(scale.ticks, scale.labels, strict=True):
         if tick > scale.top:
             continue
@@ -97,7 +97,7 @@ def _value_axis(scale: Scale, frame: Frame) -> Iterator[str]:
         yield f'<text x="{frame.left - 8}" y="{y + 4:.1f}" text-anchor="end">{_escape(label)}</text>'
 
 
-def _time_axis(span: tuple[int, int], frame: Frame) -> Iterator[str]:
+def _time_axis(span: tuple[int, int], frame: ChartFrame) -> Iterator[str]:
     t0, t1 = span
     for t, label in elapsed_ticks(t0, t1, t0, frame.ticks_x):
         yield (
@@ -106,7 +106,7 @@ def _time_axis(span: tuple[int, int], frame: Frame) -> Iterator[str]:
         )
 
 
-def _curves(chart: ReportChart, scale: Scale, frame: Frame) -> Iterator[str]:
+def _curves(chart: ReportChart, scale: Scale, frame: ChartFrame) -> Iterator[str]:
     many = " many" if len(chart.curves) > FEW else ""
     points = WIDE_POINTS if chart.wide else SMALL_POINTS
     for curve in (curve.thinned(points) for curve in chart.curves):
@@ -127,7 +127,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
     return "L".join(f"{x:g} {y:g}" for x, y in points)
 
 
-def _beyond(chart: ReportChart, scale: Scale, frame: Frame) -> Iterator[str]:
+def _beyond(chart: ReportChart, scale: Scale, frame: ChartFrame) -> Iterator[str]:
     """What is said of values above and below the axis."""
     most = max((v for c in chart.curves for v in c.high if v == v), default=scale.top)
     least = min((v for c in chart.curves for v in c.low if v == v), default=scale.bottom)
@@ -139,7 +139,7 @@ def _beyond(chart: ReportChart, scale: Scale, frame: Frame) -> Iterator[str]:
         yield f'<text x="{x}" y="{frame.floor - 4}" text-anchor="end">▾ down to {numbers.si(least)}</text>'
 
 
-def _stretches(chart: ReportChart, frame: Frame) -> Iterator[str]:
+def _stretches(chart: ReportChart, frame: ChartFrame) -> Iterator[str]:
     """What is compared, under the axis."""
     y = frame.floor
     for name, t0, t1 in chart.stretches:
@@ -149,7 +149,7 @@ def _stretches(chart: ReportChart, frame: Frame) -> Iterator[str]:
         yield f'<text class="spanned" x="{middle:.1f}" y="{y + 36}">{_escape(name)}</text>'
 
 
-def _marks(chart: ReportChart, frame: Frame) -> Iterator[str]:
+def _marks(chart: ReportChart, frame: ChartFrame) -> Iterator[str]:
     """Changes and warnings. In a wide chart with numbers and names, as far as there is room."""
     last = free = -math.inf
     for mark in chart.marks:
@@ -171,13 +171,13 @@ def _marks(chart: ReportChart, frame: Frame) -> Iterator[str]:
         yield "</g>"
 
 
-def _x(t: int, span: tuple[int, int], frame: Frame) -> float:
+def _x(t: int, span: tuple[int, int], frame: ChartFrame) -> float:
     t0, t1 = span
     share = min(1.0, max(0.0, (t - t0) / max(1, t1 - t0)))
     return round(frame.left + share * (frame.width - frame.left - frame.right), 1)
 
 
-def _y(value: float, scale: Scale, frame: Frame) -> float:
+def _y(value: float, scale: Scale, frame: ChartFrame) -> float:
     share = min(1.0, max(0.0, (value - scale.bottom) / (scale.top - scale.bottom)))
     return round(frame.floor - share * (frame.floor - frame.top), 1)
 

@@ -394,13 +394,22 @@ class Book:
     def holders(self, run: str) -> dict[str, str]:
         """The knobs of a run that a person holds, with the author of the last wish ("" if not known).
 
+        A wish for a knob also moves those that follow it.
+
         What an agent has set is held against the tuner alone.
         """
-        last = {knob: self._last_mover(run, knob) for knob in sorted(self.held(run))}
+        held = self.held(run)
+        last: dict[str, CommandRecord] = {}
+        for record in reversed(self.of(run)) if held else ():
+            if asks(record):
+                for knob in held.intersection((record.knob, *(change.knob for change in record.followed))):
+                    last.setdefault(knob, record)
+                if len(last) == len(held):
+                    break
         return {
-            knob: author(record.origin) if record is not None else ""
-            for knob, record in last.items()
-            if record is None or record.origin.kind == "person"
+            knob: author(last[knob].origin) if knob in last else ""
+            for knob in sorted(held)
+            if knob not in last or last[knob].origin.kind == "person"
         }
 
     def release(self, run: str, knob: str, who: Origin) -> None:
@@ -428,11 +437,6 @@ class Book:
 
     def _last_wish(self, run: str, knob: str) -> CommandRecord | None:
         return next((r for r in reversed(self.of(run)) if r.knob == knob and asks(r)), None)
-
-    def _last_mover(self, run: str, knob: str) -> CommandRecord | None:
-        """The last wish for a knob, or for one that it follows."""
-        wishes = (r for r in reversed(self.of(run)) if asks(r))
-        return next((r for r in wishes if knob in (r.knob, *(c.knob for c in r.followed))), None)
 
 
 def _lives(command: Command, run: TrackedRun | None) -> bool:
