@@ -57,20 +57,13 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "run": run.run,
         "name": run.name,
         "epoch": run.epoch,
-        "state": state_name(vital) if vital else None,
+        "state": vocabulary.state_name(vital) if vital else None,
         "pid": run.pid,
         "iteration": vocabulary.iteration(vital),
         "knobs": knobs_of(run),
         "metrics": metrics_json(seen.store.latest(f"run/{run.run}")),
         "tags": run.tags,
     }
-
-
-def state_name(vital: Vital) -> str:
-    """The state as `--json` shows it."""
-    if vocabulary.hung(vital):
-        return "hung"
-    return "starting" if vocabulary.starting(vital) else vital.state
 
 
 def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) -> str:

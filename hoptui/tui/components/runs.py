@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from hoptui.domain.diagnosis import Diagnosis
+from hoptui.domain.learning_metrics import learning_names
 from hoptui.presentation import diagnosis, numbers, vocabulary
 from hoptui.protocol.messages import RunState, State
 from hoptui.tui.charts.plot import Mark
@@ -224,24 +225,9 @@ def _facts(view: View) -> list[Line]:
     return found
 
 
-FIRST = (
-    "episode_return", "return", "reward", "accuracy", "validation_loss", "loss", "train_loss", "policy_loss",
-)  # fmt: skip
-_COUNTS = ("env_steps", "samples", "tokens", "episodes", "lr", "iteration_s")
-
-
 def learning_metrics(view: View) -> list[str]:
     """What the learning chart can show, the most telling first: no phases, rates or counts."""
-    names = [
-        name
-        for name in view.store.names(view.source)
-        if not name.startswith("phase/")
-        and not name.endswith(("_per_s", "_total"))
-        and name not in _COUNTS
-        and (not view.run or name != view.run.headline)
-    ]
-    first = [name for name in FIRST if name in names]
-    return first + [name for name in names if name not in first]
+    return learning_names(view.store.names(view.source), view.run.headline if view.run else "")
 
 
 def learning_lines(view: View, chosen: str, width: int) -> list[Line]:
