@@ -169,7 +169,7 @@ ACTIONS = (
     Action("chart.smooth", "chart", "e", "smooth", "smooth",
            "Draw lines as moving averages, or as they are"),
     Action("chart.compare", "chart", "c", "compare", "compare",
-           "Compare with another run or recording, from the start of both or by iteration"),
+           "Compare with one more run or recording, up to eight together"),
     Action("chart.before", "chart", "up,k", "choose(-1)", "", "Choose the previous chart"),
     Action("chart.next", "chart", "down,j,tab", "choose(1)", "", "Choose the next chart"),
     Action("chart.alone", "chart", "enter", "alone", "alone", "Show only the chosen chart, or all again"),

@@ -109,8 +109,11 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("┆", "A knob that was changed, or an event. With a T: the tuner changed it. With a !: a warning or "
          "an alarm."),
         ("log", "A value that is not above zero lies on the bottom edge."),
-        ("beside", "Another run from its recording. By time both begin at once; by iteration what was done "
+        ("beside", "Other runs from their recordings. By time all begin at once; by iteration what was done "
          "again after a restart counts once."),
+        ("dashed", "The fifth to the eighth run. The gaps between dashes have one length; other gaps are "
+         "unknown values. With three runs or more, a chart of several series shows this run alone: split "
+         "it."),
         ("mouse", "The wheel zooms, dragging moves, a click sets the crosshair."),
     ),
     "editor": (
