@@ -89,21 +89,24 @@ class RecordedRuns:
         self._directory = directory
         self._known: dict[Path, tuple[tuple[float, int], RunRow | None]] = {}
 
-    def rows(self) -> list[RunRow]:
-        """Return the rows of all recordings of a run; those that have changed are read again.
+    def rows(self) -> tuple[list[RunRow], str]:
+        """Return the rows of all recordings of a run, and why the directory cannot be read ("": it can).
 
-        Raises:
-            RecordingError: the directory cannot be read.
+        Only those that have changed are read again.
         """
         found: dict[Path, tuple[tuple[float, int], RunRow | None]] = {}
-        for path in library.paths(self._directory):
+        try:
+            paths = library.paths(self._directory) if self._directory.is_dir() else []
+        except RecordingError as error:
+            return [], str(error)
+        for path in paths:
             version = library.measured(path)
             if version is None:  # deleted meanwhile
                 continue
             known = self._known.get(path)
             found[path] = known if known is not None and known[0] == version else (version, _row(path))
         self._known = found
-        return [row for _, row in found.values() if row is not None]
+        return [row for _, row in found.values() if row is not None], ""
 
 
 def _row(path: Path) -> RunRow | None:

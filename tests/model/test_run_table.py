@@ -28,7 +28,8 @@ def rows_of(name: str, values: list[dict[str, float]], every_s: float = 1.0) -> 
 
 def one(folder: Path, **fields: Any) -> RunRow:
     write(folder / f"{ID}.hoptui", **({"state": ENDED, "events": (), "commands": (), "node": None} | fields))
-    [row] = RecordedRuns(folder).rows()
+    [row], problem = RecordedRuns(folder).rows()
+    assert problem == ""
     return row
 
 
@@ -65,7 +66,7 @@ def test_a_row_has_the_configuration(tmp_path: Path) -> None:
 
 def test_a_recording_that_cannot_be_read_is_a_row_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "broken.hoptui").write_bytes(b"not a database" * 200)
-    [row] = RecordedRuns(tmp_path).rows()
+    [row], _ = RecordedRuns(tmp_path).rows()
     assert (row.run, row.name, row.state) == ("broken", None, None)
     assert row.problem
 

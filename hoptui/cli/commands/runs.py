@@ -26,7 +26,6 @@ from hoptui.model.run_selection import (
 from hoptui.model.run_table import LiveRun, RecordedRuns, RunRow, live_runs, with_live
 from hoptui.presentation import numbers
 from hoptui.presentation.details import finite
-from hoptui.recording import RecordingError
 
 RIGHT = (4, 5)
 
@@ -90,11 +89,9 @@ def _rows() -> list[RunRow]:
             known = live_runs(seen.node.runs, seen.store.vital, seen.store.latest, described)
     except Fail as error:
         warn(f"hoptui: {error}; only recordings are listed")
-    where = recordings.places()
-    try:
-        recorded = RecordedRuns(where.state).rows() if where.state.is_dir() else []
-    except RecordingError as error:
-        raise Fail(str(error), REJECTED) from None
+    recorded, problem = RecordedRuns(recordings.places().state).rows()
+    if problem:
+        raise Fail(problem, REJECTED)
     return with_live(recorded, known, time.time())
 
 
