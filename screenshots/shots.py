@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from textual.screen import Screen
 
 from hoptui.tui.app import PaletteBox
-from hoptui.tui.dialogs import Confirm, Finder, Help
+from hoptui.tui.dialogs import Confirm, FilterBox, Finder, Help
 from hoptui.tui.replay_app import GoTo
 from hoptui.tui.screens.charts.screen import ChartScreen
 from hoptui.tui.screens.gpu.screen import GpusScreen
-from hoptui.tui.screens.history.screen import FilterBox, HistoryScreen, Story
+from hoptui.tui.screens.history.screen import HistoryScreen, Story
 from hoptui.tui.screens.hosts.screen import HostsScreen
 from hoptui.tui.screens.knob_editor.screen import KnobEditor, StagedBox
 from hoptui.tui.screens.overview import OverviewScreen

@@ -32,6 +32,7 @@ SCOPES = {
     "run": "Run",
     "gpus": "GPUs",
     "settings": "Settings",
+    "runs": "Table of runs",
     "history": "History",
     "tuner": "Tuner",
     "where": "Lines",

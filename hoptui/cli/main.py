@@ -69,6 +69,11 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
         "Open the dashboard of a run, here or on ssh://HOST; without RUN, the overview of this node.",
     ),
     ("ls", SEE, "List the runs on this node, one per line; --all adds recordings."),
+    (
+        "runs",
+        SEE,
+        "List recorded and live runs as a table: configuration, results, verdict; filter and sort.",
+    ),
     ("serve", SEE, "Serve the dashboard to a browser on this machine, read-only by default."),
     ("status", SEE, "Show one run as plain text: state, throughput, phases, knobs, last events."),
     ("watch", SEE, "Print a run's rows as they arrive, one per line."),

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hoptui.domain.learning_metrics import learning_names
 from hoptui.domain.progress import ITERATION
 from hoptui.model.detail_requests import Entries, known_entries
 from hoptui.model.recorded.store import RAW_ROWS, RecordedStore
 from hoptui.model.reference_run import MILLI, Course, IterationIndex
 from hoptui.model.series import with_medians
-from hoptui.presentation import metric_names
 from hoptui.protocol.messages import RunState
 from hoptui.recording import Recording
 
@@ -181,7 +181,7 @@ def run_curves(
     sources = store.pages.sources
     run, derived = f"run/{state.run}", f"derived/{state.run}"
     names = recording.names(run) if run in sources else ()
-    learning = metric_names.learning_metrics((n for n in names if n != ITERATION), headline)
+    learning = learning_names((n for n in names if n != ITERATION), headline)
     shown = learning[:MOST_LEARNING]
     own = [n for n in dict.fromkeys((headline, ITERATION, *shown, *phases[:MOST_PHASES])) if n in names]
     wanted = {run: own, derived: OF_RUN}

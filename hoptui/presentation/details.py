@@ -22,7 +22,7 @@ def json_of(details: RunDetails | None) -> dict[str, Any] | None:
     """Return the details as every `--json` shows them: JSON has no number for NaN and infinities."""
     if details is None:
         return None
-    found: dict[str, Any] = _finite(msgspec.to_builtins(details))
+    found: dict[str, Any] = finite(msgspec.to_builtins(details))
     return found
 
 
@@ -81,18 +81,19 @@ def value_text(value: object) -> str:
         return _clean(value)
     if isinstance(value, float):
         return f"{value:.6g}"
-    return _clean(json.dumps(_finite(value), ensure_ascii=False))
+    return _clean(json.dumps(finite(value), ensure_ascii=False))
 
 
 def _clean(text: str) -> str:
     return numbers.clean(" ".join(text.split()), 4 * LONGEST)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return a value with texts for NaN and infinities, for which JSON has no number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, dict):
-        return {str(name): _finite(one) for name, one in value.items()}
+        return {str(name): finite(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [finite(one) for one in value]
     return value

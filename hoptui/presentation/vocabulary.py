@@ -268,6 +268,13 @@ def hung(vital: Vital | None) -> bool:
     return vital is not None and vital.because is not None and vital.because.code == HUNG
 
 
+def state_name(vital: Vital) -> str:
+    """Return the state of a run as `--json` shows it."""
+    if hung(vital):
+        return "hung"
+    return "starting" if starting(vital) else vital.state
+
+
 def iteration(vital: Vital | None) -> int | None:
     """Return the iteration in progress, None if it is unknown: the loop may pass no boundaries, and log rows
     without numbers."""
@@ -290,6 +297,13 @@ def state_word(vital: Vital) -> Word:
     if hung(vital):
         return HANGING
     return BEGINNING if starting(vital) else STATES[vital.state]
+
+
+def state_named(name: str | None) -> Word:
+    """Return the word for what `state_name` returned; None is an unknown state."""
+    if name is None:
+        return UNKNOWN_STATE
+    return {"starting": BEGINNING, "hung": HANGING}.get(name) or STATES[name]  # type: ignore[index]
 
 
 def state_text(vital: Vital | None, run: RunState) -> str:

@@ -162,10 +162,18 @@ def entries(directory: Path) -> list[RecordingEntry]:
     Raises:
         RecordingError: the directory cannot be read.
     """
-    with errors_named(directory):
-        paths = [path for path in directory.iterdir() if path.suffix == SUFFIX]
-    found = [entry for path in paths if (entry := _entry(path)) is not None]
+    found = [entry for path in paths(directory) if (entry := _entry(path)) is not None]
     return sorted(found, key=lambda entry: (-entry.modified, entry.path))
+
+
+def paths(directory: Path) -> list[Path]:
+    """Return the files of all recordings in a directory.
+
+    Raises:
+        RecordingError: the directory cannot be read.
+    """
+    with errors_named(directory):
+        return [path for path in directory.iterdir() if path.suffix == SUFFIX]
 
 
 def at_rest(path: Path) -> bool:
@@ -228,13 +236,11 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _sizes(directory: Path) -> list[tuple[float, int, Path]]:
-    with errors_named(directory):
-        paths = [path for path in directory.iterdir() if path.suffix == SUFFIX]
-    measured = [(_measured(path), path) for path in paths]
-    return [(*found, path) for found, path in measured if found is not None]
+    sizes = [(measured(path), path) for path in paths(directory)]
+    return [(*found, path) for found, path in sizes if found is not None]
 
 
-def _measured(path: Path) -> tuple[float, int] | None:
+def measured(path: Path) -> tuple[float, int] | None:
     """Return when a recording was last written and the size of its files; None if it is gone.
 
     An empty log is ignored: a process that opens the recording for reading creates one.
@@ -254,10 +260,10 @@ def _log_of(path: Path) -> Path:
 
 
 def _entry(path: Path) -> RecordingEntry | None:
-    measured = _measured(path)
-    if measured is None:
+    seen = measured(path)
+    if seen is None:
         return None
-    modified, size = measured
+    modified, size = seen
     state, problem, first, last = None, "", 0.0, 0.0
     try:
         with Recording.open(path, still=at_rest(path)) as recording:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
@@ -33,7 +33,10 @@ from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.snapshot import View, ViewerClient, undoable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hoptui.tui.app_protocol import AppProtocol
+    from hoptui.tui.screens.runs.content import TableState
 
     def _satisfies_protocol(app: HoptuiApp) -> AppProtocol:
         return app
@@ -174,10 +177,12 @@ class HoptuiApp(DrawnApp):
         "screens/gpu/screen.tcss",
         "screens/knob_editor/screen.tcss",
         "screens/history/screen.tcss",
+        "screens/runs/screen.tcss",
         "screens/tuner/screen.tcss",
         "screens/where/screen.tcss",
         "screens/charts/screen.tcss",
         "styles/finder.tcss",
+        "styles/filter.tcss",
         "styles/confirm.tcss",
         "styles/help.tcss",
         "screens/settings/screen.tcss",
@@ -200,6 +205,7 @@ class HoptuiApp(DrawnApp):
         self.staging = Staging()
         self.worked: dict[str, ActiveBinding] = {}
         self._boards: dict[str | None, Board] = {}
+        self._run_table: TableState | None = None
         self._asked = run
 
     def can_undo(self, view: View) -> bool:
@@ -381,6 +387,35 @@ class HoptuiApp(DrawnApp):
 
         if find:
             screen.call_after_refresh(find_there)
+
+    def open_comparison(self, run: str, recorded: Path | None, beside: Sequence[Path]) -> None:
+        """Open the charts of a run with the recordings of others beside it.
+
+        `recorded` is the recording of the run itself if the node does not know it; a known run is watched.
+        """
+        from hoptui.model.reference_run import CannotCompare, Companion
+        from hoptui.tui.screens.charts.screen import ChartScreen
+
+        state = self.client.store.run(run)
+        if recorded is None and state is not None:
+            self.open_run(state)
+        try:
+            base = Companion(recorded, self.clock()) if recorded is not None else None
+        except CannotCompare as error:
+            self.tell(str(error))
+            return
+        screen = ChartScreen(run, self._boards.setdefault(run, Board()), base)
+        self.push_screen(screen)
+        screen.call_after_refresh(screen.compare_all, beside)
+
+    def action_runs(self) -> None:
+        """All recorded and live runs of this node."""
+        from hoptui.tui.screens.runs.content import TableState
+        from hoptui.tui.screens.runs.screen import RunsScreen
+
+        if not isinstance(self.screen, RunsScreen):
+            self._run_table = self._run_table or TableState()
+            self.push_screen(RunsScreen(self._run_table))
 
     def action_charts(self) -> None:
         self.open_charts(getattr(self.screen, "run_id", None), find=True)

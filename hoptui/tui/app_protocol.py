@@ -6,7 +6,7 @@ due, and how a slow link slows them. It has no timers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from textual.message import Message
@@ -20,6 +20,8 @@ from hoptui.tui.run_control import Staging, Steering
 from hoptui.tui.snapshot import View, ViewerClient
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.style import Style
     from textual.binding import ActiveBinding
     from textual.notifications import SeverityLevel
@@ -213,5 +215,6 @@ class AppProtocol(Appearance, Protocol):
     def open_gpus(self, gpu: str, run: str | None = None) -> None: ...
     def open_where(self, run: str) -> None: ...
     def open_charts(self, run: str | None, *, find: bool) -> None: ...
+    def open_comparison(self, run: str, recorded: Path | None, beside: Sequence[Path]) -> None: ...
     def open_staged_changes(self, run: str) -> None: ...
     def edit_knob(self, run: str, knob: str) -> None: ...

@@ -132,6 +132,47 @@ class Finder(LiveBox[Choice]):
         self._end(together=False)
 
 
+class FilterBox(LiveBox[None]):
+    """Types the filter of a list, which follows every letter: `changed` gets what is typed.
+
+    `typed` is the filter so far, and the one that the list has again if the new one is dropped. `forms` is
+    an example.
+    """
+
+    BINDINGS = bindings("filter")
+
+    def __init__(self, typed: str, forms: str, changed: Callable[[str], None]) -> None:
+        super().__init__(veil=False)
+        self._before = typed
+        self._forms = forms
+        self._changed = changed
+
+    def compose(self) -> ComposeResult:
+        with Panel(name="filter", kind="box"):
+            with Horizontal(id="filter-entry"):
+                yield Input(self._before, id="filter-text", compact=True, select_on_focus=False)
+            yield Lines("filter-help")
+
+    def on_mount(self) -> None:
+        self.query_one(Panel).label("Filter", self.hoptui.legend(of("filter")))
+        self.query_one("#filter-help", Lines).show([(Span(self._forms, "dim"),)])
+        self.query_one(Input).focus()
+
+    def draw(self, frame: Frame) -> None:
+        """Nothing in it changes by itself; the list below is drawn by the app."""
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._changed(event.value)
+
+    def action_keep(self) -> None:
+        self.dismiss(None)
+
+    def action_drop(self) -> None:
+        self._changed(self._before)
+        self.dismiss(None)
+
+
 def matches(options: Sequence[Option], typed: str) -> list[tuple[int, Option]]:
     """The options that contain all letters of each typed word in order, the best first, with their indices.
 

@@ -82,6 +82,8 @@ def test_json_has_the_documented_keys(node: TestNode, capsys: pytest.CaptureFixt
     assert set(first) <= documented("ls")
     _, [more] = hoptui(capsys, "ls", "--all")
     assert set(more) == documented("ls")
+    _, [tabled] = hoptui(capsys, "runs")
+    assert set(tabled) == documented("runs")
     _, shown = hoptui(capsys, "status", "toy")
     assert set(shown) - set(first) == documented("status")
     for command, words in {

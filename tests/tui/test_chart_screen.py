@@ -291,7 +291,7 @@ def test_another_recording_lies_beside_from_the_start_and_by_iteration(
     async def script(app: Any, pilot: Any) -> None:
         screen = await opened(app, pilot)
         screen.compare(tmp_path / "missing.hoptui")
-        assert screen.comparison.companion is None
+        assert screen.comparison.companions == []
         assert screen.board.timeline.mode == "live"
         screen.compare(recorded)
         await pilot.pause()
@@ -306,7 +306,7 @@ def test_another_recording_lies_beside_from_the_start_and_by_iteration(
         assert "iterations " in read(app, "span")
         assert "since the start" not in read(app, "span")
         await pilot.press("escape")
-        assert screen.comparison.companion is None
+        assert screen.comparison.companions == []
 
     play(scene(gpus=1).live().app(), script)
 
@@ -319,7 +319,7 @@ def test_a_run_of_the_same_name_is_called_by_its_id(
     async def script(app: Any, pilot: Any) -> None:
         screen = await opened(app, pilot)
         screen.compare(recorded)
-        other = screen.comparison.companion
+        [other] = screen.comparison.companions
         assert other is not None
         own = app.view(screen.run_id).run
         chronicle = other.store.chronicle

@@ -18,6 +18,7 @@ from hoptui.tui.screens.charts import content
 from hoptui.tui.screens.charts.axes import Side, StepAxis, TimeAxis, counterpart
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import width_of
+from tests import factories
 from tests.golden import Golden, sheet
 
 MakeScene = Callable[..., Any]
@@ -221,19 +222,51 @@ def test_two_runs_lie_beside_each_other_from_their_starts_and_by_iteration(
     other = view_of(there)
     side = Side(other.store, other.run)
     pick = Pick(f"run/{RUN}", "episode_return")
-    axis = TimeAxis(view, side)
+    axis = TimeAxis(view, [side])
     first, newest, _ = axis.extent([pick])
-    own, beside = axis.own(pick), axis.beside(pick)
+    own, [beside] = axis.own(pick), axis.beside(pick)
     assert own is not None
     assert beside is not None
     assert own.columns(first, newest, 240).high == beside.columns(first, newest, 240).high
     steps, theirs = view.store.steps(view.source), other.store.steps(other.source)
     assert steps is not None
     assert theirs is not None
-    by_step = StepAxis(view, IterationIndex(steps), side, IterationIndex(theirs))
-    own, beside = by_step.own(pick), by_step.beside(pick)
+    by_step = StepAxis(view, IterationIndex(steps), [(side, IterationIndex(theirs))])
+    own, [beside] = by_step.own(pick), by_step.beside(pick)
     assert own is not None
     assert beside is not None
     one, two = (s.columns(1100 * MILLI, 1200 * MILLI, 400) for s in (own, beside))
     assert one == two
     assert len(one.t) > 150
+
+
+def test_every_run_of_eight_has_a_stroke_of_its_own() -> None:
+    for others in range(8):
+        [of_runs] = content.strokes(1, others)
+        assert len(of_runs) == len(set(of_runs)) == others + 1
+    assert [len(of_runs) for of_runs in content.strokes(3, 2)] == [1, 1, 1]
+    assert content.strokes(3, 1)[0] == (content.Stroke("1"), content.Stroke("dim"))
+    assert content.strokes(2, 1)[1] == (content.Stroke("3"), content.Stroke("4"))
+
+
+def test_runs_of_the_same_name_are_called_by_their_ids() -> None:
+    named = [factories.run(run, name) for run, name in (("id1", "a"), ("id2", "b"), ("id3", "a"))]
+    assert content.sides(named[0], named[1:]) == ("id1", "b", "id3")
+
+
+def test_the_legend_of_eight_runs_fits(view: View) -> None:
+    [entry] = content.catalog(view)[:1]
+    called = tuple(f"a-long-name-of-run-{i}" for i in range(8))
+    for width in (30, 76, 116, 196):
+        lines = content.legend([entry], [("0.5",) * 8], others=called, width=width, most=3)
+        assert len(lines) <= 3
+        assert all(width_of(line) <= width for line in lines)
+    ends = "".join(span.text for line in lines for span in line)
+    assert all(name in ends for name in called)
+
+
+def test_the_legend_of_several_series_tells_that_only_this_run_is_drawn(view: View) -> None:
+    found = content.catalog(view)[:2]
+    told = [("0.5",), ("0.6",)]
+    alone = content.legend(found, told, others=("a", "b", "c"), width=110, most=3)
+    assert any(span.text == content.ALONE for line in alone for span in line)

@@ -21,9 +21,10 @@ from hoptui.presentation.numbers import grouped
 from hoptui.protocol.messages import Origin
 from hoptui.recording import Recording
 from hoptui.tui.components import events
+from hoptui.tui.dialogs import FilterBox
 from hoptui.tui.replay_app import ReplayApp
 from hoptui.tui.screens.history import content
-from hoptui.tui.screens.history.screen import FilterBox, HistoryScreen, Story
+from hoptui.tui.screens.history.screen import HistoryScreen, Story
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import lay

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hoptui.presentation.scales import typical_range
 from hoptui.tui.charts.line_chart import smoothed
-from hoptui.tui.charts.plot import Curve, Mark, Paper, plot, plot_apart
+from hoptui.tui.charts.plot import AXIS_WIDTH, Curve, Mark, Paper, plot, plot_apart
 from hoptui.tui.charts.raster import ACROSS, BAND, CROSS, MARK, PEAK, Picture, Trace, place, rasterize
 from hoptui.tui.styled_text import Line, lay, width_of
 
@@ -276,7 +276,7 @@ def test_the_name_of_a_mark_is_written_beside_it_where_nothing_else_is() -> None
 
 def test_groups_of_curves_stand_one_above_the_other_each_with_its_axis() -> None:
     def level(value: float, ink: str) -> Curve:
-        return Curve(ink, ink, range(100), *[[value] * 100] * 3)
+        return Curve(ink, ink, range(100), [value] * 100, [value] * 100, [value] * 100)
 
     groups = [[level(5, "1"), level(6, "2")], [level(1000, "3")], [level(0.5, "4")]]
     paper = Paper(0, 100, end="now", marks=(Mark(50, sign="!", name="lr"),))
@@ -294,7 +294,8 @@ def test_groups_of_curves_stand_one_above_the_other_each_with_its_axis() -> None
 
 
 def test_groups_without_a_row_for_each_share_one_raster() -> None:
-    curves = [Curve(ink, ink, range(10), *[[float(ink)] * 10] * 3) for ink in "1234"]
+    levels = [(ink, [float(ink)] * 10) for ink in "1234"]
+    curves = [Curve(ink, ink, range(10), level, level, level) for ink, level in levels]
     assert plot_apart([[curve] for curve in curves], Paper(0, 10), 40, 4) == plot(curves, Paper(0, 10), 40, 4)
 
 
@@ -332,3 +333,20 @@ def test_fixed_bounds_and_two_inks() -> None:
 def test_too_small_is_empty() -> None:
     assert plot([curve([1, 2])], Paper(0, 2 * S), 10, 3) == [(), (), ()]
     assert plot([curve([1, 2])], Paper(0, 2 * S), 40, 1) == [()]
+
+
+def test_a_dashed_line_has_gaps_that_stay_on_the_axis() -> None:
+    def drawn(x0: int) -> set[int]:
+        """The places of the axis, one a dot column, at which something is drawn."""
+        curve = Curve("a", "1", range(300), [1.0] * 300, [1.0] * 300, dashed=True)
+        paper = Paper(x0, x0 + 180)
+        _, _, *spans = plot([curve], paper, AXIS_WIDTH + 90, 2)[0]
+        cells = "".join(span.text for span in spans)
+        bits = [(ord(c) - 0x2800) if ord(c) >= 0x2800 else 0 for c in cells]
+        left, right = 0x47, 0xB8
+        return {x0 + 2 * i + side for i, b in enumerate(bits) for side in (0, 1) if b & (left, right)[side]}
+
+    here, later = drawn(0), drawn(20)
+    assert {x for x in here if x >= 20} == {x for x in later if x < 180}
+    gaps = set(range(180)) - here
+    assert 180 * 0.25 < len(gaps) < 180 * 0.4

@@ -20,7 +20,6 @@ from hoptui.cli.support.snapshot import (
     knobs_of,
     look,
     metrics_json,
-    state_name,
 )
 from hoptui.cli.support.terminal import OK, dump, entries, say, table
 from hoptui.client.session import RefusedError
@@ -58,7 +57,7 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "run": run.run,
         "name": run.name,
         "epoch": run.epoch,
-        "state": state_name(vital) if vital else None,
+        "state": vocabulary.state_name(vital) if vital else None,
         "pid": run.pid,
         "iteration": vocabulary.iteration(vital),
         "knobs": knobs_of(run),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hoptui.cli.report import charts
 from hoptui.cli.report.document import Block, ChartGrid, Paragraph, Section, Table
+from hoptui.domain.learning_metrics import better_end
 from hoptui.model.report import Report
 from hoptui.model.report_curves import MetricEnds
 from hoptui.presentation import numbers
-from hoptui.presentation.metric_names import best_end, label_of, unit_and_label
+from hoptui.presentation.metric_names import label_of, unit_and_label
 
 TITLE = "Learning"
 NOTE = (
@@ -48,7 +49,7 @@ def _row(report: Report, ends: MetricEnds) -> tuple[str, ...]:
 
 
 def _best(ends: MetricEnds) -> tuple[str, str]:
-    match best_end(ends.metric):
+    match better_end(ends.metric):
         case "least":
             return numbers.si(ends.least, 4), numbers.grouped(ends.least_step)
         case "greatest":

@@ -20,12 +20,13 @@ from hoptui.cli.report.document import (
     cut,
     spent,
 )
+from hoptui.domain.learning_metrics import better_end
 from hoptui.model.report import UNDIAGNOSED, Report
 from hoptui.model.report_curves import MetricCurve, MetricEnds
 from hoptui.presentation import details as presented
 from hoptui.presentation import numbers
 from hoptui.presentation.gpu_readings import GPU
-from hoptui.presentation.metric_names import best_end, unit_and_label
+from hoptui.presentation.metric_names import unit_and_label
 from hoptui.presentation.readings import DERIVED
 from hoptui.protocol import VERSION
 
@@ -149,14 +150,14 @@ def _results(reports: Sequence[Report], names: Sequence[str]) -> list[Block]:
 
 
 def _values_of(metric: str) -> tuple[str, ...]:
-    return ("last", "best") if best_end(metric) else ("last", "least", "greatest")
+    return ("last", "best") if better_end(metric) else ("last", "least", "greatest")
 
 
 def _value(ends: MetricEnds | None, what: str) -> str:
     if ends is None:
         return numbers.UNKNOWN
     if what == "best":
-        what = best_end(ends.metric) or what
+        what = better_end(ends.metric) or what
     value, step = {
         "last": (ends.last, ends.last_step),
         "least": (ends.least, ends.least_step),

@@ -19,6 +19,7 @@ from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import fact
 from hoptui.domain.knobs import KnobState, missing
+from hoptui.domain.learning_metrics import headline_name
 from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
@@ -299,7 +300,7 @@ def state_name(vital: Vital) -> str:
 
 def headline(run: RunState, metrics: dict[str, float]) -> tuple[str, float | None]:
     """The headline metric and its newest value: the declared metric, or the first rate."""
-    name = run.headline or next((n for n in metrics if n.endswith("_per_s")), "")
+    name = headline_name(metrics, run.headline)
     return name, metrics.get(name)
 
 

@@ -53,13 +53,15 @@ class Pen(NamedTuple):
     ink: str
     factor: float = 1.0
     group: int = 0
+    dashed: bool = False
 
     def curve(self, x0: int, x1: int, points: int) -> Curve:
         """The curve between two places of the x axis, `x1` not included."""
         x, *values = self.series.columns(x0, x1 - 1, points)
         if self.factor != 1.0:
             values = [[v * self.factor for v in column] for column in values]
-        return Curve(self.label, self.ink, x, *values)
+        low, high, middle = values
+        return Curve(self.label, self.ink, x, low, high, middle, self.dashed)
 
 
 class LineChart(Lines):

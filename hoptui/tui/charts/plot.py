@@ -19,6 +19,7 @@ from hoptui.tui.charts.raster import (
     PEAK,
     UP,
     Picture,
+    Trace,
     place,
     rasterize,
 )
@@ -37,6 +38,7 @@ class Curve(NamedTuple):
     axis.
 
     With the `middle` of the values there, it is a line with a faint band behind it, otherwise an area.
+    `dashed` lines have gaps of a fixed length.
     """
 
     label: str
@@ -45,6 +47,7 @@ class Curve(NamedTuple):
     low: Sequence[float]
     high: Sequence[float]
     middle: Sequence[float] | None = None
+    dashed: bool = False
 
 
 class Mark(NamedTuple):
@@ -111,7 +114,7 @@ def plot(
     signed = ((_column(mark.x, paper, across), mark.sign) for mark in paper.marks if mark.sign)
     signs |= {column: sign for column, sign in signed if column is not None}
     picture = rasterize(
-        [place(c.x, c.low, c.high, x0, x1, dots, c.middle) for c in curves],
+        [_trace(curve, x0, x1, dots) for curve in curves],
         across,
         rows,
         scale.bottom,
@@ -133,6 +136,25 @@ def plot(
             )
         )
     return [*drawn, _x_axis(paper, axis, across)]
+
+
+DASH, DASH_GAP = 6, 3  # dot columns
+
+
+def _trace(curve: Curve, x0: int, x1: int, dots: int) -> Trace:
+    """A curve in dot columns. Dashes keep their places on the x axis when that moves."""
+    found = place(curve.x, curve.low, curve.high, x0, x1, dots, curve.middle)
+    if not curve.dashed:
+        return found
+    phase = x0 * dots // max(1, x1 - x0)
+    drawn = [(phase + column) % (DASH + DASH_GAP) < DASH for column in range(dots)]
+    if found.middle is not None:
+        return found._replace(middle=_where(drawn, found.middle))
+    return Trace(_where(drawn, found.low), _where(drawn, found.high))
+
+
+def _where(drawn: Sequence[bool], values: Sequence[float]) -> list[float]:
+    return [value if shown else math.nan for shown, value in zip(drawn, values, strict=True)]
 
 
 def plot_apart(groups: Sequence[Sequence[Curve]], paper: Paper, width: int, height: int) -> list[Line]:

@@ -26,6 +26,7 @@ TITLES: Mapping[str, str] = {
     "text": "In a text",
     "editor": "In the knob editor",
     "staged": "In the staged changes",
+    "runs": "On the table of runs",
     "history": "On the history",
     "tuner": "On the tuner",
     "where": "On the lines",
@@ -55,7 +56,19 @@ READINGS: Mapping[str, Sequence[Meaning]] = {
     "gpus": (*GPU.values(), *DERIVED.values()),
     "chart": (*GPU.values(), *DERIVED.values(), *PROCESS.values(), *HOST.values()),
 }
-SYMBOLIC = ("run", "overview", "gpus", "chart", "hosts", "history", "story", "tuner", "editor", "staged")
+SYMBOLIC = (
+    "run",
+    "overview",
+    "gpus",
+    "chart",
+    "hosts",
+    "runs",
+    "history",
+    "story",
+    "tuner",
+    "editor",
+    "staged",
+)
 """Where runs or commands are shown with their symbols."""
 _UNKNOWN = ("–", "Unknown: never zero, and never the last value kept alive. A gap in a chart is the same.")
 _FADED = ("faded", "Old: the link is down, the run does not answer or has ended. The header says which.")
@@ -99,6 +112,14 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
          "the user and the command are unknown here."),
     ),
     "gpus": (_UNKNOWN, _FADED),
+    "runs": (
+        _UNKNOWN,
+        ("best", "The least of a loss or an error, the greatest of a return, an accuracy or a rate, over the "
+         "whole run. Left out where the name does not decide which end is better."),
+        ("columns", "Beside its own columns, the table shows the configuration as far as it differs between "
+         "the runs, while there is room."),
+        ("filter", "A column, one of = != < <= > >= ~, and a value. A word alone is a part of the name."),
+    ),
     "chart": (
         _UNKNOWN,
         _FADED,
@@ -109,8 +130,11 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("┆", "A knob that was changed, or an event. With a T: the tuner changed it. With a !: a warning or "
          "an alarm."),
         ("log", "A value that is not above zero lies on the bottom edge."),
-        ("beside", "Another run from its recording. By time both begin at once; by iteration what was done "
+        ("beside", "Other runs from their recordings. By time all begin at once; by iteration what was done "
          "again after a restart counts once."),
+        ("dashed", "The fifth to the eighth run. The gaps between dashes have one length; other gaps are "
+         "unknown values. With three runs or more, a chart of several series shows this run alone: split "
+         "it."),
         ("mouse", "The wheel zooms, dragging moves, a click sets the crosshair."),
     ),
     "editor": (

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from hoptui.domain.diagnosis import Diagnosis
-from hoptui.presentation import diagnosis, metric_names, numbers, vocabulary
+from hoptui.domain.learning_metrics import learning_names
+from hoptui.presentation import diagnosis, numbers, vocabulary
 from hoptui.presentation.metric_names import label_of
 from hoptui.protocol.messages import RunState, State
 from hoptui.tui.charts.plot import Mark
@@ -227,7 +228,7 @@ def _facts(view: View) -> list[Line]:
 
 def learning_metrics(view: View) -> list[str]:
     """What the learning chart can show, the most telling first: no phases, rates or counts."""
-    return metric_names.learning_metrics(view.store.names(view.source), view.run.headline if view.run else "")
+    return learning_names(view.store.names(view.source), view.run.headline if view.run else "")
 
 
 def learning_lines(view: View, chosen: str, width: int) -> list[Line]:

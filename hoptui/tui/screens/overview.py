@@ -314,6 +314,8 @@ class OverviewScreen(LiveScreen):
             return ours and not view.read_only
         if action.startswith("next_list"):
             return sum(map(bool, (runs.ordered(view), view.gpus(), host.processes(view)))) > 1
+        if action == "app.runs":
+            return view.replay is None
         return action != "gpus" or bool(view.gpus())
 
     def _opens(self, view: View) -> bool:

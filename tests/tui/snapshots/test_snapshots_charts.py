@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.tui.conftest import START, Scene
+from tests.tui.recorded_runs import record
 
 Snapshot = Callable[..., None]
 CHARTS = ("slash", "escape")
@@ -94,3 +95,10 @@ def test_finder_typed(snapshot: Snapshot) -> None:
 def test_finder_nothing(snapshot: Snapshot) -> None:
     """Nothing is called so."""
     snapshot(working().app(), "slash", *"qqq")
+
+
+def test_charts_of_eight_runs(snapshot: Snapshot, tmp_path: Path) -> None:
+    """Eight runs in the charts of one series: four inks, and the same dashed."""
+    paths = [record(tmp_path, number) for number in range(1, 8)]
+
+    snapshot(working().app(), *CHARTS, lambda app: app.screen.compare_all(paths), "x", "down", "enter")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ from hoptui.protocol.messages import Origin, Vital
 from hoptui.settings import Config
 from hoptui.tui.hosts_app import FleetApp
 from tests.tui.conftest import RUN, WALL, Scene
+from tests.tui.recorded_runs import record
 
 Snapshot = Callable[..., None]
 GIB = 1 << 30
@@ -263,3 +266,44 @@ def test_hosts(snapshot: Snapshot, hosts: dict[str, Scene]) -> None:
 def test_hosts_bar(snapshot: Snapshot, hosts: dict[str, Scene]) -> None:
     """The run of one of several hosts: the others are a line below."""
     snapshot(fleet(hosts, "ppo-cartpole"))
+
+
+def several(folder: Path) -> None:
+    """Recordings of five runs with different configurations."""
+    for number, rate in enumerate((1e-3, 3e-4, 1e-4, 3e-3, 1e-2), 1):
+        tags = ("baseline",) if number < 3 else ("sweep", "bf16")
+        record(folder, number, config={"optimizer.lr": rate, "layers": 12, "batch": 32 * number}, tags=tags)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five recordings of this user."""
+    monkeypatch.setenv("HOPTUI_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "state").mkdir(mode=0o700)
+    several(tmp_path / "state")
+
+
+async def all_read(app: Any) -> None:
+    """The recordings are on the screen."""
+    async with asyncio.timeout(30):
+        while len(app.screen.rows(app.screen.view())) < 6:
+            app.tick()
+            await asyncio.sleep(0.01)
+
+
+def test_runs(snapshot: Snapshot, shelf: None) -> None:
+    """The table of recorded and live runs."""
+    snapshot(Scene(gpus=1).live().app(run=None), "t", all_read)
+
+
+def test_runs_marked_sorted_and_grouped(snapshot: Snapshot, shelf: None) -> None:
+    """Two marked runs, sorted by the learning rate and grouped by tags, without the live run."""
+    snapshot(
+        Scene(gpus=1).live().app(run=None), "t", all_read, "slash", *"lm lr>0.0001", "enter",
+        "s", *"optimizer", "enter", "b", *"tag", "enter", "space", "space",
+    )  # fmt: skip
+
+
+def test_charts_of_recorded_runs(snapshot: Snapshot, shelf: None) -> None:
+    """Two recorded runs in the charts, neither of which the node knows."""
+    snapshot(Scene(gpus=1).live().app(run=None), "t", all_read, "end", "space", "up", "space", "c")

@@ -4,6 +4,7 @@ one. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -38,6 +39,11 @@ class Side(NamedTuple):
         steps = self.store.steps(self.source)
         return steps.first_t if steps is not None and steps.last_t else None
 
+    def of(self, pick: Pick, other: Side) -> AnySeries | None:
+        """The series of another run that corresponds to one of this run, None where there is none."""
+        found = counterpart(pick, self.run, other.run)
+        return other.store.series(*found) if found is not None else None
+
 
 class Axis(Protocol):
     """Places on it are integers; see `hoptui.tui.charts.grid`."""
@@ -55,8 +61,8 @@ class Axis(Protocol):
     def own(self, pick: Pick) -> Drawn | None:
         """A series of the run on screen, None where nothing is known of it."""
 
-    def beside(self, pick: Pick) -> Drawn | None:
-        """The same of the run beside it."""
+    def beside(self, pick: Pick) -> list[Drawn | None]:
+        """The same of each run beside it."""
 
     def place(self, t: int) -> int | None:
         """Where a stamp is."""
@@ -78,38 +84,40 @@ class Axis(Protocol):
 
 
 class TimeAxis:
-    """Stamps in ns of the run on screen; the run beside it is moved so that both begin at once."""
+    """Stamps in ns of the run on screen; the runs beside it are moved so that all begin at once."""
 
     least = LEAST_NS
 
-    def __init__(self, view: View, other: Side | None = None) -> None:
+    def __init__(self, view: View, others: Sequence[Side] = ()) -> None:
         self._side = Side(view.store, view.run)
         self._view = view
-        self._other = other
         self._start = self._side.start
-        began = other.start if other else None
-        self._by = self._start - began if self._start is not None and began is not None else None
+        self._others = [(other, self._shift(other.start)) for other in others]
+
+    def _shift(self, began: int | None) -> int | None:
+        """How far to move a run that began at a stamp, None where either start is unknown."""
+        return self._start - began if self._start is not None and began is not None else None
 
     @property
     def aligned(self) -> bool:
-        return self._by is not None
+        return any(by is not None for _, by in self._others)
 
     def extent(self, picks: list[Pick]) -> Extent:
         newest = last = newest_stamp(self._view)
         found = (self._view.store.series(*pick) for pick in picks)
         first = [series.first_t for series in found if series is not None and series.first_t]
-        if self._by is not None and self._other is not None and self._other.run is not None:
-            steps = self._other.store.steps(self._other.source)
-            last = max(newest, steps.last_t + self._by) if steps is not None else newest
+        for other, by in self._others:
+            steps = other.store.steps(other.source) if other.run is not None else None
+            if steps is not None and by is not None:
+                last = max(last, steps.last_t + by)
         return Extent(min([*first, newest - LEAST_NS]), newest, last)
 
     def own(self, pick: Pick) -> Drawn | None:
         return self._view.store.series(*pick)
 
-    def beside(self, pick: Pick) -> Drawn | None:
-        found = counterpart(pick, self._side.run, self._other.run) if self._other else None
-        series = self._other.store.series(*found) if self._other and found else None
-        return Shifted(series, self._by) if series is not None and self._by is not None else None
+    def beside(self, pick: Pick) -> list[Drawn | None]:
+        found = ((self._side.of(pick, other), by) for other, by in self._others)
+        return [Shifted(one, by) if one is not None and by is not None else None for one, by in found]
 
     def place(self, t: int) -> int | None:
         return t
@@ -121,7 +129,7 @@ class TimeAxis:
         return x
 
     def ticks(self, x0: int, x1: int, most: int) -> list[tuple[int, str]]:
-        if self._by is not None and self._start is not None:
+        if self.aligned and self._start is not None:
             return elapsed_ticks(x0, x1, self._start, most)
         return clock_ticks(x0, x1, wall_offset_ns(self._view), most)
 
@@ -130,27 +138,28 @@ class TimeAxis:
             self._view.store.look_closer(*pick, x0, x1, points)
 
     def word(self, x: int) -> str:
-        if self._by is not None and self._start is not None:
+        if self.aligned and self._start is not None:
             return elapsed((x - self._start) / SECOND)
         return numbers.clock((x + wall_offset_ns(self._view)) / SECOND)
 
 
 class StepAxis:
-    """Iterations in thousandths, of the run on screen and of the one beside it alike."""
+    """Iterations in thousandths, of the run on screen and of those beside it alike."""
 
     least = LEAST_STEPS
     aligned = True
 
     def __init__(
-        self, view: View, own: IterationIndex, other: Side | None = None, beside: IterationIndex | None = None
+        self, view: View, own: IterationIndex, others: Sequence[tuple[Side, IterationIndex | None]] = ()
     ) -> None:
         self._view = view
+        self._side = Side(view.store, view.run)
         self._own = own
-        self._other = other
-        self._beside = beside
+        self._others = others
 
     def extent(self, picks: list[Pick]) -> Extent:
-        ends = [course.whole.ends if course is not None else None for course in (self._own, self._beside)]
+        courses = (self._own, *(course for _, course in self._others))
+        ends = [course.whole.ends if course is not None else None for course in courses]
         known = [end for end in ends if end is not None]
         if not known:
             return Extent(0, LEAST_STEPS, LEAST_STEPS)
@@ -162,10 +171,11 @@ class StepAxis:
         series = self._view.store.series(*pick)
         return Stepped(series, self._own) if series is not None else None
 
-    def beside(self, pick: Pick) -> Drawn | None:
-        found = counterpart(pick, self._view.run, self._other.run) if self._other else None
-        series = self._other.store.series(*found) if self._other and found else None
-        return Stepped(series, self._beside) if series is not None and self._beside is not None else None
+    def beside(self, pick: Pick) -> list[Drawn | None]:
+        found = ((self._side.of(pick, other), course) for other, course in self._others)
+        return [
+            Stepped(one, course) if one is not None and course is not None else None for one, course in found
+        ]
 
     def place(self, t: int) -> int | None:
         return self._own.whole.place(t)
@@ -212,60 +222,68 @@ def counterpart(pick: Pick, run: RunState | None, other: RunState | None) -> Pic
     return Pick(pick.source.replace(f"/{run.run}", f"/{other.run}", 1), pick.metric)
 
 
+MOST_RUNS = 8
+"""Runs in a comparison, with the one on screen: four inks, and the same dashed."""
+
+
 class Comparison:
-    """`companion` is the recording beside the run, None without a comparison. Known places of iterations are
-    kept.
+    """`companions` are the recordings beside the run, none without a comparison. Known places of iterations
+    are kept.
     """
 
     def __init__(self) -> None:
-        self.companion: Companion | None = None
-        self._kept: dict[str, IterationIndex] = {}
+        self.companions: list[Companion] = []
+        self._kept: dict[Path | None, IterationIndex] = {}
 
     def open(self, path: Path, now: float) -> str:
-        """Compare with a recording from now on (`now`: monotonic seconds), or return a sentence why that is
+        """Compare with one more recording (`now`: monotonic seconds), or return a sentence why that is
         impossible.
         """
         # Here, because a live dashboard needs no SQLite:
         from hoptui.model.reference_run import CannotCompare, Companion
 
+        if any(companion.path == path for companion in self.companions):
+            return "that recording is compared already"
+        if len(self.companions) >= MOST_RUNS - 1:
+            return f"at most {MOST_RUNS} runs are compared"
         try:
-            opened = Companion(path, now)
+            self.companions.append(Companion(path, now))
         except CannotCompare as error:
             return str(error)
-        self.end()
-        self.companion = opened
         return ""
 
     def end(self) -> None:
         """Compare no longer."""
-        if self.companion is not None:
-            self.companion.close()
-        self.companion = None
-        self._kept.pop("beside", None)
+        for companion in self.companions:
+            companion.close()
+            self._kept.pop(companion.path, None)
+        self.companions = []
 
     def renew(self, now: float) -> None:
-        """Read on in the recording of a run that goes on; call it with every frame."""
-        if self.companion is not None and self.companion.renew(now):
-            self._kept.pop("beside", None)
+        """Read on in the recordings of runs that go on; call it with every frame."""
+        for companion in self.companions:
+            if companion.renew(now):
+                self._kept.pop(companion.path, None)
 
     def axis(self, view: View, *, by_step: bool) -> Axis:
         """The axis of this moment; that of iterations only where any is known."""
-        beside = Side(self.companion.store, self.companion.run) if self.companion else None
+        sides = [Side(companion.store, companion.run) for companion in self.companions]
         steps = view.store.steps(view.source) if by_step else None
         if steps is None or not steps.last_t:
-            return TimeAxis(view, beside)
-        theirs = beside.store.steps(beside.source) if beside else None
-        return StepAxis(
-            view, self._of("own", steps), beside, self._of("beside", theirs) if theirs is not None else None
-        )
+            return TimeAxis(view, sides)
+        others: list[tuple[Side, IterationIndex | None]] = []
+        for companion, side in zip(self.companions, sides, strict=True):
+            theirs = side.store.steps(side.source)
+            others.append((side, self._of(companion.path, theirs) if theirs is not None else None))
+        return StepAxis(view, self._of(None, steps), others)
 
     def iteration(self, view: View, t: int) -> float | None:
         """In which iteration the run on screen was at a stamp, None where that is unknown."""
         steps = view.store.steps(view.source)
-        place = self._of("own", steps).whole.place(t) if steps is not None and steps.last_t else None
+        place = self._of(None, steps).whole.place(t) if steps is not None and steps.last_t else None
         return place / MILLI if place is not None else None
 
-    def _of(self, whose: str, steps: AnySeries) -> IterationIndex:
+    def _of(self, whose: Path | None, steps: AnySeries) -> IterationIndex:
         known = self._kept.get(whose)
         if known is None or known.steps is not steps:
             known = self._kept[whose] = IterationIndex(steps)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple, get_args
 
@@ -15,7 +17,7 @@ from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import DERIVED, HOST, PROCESS, Meaning, Unit, value_text
 from hoptui.protocol.messages import RunState
 from hoptui.tui.charts.grid import Board, Chart, Extent, Pick
-from hoptui.tui.charts.line_chart import Pen
+from hoptui.tui.charts.line_chart import Drawn, Pen
 from hoptui.tui.charts.plot import Curve, Mark
 from hoptui.tui.components import events, gpus, header, runs
 from hoptui.tui.components.figures import headline, number
@@ -256,29 +258,45 @@ def names(found: list[CatalogEntry]) -> list[str]:
     return [e.where for e in found] if len(places) == len(found) else [e.title for e in found]
 
 
-def inks(count: int, *, compared: bool) -> list[tuple[str, str]]:
-    """The inks of so many series, and of the same series of a run beside this one."""
-    if not compared:
-        return [(INKS[i % len(INKS)], "") for i in range(count)]
-    if 2 * count <= len(INKS):
-        return [(INKS[2 * i], INKS[2 * i + 1]) for i in range(count)]
-    return [(INKS[i % len(INKS)], "dim") for i in range(count)]
+class Stroke(NamedTuple):
+    """How a curve is drawn: its ink, and whether it is dashed."""
+
+    ink: str
+    dashed: bool = False
 
 
-def pens(found: list[CatalogEntry], axis: Axis, *, compared: bool) -> list[Pen]:
-    """The pens for the curves of a chart: for each series this run's, then the other run's, as far as they
-    are known.
+def strokes(count: int, others: int = 0) -> list[tuple[Stroke, ...]]:
+    """The strokes of so many series: that of this run, then those of as many other runs.
+
+    With one other run, each series has two inks, or the other run is dim. With more, a series alone has a
+    stroke for each run; of several series only this run's are drawn.
+    """
+    own = [Stroke(INKS[i % len(INKS)]) for i in range(count)]
+    if others == 0 or (others > 1 and count > 1):
+        return [(stroke,) for stroke in own]
+    if others == 1 and 2 * count > len(INKS):
+        return [(stroke, Stroke("dim")) for stroke in own]
+    runs = others + 1
+    each = [Stroke(INKS[i % len(INKS)], dashed=i >= len(INKS)) for i in range(count * runs)]
+    return [tuple(each[i * runs : (i + 1) * runs]) for i in range(count)]
+
+
+def pens(found: list[CatalogEntry], axis: Axis, *, others: int = 0) -> list[Pen]:
+    """The pens for the curves of a chart: for each series this run's, then those of so many other runs, as
+    far as they are known.
     """
     drawn: list[Pen] = []
-    inked = zip(found, names(found), inks(len(found), compared=compared), strict=True)
-    for group, (entry, name, (own, beside)) in enumerate(inked):
-        series = axis.own(entry.pick)
-        if series is not None:
-            drawn.append(Pen(series, name, own, entry.factor, group))
-        other = axis.beside(entry.pick) if compared else None
-        if other is not None:
-            drawn.append(Pen(other, name, beside, entry.factor, group))
+    inked = zip(found, names(found), strokes(len(found), others), strict=True)
+    for group, (entry, name, of_runs) in enumerate(inked):
+        for stroke, series in zip(of_runs, _series(entry, axis, len(of_runs)), strict=True):
+            if series is not None:
+                drawn.append(Pen(series, name, stroke.ink, entry.factor, group, stroke.dashed))
     return drawn
+
+
+def _series(entry: CatalogEntry, axis: Axis, count: int) -> list[Drawn | None]:
+    """A series of the first `count` runs, this one first."""
+    return [axis.own(entry.pick), *(axis.beside(entry.pick) if count > 1 else ())]
 
 
 def bounds(found: list[CatalogEntry], *, log: bool) -> tuple[float, float] | None:
@@ -304,34 +322,35 @@ def marks(view: View, axis: Axis) -> tuple[Mark, ...]:
 
 def legend(
     found: list[CatalogEntry],
-    told: list[tuple[str, str]],
+    told: Sequence[tuple[str, ...]],
     *,
-    others: tuple[str, str] | None,
+    others: tuple[str, ...] | None,
     width: int,
     most: int,
 ) -> list[Line]:
-    """Every series with its ink and value, and those of the other run if the runs are called `others`.
+    """Every series with its ink and value, and those of the other runs if the runs are called `others`.
 
-    If the lines are too few, names are shortened first (of runs to `this` and `beside`). Then a range shows
-    only its end, then units, values and at last the name of the other run are left out. `+1` counts the
-    series that still have no room.
+    If the lines are too few, names are shortened first (of two runs to `this` and `beside`). Then a range
+    shows only its end, then units, values and at last the names of the other runs are left out. `+1` counts
+    the series that still have no room.
     """
-    inked = inks(len(found), compared=others is not None)
+    inked = strokes(len(found), len(others) - 1 if others else 0)
     lines: list[Line] = []
     chunks: list[Line] = []
     steps = ((40, "whole"), (12, "whole"), (6, "whole"), (6, "end"), (6, "number"), (6, ""), (6, "nameless"))
     for cells, values in steps:
         chunks = []
         called = names(found) if cells > 6 else _first_words(names(found))
-        for entry, name, (own, beside), pair in zip(found, called, inked, told, strict=True):
-            value, other = (_shorter(one, entry, "" if values == "nameless" else values) for one in pair)
-            one, two = _called(others, cells) if others else (name, "")
+        for entry, name, of_runs, readings in zip(found, called, inked, told, strict=True):
+            runs = _called(others, cells) if others else (name,)
             if len(found) > 1:
-                one, two = name, "" if values == "nameless" else two
+                runs = (name, *("" if values == "nameless" else run for run in runs[1:]))
             gap = "" if values == "number" else " "
-            chunks.append(_item(own, one, cells, value, gap))
-            if others is not None:
-                chunks.append(_item(beside, two, cells, other, gap))
+            for stroke, run, reading_ in zip(of_runs, runs, readings, strict=False):
+                value = _shorter(reading_, entry, "" if values == "nameless" else values)
+                chunks.append(_item(stroke, run, cells, value, gap))
+        if others is not None and len(inked[0]) < min(2, len(others)):
+            chunks.append((Span(ALONE, "dim"),))
         between = "  " if cells > 6 else " "
         lines = pack(chunks, width, between)
         if len(lines) <= most and all(width_of(line) <= width for line in lines):
@@ -344,9 +363,13 @@ def legend(
     return lines[:most]
 
 
-def _called(runs: tuple[str, str], cells: int) -> tuple[str, str]:
-    """Short names of two runs: if they are cut, the ends of names usually differ."""
-    return runs if max(map(len, runs)) <= cells else ("this", "beside")
+def _called(runs: tuple[str, ...], cells: int) -> tuple[str, ...]:
+    """Short names of runs. Of names that are cut, the ends usually differ; two are `this` and `beside`."""
+    if max(map(len, runs)) <= cells:
+        return runs
+    if len(runs) == 2:
+        return ("this", "beside")
+    return tuple(run if len(run) <= cells else f"…{run[1 - cells :]}" for run in runs)
 
 
 def _says_its_unit(entry: CatalogEntry) -> bool:
@@ -374,10 +397,16 @@ def _first_words(called: list[str]) -> list[str]:
     return first if len(set(first)) == len(called) else called
 
 
-def sides(own: RunState, beside: RunState) -> tuple[str, str]:
-    """What two runs are called beside each other: their names, their ids where these are the same."""
-    one, two = (own.name, beside.name) if own.name != beside.name else (own.run, beside.run)
-    return numbers.clean(one, 24), numbers.clean(two, 24)
+def sides(own: RunState, beside: Sequence[RunState]) -> tuple[str, ...]:
+    """What runs are called beside each other: their names, their ids where these are the same."""
+    runs = (own, *beside)
+    named = Counter(run.name for run in runs)
+    return tuple(numbers.clean(run.name if named[run.name] == 1 else run.run, 24) for run in runs)
+
+
+def beside_text(called: tuple[str, ...]) -> str:
+    """`ppo-before`, `3 runs`: what lies beside the first of some runs."""
+    return called[1] if len(called) == 2 else numbers.counted(len(called) - 1, "run")
 
 
 def values(
@@ -389,24 +418,24 @@ def values(
     dot: int,
     *,
     now: bool,
-    compared: bool,
-) -> list[tuple[str, str]]:
-    """The values of each series of a chart, and of the other run, at a place; with `now` this run's are its
-    newest.
+    others: int = 0,
+) -> list[tuple[str, ...]]:
+    """The values of each series of a chart, and of so many other runs, at a place; with `now` this run's are
+    its newest.
 
     `curves` are those that its `pens` have drawn; `dot` is the width of a dot column on the axis.
     """
     drawn = iter(curves)
     told = []
-    for entry in found:
-        pair = []
-        for series in (axis.own(entry.pick), axis.beside(entry.pick) if compared else None):
+    for entry, of_runs in zip(found, strokes(len(found), others), strict=True):
+        texts = []
+        for series in _series(entry, axis, len(of_runs)):
             curve = next(drawn, None) if series is not None else None
             known = reading(curve, at, dot) if curve is not None else None
-            pair.append(entry.spread_text(*known) if known else UNKNOWN)
+            texts.append(entry.spread_text(*known) if known else UNKNOWN)
         newest = view.store.series(*entry.pick) if now else None
-        own = entry.text(newest.last * entry.factor) if newest is not None else pair[0]
-        told.append((own, pair[1]))
+        own = entry.text(newest.last * entry.factor) if newest is not None else texts[0]
+        told.append((own, *texts[1:]))
     return told
 
 
@@ -433,9 +462,16 @@ def _spacing(curve: Curve) -> int:
     return apart[len(apart) // 2] if apart else 0
 
 
-def _item(ink: str, label: str, cells: int, value: str, gap: str) -> Line:
+ALONE = "this run alone"
+"""On the legend of several series, of which other runs are not drawn."""
+DASHED = "╸╸"
+"""On the legend, before what is drawn with dashes."""
+
+
+def _item(stroke: Stroke, label: str, cells: int, value: str, gap: str) -> Line:
+    mark = Span(DASHED if stroke.dashed else FULL, stroke.ink)
     name = (Span(f"{gap}{numbers.clean(label, cells)}", "dim"),) if label else ()
     if not value:
-        return Span(FULL, ink), *name
+        return mark, *name
     room = max(VALUE, len(value)) if cells > 6 else 0
-    return Span(FULL, ink), *name, Span(" "), Span(value, "dim" if value == UNKNOWN else "strong", room)
+    return mark, *name, Span(" "), Span(value, "dim" if value == UNKNOWN else "strong", room)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
 from textual.app import ComposeResult
 from textual.containers import Container
 
@@ -25,6 +26,7 @@ from hoptui.tui.styled_text import Span
 from hoptui.tui.widgets import KeyBar, Lines, Panel
 
 if TYPE_CHECKING:
+    from hoptui.model.reference_run import Companion
     from hoptui.tui.app_protocol import AppProtocol
 
 
@@ -73,6 +75,14 @@ def recording_file(typed: str) -> Path | None:
         return None
 
 
+def recorded_view(view: View, base: Companion) -> View:
+    """The view of a run that only its recording knows: it counts as ended there."""
+    store, run = base.store, base.run
+    vital = store.vital(run.run)
+    ended = structs.replace(vital, state="exited") if vital is not None else None
+    return view._replace(store=store, run=run, vital=ended, now=store.now())
+
+
 ZOOM = 0.5
 PAN = 0.25
 LEGENDS = ((12, 3), (10, 2), (0, 1))  # a chart that has so many rows has a legend of so many lines
@@ -81,12 +91,15 @@ LEGENDS = ((12, 3), (10, 2), (0, 1))  # a chart that has so many rows has a lege
 class ChartScreen(LiveScreen):
     """The charts of a run, by its id, or of the node without one. `board` is what they show; it outlives the
     screen.
+
+    `base` is the recording of the run if the node does not know it. The screen closes it.
     """
 
     BINDINGS = bindings("chart")
 
-    def __init__(self, run: str | None, board: Board) -> None:
+    def __init__(self, run: str | None, board: Board, base: Companion | None = None) -> None:
         super().__init__()
+        self._base = base
         self.run_id = run
         self.board = board
         self.comparison = Comparison()
@@ -108,9 +121,12 @@ class ChartScreen(LiveScreen):
 
     def on_unmount(self) -> None:
         self.comparison.end()
+        if self._base is not None:
+            self._base.close()
 
     def view(self) -> View:
-        return self.hoptui.view(self.run_id)
+        view, base = self.hoptui.view(self.run_id), self._base
+        return view if base is None else recorded_view(view, base)
 
     # drawing ----------------------------------------------------------------------------------------------
 
@@ -124,7 +140,7 @@ class ChartScreen(LiveScreen):
             self._draw_charts(view, axis, there)
         if frame.numbers:
             cross, sides = self.board.timeline.cross, self._sides(view)
-            beside = sides[1] if sides else ""
+            beside = content.beside_text(sides) if sides else ""
             step = (
                 self.comparison.iteration(view, cross)
                 if cross is not None and not self.board.by_step
@@ -193,7 +209,7 @@ class ChartScreen(LiveScreen):
                 bounds=content.bounds(found, log=shown.log),
                 log=shown.log,
             )
-            pens = content.pens(found, axis, compared=self.comparison.companion is not None)
+            pens = content.pens(found, axis, others=len(self.comparison.companions))
             chart.draw(paper, pens, view.clock, smooth=self.board.smooth, faded=view.node_stale)
 
     def _draw_legends(self, view: View, axis: Axis, there: Extent) -> None:
@@ -206,8 +222,8 @@ class ChartScreen(LiveScreen):
             found = content.entries(view, self.board.charts[index])
             chart = self._chart(i)
             dot = max(1, (x1 - x0) // chart.dots)
-            compared = names is not None
-            values = content.values(view, found, axis, chart.curves, at, dot, now=now, compared=compared)
+            others = len(self.comparison.companions)
+            values = content.values(view, found, axis, chart.curves, at, dot, now=now, others=others)
             legend = self._lines(f"legend-{i}")
             rows = self._panel(f"slot-{i}").size.height
             most = next(lines for least, lines in LEGENDS if rows >= least)
@@ -215,10 +231,10 @@ class ChartScreen(LiveScreen):
             set_height(legend, max(1, len(lines)))
             legend.show(lines, faded=view.node_stale)
 
-    def _sides(self, view: View) -> tuple[str, str] | None:
-        """What this run and that beside it are called, None where nothing is compared."""
-        beside = self.comparison.companion
-        return content.sides(view.run, beside.run) if view.run and beside else None
+    def _sides(self, view: View) -> tuple[str, ...] | None:
+        """What this run and those beside it are called, None where nothing is compared."""
+        beside = [companion.run for companion in self.comparison.companions]
+        return content.sides(view.run, beside) if view.run and beside else None
 
     def _named(self, action: Action) -> Action:
         frozen = self.board.timeline.mode == "frozen"
@@ -333,8 +349,8 @@ class ChartScreen(LiveScreen):
     # comparing --------------------------------------------------------------------------------------------
 
     async def action_compare(self) -> None:
-        """Choose a recording to lie beside this run, or end the comparison."""
-        view, comparing = self.view(), self.comparison.companion is not None
+        """Choose one more recording to lie beside this run, or end the comparison."""
+        view, comparing = self.view(), bool(self.comparison.companions)
         replayed = Path(view.replay.path) if view.replay else None
         await ask_for_recording(
             self.hoptui, self.run_id or "", replayed, comparing=comparing, chosen=self._compare_or_end
@@ -348,11 +364,15 @@ class ChartScreen(LiveScreen):
             self.compare(path)
 
     def compare(self, path: Path) -> None:
-        """Show a recording beside this run, and all of both: one may have ended long before the other."""
-        problem = self.comparison.open(path, self.hoptui.clock())
-        if not problem and self.board.timeline.mode == "live":
+        """Show one more recording beside this run, and the whole of both."""
+        self.compare_all([path])
+
+    def compare_all(self, paths: Sequence[Path]) -> None:
+        """Show several recordings beside this run, and report what is wrong with the others."""
+        opened = [self.comparison.open(path, self.hoptui.clock()) for path in paths]
+        if ("" in opened or self._base is not None) and self.board.timeline.mode == "live":
             self.board.timeline.all()
-        self._say(problem)
+        self._say("; ".join(filter(None, opened)))
 
     # mouse ------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal, VerticalScroll
-from textual.widgets import Input
+from textual.containers import VerticalScroll
 
 from hoptui.model.command_history import Filter, again, named, newest_first
 from hoptui.model.store import MOST_COMMANDS
@@ -17,7 +16,8 @@ from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord
 from hoptui.tui.actions import Action, bindings, of, picking
 from hoptui.tui.app_protocol import EVERYTHING, Frame, Moved, Picked
-from hoptui.tui.screen_base import LiveBox, RunPage, TextBox, set_height
+from hoptui.tui.dialogs import FilterBox
+from hoptui.tui.screen_base import RunPage, TextBox, set_height
 from hoptui.tui.screens.history import content
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Span
@@ -164,7 +164,10 @@ class HistoryScreen(RunPage):
         self.draw(EVERYTHING)
 
     def action_filter(self) -> None:
-        self.app.push_screen(FilterBox(self))
+        def narrow(typed: str) -> None:
+            self.narrow(Filter.parse(typed))
+
+        self.app.push_screen(FilterBox(str(self.wanted), FORMS, narrow))
 
     def action_next_stage(self) -> None:
         there = [
@@ -193,42 +196,6 @@ class HistoryScreen(RunPage):
         shown = self._shown(self.view())
         if event.index < len(shown):
             self.app.push_screen(Story(self.run_id, shown[event.index].id, self._older))
-
-
-class FilterBox(LiveBox[None]):
-    """Types the filter of a history, whose list follows every letter."""
-
-    BINDINGS = bindings("filter")
-
-    def __init__(self, below: HistoryScreen) -> None:
-        super().__init__(veil=False)
-        self._below = below
-        self._before = below.wanted
-
-    def compose(self) -> ComposeResult:
-        with Panel(name="filter", kind="box"):
-            with Horizontal(id="filter-entry"):
-                yield Input(str(self._before), id="filter-text", compact=True, select_on_focus=False)
-            yield Lines("filter-help")
-
-    def on_mount(self) -> None:
-        self.query_one(Panel).label("Filter", self.hoptui.legend(of("filter")))
-        self.query_one("#filter-help", Lines).show([(Span(FORMS, "dim"),)])
-        self.query_one(Input).focus()
-
-    def draw(self, frame: Frame) -> None:
-        """Nothing in it changes by itself; the list below is drawn by the app."""
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        event.stop()
-        self._below.narrow(Filter.parse(event.value))
-
-    def action_keep(self) -> None:
-        self.dismiss(None)
-
-    def action_drop(self) -> None:
-        self._below.narrow(self._before)
-        self.dismiss(None)
 
 
 def _after(now: str, there: Iterable[str]) -> str:

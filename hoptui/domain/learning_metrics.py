@@ -1,0 +1,74 @@
+"""Which logged metrics describe learning, and which end of each is the better one. By their names alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+Better = Literal["least", "greatest"]
+
+FIRST = (
+    "episode_return", "return", "reward", "accuracy", "validation_loss", "loss", "train_loss", "policy_loss",
+)  # fmt: skip
+RATE, TOTAL, PHASE = "_per_s", "_total", "phase/"
+_COUNTS = ("env_steps", "samples", "tokens", "episodes", "lr", "iteration_s")
+_LESS = frozenset(("loss", "error", "perplexity", "ppl", "nll", "mse", "mae", "rmse", "wer", "cer", "fid"))
+_MORE = frozenset(
+    (
+        "return",
+        "reward",
+        "accuracy",
+        "acc",
+        "top1",
+        "top5",
+        "score",
+        "success",
+        "f1",
+        "auc",
+        "map",
+        "bleu",
+        "iou",
+    )
+)
+_NEITHER = frozenset(
+    ("policy", "value", "actor", "critic", "entropy", "q", "aux", "std", "min", "max", "time", "s", "count")
+)
+
+
+def learning_names(names: Iterable[str], headline: str = "") -> list[str]:
+    """Return the metrics of learning, the most telling first: no phases, rates or counts.
+
+    `headline` is the declared headline metric of the run, which is left out too.
+    """
+    found = [
+        name
+        for name in names
+        if not name.startswith(PHASE)
+        and not name.endswith((RATE, TOTAL))
+        and name not in _COUNTS
+        and name != headline
+    ]
+    first = [name for name in FIRST if name in found]
+    return first + [name for name in found if name not in first]
+
+
+def headline_name(names: Iterable[str], declared: str = "") -> str:
+    """Return the headline metric: the declared one, otherwise the first rate, "" without one."""
+    return declared or next((name for name in names if name.endswith(RATE)), "")
+
+
+def better_end(name: str) -> Better | None:
+    """Return which value of a metric is the best one, None where its name does not decide that.
+
+    The loss of a policy or of a critic measures no progress.
+    """
+    if name.endswith(RATE):
+        return "greatest"
+    words = frozenset(re.split(r"[^a-z0-9]+", name.lower()))
+    if words & _NEITHER:
+        return None
+    less, more = bool(words & _LESS), bool(words & _MORE)
+    if less == more:
+        return None
+    return "least" if less else "greatest"
