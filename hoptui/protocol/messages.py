@@ -19,6 +19,7 @@ from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.line_counts import LineCounts
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
+from hoptui.domain.run_notes import AddNote, NoteAdded, RunNote
 from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.domain.targets import SetTargets, TargetsSet, TargetState
 from hoptui.domain.tuning import Change, Measured, Tune, Tuned, TunerState
@@ -538,7 +539,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before
     there is one. `targets` are what users want of its GPUs. `tags` are those of its details. `refused` is
     what its script declared or called that is not accepted. `declined` are the commands and knobs that it
-    does not offer, with the reasons.
+    does not offer, with the reasons. `notes` are what users wrote on it.
     """
 
     run: str
@@ -568,6 +569,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     declined: dict[str, str] = {}
     refused: tuple[Fact, ...] = ()
+    notes: tuple[RunNote, ...] = ()
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):
@@ -753,6 +755,7 @@ FromViewer = (
     | Lease
     | Tune
     | SetTargets
+    | AddNote
     | Fetch
     | Query
     | Describe
@@ -772,6 +775,7 @@ ToViewer = (
     | LeaseState
     | Tuned
     | TargetsSet
+    | NoteAdded
     | Error
 )
 Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler
