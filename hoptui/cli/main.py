@@ -82,6 +82,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("stack", SEE, "Show where the ranks of a run are now, the odd one first."),
     ("gpus", SEE, "List the GPUs: readings, processes and their runs; --watch repeats."),
     ("history", SEE, "List every command sent to a run: who, when, from, to, effect."),
+    ("note", SEE, "Add a dated note to a live or recorded run; without a text, list its notes."),
     ("get", STEER, "Show the knobs of a run and their current values."),
     ("set", STEER, "Change knobs of a run: k=v ...; wait until the changes take effect."),
     ("tune", STEER, "Let the daemon tune a run's speed knobs: keep what helps, revert the rest."),

@@ -23,6 +23,7 @@ from hoptui.client.conversation import (
     pause_renewal,
 )
 from hoptui.domain.details import RunDetails
+from hoptui.domain.run_notes import AddNote, NoteAdded
 from hoptui.domain.targets import SetTargets, Target, TargetsSet
 from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.node import processes as node_processes
@@ -254,6 +255,16 @@ class Session:
         self._must_steer()
         request = SetTargets(id=self._next(), run=run, targets=targets, remove=remove, clear=clear)
         return self._ask(request, request.id, TargetsSet, self._timeout_s)
+
+    def add_note(self, run: str, text: str) -> NoteAdded:
+        """Add a note to a run. The answer says whether it was granted.
+
+        Raises:
+            RefusedError: the daemon is too old for notes.
+        """
+        self._must_steer()
+        request = AddNote(id=self._next(), run=run, text=text)
+        return self._ask(request, request.id, NoteAdded, self._timeout_s)
 
     def submit(self, run: RunState, verb: Verb, **details: Unpack[Details]) -> str:
         """Send a command and return its id. `outcome` waits for its final stage."""

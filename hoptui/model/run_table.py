@@ -17,6 +17,7 @@ from hoptui.domain.details import RunDetails
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.learning_metrics import Better, better_end, headline_name, learning_names
+from hoptui.domain.run_notes import RunNote
 from hoptui.model.runs import lives
 from hoptui.presentation import vocabulary
 from hoptui.protocol.messages import RunState, Vital
@@ -67,6 +68,7 @@ class RunRow:
     ended: float | None = None
     lasted_s: float | None = None
     tags: tuple[str, ...] = ()
+    notes: tuple[RunNote, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     knobs: Mapping[str, KnobValue] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
@@ -149,6 +151,7 @@ def _described(row: RunRow, state: RunState, details: RunDetails | None) -> RunR
         config=details.config if details is not None else row.config,
         knobs={knob.spec.name: knob.value for knob in state.knobs if knob.value is not None},
         units=state.units,
+        notes=state.notes or row.notes,
         diagnosis=state.diagnosis or row.diagnosis,
     )
 

@@ -19,6 +19,7 @@ from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.line_counts import LineCounts
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
+from hoptui.domain.run_notes import AddNote, NoteAdded, RunNote
 from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.domain.targets import SetTargets, TargetsSet, TargetState
 from hoptui.domain.tuning import Change, Measured, Tune, Tuned, TunerState
@@ -549,7 +550,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     does not offer, with the reasons. `thread` is the kernel's number of the thread that trains in rank 0, 0
     if it is unknown. `stacks_off`: the stack of rank 0 is not sampled, as the user wants it. `held` are the
     knobs that the tuner and agents leave alone because a person set them, with the authors ("" if not known).
-    It is None from an older daemon, which does not know agents.
+    It is None from an older daemon, which does not know agents. `notes` are what users wrote on it.
     """
 
     run: str
@@ -582,6 +583,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     thread: int = 0
     stacks_off: bool = False
     held: dict[str, str] | None = None
+    notes: tuple[RunNote, ...] = ()
 
 
 class Vital(msgspec.Struct, frozen=True, kw_only=True):
@@ -767,6 +769,7 @@ FromViewer = (
     | Lease
     | Tune
     | SetTargets
+    | AddNote
     | Fetch
     | Query
     | Describe
@@ -786,6 +789,7 @@ ToViewer = (
     | LeaseState
     | Tuned
     | TargetsSet
+    | NoteAdded
     | Error
 )
 Message = FromRun | ToRun | FromViewer | ToViewer | FromSampler | ToSampler

@@ -7,6 +7,7 @@ gives the reason. Nothing here opens a recording for writing.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,19 @@ from msgspec import structs
 
 from hoptui.domain.details import RunDetails
 from hoptui.domain.facts import fact
+from hoptui.domain.run_notes import RunNote
 from hoptui.protocol.messages import NodeState, RunState
 from hoptui.protocol.ranges import check_ranges
 from hoptui.recording import stored_json
-from hoptui.recording.database import RecordingError, damage_named, errors_named
+from hoptui.recording.database import (
+    RecordingError,
+    damage_named,
+    errors_named,
+    open_for_writing,
+    transaction,
+)
 from hoptui.recording.recording import Recording
+from hoptui.recording.tables import Records
 
 RUN, NODE = "run", "node"
 """Keys of the table `meta`. `RUN` holds JSON of a KnownRun, `NODE` of a NodeState without runs. `RUN` is
@@ -51,6 +60,31 @@ class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
     process_started: int
     details: RunDetails | None = None
     leaving: KnownEnding | None = None
+
+
+def add_note(path: Path, note: RunNote) -> tuple[RunNote, ...]:
+    """Add a note to the run of a recording that no process writes. Return all of its notes.
+
+    What a newer version has stored of the run is kept.
+
+    Raises:
+        RecordingError: it cannot be written, another process writes it, or it has no run.
+    """
+    db, lock = open_for_writing(path)
+    try:
+        records = Records(path, db)
+        with damage_named(path), transaction(db):
+            raw = records.recall(RUN)
+            if raw is None:
+                raise RecordingError(without_run(path))
+            known = stored_json.plain(raw)
+            notes = (*stored_json.decode(raw, KnownRun).state.notes, note)
+            known["state"]["notes"] = msgspec.to_builtins(notes)
+            records.remember({RUN: stored_json.encode(known)})
+        return notes
+    finally:
+        db.close()
+        os.close(lock)
 
 
 def missing(recording: Recording) -> str:

@@ -231,6 +231,10 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "target.invalid": {"reading": "busy"},
     "target.too_many": {"most": 16},
     "target.none": {"run": "ppo", "reading": "busy"},
+    # notes
+    "note.no_run": {"run": "abcd2345"},
+    "note.invalid": {"most": 500},
+    "note.too_many": {"most": 50},
     # commands
     "bad_type": [
         {"spec": LR, "value": "fast"},

@@ -17,6 +17,7 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.line_counts import count as count_lines
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
+from hoptui.domain.run_notes import AddNote, NoteAdded, RunNote
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.domain.targets import SetTargets, Target, TargetsSet, TargetState
@@ -155,6 +156,7 @@ TARGET = TargetState(
     since=17,
     told=True,
 )
+NOTE = RunNote(wall=1.75e9, by="ana", text="a longer warmup ✓")
 DETAILS = RunDetails(
     config={"optimizer.lr": 3e-4, "sizes": [1, "two", None], "compile": True},
     summary={"best": math.inf},
@@ -199,6 +201,7 @@ RUN = messages.RunState(
     tuner=TUNER,
     targets=(TARGET,),
     tags=("baseline",),
+    notes=(NOTE,),
     refused=(REFUSED,),
     thread=4120,
     stacks_off=True,
@@ -388,6 +391,7 @@ EXAMPLES: list[messages.Message] = [
     ),
     messages.Lease(id=4, run="r1", op="steal", what="pause", seconds=30.0),
     Tune(id=8, run="r1", op="freeze", knob="lr", limits=LIMITS),
+    AddNote(id=11, run="r1", text="a longer warmup ✓"),
     SetTargets(id=9, run="r1", targets=(TARGET.target,), remove=("busy",), clear=True),
     messages.Fetch(
         id=5,
@@ -440,6 +444,7 @@ EXAMPLES: list[messages.Message] = [
     messages.Description(id=10, run="r1", details=DETAILS),
     LEASE,
     Tuned(id=8, run="r1", granted=True, code="tune.off", fields={"run": "ppo"}, reason="begun", state=TUNER),
+    NoteAdded(id=11, run="r1", granted=True, code="note.no_run", fields={"run": "r1"}, notes=(NOTE,)),
     TargetsSet(id=9, run="r1", granted=True, code="target.none", fields={"run": "ppo"}, targets=(TARGET,)),
     messages.Error(code="no_such_run", text="there is no run r2", id=6),
     devices.Devices(gpus=(GPU,), problem=Fact("driver.no_gpu")),

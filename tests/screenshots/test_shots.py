@@ -28,7 +28,8 @@ def test_every_full_screen_is_pictured() -> None:
         importlib.import_module(module.name)
     every = [*LiveScreen.__subclasses__(), *RunPage.__subclasses__()]
     there = {screen.__name__ for screen in every if screen.__module__.startswith(screens.__name__)}
-    assert there == {s.screen.__name__ for s in SHOTS if issubclass(s.screen, LiveScreen)}
+    own = {"RunsScreen"}  # it has the recordings of the machine that takes the picture
+    assert there - own == {s.screen.__name__ for s in SHOTS if issubclass(s.screen, LiveScreen)}
 
 
 def test_full_screens_are_pictured_in_every_size_and_theme() -> None:

@@ -13,6 +13,7 @@ from hoptui.cli.support.records import command_json
 from hoptui.cli.support.records import since as newer
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
+from hoptui.domain.run_notes import LONGEST_NOTE, RunNote
 from hoptui.model.command_history import Filter, again, left, named, reason
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
 from hoptui.presentation import numbers, vocabulary
@@ -54,14 +55,17 @@ def history(
         raise usage(f"there is no stage {wanted.stage!r}; the stages are {', '.join(stages)}")
     found, node, records = commands_of(run)
     kept = [record for record in newer(records, since) if wanted.wants(record)]
+    notes = [one for one in found.notes if not since and _wants_note(wanted, one)]
     if json:
         dump([command_json(record) for record in kept])
     elif as_commands:
         for record in kept:
             say(again(record, named(found, node)))
-    elif kept:
+    elif kept or notes:
         known = {record.id: record for record in records}
-        table([_line(record, known, found.units) for record in kept])
+        lines = [(record.wall, _line(record, known, found.units)) for record in kept]
+        lines += [(one.wall, _note_line(one)) for one in notes]
+        table([line for _, line in sorted(lines, key=lambda line: line[0])])
     elif records:
         unmatched = f"{wanted} since {since}".lstrip() if since else str(wanted)
         say(f"none of the {len(records)} commands sent to {found.name} ({found.run}) matches {unmatched!r}")
@@ -77,6 +81,17 @@ def _line(
     why = f"“{numbers.clean(reason(record, known), 160)}”" if record.why or record.purpose else ""
     last = "  ".join(filter(None, (vocabulary.stage_text(record), speeds, effect, why)))
     return (numbers.day_clock(record.wall), author(record.origin), vocabulary.change(record), last)
+
+
+def _note_line(note: RunNote) -> tuple[str, ...]:
+    return (numbers.day_clock(note.wall), note.by, "note", numbers.clean(note.text, LONGEST_NOTE))
+
+
+def _wants_note(wanted: Filter, note: RunNote) -> bool:
+    """Whether a note has all words of a filter; no note has a stage."""
+    said = f"{note.by} note {note.text}".lower()
+    by = note.by.lower().startswith(wanted.by)
+    return not wanted.stage and by and all(word in said for word in wanted.words)
 
 
 def commands_of(name: str) -> tuple[RunState, NodeState | None, list[CommandRecord]]:

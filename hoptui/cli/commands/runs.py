@@ -140,6 +140,7 @@ def _json(row: RunRow, more: list[str], group: str) -> dict[str, Any]:
         "exited": row.ended,
         "duration_s": row.lasted_s,
         "tags": row.tags,
+        "notes": row.notes,
         "config": finite(row.config),
         "columns": {column: finite(cell(row, column)) for column in more},
         "throughput": row.rate.name if row.rate is not None else None,

@@ -96,6 +96,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "details": presented.json_of(seen.session.describe(run.run)),
         "refused": [{**msgspec.to_builtins(one), "text": sentences.sentence(one)} for one in run.refused],
         "declined": run.declined,
+        "notes": run.notes,
         "recording_problem": run.recording,
         "total": run.total,
         "iteration_s": vital.iteration_s if vital else None,

@@ -26,6 +26,7 @@ from hoptui.cli.report.document import (
 from hoptui.cli.report.learning_curves import learning_section
 from hoptui.cli.report.stacks import stacks_section
 from hoptui.cli.report.targets import targets_sections
+from hoptui.domain.run_notes import LONGEST_NOTE
 from hoptui.model.command_history import reason
 from hoptui.model.report import ITERATION, UNDIAGNOSED, Report
 from hoptui.presentation import details as presented
@@ -59,6 +60,7 @@ def page(report: Report, made: float) -> Document:
         tuner_section(report),
         *targets_sections(report),
         _events(report),
+        *_notes(report),
         *details_sections(report),
         Section("The run", (_head(report),)),
     ]
@@ -119,6 +121,15 @@ def _head(report: Report) -> Facts:
         gone = numbers.day_clock(report.wall(report.complete_from))
         rows.append(("note", f"of the time before {gone} only summaries are kept"))
     return Facts(rows)
+
+
+def _notes(report: Report) -> list[Section]:
+    """What users wrote on the run, the oldest first."""
+    rows = [
+        (f"{numbers.day_clock(one.wall)} {numbers.clean(one.by)}", numbers.clean(one.text, LONGEST_NOTE))
+        for one in report.state.notes
+    ]
+    return [Section("Notes", (Facts(rows),))] if rows else []
 
 
 def details_sections(report: Report) -> list[Section]:

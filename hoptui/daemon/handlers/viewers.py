@@ -10,6 +10,7 @@ from functools import cache
 import msgspec
 
 from hoptui.daemon.handlers import pages
+from hoptui.daemon.handlers.notes import NoteDesk
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
@@ -17,6 +18,7 @@ from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.stack_windows import MOST_RANKS
 from hoptui.domain.columns import Columns
 from hoptui.domain.pacing import MOST_HZ
+from hoptui.domain.run_notes import AddNote
 from hoptui.domain.stacks import KEPT_S
 from hoptui.domain.targets import SetTargets
 from hoptui.domain.tuning import Tune
@@ -68,6 +70,7 @@ class ViewerDesk:
         self._runs = forward
         self._tuners = tuners
         self._targets = targets
+        self._notes = NoteDesk(node)
         self._shutdown = shutdown
         self._viewers: dict[bytes, Viewer] = {}
         self._by_name: dict[str, bytes] = {}
@@ -131,6 +134,8 @@ class ViewerDesk:
                 self.reply(identity, self._tuners.receive(message, viewer.hello.viewer, viewer.origin))
             case SetTargets():
                 self.reply(identity, self._targets.receive(message, viewer.origin))
+            case AddNote():
+                self.reply(identity, self._notes.receive(message, viewer.origin))
             case messages.ViewerBye():
                 self._forget(identity)
             case messages.Shutdown():

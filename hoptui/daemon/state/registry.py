@@ -532,7 +532,10 @@ class Registry:
             run = TrackedRun(_state(hello, epoch, wall), nonce=hello.nonce, claim=_claim(hello))
             run.describe(hello.details)
             if known is not None:
-                run.state = structs.replace(run.state, targets=known.state.targets, tuner=known.state.tuner)
+                kept = known.state
+                run.state = structs.replace(
+                    run.state, targets=kept.targets, tuner=kept.tuner, notes=kept.notes
+                )
                 run.account = known.account
                 run.account.restart()
                 run.left_tuner = known.state.tuner if known.exited else known.left_tuner

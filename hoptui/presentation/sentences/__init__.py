@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from hoptui.domain.facts import Fact
 from hoptui.domain.tuning import Measured, Trial, Tuned, TunerState
 from hoptui.presentation import numbers
-from hoptui.presentation.sentences import alerts, commands, diagnosis, hardware, runs, targets, tuner
+from hoptui.presentation.sentences import alerts, commands, diagnosis, hardware, notes, runs, targets, tuner
 from hoptui.presentation.sentences.template import Entry, fill
 from hoptui.protocol.messages import CommandRecord, Event
 
@@ -26,6 +26,7 @@ CATALOGUE: Mapping[str, Entry] = {
     **tuner.SENTENCES,
     **hardware.SENTENCES,
     **targets.SENTENCES,
+    **notes.SENTENCES,
     **alerts.SENTENCES,
 }
 RETIRED: frozenset[str] = frozenset()
