@@ -13,11 +13,12 @@ from pathlib import Path
 from msgspec import structs
 
 from hoptui.domain.columns import Columns
+from hoptui.domain.run_notes import RunNote
 from hoptui.node.addresses import AddressError, secure
 from hoptui.protocol.messages import CommandRecord, Event, NodeState
 from hoptui.recording import Recording, RecordingError, stored_json
 from hoptui.recording.ingest import MAX_RECORDS, Pending
-from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
+from hoptui.recording.library import NODE, RUN, KnownRun, encode_node, known_run
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -44,6 +45,7 @@ class RecordingWriter:
         self.known: KnownRun | None = None
         self.node: NodeState | None = None
         self._remembered: dict[str, bytes] = {}
+        self._notes: tuple[RunNote, ...] = ()  # those that the file had
         self._waiting = Pending()
         self._asked: dict[str, int] = {}  # by id: the number of the record whose writing is reported
         self._on_disk: dict[str, int] = {}
@@ -142,7 +144,7 @@ class RecordingWriter:
         """Pass on the states that have changed. A burst of changes is encoded once."""
         values = {}
         if self.known is not None:
-            values[RUN] = stored_json.encode(self.known)
+            values[RUN] = stored_json.encode(self._with_notes(self.known))
         if self.node is not None:
             values[NODE] = encode_node(self.node)
         self.known = self.node = None
@@ -150,6 +152,15 @@ class RecordingWriter:
             if value != self._remembered.get(key):
                 self._remembered[key] = value
                 recording.remember(key, value)
+
+    def _with_notes(self, known: KnownRun) -> KnownRun:
+        """Return a state with the notes that the file had: the daemon may not have known the run then."""
+        found = tuple(note for note in self._notes if note not in known.state.notes)
+        return (
+            structs.replace(known, state=structs.replace(known.state, notes=(*found, *known.state.notes)))
+            if found
+            else known
+        )
 
     def take_reported(self) -> dict[str, int]:
         """Return the numbers of the commands that are on disk since the last call, by id."""
@@ -185,6 +196,9 @@ class RecordingWriter:
         if self.recording is None:
             secure(self.path.parent)
             self.recording = Recording.create(self.path)
+            with suppress(RecordingError):  # it is new
+                before = known_run(self.recording)
+                self._notes = before.state.notes if before is not None else ()
             for event in self._waiting.events.values():
                 self.recording.event(event)
             for record in self._waiting.commands.values():

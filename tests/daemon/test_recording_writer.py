@@ -17,11 +17,12 @@ from hoptui.daemon.recordings import MOST_ENDED, RetentionLimits
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.pacing import Timings
+from hoptui.domain.run_notes import RunNote
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.node.addresses import Addresses
 from hoptui.recording import Recording, database, recording
-from hoptui.recording.library import RUN
+from hoptui.recording.library import RUN, known_run
 from hoptui.recording.stack_minutes import MINUTE_BYTES
 from hoptui.recording.tables import Tables
 from tests import factories
@@ -103,6 +104,22 @@ def test_what_earlier_writers_have_stored_is_known_once_the_recording_is_open(tm
     history.append(("r",), [rows(7, 2, OURS)])
     history.flush()
     assert (before.stored, history.stored) == ({"r": 0}, {"r": 5 * S})
+
+
+def test_notes_of_a_run_that_this_daemon_does_not_know_stay_in_its_recording(tmp_path: Path) -> None:
+    old, new = (
+        RunNote(wall=wall, by="ana", text=text) for wall, text in ((1.0, "bad shard"), (2.0, "better"))
+    )
+    for notes in ((old,), (), (new,)):
+        recordings = make(tmp_path)
+        state = structs.replace(KNOWN.state, notes=notes)
+        recordings.remember(structs.replace(KNOWN, state=state), NODE)
+        assert recordings.flush()
+        recordings.close(KNOWN.state.run)
+    with Recording.open(Addresses(tmp_path, tmp_path).recording(KNOWN.state.run)) as recorded:
+        known = known_run(recorded)
+    assert known is not None
+    assert known.state.notes == (old, new)
 
 
 def test_a_source_that_cannot_be_read_holds_no_other_up(
