@@ -296,6 +296,12 @@ def _may_wait_for_ranks(window: ObservationWindow, seen: Means) -> bool:
     return seen.link != seen.link or window.world > len(window.gpus)
 
 
+def waits_unseen(window: ObservationWindow) -> bool:
+    """Whether ranks may wait for each other inside of other work: DDP does so in the backward pass, where its
+    kernels keep the SMs active."""
+    return window.world > 1 and not (claimed(window, EXCHANGE)[1] or window.sampled.share("collective"))
+
+
 def _launches(seen: Means) -> bool | None:
     """Whether the host may be launching all the time. None if unknown."""
     return seen.upload >= LAUNCHES_BYTES_PER_S if seen.upload == seen.upload else None

@@ -25,6 +25,7 @@ from hoptui.diagnosis.causes import (
     unused_memory,
     waiting,
     waits_for_the_host,
+    waits_unseen,
 )
 from hoptui.diagnosis.thread_causes import computing, thread_causes
 from hoptui.diagnosis.window import ObservationWindow
@@ -64,6 +65,8 @@ def findings(window: ObservationWindow) -> list[Finding]:
     found = found or [*computing(window)]
     if not found:
         return [_unknown(*_missing(window, seen), *_largest_phase(window))]
+    if waits_unseen(window):
+        found = [f.at_most(UNSURE) if f.verdict == "healthy" else f for f in found]
     least = _believed(window)
     return [f.at_most(least)._replace(facts=(*f.facts, *_beside(f, window, seen))) for f in _ranked(found)]
 

@@ -38,6 +38,9 @@ CODE = TrainingCode([TrainingFunction("/job/train.py", "main", (20, 30), (31,))]
 """`main` trains. It runs its model in lines 20 and 30, and computes gradients in line 31."""
 
 
+GOOD = {"busy": 1.0, "sm": 0.9, "tensor": 0.4, "fp32": 0.1, "dram": 0.4}
+
+
 def sampled(**counts: int) -> SampledTime:
     """Samples with so many stacks of each kind."""
     return SampledTime.of(activities({STACKS[kind]: n for kind, n in counts.items()}, CODE))  # type: ignore[index]
@@ -208,6 +211,15 @@ def test_a_rank_that_the_others_wait_for() -> None:
 def test_even_ranks_that_exchange_much() -> None:
     best = findings(seen(None, 8, samples={"collective": 120, "compute": 80}))[0]
     assert best.verdict == "communication-bound"
+
+
+def test_ranks_that_may_wait_unseen_are_not_surely_healthy() -> None:
+    """DDP waits inside of the backward pass, which counts as computing."""
+    for world, gpu, confidence in ((1, None, 0.95), (2, None, 0.6), (1, GOOD, 0.9), (2, GOOD, 0.6)):
+        best = findings(seen(gpu, world, samples={"compute": 200}))[0]
+        assert (best.verdict, min(best.confidence, 0.95)) == ("healthy", confidence)
+    exchanged = findings(seen(GOOD, 2, samples={"compute": 190, "collective": 10}))[0]
+    assert (exchanged.verdict, exchanged.confidence) == ("healthy", 0.9)
 
 
 def test_a_board_far_from_its_power_limit_is_not_limited_by_it() -> None:
