@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DistributedType
 from accelerate.utils.deepspeed import DeepSpeedEngineWrapper, DeepSpeedOptimizerWrapper
+from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from transformers import TrainerState, TrainingArguments
 
@@ -131,7 +132,10 @@ def test_trainer_leaves_clipping_and_accumulation_to_the_engine(run: Run) -> Non
 
 def test_lightning_offers_the_interval_of_its_loggers_alone(run: Run) -> None:
     strategy = object.__new__(DeepSpeedStrategy)  # its own constructor needs the package
-    trainer = SimpleNamespace(log_every_n_steps=50, strategy=strategy, callbacks=[], current_epoch=0)
+    strategy._model = module = LightningModule()
+    trainer = SimpleNamespace(
+        log_every_n_steps=50, strategy=strategy, callbacks=[], current_epoch=0, lightning_module=module
+    )
     LightningKnobs(run, trainer, True, lambda total: None)
     assert list(run_state(run).declarations.knobs) == ["log_every_n_steps"]
     assert refusal(run, "accumulate_grad_batches", 2) == (
