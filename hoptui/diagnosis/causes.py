@@ -291,9 +291,7 @@ def _lost_to_exchange(window: ObservationWindow, seen: Means) -> float:
 def _may_wait_for_ranks(window: ObservationWindow, seen: Means) -> bool:
     """Whether ranks may wait for each other unseen: no phase shows it, and NVLink is unread or some GPUs are
     elsewhere."""
-    if window.world < 2 or claimed(window, EXCHANGE)[1]:
-        return False
-    return seen.link != seen.link or window.world > len(window.gpus)
+    return waits_unseen(window) and (seen.link != seen.link or window.world > len(window.gpus))
 
 
 def waits_unseen(window: ObservationWindow) -> bool:

@@ -128,7 +128,7 @@ class Timeline:
 
 SPAN_NS, LEAST_NS = 300 * 10**9, 10**9
 MOST = 24  # charts
-TOGETHER = 8  # series in one chart
+MOST_SERIES = 8  # series in one chart
 PAGE = 9  # charts on screen at once
 LEAST_CELLS, LEAST_ROWS = 38, 8  # of a chart with its border
 
@@ -174,7 +174,7 @@ class Board:
 
     def add(self, picks: list[Pick]) -> str:
         """Show series in a chart of their own and choose it; why not, if not."""
-        wanted = picks[:TOGETHER]
+        wanted = picks[:MOST_SERIES]
         for i, chart in enumerate(self.charts):
             if chart.picks == wanted:
                 self.index = i
@@ -192,8 +192,8 @@ class Board:
             return self.add([pick])
         if pick in chart.picks:
             return "it is in this chart already"
-        if len(chart.picks) >= TOGETHER:
-            return f"a chart shows {TOGETHER} series at most"
+        if len(chart.picks) >= MOST_SERIES:
+            return f"a chart shows {MOST_SERIES} series at most"
         chart.picks.append(pick)
         return ""
 
@@ -210,8 +210,8 @@ class Board:
             return "there is no chart before this one"
         before = self.charts[self.index - 1]
         fresh = [pick for pick in chart.picks if pick not in before.picks]
-        if len(before.picks) + len(fresh) > TOGETHER:
-            return f"a chart shows {TOGETHER} series at most"
+        if len(before.picks) + len(fresh) > MOST_SERIES:
+            return f"a chart shows {MOST_SERIES} series at most"
         before.picks += fresh
         del self.charts[self.index]
         self.index -= 1

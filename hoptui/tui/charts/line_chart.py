@@ -17,7 +17,7 @@ from hoptui.tui.charts.raster import ACROSS
 from hoptui.tui.snapshot import SECOND, View
 from hoptui.tui.widgets import Lines
 
-TOGETHER = 3  # groups of curves in one raster; more are drawn one above the other
+OVERLAID = 3  # groups of curves in one raster; more are drawn one above the other
 AGAIN_S = 1.0  # within a dot column new data is drawn at most so often
 LABEL_CELLS = 12  # an x axis has about one label in so many
 
@@ -132,7 +132,7 @@ class LineChart(Lines):
             [curve for pen, curve in zip(pens, shown, strict=True) if pen.group == group]
             for group in dict.fromkeys(pen.group for pen in pens)
         ]
-        if len(groups) > TOGETHER:
+        if len(groups) > OVERLAID:
             self.show(plot_apart(groups, paper, width, height), faded=faded)
         else:
             self.show(plot(shown, paper, width, height), faded=faded)
