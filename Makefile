@@ -61,7 +61,7 @@ test-integrations: $(ENDS:%=.venv-%/.installed)
 	  echo "with the $$end versions of the frameworks"; \
 	  .venv-$$end/bin/python -c 'import accelerate, lightning, ray, stable_baselines3, transformers' && \
 	  { test $$end = oldest || .venv-$$end/bin/python -c 'import torchtitan'; } && \
-	  .venv-$$end/bin/python -m pytest -W default -n $(WORKERS) --dist worksteal -m 'not ray' tests/integrations || exit 1; \
+	  .venv-$$end/bin/python -m pytest -W default -n $(WORKERS) --dist loadfile -m 'not ray' tests/integrations || exit 1; \
 	done
 
 # Ray starts about ten processes, and gives up on a busy machine.

@@ -16,7 +16,7 @@ from tests.integrations.proof import Proof
 from tests.integrations.rank_pair import rank_pair
 from tests.integrations.transformers_rank import ROWS, SEQUENCES
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 MODULE = "tests.integrations.transformers_rank"
 STEPS, LEARNING_STEPS = 100, 60
 ROUNDED = 1e-6
