@@ -3,8 +3,7 @@
 Each of twenty series is drawn. The cells in the ink of its curve and the labels of its axis give a value for
 each column: the middle of what is drawn there. `error` compares the median of these values with that of the
 medians of the samples in the same columns, `column_error` is the median of the differences of the columns.
-Both are shares of the data's value; the error should be at most `LIMIT`. A linear axis cannot show a series
-over many decades, such as `value_loss`.
+Both are shares of the data's value; the error should be at most `LIMIT`.
 
 The rules of the axis were made with the first lot, so its figure is no test. `UNSEEN` was written afterwards.
 """
@@ -26,7 +25,7 @@ from hoptui.model.recorded.store import RecordedStore
 from hoptui.model.series import Series
 from hoptui.recording import Recording
 from hoptui.tui.charts.line_chart import Drawn, Pen, whole_dots
-from hoptui.tui.charts.plot import AXIS_WIDTH, Paper, plot
+from hoptui.tui.charts.plot import AXIS_WIDTH, LOG, Paper, plot
 from hoptui.tui.charts.raster import ACROSS, DOWN
 from hoptui.tui.styled_text import Line
 
@@ -131,7 +130,10 @@ def recorded() -> Iterator[Samples]:
 def read(lines: Sequence[Line]) -> list[float]:
     """The value of each dot column of a picture by its axis. NaN where the curve is not."""
     rows = lines[:-1]
+    log = lines[-1][0].text.strip() == LOG
     ticks = [(row, number(line[0].text)) for row, line in enumerate(rows) if line[0].text]
+    if log:
+        ticks = [(row, math.log10(value)) for row, value in ticks]
     (top_row, top), (bottom_row, bottom) = ticks[0], ticks[-1]
     dots_per_row = (DOWN * len(rows) - 1) / (len(rows) - 1)  # a label is as far down its rows as its value
     step = (bottom - top) / ((bottom_row - top_row) * dots_per_row)
@@ -143,10 +145,11 @@ def read(lines: Sequence[Line]) -> list[float]:
             if ink == INK:
                 for x, y in dots(ord(character) - 0x2800):
                     found[ACROSS * column + x].append(DOWN * row + y)
-    return [
+    middles = [
         top + ((min(drawn) + max(drawn)) / 2 - top_row * dots_per_row) * step if drawn else math.nan
         for drawn in found
     ]
+    return [10.0**middle for middle in middles] if log else middles
 
 
 def number(label: str) -> float:

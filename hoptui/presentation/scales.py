@@ -20,6 +20,8 @@ OUTER = 0.02  # share of typical values at each end that may lie outside of an a
 INNER = 0.1  # share of extremes at each end that may lie outside of an axis
 ROOM = 0.25  # around a level value, beside the value itself
 NEAR = 0.25  # extremes so far from the typical values are on the axis, beside their spread
+DECADES = 3.0  # typical values over so many powers of ten need a logarithmic axis
+BELOW = -400.0  # a power of ten that no number has: where a logarithmic axis has what is not above zero
 
 
 def typical_range(
@@ -43,6 +45,29 @@ def typical_range(
     lowest = max(first - margin, known[0])
     highest = min(last + margin, known[-1])
     return min(lowest, max(least, lowest - NEAR * margin)), max(highest, min(most, highest + NEAR * margin))
+
+
+def needs_log(middle: Sequence[float]) -> bool:
+    """Whether the typical values of a curve are above zero and span so much that a linear axis hides most."""
+    known = sorted(v for v in middle if math.isfinite(v))
+    if not known:
+        return False
+    first, last = _inner(known, OUTER)
+    return first > LEAST and last < MOST and last / first >= 10.0**DECADES
+
+
+def powers_of_ten(values: Iterable[float]) -> list[float]:
+    """Logarithms; what is not above zero lies below every axis, and NaN stays unknown."""
+    return [math.log10(v) if v > 0 else v if v != v else BELOW for v in values]
+
+
+def typical_log_range(
+    low: Sequence[float], high: Sequence[float], middle: Sequence[float]
+) -> tuple[float, float] | tuple[()]:
+    """The same range by the powers of ten of what is above zero, as values."""
+    powers = ([v for v in powers_of_ten(column) if v > BELOW] for column in (low, high, middle))
+    found = typical_range(*powers)
+    return (10.0 ** found[0], 10.0 ** found[1]) if found else ()
 
 
 def _inner(ordered: Sequence[float], outside: float) -> tuple[float, float]:
@@ -115,9 +140,9 @@ def log_scale(values: Iterable[float], most: int) -> Scale | None:
     else:
         first, last = math.floor(low + 1e-9), math.ceil(high - 1e-9)
         every = -(-(last - first) // (most - 1))
-        shown = [10.0**e for e in range(first, last + 1, every)]
+        shown = [10.0**e for e in range(first, last + every, every)]
     ticks = tuple(math.log10(v) for v in shown)
-    return Scale(ticks[0], max(ticks[-1], high), ticks, tuple(_power(v) for v in shown), log=True)
+    return Scale(ticks[0], ticks[-1], ticks, tuple(_power(v) for v in shown), log=True)
 
 
 def _is_decade(value: float) -> bool:

@@ -110,6 +110,23 @@ def test_a_chart_says_what_lies_beyond_its_axis() -> None:
     ET.fromstring(picture)
 
 
+def test_values_over_many_powers_of_ten_have_a_logarithmic_axis() -> None:
+    values = [10.0 ** (2 - i / 20) for i in range(100)]
+    values[50] = 0.0
+    curve = ChartCurve("", [i * SECOND for i in range(100)], values, values, values)
+    falling = ReportChart("loss", "nats", (curve,), (0, 100 * SECOND))
+    assert json.loads(live_charts.data([falling]))["charts"][0]["log"]
+    picture = svg(falling)
+    texts = [found.text for found in ET.fromstring(picture).iter() if found.text and found.text.strip()]
+    assert "nats · log" in texts
+    assert {"0.1", "10"} <= set(texts)
+    assert "down to" not in picture, "zero has no place on it"
+    level = [v + 1 for v in values]
+    near = ReportChart("loss", "nats", (curve._replace(low=level, high=level, middle=level),), falling.span)
+    assert not near.log
+    assert "log" not in svg(near)
+
+
 def test_changes_and_warnings_are_marked(tmp_path: Path) -> None:
     events = (*EVENTS, event(500, "throttle", "held down by power", level="warning"))
     report = report_of(tmp_path / "r.hoptui", events=events)

@@ -161,14 +161,14 @@ def test_a_unit_that_the_name_tells_is_told_once(view: View, golden: Golden) -> 
     found = content.entries(view, Chart([Pick(f"run/{RUN}", "env_steps_per_s")]))
     (line,) = content.legend(found, [("501 k env steps/s", "")], others=None, width=70, most=1)
     golden(["".join(span.text for span in line)])
-    assert content.units(found, log=True) == "log"
+    assert content.units(found) == ""
 
 
 def test_the_unit_of_some_series_is_not_told_as_that_of_all(view: View) -> None:
     run = f"run/{RUN}"
     mixed = content.entries(view, Chart([Pick(run, "loss"), Pick(run, "iteration_s")]))
-    assert content.units(mixed, log=False) == "no unit · s"
-    assert content.units(mixed[:1], log=False) == ""
+    assert content.units(mixed) == "no unit · s"
+    assert content.units(mixed[:1]) == ""
 
 
 def test_names_of_runs_are_whole_or_say_which_side_it_is(view: View, golden: Golden) -> None:

@@ -241,8 +241,32 @@ def test_a_logarithmic_axis_keeps_zero_at_its_bottom_edge_and_unknown_as_a_gap()
         "    10┤      ⡜",
         "      │     ⡜",
         "     1┤⣀⣀⣀⣀⡰⠁",
-        "",
+        "   log",
     ]
+
+
+def trained(values: list[float]) -> Curve:
+    """A curve with a middle, one value each second."""
+    return Curve("loss", "1", [i * S for i in range(len(values))], values, values, values)
+
+
+def test_values_over_many_powers_of_ten_get_a_logarithmic_axis_by_themselves() -> None:
+    falling = [10.0 ** (2 - i / 10) for i in range(60)]
+    paper = Paper(0, 60 * S, end="now")
+    shown = drawn(plot([trained(falling)], paper, 47, 9), 47)
+    assert [row[:6].strip() for row in shown if row[:6].strip()] == ["100", "1", "0.01", "1e-4", "log"]
+    assert drawn(plot([trained(falling)], paper._replace(log=False), 47, 9), 47)[-1].split() == ["now"]
+    near = [1 + value for value in falling]
+    assert drawn(plot([trained(near)], paper, 47, 9), 47)[-1].split() == ["now"], "two powers of ten"
+    with_zeros = [0.0] * 10 + falling
+    assert drawn(plot([trained(with_zeros)], paper, 47, 9), 47)[-1].split() == ["now"], "zero is typical"
+
+
+def test_charts_above_each_other_name_their_logarithmic_axes() -> None:
+    falling, flat = trained([10.0 ** (2 - i / 10) for i in range(60)]), trained([5.0] * 60)
+    shown = drawn(plot_apart([[falling], [flat._replace(label="flat")]], Paper(0, 60 * S), 60, 13), 60)
+    assert "loss · log" in shown[0]
+    assert "log" not in "".join(shown[6:])
 
 
 @pytest.mark.parametrize("log", [False, True])

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from hoptui.model.report import Report
 from hoptui.model.series import median
 from hoptui.presentation import numbers
-from hoptui.presentation.scales import typical_range
+from hoptui.presentation.scales import needs_log, typical_log_range, typical_range
 from hoptui.presentation.time_ticks import elapsed
 
 
@@ -125,7 +125,7 @@ class ReportChart(NamedTuple):
     """Curves between two stamps, with what happened; `title` says what is drawn, `unit` what is counted.
 
     `stretches` are named parts of that time, from a stamp to a stamp. `bounds` fix the value axis, which else
-    follows typical values. A `wide` chart has a row alone.
+    follows typical values, and is logarithmic if they span much. A `wide` chart has a row alone.
     """
 
     title: str
@@ -138,10 +138,17 @@ class ReportChart(NamedTuple):
     wide: bool = False
 
     @property
+    def log(self) -> bool:
+        """Whether the value axis is logarithmic."""
+        return self.bounds is None and any(needs_log(curve.middle) for curve in self.curves)
+
+    @property
     def scale_values(self) -> Sequence[float]:
         """What the value axis is to hold: the bounds, or the typical values of each curve."""
         if self.bounds is not None:
             return self.bounds
+        if self.log:
+            return [v for c in self.curves for v in typical_log_range(c.low, c.high, c.middle)]
         return [v for c in self.curves for v in typical_range(c.low, c.high, c.middle)]
 
 

@@ -101,6 +101,7 @@ def _chart(chart: ReportChart, shared: _Shared) -> dict[str, Any]:
         "unit": numbers.clean(chart.unit, 24),
         "span": _seconds(chart.span, zero),
         "bounds": chart.bounds,
+        "log": chart.log,
         "curves": curves,
         "marks": shared.marked(chart.marks, zero),
     }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hoptui.cli.report.document import ReportChart, Strip
 from hoptui.presentation import numbers
-from hoptui.presentation.scales import Scale, value_scale
+from hoptui.presentation.scales import BELOW, Scale, log_scale, powers_of_ten, value_scale
 from hoptui.presentation.time_ticks import elapsed_ticks
 
 WIDE_POINTS, SMALL_POINTS = 240, 120  # most points of a curve
@@ -45,9 +45,10 @@ BAND = ChartFrame(960, 64, 64, 14, 22, 24, 8, 0)
 def svg(chart: ReportChart) -> str:
     """Return the picture of a chart."""
     frame = WIDE if chart.wide else SMALL
-    scale = value_scale(chart.scale_values, frame.ticks_y)
+    scale = (log_scale if chart.log else value_scale)(chart.scale_values, frame.ticks_y)
+    assert scale is not None, "a logarithmic axis is only for values above zero"
     parts = [
-        *_head(frame, chart.title, chart.unit, chart.span),
+        *_head(frame, chart.title, axis_words(chart), chart.span),
         *_value_axis(scale, frame),
         *_time_axis(chart.span, frame),
         *_stretches(chart, frame),
@@ -57,6 +58,11 @@ def svg(chart: ReportChart) -> str:
         "</svg>",
     ]
     return "\n".join(parts)
+
+
+def axis_words(chart: ReportChart) -> str:
+    """Return the unit and the kind of the value axis: `steps/s`, `s · log`."""
+    return " · ".join([*([chart.unit] if chart.unit else []), *(["log"] if chart.log else [])])
 
 
 def strip_svg(strip: Strip) -> str:
@@ -92,7 +98,7 @@ def _value_axis(scale: Scale, frame: ChartFrame) -> Iterator[str]:
     for tick, label in zip(scale.ticks, scale.labels, strict=True):
         if tick > scale.top:
             continue
-        y = _y(tick, scale, frame)
+        y = _level(tick, scale, frame)
         yield f'<line class="grid" x1="{frame.left}" x2="{frame.width - frame.right}" y1="{y}" y2="{y}"/>'
         yield f'<text x="{frame.left - 8}" y="{y + 4:.1f}" text-anchor="end">{_escape(label)}</text>'
 
@@ -129,14 +135,17 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 def _beyond(chart: ReportChart, scale: Scale, frame: ChartFrame) -> Iterator[str]:
     """What is said of values above and below the axis."""
-    most = max((v for c in chart.curves for v in c.high if v == v), default=scale.top)
-    least = min((v for c in chart.curves for v in c.low if v == v), default=scale.bottom)
+    highs, lows = [v for c in chart.curves for v in c.high], [v for c in chart.curves for v in c.low]
+    if scale.log:
+        highs, lows = powers_of_ten(highs), [v for v in powers_of_ten(lows) if v > BELOW]
+    most = max((v for v in highs if v == v), default=scale.top)
+    least = min((v for v in lows if v == v), default=scale.bottom)
     room = (scale.top - scale.bottom) / 32
     x = frame.width - frame.right - 2
     if most > scale.top + room:
-        yield f'<text x="{x}" y="{frame.top + 10}" text-anchor="end">▴ up to {numbers.si(most)}</text>'
+        yield f'<text x="{x}" y="{frame.top + 10}" text-anchor="end">▴ up to {_value(most, scale)}</text>'
     if least < scale.bottom - room:
-        yield f'<text x="{x}" y="{frame.floor - 4}" text-anchor="end">▾ down to {numbers.si(least)}</text>'
+        yield f'<text x="{x}" y="{frame.floor - 4}" text-anchor="end">▾ down to {_value(least, scale)}</text>'
 
 
 def _stretches(chart: ReportChart, frame: ChartFrame) -> Iterator[str]:
@@ -177,7 +186,16 @@ def _x(t: int, span: tuple[int, int], frame: ChartFrame) -> float:
     return round(frame.left + share * (frame.width - frame.left - frame.right), 1)
 
 
+def _value(level: float, scale: Scale) -> str:
+    return numbers.si(10.0**level if scale.log else level)
+
+
 def _y(value: float, scale: Scale, frame: ChartFrame) -> float:
+    return _level(powers_of_ten([value])[0] if scale.log else value, scale, frame)
+
+
+def _level(value: float, scale: Scale, frame: ChartFrame) -> float:
+    """The y of a value of the scale: of a power of ten if that is logarithmic."""
     share = min(1.0, max(0.0, (value - scale.bottom) / (scale.top - scale.bottom)))
     return round(frame.floor - share * (frame.floor - frame.top), 1)
 

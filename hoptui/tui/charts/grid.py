@@ -142,10 +142,10 @@ class Pick(NamedTuple):
 
 @dataclass
 class Chart:
-    """Series in one chart; `log` is about its value axis."""
+    """Series in one chart. `log` is whether its value axis is logarithmic; None leaves that to the values."""
 
     picks: list[Pick]
-    log: bool = False
+    log: bool | None = None
 
 
 class Board:

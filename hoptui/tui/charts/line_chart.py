@@ -12,7 +12,7 @@ from textual.message import Message
 from hoptui.model.series import SeriesColumns
 from hoptui.presentation import numbers
 from hoptui.presentation.time_ticks import time_ticks
-from hoptui.tui.charts.plot import AXIS_WIDTH, Curve, Mark, Paper, plot, plot_apart
+from hoptui.tui.charts.plot import AXIS_WIDTH, Curve, Mark, Paper, is_log, plot, plot_apart
 from hoptui.tui.charts.raster import ACROSS
 from hoptui.tui.snapshot import SECOND, View
 from hoptui.tui.widgets import Lines
@@ -73,6 +73,7 @@ class LineChart(Lines):
         self._versions: tuple[int, ...] = ()
         self._at = 0.0
         self.curves: list[Curve] = []
+        self.logarithmic = False
 
     @property
     def axis(self) -> int:
@@ -116,7 +117,8 @@ class LineChart(Lines):
     ) -> None:
         """Draw on `paper`, unless that is on screen already; `clock` is seconds, monotonic.
 
-        With `smooth` the lines are moving averages; `curves` are what they are made of.
+        With `smooth` the lines are moving averages; `curves` are what they are made of. `logarithmic` is
+        whether a value axis is so.
         """
         width, height = self.size
         key = (paper, width, height, tuple(pens), tuple(pen.series.refined for pen in pens), smooth, faded)
@@ -132,6 +134,7 @@ class LineChart(Lines):
             [curve for pen, curve in zip(pens, shown, strict=True) if pen.group == group]
             for group in dict.fromkeys(pen.group for pen in pens)
         ]
+        self.logarithmic = any(is_log(group, paper) for group in groups)
         if len(groups) > OVERLAID:
             self.show(plot_apart(groups, paper, width, height), faded=faded)
         else:

@@ -9,7 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hoptui.presentation import numbers
-from hoptui.presentation.scales import Scale, log_scale, typical_range, value_scale
+from hoptui.presentation.scales import (
+    BELOW,
+    Scale,
+    log_scale,
+    needs_log,
+    powers_of_ten,
+    typical_log_range,
+    typical_range,
+    value_scale,
+)
 from hoptui.tui.charts.raster import (
     ACROSS,
     BAND,
@@ -25,12 +34,12 @@ from hoptui.tui.charts.raster import (
 )
 from hoptui.tui.styled_text import Line, Span
 
+LOG = "log"
 EVEN = 6  # with fewer rows a tick that is one off is seen
 AXIS_WIDTH = 7  # six cells of label and the line
 _RUN = re.compile(rb"%c|(.)\1*" % MARK, re.DOTALL)
 """The cells of one owner that stand side by side; a mark stands alone, because each has an ink of its own."""
 _INKS = {0: "", CROSS: "strong", BAND: "band", PEAK: "dim"}
-BELOW = -400.0  # a power of ten that no number has: where a logarithmic axis has what is not above zero
 
 
 class Curve(NamedTuple):
@@ -67,7 +76,7 @@ class Paper(NamedTuple):
 
     `ticks` are places with labels; if two overlap, the earlier in the list stays. `end` labels the right end.
     `cross` is the crosshair. `bounds` fixes the value axis. `log` makes it logarithmic if any value is above
-    zero.
+    zero; None leaves that to the values.
     """
 
     x0: int
@@ -77,7 +86,7 @@ class Paper(NamedTuple):
     marks: tuple[Mark, ...] = ()
     cross: int | None = None
     bounds: tuple[float, float] | None = None
-    log: bool = False
+    log: bool | None = None
 
 
 def plot(
@@ -90,7 +99,8 @@ def plot(
     title: str = "",
 ) -> list[Line]:
     """`height` lines of `width` cells: raster and axes. The value axis takes `axis` cells, or what its labels
-    need. A `title` is written into the first row with room for it.
+    need. A `title` is written into the first row with room for it. If the axis is logarithmic, it says so,
+    or the corner below the axis.
     """
     rows = height - 1
     if rows < 1 or width < axis + 8:
@@ -103,7 +113,9 @@ def plot(
     if scale.log:
         curves = [
             c._replace(
-                low=_logs(c.low), high=_logs(c.high), middle=None if c.middle is None else _logs(c.middle)
+                low=powers_of_ten(c.low),
+                high=powers_of_ten(c.high),
+                middle=None if c.middle is None else powers_of_ten(c.middle),
             )
             for c in curves
         ]
@@ -123,7 +135,8 @@ def plot(
         cross=None if paper.cross is None else _column(paper.cross, paper, across),
     )
     picture = _with_notes(picture, _beyond(curves, scale))
-    picture = _with_title(_with_names(picture, _names(paper, across)), title)
+    titled = f"{title} · {LOG}" if title and scale.log else title
+    picture = _with_title(_with_names(picture, _names(paper, across)), titled)
     labels = _label_rows(scale, rows)
     drawn = []
     for row, (text, owner) in enumerate(zip(picture.text, picture.owner, strict=True)):
@@ -135,7 +148,7 @@ def plot(
                 *_runs(text, owner, [c.ink for c in curves], inks),
             )
         )
-    return [*drawn, _x_axis(paper, axis, across)]
+    return [*drawn, _x_axis(paper, axis, across, LOG if scale.log and not title and rows > 1 else "")]
 
 
 DASH, DASH_GAP = 6, 3  # dot columns
@@ -184,10 +197,17 @@ def plot_apart(groups: Sequence[Sequence[Curve]], paper: Paper, width: int, heig
 
 def _scale(curves: Sequence[Curve], paper: Paper, rows: int) -> Scale:
     most = max(3, min(5, (rows + 1) // 2))
-    found = log_scale(_known(curves, log=True), most) if paper.log else None
+    found = log_scale(_known(curves, log=True), most) if is_log(curves, paper) else None
     if found is not None:
         return found
     return value_scale(_known(curves) if paper.bounds is None else paper.bounds, most)
+
+
+def is_log(curves: Sequence[Curve], paper: Paper) -> bool:
+    """Whether the value axis of curves in one raster is to be logarithmic."""
+    if paper.log is not None or paper.bounds is not None:
+        return bool(paper.log)
+    return any(curve.middle is not None and needs_log(curve.middle) for curve in curves)
 
 
 def _known(curves: Sequence[Curve], *, log: bool = False) -> Iterator[float]:
@@ -197,10 +217,7 @@ def _known(curves: Sequence[Curve], *, log: bool = False) -> Iterator[float]:
             yield from curve.low
             yield from curve.high
         elif log:
-            logs = (
-                [v for v in _logs(column) if v > BELOW] for column in (curve.low, curve.high, curve.middle)
-            )
-            yield from (10.0**v for v in typical_range(*logs))
+            yield from typical_log_range(curve.low, curve.high, curve.middle)
         else:
             yield from typical_range(curve.low, curve.high, curve.middle)
 
@@ -269,11 +286,6 @@ def _with_title(picture: Picture, title: str) -> Picture:
     return Picture(text, owner)
 
 
-def _logs(values: Sequence[float]) -> list[float]:
-    """Powers of ten; what is not above zero lies below every axis, and NaN stays unknown."""
-    return [math.log10(v) if v > 0 else v if v != v else BELOW for v in values]
-
-
 def _column(x: int, paper: Paper, across: int) -> int | None:
     """The cell in which a place of the x axis is, None where it is outside."""
     return (x - paper.x0) * across // (paper.x1 - paper.x0) if paper.x0 <= x < paper.x1 else None
@@ -301,8 +313,10 @@ def _runs(text: str, owner: bytes, inks: Sequence[str], marks: dict[int, str]) -
     return tuple(spans)
 
 
-def _x_axis(paper: Paper, axis: int, across: int) -> Line:
-    """Labels of the x axis, that of its end flush right; those without room are left out."""
+def _x_axis(paper: Paper, axis: int, across: int, kind: str) -> Line:
+    """Labels of the x axis, that of its end flush right; those without room are left out. The kind of the
+    value axis stands below it.
+    """
     cells = [" "] * across
     cells[across - len(paper.end) :] = paper.end
     taken = [(across - len(paper.end) - 2, across)] if paper.end else []
@@ -313,4 +327,5 @@ def _x_axis(paper: Paper, axis: int, across: int) -> Line:
         if start >= 0 and end <= across and all(end <= a or start >= b + 2 for a, b in taken):
             cells[start:end] = label
             taken.append((start - 2, end))
-    return (Span(" " * axis), Span("".join(cells), "dim"))
+    corner = (Span(f"{kind} ".rjust(axis), "dim"),) if kind else (Span(" " * axis),)
+    return (*corner, Span("".join(cells), "dim"))

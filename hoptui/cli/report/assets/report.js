@@ -71,6 +71,15 @@
     return [low === 0 ? 0 : low - room, high === 0 ? 0 : high + room];
   }
 
+  // Whole powers of ten around what is above zero.
+  function logRange(ends) {
+    if (!ends.length) return [0.1, 1];
+    const low = Math.floor(Math.min(...ends) + 1e-9), high = Math.ceil(Math.max(...ends) - 1e-9);
+    return [10 ** low, 10 ** Math.max(high, low + 1)];
+  }
+
+  const powers = (values) => values.filter((v) => v > 0).map(Math.log10);
+
   // The data of a chart ------------------------------------------------------------------------------------
 
   function table(curve) {
@@ -142,18 +151,19 @@
 
   // What is said of values above and below the axis.
   function drawBeyond(u, chart) {
-    const { ctx, bbox } = u, ratio = devicePixelRatio || 1, { min, max } = u.scales.y, room = (max - min) / 32;
+    const { ctx, bbox } = u, ratio = devicePixelRatio || 1, { min, max } = u.scales.y;
+    const [above, below] = chart.log ? [max * 1.2, min / 1.2] : [max + (max - min) / 32, min - (max - min) / 32];
     const seen = (offset) => chart.curves.flatMap((curve, k) =>
       u.series[3 * k + 1].show ? inside(u, u.data[3 * k + offset]) : []);
     const most = seen(3).reduce((a, b) => Math.max(a, b), -Infinity);
-    const least = seen(2).reduce((a, b) => Math.min(a, b), Infinity);
+    const least = seen(2).filter((v) => !chart.log || v > 0).reduce((a, b) => Math.min(a, b), Infinity);
     ctx.save();
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     ctx.textAlign = "right";
     ctx.fillStyle = css("--dim");
     const right = bbox.left + bbox.width - 3 * ratio;
-    if (most > max + room) outlined(ctx, `▴ up to ${si(most)}`, right, bbox.top + 11 * ratio);
-    if (least < min - room) outlined(ctx, `▾ down to ${si(least)}`, right, bbox.top + bbox.height - 5 * ratio);
+    if (most > above) outlined(ctx, `▴ up to ${si(most)}`, right, bbox.top + 11 * ratio);
+    if (least < below) outlined(ctx, `▾ down to ${si(least)}`, right, bbox.top + bbox.height - 5 * ratio);
     ctx.restore();
   }
 
@@ -215,9 +225,10 @@
 
   function seenRange(u, chart) {
     if (chart.bounds) return chart.bounds;
-    return valueRange(chart.curves.flatMap((curve, k) => {
+    const range = chart.log ? logRange : valueRange, scaled = chart.log ? powers : (values) => values;
+    return range(chart.curves.flatMap((curve, k) => {
       const [middle, low, high] = [1, 2, 3].map((n) => inside(u, u.data[3 * k + n]));
-      return u.series[3 * k + 1].show ? typicalRange(low, high, middle) : [];
+      return u.series[3 * k + 1].show ? typicalRange(...[low, high, middle].map(scaled)) : [];
     }));
   }
 
@@ -242,7 +253,7 @@
       })),
       scales: {
         x: { time: false, range: (u, min, max) => [min, max] },
-        y: { range: (u) => strip ? [0, 1] : seenRange(u, chart) },
+        y: { range: (u) => strip ? [0, 1] : seenRange(u, chart), ...(chart.log ? { distr: 3 } : {}) },
       },
       axes: [
         {
@@ -250,7 +261,7 @@
           values: (u, splits) => splits.map(placeText),
         },
         strip ? { ...axis, size: 50, values: () => [], grid: { show: false } }
-          : { ...axis, size: widest, space: 34, values: (u, splits) => splits.map((v) => si(v)) },
+          : { ...axis, size: widest, space: 34, values: (u, splits) => splits.map((v) => v === null ? "" : si(v)) },
       ],
       cursor: {
         y: false,
@@ -295,7 +306,7 @@
       heading.className = "heading";
       const title = document.createElement("b"), unit = document.createElement("span");
       title.textContent = chart.title;
-      unit.textContent = chart.unit ? ` ${chart.unit}` : "";
+      unit.textContent = ` ${[chart.unit, chart.log ? "log" : ""].filter(Boolean).join(" · ")}`;
       heading.append(title, unit);
       place.replaceChildren(heading);
       drawn.push({ u: new uPlot(optionsOf(chart, place), dataOf(chart), place), place });

@@ -243,11 +243,10 @@ def title(found: list[CatalogEntry]) -> str:
     return f"{found[0].label} · {len(found)} series" if len(labels) == 1 else f"{len(found)} series"
 
 
-def units(found: list[CatalogEntry], *, log: bool) -> str:
-    """`steps/s · log`: the unit and scale of the value axis, for series whose names do not show the unit."""
+def units(found: list[CatalogEntry]) -> str:
+    """`steps/s`: the unit of the value axis, for series whose names do not show it."""
     own = dict.fromkeys(e.axis_unit for e in found if not _says_its_unit(e))
-    known = [unit or "no unit" for unit in own] if any(own) else []
-    return " · ".join([*known, *(["log"] if log else [])])
+    return " · ".join([unit or "no unit" for unit in own] if any(own) else [])
 
 
 def names(found: list[CatalogEntry]) -> list[str]:
@@ -299,7 +298,7 @@ def _series(entry: CatalogEntry, axis: Axis, count: int) -> list[Drawn | None]:
     return [axis.own(entry.pick), *(axis.beside(entry.pick) if count > 1 else ())]
 
 
-def bounds(found: list[CatalogEntry], *, log: bool) -> tuple[float, float] | None:
+def bounds(found: list[CatalogEntry], *, log: bool | None) -> tuple[float, float] | None:
     """Shares of a GPU and of the host range from 0 to 100; other series from their least to their greatest
     value.
     """

@@ -194,9 +194,7 @@ class ChartScreen(LiveScreen):
             chart, shown = self._chart(i), self.board.charts[index]
             found = content.entries(view, shown)
             chosen = "› " if index == self.board.index and len(self.board.charts) > 1 else ""
-            self._panel(f"slot-{i}").label(
-                f"{chosen}{content.title(found)}", content.units(found, log=shown.log)
-            )
+            self._panel(f"slot-{i}").label(f"{chosen}{content.title(found)}", content.units(found))
             if not chart.size.height:
                 continue
             axis.look_closer(shown.picks, x0, x1 - 1, chart.dots)
@@ -295,8 +293,9 @@ class ChartScreen(LiveScreen):
         self._say(self.board.split())
 
     def action_log(self) -> None:
-        if self.board.chosen is not None:
-            self.board.chosen.log = not self.board.chosen.log
+        if self.board.chosen is not None and self.board.index in self._grid.shown:
+            drawn = self._chart(self._grid.shown.index(self.board.index))
+            self.board.chosen.log = not drawn.logarithmic
         self.redraw()
 
     def action_smooth(self) -> None:
