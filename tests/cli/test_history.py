@@ -134,11 +134,13 @@ def test_a_run_that_only_a_recording_knows(
     (daemon.where.state / "junk.hoptui").write_bytes(b"not a database at all")
     if with_daemon:
         daemon.start()
-    for name in ("old", "eeee5555", "eee"):
+    for name in ("old", "eeee5555", "eee", str(daemon.where.recording("eeee5555"))):
         assert [command["id"] for command in hoptui("history", name, "--json").json] == ["c1"]
     ended = hoptui("history", "nope")
     assert (ended.code, ended.out) == (3, "")
     golden(hoptui.transcript())
+    assert hoptui("history", str(daemon.where.state / "none.hoptui")).code == 3
+    assert hoptui("history", str(daemon.where.state / "junk.hoptui")).code == 1
 
 
 def test_no_recordings_at_all(hoptui: Hoptui, daemon: FakeDaemon) -> None:

@@ -8,11 +8,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hoptui.cli.support.options import Json, Run
+from hoptui.cli.support.options import Json, RunOrFile
 from hoptui.cli.support.records import command_json
 from hoptui.cli.support.records import since as newer
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
+from hoptui.client.target import is_path
 from hoptui.domain.run_notes import LONGEST_NOTE, RunNote
 from hoptui.model.command_history import Filter, again, left, named, reason
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
@@ -22,7 +23,7 @@ from hoptui.protocol.messages import CommandRecord, NodeState, RunState
 
 
 def history(
-    run: Run,
+    run: RunOrFile,
     /,
     *,
     filter: Annotated[  # noqa: A002 - the option's name
@@ -99,6 +100,8 @@ def commands_of(name: str) -> tuple[RunState, NodeState | None, list[CommandReco
 
     The daemon has the newest commands; the recording also has older ones.
     """
+    if is_path(name):
+        return _recorded(name)
     try:
         with look() as seen:
             try:

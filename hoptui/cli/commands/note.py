@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hoptui.cli.support import recordings
-from hoptui.cli.support.options import Json, Run
+from hoptui.cli.support.options import Json, RunOrFile
 from hoptui.cli.support.snapshot import look, refuse_read_only
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, dump, say, table, usage
 from hoptui.domain.facts import Fact, fact
@@ -21,7 +21,7 @@ from hoptui.protocol.messages import RunState
 
 
 def note(
-    run: Run,
+    run: RunOrFile,
     text: Annotated[
         str | None, Parameter(show_default=False, help="The note. Without it, list them.")
     ] = None,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 Run = Annotated[str, Parameter(help="A run's name, its id, or the beginning of its id.")]
+RunOrFile = Annotated[str, Parameter(help="The name or id of a run, the beginning of an id, or a recording.")]
 Json = Annotated[
     bool, Parameter(name="--json", negative=(), show_default=False, help="Print JSON instead of text.")
 ]

@@ -15,7 +15,7 @@ from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.node.files import expanded
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
-from hoptui.recording import Recording, library
+from hoptui.recording import Recording, RecordingError, library
 from hoptui.recording.library import RecordingEntry
 
 MOST_LISTED = 5
@@ -69,11 +69,14 @@ def _exists(path: Path) -> bool:
 
 
 def of_run(name: str) -> tuple[RunState, Path]:
-    """The run of this name or id that the daemon does not know, as its recording has it, and the file.
+    """The run of this name or id that the daemon does not know, or of this file: its recorded state, and the
+    file.
 
     Raises:
         Fail: no recording of such a run, several, or one that cannot be read.
     """
+    if is_path(name):
+        return _state_of(path := find(name)), path
     where = places()
     found = entries(where)
     if not matching(found, name):
@@ -86,6 +89,17 @@ def of_run(name: str) -> tuple[RunState, Path]:
     if entry.state is None:
         raise Fail(entry.problem, REJECTED)
     return entry.state, entry.path
+
+
+def _state_of(path: Path) -> RunState:
+    try:
+        with Recording.open(path) as recording:
+            known = library.known_run(recording)
+    except RecordingError as error:
+        raise Fail(str(error), REJECTED) from None
+    if known is None:
+        raise Fail(library.without_run(path), REJECTED)
+    return known.state
 
 
 def example(name: str = EXAMPLE) -> Path:
