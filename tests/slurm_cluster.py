@@ -1,5 +1,5 @@
-"""A Slurm of one node on this machine, for a test: its daemons listen on the loopback address alone, and all
-their files are in a folder of their own."""
+"""A Slurm on this machine, for a test, with one node or with several: its daemons listen on the loopback
+address alone, and all their files are in a folder of their own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -26,16 +26,15 @@ CONFIG = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
-SlurmdPort={node}
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SlurmdParameters=config_overrides
@@ -44,9 +43,10 @@ SelectTypeParameters=CR_Core_Memory
 SchedulerParameters=sched_interval=1,bf_interval=1
 MpiDefault=none
 KillWait=30
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=8000
+{nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP
 """
+NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=8000"
 
 
 def _path() -> str:
@@ -67,12 +67,12 @@ class Cluster:
         self.folder = folder
         outer = ("SLURM_", "SBATCH_", "SRUN_")  # of a job in which this test runs
         own = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
-        self._environment = {**own, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": _path()}
+        self.environment = {**own, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": _path()}
 
     def run(self, *words: str) -> str:
         """What a command of Slurm prints."""
         done = subprocess.run(
-            words, env=self._environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            words, env=self.environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout.strip()
@@ -112,20 +112,36 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A Slurm that accepts jobs; its daemons and what they run are ended afterwards."""
+    """A Slurm of this node that accepts jobs; its daemons and what they run are ended afterwards."""
+    with _running([socket.gethostname().split(".")[0]]) as slurm:
+        yield slurm
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[Cluster]:
+    """The same with the nodes gpu01, gpu02 and gpu03, which are all this machine."""
+    with _running(["gpu01", "gpu02", "gpu03"]) as slurm:
+        yield slurm
+
+
+@contextmanager
+def _running(names: Sequence[str]) -> Iterator[Cluster]:
     # Not a temporary folder of pytest's: munged wants a path that every user may enter.
     folder = Path(tempfile.mkdtemp(prefix="hoptui-slurm-", dir="/tmp"))
     folder.chmod(0o711)
     with ExitStack() as ended:
         ended.callback(shutil.rmtree, folder, ignore_errors=True)
-        (folder / "state").mkdir()
-        (folder / "spool").mkdir()
+        for name in ("state", *(f"spool-{name}" for name in names)):
+            (folder / name).mkdir()
         (folder / "key").write_bytes(secrets.token_bytes(64))
         (folder / "key").chmod(0o600)
         host = socket.gethostname().split(".")[0]
-        controller, node = _free_ports(2)
+        controller, *ports = _free_ports(1 + len(names))
+        nodes = [
+            NODE.format(name=name, host=host, port=port) for name, port in zip(names, ports, strict=True)
+        ]
         config = CONFIG.format(
-            host=host, controller=controller, node=node, user=getpass.getuser(), folder=folder
+            host=host, controller=controller, nodes="\n".join(nodes), user=getpass.getuser(), folder=folder
         )
         (folder / "slurm.conf").write_text(config)
         slurm = Cluster(folder)
@@ -134,9 +150,11 @@ def cluster() -> Iterator[Cluster]:
         until((folder / "munge").exists, what="munged")
         settings = ("-D", "-f", str(folder / "slurm.conf"))
         _start(ended, folder, "slurmctld", *settings)
-        _start(ended, folder, "slurmd", *settings, "-N", host)
-        ready = ("sinfo", "--noheader", "--format=%T")
-        until(lambda: _says(slurm, *ready) == "idle", seconds=LIMIT_S, what="an idle node")
+        for name in names:
+            _start(ended, folder, "slurmd", *settings, "-N", name)
+        ready = ("sinfo", "--noheader", "--Node", "--format=%T")
+        idle = ["idle"] * len(names)
+        until(lambda: (_says(slurm, *ready) or "").split() == idle, seconds=LIMIT_S, what="idle nodes")
         ended.callback(_end_jobs, slurm)
         yield slurm
 
@@ -158,7 +176,7 @@ def _says(slurm: Cluster, *words: str) -> str | None:
 def _start(ended: ExitStack, folder: Path, name: str, *words: str) -> None:
     program = shutil.which(name, path=_path())
     assert program is not None
-    with (folder / f"{name}.out").open("w") as out:
+    with (folder / f"{name}.out").open("a") as out:
         process = subprocess.Popen([program, *words], stdout=out, stderr=subprocess.STDOUT)
 
     def end() -> None:

@@ -14,7 +14,7 @@ from hoptui import settings
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, interactive, usage
 from hoptui.client.routes import Here, There, Way
-from hoptui.client.target import BadPlace, Place, is_path, parse
+from hoptui.client.target import BadPlace, Place, is_path, is_slurm, parse
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.settings import Config
 
@@ -72,13 +72,19 @@ def main(words: Sequence[str]) -> int:
     return carried_out(lambda: attach(words[1:]), words)
 
 
-def attach(typed: Sequence[str], hoptui: str = "hoptui", options: Options | None = None) -> int:
+def attach(
+    typed: Sequence[str], hoptui: str = "hoptui", options: Options | None = None, *, srun: bool = False
+) -> int:
     """Open the dashboard of a run, a recording or remote hosts; without a place, the overview of this node.
 
     Args:
-        typed: a run's name or id, a recording's path, or hosts; see `viewer.places`.
+        typed: a run's name or id, a recording's path, hosts, or Slurm jobs; see `hoptui.client.target` and
+            `hoptui.client.slurm_jobs`.
         hoptui: the command on the remote hosts.
+        srun: run the dashboard in a Slurm job, on its node, instead of a connection by ssh.
     """
+    if srun:
+        return _attach_in_job(typed, hoptui, options)
     places = [_place(one) for one in typed]
     remote = len(places) > 1 or any(place.remote for place in places)
     if not remote and places and is_path(places[0].run):
@@ -100,10 +106,54 @@ def attach(typed: Sequence[str], hoptui: str = "hoptui", options: Options | None
 
 
 def _place(typed: str) -> Place:
+    if is_slurm(typed):
+        return _place_of_job(typed)
     try:
         return parse(typed)
     except BadPlace as error:
         raise usage(str(error)) from None
+
+
+def _place_of_job(typed: str) -> Place:
+    from hoptui.client import slurm_jobs
+
+    try:
+        return slurm_jobs.place(slurm_jobs.parse(typed))
+    except BadPlace as error:
+        raise usage(str(error)) from None
+    except slurm_jobs.SlurmError as error:
+        raise Fail(str(error), MISSING) from None
+
+
+def _attach_in_job(typed: Sequence[str], hoptui: str, options: Options | None) -> int:
+    """Replace this process by a dashboard inside a Slurm job, on its node."""
+    from hoptui.client import slurm_jobs
+
+    if len(typed) != 1 or not is_slurm(typed[0]):
+        raise usage(f"--srun takes one Slurm job: hoptui attach --srun {slurm_jobs.FORM}")
+    if not interactive():
+        raise usage("--srun needs a terminal for the dashboard")
+    try:
+        target = slurm_jobs.parse(typed[0])
+        found = slurm_jobs.allocation(target)
+        words = slurm_jobs.srun(found, [hoptui, "attach", *_given(options), *filter(None, [target.run])])
+        os.execvp(words[0], words)
+    except BadPlace as error:
+        raise usage(str(error)) from None
+    except slurm_jobs.SlurmError as error:
+        raise Fail(str(error), MISSING) from None
+    except OSError as error:
+        raise Fail(f"srun cannot be started: {error.strerror}", MISSING) from None
+
+
+def _given(options: Options | None) -> Iterator[str]:
+    """Yield options as they are typed on a command line."""
+    for name, value in (options or {}).items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{option}" if value else f"--no-{option}"
+        elif value is not None:
+            yield f"--{option}={value}"
 
 
 def open_dashboard(run: str | None, options: Options | None = None, *, guided: bool = False) -> int:

@@ -10,6 +10,7 @@ from cyclopts import App, CycloptsError
 from cyclopts.exceptions import MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
 from hoptui import __version__
+from hoptui.cli.support.completion import CommandLine
 from hoptui.cli.support.options import AS_SET, Dashboard
 from hoptui.cli.support.terminal import OK, carried_out, one_line, usage
 
@@ -66,7 +67,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     (
         "attach",
         SEE,
-        "Open the dashboard of a run, here or on ssh://HOST; without RUN, the overview of this node.",
+        "Open the dashboard of a run, here, on ssh://HOST or in slurm:JOB; without one, this node.",
     ),
     ("ls", SEE, "List the runs on this node, one per line; --all adds recordings."),
     (
@@ -115,7 +116,7 @@ Exit codes: 0 done, 1 refused, 2 bad usage, 3 no such run or no answer."""
 
 def build() -> App:
     """Build the command line. The module of a command is imported only when that command runs."""
-    app = App(
+    app = CommandLine(
         name="hoptui",
         help=HELP,
         version=f"hoptui {__version__}",

@@ -8,6 +8,8 @@ from urllib.parse import unquote
 
 LOCAL = "local"
 SCHEME = "ssh://"
+SLURM = "slurm:"
+"""The beginning of a target that `hoptui.client.slurm_jobs` parses and resolves."""
 RECORDED = ".hoptui"
 
 _HOST = re.compile(r"[A-Za-z0-9_%:][A-Za-z0-9_.%:-]*")
@@ -80,9 +82,19 @@ def parse(typed: str) -> Place:
         raise
     if not host:
         raise BadPlace(f"{_shown(typed)} names no host: ssh://[user@]host[:port][/run]")
-    if not _HOST.fullmatch(host):
+    if not is_host(host):
         raise BadPlace(f"{_shown(typed)}: {host!r} is no host's name")
     return Place(host, user, port, unquote(run.rstrip("/")))
+
+
+def is_slurm(typed: str) -> bool:
+    """Return whether a target names a Slurm job."""
+    return typed.lower().startswith(SLURM)
+
+
+def is_host(name: str) -> bool:
+    """Return whether a text may be a host's name. It is safe as an argument of ssh."""
+    return _HOST.fullmatch(name) is not None
 
 
 def is_path(name: str) -> bool:

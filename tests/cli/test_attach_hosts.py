@@ -19,6 +19,7 @@ from hoptui.client.target import Place
 from hoptui.protocol.messages import PROTOCOL
 from hoptui.tui import hosts_app
 from tests.cli.conftest import Hoptui
+from tests.client.slurm_programs import write_programs
 from tests.conftest import TestNode, until
 from tests.golden import Golden
 
@@ -34,6 +35,56 @@ def test_wrong_places_are_one_sentence(hoptui: Hoptui, golden: Golden) -> None:
         assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
         assert ":b@" not in ended.err, "no password is printed"
     golden(hoptui.transcript())
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first on the PATH with stand-ins for the programs of Slurm."""
+    write_programs(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'slurm'}:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    return tmp_path / "slurm"
+
+
+def test_a_slurm_job_is_its_first_node(
+    hoptui: Hoptui, slurm: Path, monkeypatch: pytest.MonkeyPatch, node: TestNode
+) -> None:
+    opened: list[Any] = []
+
+    def run(ways: Mapping[str, Way], here: str | None, run: str | None, *, config: object) -> int:
+        opened.append((list(ways), [type(way) for way in ways.values()], here, run))
+        return 0
+
+    monkeypatch.setattr(There, "begin", lambda way, now: None)
+    monkeypatch.setattr(hosts_app, "run", run)
+    assert hoptui("attach", "slurm:3", "slurm:1/gpu02/ppo", "local").code == 0
+    assert opened == [(["gpu03", "gpu02", "local"], [There, There, Here], "gpu02", "ppo")]
+
+
+def test_jobs_without_a_node_are_one_sentence(hoptui: Hoptui, slurm: Path, golden: Golden) -> None:
+    for words, code in (("slurm:x", 2), ("slurm:5", 3), ("--srun ppo", 2), ("--srun slurm:1 slurm:3", 2)):
+        ended = hoptui("attach", *words.split())
+        assert (ended.code, ended.out, ended.err.count("\n")) == (code, "", 1)
+    golden(hoptui.transcript())
+
+
+def test_srun_replaces_this_process_by_a_dashboard_on_the_node(
+    hoptui: Hoptui, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executed: list[list[str]] = []
+
+    def execvp(program: str, words: list[str]) -> None:
+        executed.append([program, *words])
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr(launcher, "interactive", lambda: True)
+    monkeypatch.setattr(os, "execvp", execvp)
+    ended = hoptui("attach", "--srun", "slurm:3/gpu02/ppo", "--theme", "light", "--read-only", "--no-mouse")
+    assert (ended.code, ended.err) == (3, "hoptui: srun cannot be started: No such file or directory\n")
+    job = ["--jobid=3", "--het-group=1"]
+    one = ["--overlap", "--nodes=1", "--ntasks=1", "--nodelist=gpu02", "--pty"]
+    dashboard = ["hoptui", "attach", "--theme=light", "--no-mouse", "--read-only", "ppo"]
+    assert executed == [["srun", "srun", *job, *one, *dashboard]]
 
 
 def test_hosts_are_set_out_for_before_the_dashboard_opens(
