@@ -9,20 +9,22 @@ can reach it can read it. Needs the extra `metrics` (prometheus-client).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
+from hoptui.daemon.job_metrics import RUN, job_families, run_labels
+from hoptui.daemon.metric_families import Labels, counter, gauge
+from hoptui.daemon.rank_summaries import local_job
 from hoptui.daemon.state.derived_rows import headline
 from hoptui.daemon.state.node import Node
 from hoptui.diagnosis.phase_readings import READINGS
-from hoptui.domain.columns import is_known
 from hoptui.domain.devices import REASONS
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.jobs import JobState
 from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.targets import Target
-from hoptui.protocol.messages import NodeState, RunState, State, Vital
+from hoptui.protocol.messages import HUNG, NodeState, RunState, State, Vital
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -32,13 +34,17 @@ if TYPE_CHECKING:
 class Snapshot:
     """An immutable state: readings of each source, vitals of live runs, and event counts.
 
-    `happened` counts events by (kind, level, UUID of the GPU or "").
+    `happened` counts events by (kind, level, UUID of the GPU or ""). By run, `jobs` are the live runs on
+    their nodes, `slurm_jobs` the numbers of their Slurm jobs, `stragglers` the ranks that others wait for.
     """
 
     node: NodeState
     vitals: Mapping[str, Vital]
     readings: Mapping[str, Mapping[str, float]]
     happened: Mapping[tuple[str, str, str], int]
+    jobs: Mapping[str, JobState] = field(default_factory=dict)
+    slurm_jobs: Mapping[str, str] = field(default_factory=dict)
+    stragglers: Mapping[str, int] = field(default_factory=dict)
 
 
 class MetricFamily(NamedTuple):
@@ -149,6 +155,8 @@ GPU_EVENTS = (
     ("ecc", "warning"),
     ("gpu", "alarm"),
     ("gpu", "info"),
+    ("memory", "info"),
+    ("memory", "warning"),
     ("throttle", "alarm"),
     ("throttle", "info"),
     ("xid", "alarm"),
@@ -157,6 +165,10 @@ GPU_EVENTS = (
 OTHER_EVENTS = (
     ("exited", "info"),
     ("exited", "warning"),
+    ("hung", "info"),
+    ("hung", "warning"),
+    ("memory", "info"),
+    ("memory", "warning"),
     ("note", "alarm"),
     ("note", "info"),
     ("note", "warning"),
@@ -164,29 +176,31 @@ OTHER_EVENTS = (
     ("restarted", "warning"),
     ("reverted", "warning"),
     ("started", "info"),
+    ("straggler", "info"),
+    ("straggler", "warning"),
     ("target", "info"),
     ("target", "warning"),
 )
 """Kinds and levels of events that are counted from 0. `increase()` misses the first event of a series that
 begins with it."""
 
-Labels = tuple[str, ...]
-Point = tuple[Labels, float]
-
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:
     """Yield every metric family with at least one sample."""
     node = snapshot.node
-    yield from _gauge(
-        "hoptui_build_info", "The daemon", ("version", "host"), [((node.version, node.host), 1)]
-    )
-    yield from _gauge("hoptui_sampling_hertz", "How often GPUs are sampled", (), [((), node.hz)])
-    yield from _gauge("hoptui_viewers", "Viewers connected", (), [((), node.viewers)])
+    yield from gauge("hoptui_build_info", "The daemon", ("version", "host"), [((node.version, node.host), 1)])
+    yield from gauge("hoptui_sampling_hertz", "How often GPUs are sampled", (), [((), node.hz)])
+    yield from gauge("hoptui_viewers", "Viewers connected", (), [((), node.viewers)])
     yield from _events(snapshot)
     yield from _gpus(snapshot)
     host = snapshot.readings.get("host", {})
     yield from _readings("hoptui_host_", HOST, (), [((), host)])
     yield from _runs(snapshot)
+    yield from job_families(
+        (run_labels(run.run, run.name, snapshot.slurm_jobs), snapshot.jobs[run.run])
+        for run in snapshot.node.runs
+        if run.run in snapshot.jobs
+    )
 
 
 def _events(snapshot: Snapshot) -> Iterator[Metric]:
@@ -198,7 +212,7 @@ def _events(snapshot: Snapshot) -> Iterator[Metric]:
         ((kind, level, whole.get(u, ""), u), float(count)) for (kind, level, u), count in counts.items()
     ]
     labels = ("kind", "level", "gpu", "uuid")
-    yield from _counter("hoptui_events", "Events since the daemon began", labels, points)
+    yield from counter("hoptui_events", "Events since the daemon began", labels, points)
 
 
 def _gpus(snapshot: Snapshot) -> Iterator[Metric]:
@@ -209,11 +223,11 @@ def _gpus(snapshot: Snapshot) -> Iterator[Metric]:
     labels = ("gpu", "uuid", "name", "parent")
     gpus = [((str(gpu.index), gpu.uuid, gpu.name, gpu.parent), gpu) for gpu in snapshot.node.gpus]
     facts = [((*key, gpu.driver, gpu.architecture), 1.0) for key, gpu in gpus]
-    yield from _gauge("hoptui_gpu_info", "A GPU of this node", (*labels, "driver", "architecture"), facts)
+    yield from gauge("hoptui_gpu_info", "A GPU of this node", (*labels, "driver", "architecture"), facts)
     up = [(key, float(gpu.problem is None)) for key, gpu in gpus]
-    yield from _gauge("hoptui_gpu_up", "Whether the GPU can be read", labels, up)
+    yield from gauge("hoptui_gpu_up", "Whether the GPU can be read", labels, up)
     limits = [(key, gpu.power_limit_w) for key, gpu in gpus if gpu.power_limit_w is not None]
-    yield from _gauge("hoptui_gpu_power_limit_watts", "Power limit", labels, limits)
+    yield from gauge("hoptui_gpu_power_limit_watts", "Power limit", labels, limits)
     rows = [(key, snapshot.readings.get(f"gpu/{gpu.uuid}", {})) for key, gpu in gpus]
     yield from _readings("hoptui_gpu_", GPU, labels, rows)
     holding = [
@@ -223,7 +237,7 @@ def _gpus(snapshot: Snapshot) -> Iterator[Metric]:
         for bit, reason in THROTTLE.items()
     ]
     text = "Whether this holds the clocks back"
-    yield from _gauge("hoptui_gpu_throttle_reason", text, (*labels, "reason"), holding)
+    yield from gauge("hoptui_gpu_throttle_reason", text, (*labels, "reason"), holding)
 
 
 def _runs(snapshot: Snapshot) -> Iterator[Metric]:
@@ -233,17 +247,31 @@ def _runs(snapshot: Snapshot) -> Iterator[Metric]:
     vitals = [(key, snapshot.vitals[run.run]) for key, run in runs]
     uuids = {gpu.uuid: str(gpu.index) for gpu in snapshot.node.gpus}
     own = [((*key, uuids[u], u), 1.0) for key, run in runs for u in run.gpus if u in uuids]
-    yield from _gauge("hoptui_run_gpu_info", "A GPU that a run is on", (*labels, "gpu", "uuid"), own)
+    yield from gauge("hoptui_run_gpu_info", "A GPU that a run is on", (*labels, "gpu", "uuid"), own)
     states = [((*key, state), float(v.state == state)) for key, v in vitals for state in get_args(State)]
-    yield from _gauge("hoptui_run_state", "The run's state", (*labels, "state"), states)
+    yield from gauge("hoptui_run_state", "The run's state", (*labels, "state"), states)
+    whole = [
+        ((*run_labels(*key, snapshot.slurm_jobs), snapshot.node.host, str(run.world)), 1.0)
+        for key, run in runs
+    ]
+    text = "A run, its Slurm job if it is in one, and the node of this daemon"
+    yield from gauge("hoptui_run_info", text, (*RUN, "node", "world"), whole)
+    hung = [(key, float(v.because is not None and v.because.code == HUNG)) for key, v in vitals]
+    yield from gauge("hoptui_run_hung", "Whether the run makes no progress", labels, hung)
+    late = [(key, float(run.run in snapshot.stragglers)) for key, run in runs if run.world > 1]
+    yield from gauge("hoptui_run_straggler", "Whether the other ranks wait for one", labels, late)
+    which = [
+        (key, float(snapshot.stragglers[run.run])) for key, run in runs if run.run in snapshot.stragglers
+    ]
+    yield from gauge("hoptui_run_straggler_rank", "The rank that the others wait for", labels, which)
     steps = [(key, float(v.step)) for key, v in vitals]
-    yield from _gauge("hoptui_run_iteration", "Iterations done", labels, steps)
+    yield from gauge("hoptui_run_iteration", "Iterations done", labels, steps)
     times = [(key, v.iteration_s) for key, v in vitals if v.iteration_s is not None]
-    yield from _gauge("hoptui_run_iteration_seconds", "Median of the last iterations", labels, times)
+    yield from gauge("hoptui_run_iteration_seconds", "Median of the last iterations", labels, times)
     ages = [(key, v.progress_age_s) for key, v in vitals if v.progress_age_s is not None]
-    yield from _gauge("hoptui_run_progress_age_seconds", "Time since an iteration ended", labels, ages)
+    yield from gauge("hoptui_run_progress_age_seconds", "Time since an iteration ended", labels, ages)
     lost = [(key, float(v.dropped)) for key, v in vitals]
-    yield from _counter("hoptui_run_rows_dropped", "Rows that never reached the daemon", labels, lost)
+    yield from counter("hoptui_run_rows_dropped", "Rows that never reached the daemon", labels, lost)
     rates = []
     for (key, run), (_, vital) in zip(runs, vitals, strict=True):
         row = readings.get(f"run/{run.run}", {})
@@ -252,7 +280,7 @@ def _runs(snapshot: Snapshot) -> Iterator[Metric]:
             known = row[rate] if vital.throughput is None else vital.throughput
             rates.append(((*key, rate), known))
     text = "The run's headline figure over its last iterations: units of work per second"
-    yield from _gauge("hoptui_run_throughput_per_second", text, (*labels, "metric"), rates)
+    yield from gauge("hoptui_run_throughput_per_second", text, (*labels, "metric"), rates)
     yield from _targets(runs)
     yield from _phases((key, vital.phases) for key, vital in vitals)
     for prefix, table in (("derived", DERIVED), ("process", PROCESS)):
@@ -264,7 +292,7 @@ def _runs(snapshot: Snapshot) -> Iterator[Metric]:
         for name, value in readings.get(f"run/{run.run}", {}).items()
     ]
     text = "What the run logs, by its own names and in its own units"
-    yield from _gauge("hoptui_run_metric", text, (*labels, "name"), logged)
+    yield from gauge("hoptui_run_metric", text, (*labels, "name"), logged)
 
 
 def _targets(runs: Iterable[tuple[Labels, RunState]]) -> Iterator[Metric]:
@@ -276,12 +304,12 @@ def _targets(runs: Iterable[tuple[Labels, RunState]]) -> Iterator[Metric]:
     ]
     labels = ("run", "run_name", "reading", "side")
     wanted = [(key, _in_base_unit(state.target, state.target.value)) for key, state in known]
-    yield from _gauge("hoptui_run_target", "A target of the run's GPUs, in base units", labels, wanted)
+    yield from gauge("hoptui_run_target", "A target of the run's GPUs, in base units", labels, wanted)
     means = [(key, _in_base_unit(state.target, state.mean)) for key, state in known if state.mean is not None]
     text = "The mean that a target is judged by, of the run's worst GPU, in base units"
-    yield from _gauge("hoptui_run_target_mean", text, labels, means)
+    yield from gauge("hoptui_run_target_mean", text, labels, means)
     met = [(key, float(state.standing == "met")) for key, state in known if state.standing != "unknown"]
-    yield from _gauge("hoptui_run_target_met", "Whether a target is met", labels, met)
+    yield from gauge("hoptui_run_target_met", "Whether a target is met", labels, met)
 
 
 def _phases(runs: Iterable[tuple[Labels, Iterable[PhaseReadings]]]) -> Iterator[Metric]:
@@ -311,30 +339,8 @@ def _readings(
     rows = list(rows)
     for reading, series in table.items():
         points = [(key, row[reading] * series.factor) for key, row in rows if reading in row]
-        make = _counter if series.counter else _gauge
+        make = counter if series.counter else gauge
         yield from make(prefix + series.name, series.text, labels, points)
-
-
-def _gauge(name: str, text: str, labels: Labels, points: Iterable[Point]) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
-
-    known = [(key, value) for key, value in points if is_known(value)]
-    if known:
-        family = GaugeMetricFamily(name, text, labels=labels)
-        for key, value in known:
-            family.add_metric(key, value)
-        yield family
-
-
-def _counter(name: str, text: str, labels: Labels, points: Iterable[Point]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily
-
-    known = [(key, value) for key, value in points if not math.isnan(value)]
-    if known:
-        family = CounterMetricFamily(name, text, labels=labels)
-        for key, value in known:
-            family.add_metric(key, value)
-        yield family
 
 
 FRESH_NS = 15_000_000_000
@@ -434,4 +440,15 @@ def snapshot(node: Node) -> Snapshot:
         vitals={run.id: run.vital(t / 1e9) for run in live},
         readings=readings,
         happened=dict(node.happened),
+        jobs={run.id: local_job(node, run) for run in live},
+        slurm_jobs={
+            run.id: number
+            for run in live
+            if run.details is not None and (number := run.details.environment.get("SLURM_JOB_ID"))
+        },
+        stragglers={
+            run.id: int(rank)
+            for run in live
+            if run.straggler is not None and (rank := run.straggler.fields.get("rank")) is not None
+        },
     )
