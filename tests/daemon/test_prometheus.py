@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import math
 import re
 import socket
@@ -12,7 +11,6 @@ import sys
 import threading
 import urllib.request
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -74,7 +72,6 @@ WHOLE = Snapshot(
     },
     happened={("xid", "alarm", "GPU-a"): 2, ("exited", "warning", ""): 1},
 )
-DASHBOARD = Path(__file__).parents[2] / "docs/grafana.json"
 
 
 class Once:
@@ -293,21 +290,6 @@ def test_without_the_extra_it_says_which(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(MetricsError) as caught:
         Endpoint(":0")
     assert caught.value.fact.code == "metrics.not_installed"
-
-
-def test_the_dashboard_asks_only_for_what_there_is() -> None:
-    dashboard = json.loads(DASHBOARD.read_text())
-    asked: set[str] = set()
-    for panel in dashboard["panels"]:
-        for target in panel.get("targets", ()):
-            asked |= set(re.findall(r"hoptui_\w+", target["expr"]))
-    for variable in dashboard["templating"]["list"]:
-        asked |= set(re.findall(r"hoptui_\w+", str(variable.get("query", ""))))
-    assert len(asked) > 20
-    assert asked <= scrape(WHOLE).keys()
-    assert {v["name"] for v in dashboard["templating"]["list"]} >= {"node", "gpu", "run"}
-    places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in dashboard["panels"]]
-    assert len(places) == len(set(places))
 
 
 def asked(endpoint: Endpoint, host: str) -> int:
