@@ -1,13 +1,15 @@
-"""`hoptui run` in jobs of a real Slurm of one node."""
+"""`hoptui run` in jobs of a real Slurm."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import TestNode, until
 from tests.injection.scripts import live_run, run_command, script
@@ -17,6 +19,7 @@ pytest.importorskip("torch")
 
 LIMIT_S = 60.0
 RUN = shlex.join(run_command("--name", "job", "--"))
+SHARED = ("HOPTUI_DIR", "HOPTUI_STATE_DIR", "HOPTUI_IDLE_S", "HOPTUI_METRICS")
 pytestmark = [
     needs_slurm,
     pytest.mark.slow,
@@ -24,13 +27,12 @@ pytestmark = [
 ]
 
 
-def submit(cluster: Cluster, node: TestNode, folder: Path, way: str) -> str:
+def submit(cluster: Cluster, node: TestNode, folder: Path, way: str, nodes: int = 1) -> str:
     """Queue a job of two ranks; returns its number. What they print is in `out` of the folder."""
-    names = ("HOPTUI_DIR", "HOPTUI_STATE_DIR", "HOPTUI_IDLE_S")
+    names = [name for name in SHARED if name in node.environment]
     exports = "\n".join(f"export {name}={shlex.quote(node.environment[name])}" for name in names)
-    head = (
-        f"#!/bin/bash\n#SBATCH --ntasks=2 --mem=2G --output={folder}/out\n{exports}\nexport OMP_NUM_THREADS=1"
-    )
+    wants = f"--nodes={nodes} --ntasks=2 --mem=2G --output={folder}/out"
+    head = f"#!/bin/bash\n#SBATCH {wants}\n{exports}\nexport OMP_NUM_THREADS=1"
     return cluster.submit(f"{head}\nsrun {way}\n", folder)
 
 
@@ -88,3 +90,39 @@ def test_a_job_that_is_cancelled_ends_by_a_signal(cluster: Cluster, node: TestNo
     state = until(lambda: (s := viewer.run("job")).exit_reason and s, seconds=LIMIT_S, what="its end")
     assert state.exit_reason == "killed"
     assert "SIGTERM" in state.exit_detail
+
+
+def test_ranks_on_two_nodes_have_metrics_of_their_job(
+    three_nodes: Cluster, node: TestNode, tmp_path: Path
+) -> None:
+    """Both nodes are this machine, so one daemon has both ranks."""
+    node.environment["HOPTUI_METRICS"] = "127.0.0.1:0"
+    path = script(tmp_path)
+    job = submit(three_nodes, node, tmp_path, f"{RUN} {sys.executable} {path} long", nodes=2)
+    until(node.daemon_pid, seconds=LIMIT_S, what="the daemon of the job")
+    viewer = node.viewer()
+    run = live_run(viewer, "job")
+    status = json.loads(node.hoptui("status", "job", "--json").stdout)
+    environment = status["details"]["environment"]
+    assert (environment["SLURM_JOB_ID"], environment["SLURM_NNODES"]) == (job, "2")
+    address = viewer.state().metrics
+
+    def seconds_by_rank() -> dict[str, float]:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        found = (
+            sample
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == "hoptui_rank_iteration_seconds"
+        )
+        return {
+            each.labels["rank"]: each.value
+            for each in found
+            if (each.labels["run"], each.labels["slurm_job"]) == (run.run, job)
+        }
+
+    until(lambda: seconds_by_rank().keys() == {"0", "1"}, seconds=LIMIT_S, what="metrics of both ranks")
+    assert min(seconds_by_rank().values()) > 0.005
+    Path(f"{path}.end").touch()
+    printed(three_nodes, tmp_path, job)
