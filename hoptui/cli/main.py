@@ -10,7 +10,7 @@ from cyclopts import App, CycloptsError
 from cyclopts.exceptions import MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
 from hoptui import __version__
-from hoptui.cli.support.completion import CommandLine
+from hoptui.cli.support.completion import register_install
 from hoptui.cli.support.options import AS_SET, Dashboard
 from hoptui.cli.support.terminal import OK, carried_out, one_line, usage
 
@@ -116,7 +116,7 @@ Exit codes: 0 done, 1 refused, 2 bad usage, 3 no such run or no answer."""
 
 def build() -> App:
     """Build the command line. The module of a command is imported only when that command runs."""
-    app = CommandLine(
+    app = App(
         name="hoptui",
         help=HELP,
         version=f"hoptui {__version__}",
@@ -126,7 +126,7 @@ def build() -> App:
     for name, group, text in COMMANDS:
         app.command(f"hoptui.cli.commands.{name}:{name}", name=name, group=group, help=text)
 
-    app.register_install_completion_command(add_to_startup=False)
+    register_install(app)
 
     @app.default
     def overview(*, options: Dashboard = AS_SET) -> int:

@@ -51,7 +51,8 @@ def test_running_slurm_jobs_are_completed(
     write_programs(tmp_path / "slurm")
     monkeypatch.setenv("PATH", f"{tmp_path / 'slurm'}:{os.environ['PATH']}")
     script = tmp_path / "script"
-    script.write_text(hoptui("completion", shell).out)
+    assert hoptui("--install-completion", "--shell", shell, "--output", str(script)).code == 0
+    assert script.read_text() == hoptui("completion", shell).out.removesuffix("\n")
     command = [program, "-c", asks.format(script=script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert done.stdout.split() == ["2_1" if shell == "bash" else "slurm:2_1"], done.stderr

@@ -5,9 +5,11 @@ The scripts ask `squeue` themselves, for at most two seconds. So no Python start
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from cyclopts import App
+from cyclopts.completion.install import create_install_completion_command
 
 from hoptui.client.target import SLURM
 
@@ -45,16 +47,24 @@ complete -c hoptui -n __fish_hoptui_slurm -f -a '({JOBS})'
 """
 
 
-class CommandLine(App):
-    """The parser, whose completion scripts know Slurm jobs."""
+def script(app: App, shell: Shell) -> str:
+    """Return the completion script of a shell."""
+    return _with_jobs(app.generate_completion(shell=shell), shell)
 
-    def generate_completion(self, *, prog_name: str | None = None, shell: Shell | None = None) -> str:
-        """Return the script of a shell, the current one if `shell` is None."""
-        if shell is None:
-            from cyclopts.completion import detect_shell
 
-            shell = detect_shell()
-        script = super().generate_completion(prog_name=prog_name, shell=shell)
-        if shell == "zsh":
-            return script.replace(ZSH_BEGIN, ZSH_BEGIN + ZSH, 1)
-        return script + {"bash": BASH, "fish": FISH}.get(shell, "")
+def register_install(app: App) -> None:
+    """Add the option `--install-completion`, which writes the script of a shell to where it looks for it."""
+
+    def install(*, shell: Shell, output: Path | None, add_to_startup: bool) -> Path:
+        path = app.install_completion(shell=shell, output=output, add_to_startup=add_to_startup)
+        path.write_text(_with_jobs(path.read_text(), shell))
+        return path
+
+    app.command(create_install_completion_command(install, False), name="--install-completion")
+
+
+def _with_jobs(parser_script: str, shell: Shell) -> str:
+    """Return the script of the parser with Slurm jobs. There are none for other shells."""
+    if shell == "zsh":
+        return parser_script.replace(ZSH_BEGIN, ZSH_BEGIN + ZSH, 1)
+    return parser_script + {"bash": BASH, "fish": FISH}.get(shell, "")
