@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shlex
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from hoptui.client.slurm_jobs import Allocation, SlurmError, allocation, parse, srun
-from tests.conftest import until
+from benchmarks.sshd import HOST, Sshd
+from hoptui.client.client import Client
+from hoptui.client.routes import There
+from hoptui.client.slurm_jobs import Allocation, SlurmError, allocation, parse, place, srun
+from tests.client.test_ssh_line import sshd
+from tests.conftest import TestNode, until
 from tests.slurm_cluster import Cluster, needs_slurm
+
+__all__ = ["sshd"]
 
 LIMIT_S = 30.0
 pytestmark = [
@@ -65,6 +74,46 @@ def test_jobs_arrays_components_and_steps(slurm: Cluster) -> None:
         assert on_a_terminal(srun(found, ["sh", "-c", "tty && echo on $SLURMD_NODENAME"])).endswith(
             f"on {found.node}"
         )
+
+
+TRAINS = """
+import time, hoptui
+run = hoptui.connect("job")
+knob = run.knob("lr", 0.1, min=0.0, max=1.0)
+with run:
+    for i in run.iterations():
+        time.sleep(0.02)
+        run.log(loss=1.0)
+"""
+
+
+def test_a_run_of_a_job_is_steered_through_ssh_to_its_node(
+    slurm: Cluster, node: TestNode, sshd: Sshd, tmp_path: Path
+) -> None:
+    config = sshd.base / "ssh_config"
+    config.write_text(config.read_text().replace(f"Host {HOST}\n", f"Host {HOST} gpu03\n"))
+    (tmp_path / "train.py").write_text(TRAINS)
+    names = ("HOPTUI_DIR", "HOPTUI_STATE_DIR", "HOPTUI_IDLE_S")
+    exports = "\n".join(f"export {name}={shlex.quote(node.environment[name])}" for name in names)
+    head = "#!/bin/bash\n#SBATCH --ntasks=1 --mem=1G --nodelist=gpu03"
+    job = slurm.submit(f"{head}\n{exports}\nsrun {sys.executable} {tmp_path}/train.py\n", tmp_path)
+    until(lambda: runs(slurm, job), seconds=LIMIT_S, what="the start of the job")
+    client = Client(way=There(place(parse(f"slurm:{job}")), hoptui=str(sshd.hoptui)))
+
+    def its_run() -> str | None:
+        found = client.store.node
+        return next((run.run for run in found.runs if run.name == "job"), None) if found else None
+
+    try:
+        client.start()
+        run = until(its_run, seconds=LIMIT_S, what="the run of the job")
+        command = client.send("set", run, knob="lr", value=0.5)
+        until(lambda: client.store.commands[command].stage == "applied", seconds=LIMIT_S, what="the change")
+        assert client.link.node == "gpu03"
+    finally:
+        client.close()
+        slurm.run("scancel", job)
+    until(lambda: slurm.state(job) == "CANCELLED", seconds=LIMIT_S, what="its end")
 
 
 def on_a_terminal(words: list[str]) -> str:
