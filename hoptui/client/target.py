@@ -99,7 +99,7 @@ def is_host(name: str) -> bool:
 
 def is_path(name: str) -> bool:
     """Return whether a name is the path of a recording, not a run."""
-    return name.endswith(RECORDED) or ("/" in name and "://" not in name)
+    return name.endswith(RECORDED) or ("/" in name and "://" not in name and not is_slurm(name))
 
 
 def _host_and_port(typed: str, rest: str) -> tuple[str, int | None]:

@@ -28,7 +28,7 @@ RANK: Labels = (*NODE, "rank")
 
 
 @dataclass(frozen=True)
-class Reading(Generic[T]):
+class JobMetric(Generic[T]):
     """A metric: its name and description, and its value in base units, None if that is unknown."""
 
     name: str
@@ -48,33 +48,33 @@ def _throttled(gpu: RankGpu) -> float | None:
     return None if gpu.throttled is None else float(bool(gpu.throttled))
 
 
-SPREAD: tuple[Reading[RankSummary], ...] = (
-    Reading("iteration_seconds", "Median of the last iterations", lambda r: r.iteration_s),
-    Reading("own_seconds", "Time of an iteration without waiting for other ranks", lambda r: r.own_s),
-    Reading("waiting_ratio", "Stack samples in which it waits for other ranks", lambda r: r.waiting),
-    Reading("progress_age_seconds", "Time since an iteration ended", lambda r: r.progress_age_s),
+SPREAD: tuple[JobMetric[RankSummary], ...] = (
+    JobMetric("iteration_seconds", "Median of the last iterations", lambda r: r.iteration_s),
+    JobMetric("own_seconds", "Time of an iteration without waiting for other ranks", lambda r: r.own_s),
+    JobMetric("waiting_ratio", "Stack samples in which it waits for other ranks", lambda r: r.waiting),
+    JobMetric("progress_age_seconds", "Time since an iteration ended", lambda r: r.progress_age_s),
 )
-RANKS: tuple[Reading[RankSummary], ...] = (
-    Reading("iteration", "Iterations done", lambda r: r.step),
+RANKS: tuple[JobMetric[RankSummary], ...] = (
+    JobMetric("iteration", "Iterations done", lambda r: r.step),
     *SPREAD,
-    Reading("hung", "Whether it makes no progress", _hung),
-    Reading("mfu_ratio", "Model FLOPs utilization", lambda r: r.mfu),
+    JobMetric("hung", "Whether it makes no progress", _hung),
+    JobMetric("mfu_ratio", "Model FLOPs utilization", lambda r: r.mfu),
 )
-GPUS: tuple[Reading[RankGpu], ...] = (
-    Reading("busy_ratio", "Time with any kernel running", lambda g: g.utilization),
-    Reading("power_watts", "Power drawn", lambda g: g.power_w),
-    Reading("memory_used_bytes", "Device memory in use", lambda g: g.memory_used),
-    Reading("memory_total_bytes", "Device memory", lambda g: g.memory_total),
-    Reading("sm_clock_hertz", "Clock of the SMs", _hertz),
-    Reading("throttled", "Whether something holds its clocks back", _throttled),
-    Reading("nvlink_bytes_per_second", "Over NVLink, both ways", lambda g: g.nvlink_bytes_s),
+GPUS: tuple[JobMetric[RankGpu], ...] = (
+    JobMetric("busy_ratio", "Time with any kernel running", lambda g: g.utilization),
+    JobMetric("power_watts", "Power drawn", lambda g: g.power_w),
+    JobMetric("memory_used_bytes", "Device memory in use", lambda g: g.memory_used),
+    JobMetric("memory_total_bytes", "Device memory", lambda g: g.memory_total),
+    JobMetric("sm_clock_hertz", "Clock of the SMs", _hertz),
+    JobMetric("throttled", "Whether something holds its clocks back", _throttled),
+    JobMetric("nvlink_bytes_per_second", "Over NVLink, both ways", lambda g: g.nvlink_bytes_s),
 )
-NODES: tuple[Reading[NodeSummary], ...] = (
-    Reading("cpu_ratio", "Processors in use, of all cores", lambda n: n.cpu),
-    Reading("memory_ratio", "Memory that cannot be given out, of all", lambda n: n.memory),
-    Reading("network_transmit_bytes_per_second", "To the network", lambda n: n.sent_bytes_s),
-    Reading("network_receive_bytes_per_second", "From the network", lambda n: n.received_bytes_s),
-    Reading("alarms", "Reports of the node that still hold", lambda n: len(n.alarms)),
+NODES: tuple[JobMetric[NodeSummary], ...] = (
+    JobMetric("cpu_ratio", "Processors in use, of all cores", lambda n: n.cpu),
+    JobMetric("memory_ratio", "Memory that cannot be given out, of all", lambda n: n.memory),
+    JobMetric("network_transmit_bytes_per_second", "To the network", lambda n: n.sent_bytes_s),
+    JobMetric("network_receive_bytes_per_second", "From the network", lambda n: n.received_bytes_s),
+    JobMetric("alarms", "Reports of the node that still hold", lambda n: len(n.alarms)),
 )
 
 

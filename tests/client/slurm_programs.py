@@ -42,12 +42,12 @@ for word in "$@"; do
   esac
 done
 [ "$kind" = mine ] && { printf 'slurm:1\\nslurm:2_1\\nslurm:3+0\\n'; exit 0; }
-cat "$(dirname "$0")/$kind/$job" 2>/dev/null && exit 0
+cat "${0%/*}/$kind/$job" 2>/dev/null && exit 0
 echo "slurm_load_jobs error: Invalid job id specified" >&2
 exit 1
 """
 SCONTROL = """#!/bin/sh
-cat "$(dirname "$0")/hosts/$3"
+cat "${0%/*}/hosts/$3"
 """
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.client.target import BadPlace, Place, parse
+from hoptui.client.target import BadPlace, Place, is_path, parse
 from tests.golden import Golden, sheet
 
 
@@ -31,6 +31,12 @@ def test_places(typed: str, place: Place, name: str) -> None:
     assert found.name == name
     assert found.remote == (found.host != "")
     assert found.node == place._replace(run="")
+
+
+def test_targets_with_slashes_are_no_recordings() -> None:
+    assert is_path("runs/old.hoptui")
+    assert is_path("runs/old")
+    assert not any(map(is_path, ("ppo", "ssh://gpu07/ppo", "slurm:12/gpu07/ppo")))
 
 
 def test_what_is_no_place_is_one_sentence(golden: Golden) -> None:
