@@ -85,7 +85,7 @@ def job_families(jobs: Iterable[tuple[Labels, JobState]]) -> Iterator[Metric]:
     yield from gauge("hoptui_job_ranks", "Ranks of the run on all its nodes", RUN, worlds)
     known = [(key, float(len(job.ranks()))) for key, job in exported]
     yield from gauge("hoptui_job_known_ranks", "Ranks whose node has reported", RUN, known)
-    stores = [(key, float(not job.store_problem)) for key, job in exported]
+    stores = [(key, float(not job.store_problem)) for key, job in exported if _reads_store(job)]
     yield from gauge("hoptui_job_store_up", "Whether reports of other nodes can be read", RUN, stores)
     yield from _nodes(exported)
     yield from _ranks(exported)
@@ -93,7 +93,12 @@ def job_families(jobs: Iterable[tuple[Labels, JobState]]) -> Iterator[Metric]:
 
 
 def _nodes(jobs: Iterable[tuple[Labels, JobState]]) -> Iterator[Metric]:
-    nodes = [((*key, _name(node)), node) for key, job in jobs for node in job.nodes[:MOST_NODES]]
+    nodes = [
+        ((*key, names[node.index]), node)
+        for key, job in jobs
+        for names in [node_names(job)]
+        for node in job.nodes[:MOST_NODES]
+    ]
     up = [(key, float(node.condition == "live")) for key, node in nodes if node.condition != "left"]
     yield from gauge("hoptui_job_node_up", "Whether a node of the run reports", NODE, up)
     ages = [(key, node.age_s) for key, node in nodes if node.condition in ("live", "silent")]
@@ -109,8 +114,9 @@ def _nodes(jobs: Iterable[tuple[Labels, JobState]]) -> Iterator[Metric]:
 def _ranks(jobs: Iterable[tuple[Labels, JobState]]) -> Iterator[Metric]:
     """Yield the ranks of the nodes that report."""
     ranks = [
-        ((*key, _name(node), str(rank.rank)), rank)
+        ((*key, names[node.index], str(rank.rank)), rank)
         for key, job in jobs
+        for names in [node_names(job)]
         for node, rank in _reporting(job)[:MOST_RANKS]
     ]
     for reading in RANKS:
@@ -146,9 +152,21 @@ def _reporting(job: JobState) -> list[tuple[JobNode, RankSummary]]:
     return [(node, rank) for node, rank in job.ranks() if node.condition == "live"]
 
 
-def _name(node: JobNode) -> str:
-    """Return the host of a node, or its index if it has never reported."""
-    return node.host or str(node.index)
+def _reads_store(job: JobState) -> bool:
+    """Return whether the store of a job is read. A job that is known from this node alone has none."""
+    return len(job.nodes) > 1 or bool(job.store_problem)
+
+
+def node_names(job: JobState) -> dict[int, str]:
+    """Return the names of nodes by their indices: the host, or the index before the first report.
+
+    Containers may have the same host name. All but the first of them have their index in the name.
+    """
+    names: dict[int, str] = {}
+    for node in job.nodes:
+        name = node.host or str(node.index)
+        names[node.index] = f"{name}#{node.index}" if name in names.values() else name
+    return names
 
 
 def _known(values: Iterable[tuple[Labels, float | None]]) -> Iterator[Point]:

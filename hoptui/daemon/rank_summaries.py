@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterator
 
 from hoptui.daemon.rank_devices import rank_device
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.devices import REASONS
+from hoptui.domain.facts import Fact
 from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankCondition, RankGpu, RankSummary
 from hoptui.domain.progress import ITERATION
 from hoptui.domain.stack_groups import WAITS
@@ -50,9 +52,19 @@ def local_job(node: Node, run: TrackedRun) -> JobState:
         memory=memory / total if memory is not None and total else None,
         sent_bytes_s=host.get("net_sent_bytes_per_s"),
         received_bytes_s=host.get("net_received_bytes_per_s"),
+        alarms=tuple(_alarms(node, run)),
     )
     here = JobNode(index=0, condition="live", age_s=0.0, summary=summary)
     return JobState(run=run.id, epoch=run.state.epoch, world=run.state.world, nodes=(here,), here=0)
+
+
+def _alarms(node: Node, run: TrackedRun) -> Iterator[Fact]:
+    """Yield what is reported of a run, or of its GPUs, and still holds."""
+    if run.stalled is not None and run.stalled.code == HUNG:
+        yield run.stalled
+    if run.straggler is not None:
+        yield run.straggler
+    yield from (gpu.problem for gpu in node.gpus if gpu.uuid in run.state.gpus and gpu.problem is not None)
 
 
 def _rank(node: Node, run: TrackedRun, rank: int, waiting: float | None) -> RankSummary:

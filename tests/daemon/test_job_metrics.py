@@ -140,6 +140,21 @@ def test_nodes_that_do_not_report() -> None:
     assert found["hoptui_job_store_up"][0][1] == 1.0
 
 
+def test_nodes_with_the_same_host_name_are_told_apart() -> None:
+    twice = tuple(
+        JobNode(index=i, condition="live", age_s=0.5, summary=summary("box", rank(i))) for i in range(2)
+    )
+    found = scrape(replace(OF_JOB, jobs={"abcd2345": structs.replace(JOB, nodes=twice)}))
+    assert by(found, "hoptui_job_node_up", "node") == {("box",): 1.0, ("box#1",): 1.0}
+    assert set(by(found, "hoptui_rank_hung", "node", "rank")) == {("box", "0"), ("box#1", "1")}
+
+
+def test_no_series_is_there_twice() -> None:
+    for name, points in scrape(OF_JOB).items():
+        keys = [tuple(sorted(labels.items())) for labels, _ in points]
+        assert len(keys) == len(set(keys)), name
+
+
 def test_the_spread_of_all_ranks() -> None:
     slow = summary("gpu08", rank(2, iteration_s=0.9, waiting=0.0))
     nodes = (JOB.nodes[0], structs.replace(JOB.nodes[1], summary=slow))
@@ -212,6 +227,8 @@ def test_this_node_summarizes_its_own_ranks() -> None:
     ], "old readings are unknown"
     assert (taken.slurm_jobs, taken.stragglers) == ({QUIET_RUN: "4711"}, {QUIET_RUN: 1})
     found = scrape(taken)
+    assert found["hoptui_job_node_alarms"][0][1] == 1.0, "the straggler"
+    assert "hoptui_job_store_up" not in found, "nothing is read from a store"
     assert by(found, "hoptui_rank_own_seconds", "rank")["1",] == pytest.approx(0.095)
 
 
