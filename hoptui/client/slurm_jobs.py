@@ -185,7 +185,7 @@ def _chosen(job: str, entries: Sequence[_Entry]) -> _Entry:
 
 def _place_in_array(entry: _Entry) -> int:
     task = entry.job.partition("_")[2]
-    return int(task) if task.isdigit() else 0
+    return int(task) if task.isdecimal() else 0
 
 
 def _nodes_of_step(entry: _Entry, step: str) -> str:

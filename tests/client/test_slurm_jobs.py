@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -12,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hoptui.client import slurm_jobs
 from hoptui.client.client import Client
 from hoptui.client.routes import There
 from hoptui.client.slurm_jobs import Allocation, SlurmError, SlurmTarget, allocation, parse, place, srun
-from hoptui.client.target import BadPlace, Place
+from hoptui.client.target import BadPlace, Place, is_host
 from tests.client.slurm_programs import write_programs
 from tests.conftest import TestNode, until
 from tests.golden import Golden, sheet
@@ -70,6 +71,21 @@ def test_nothing_that_is_typed_becomes_an_option_of_a_program(typed: str) -> Non
     assert target.job[0].isdigit()
     assert not target.node.startswith("-")
     assert not any(c.isspace() for c in target.job + target.step + target.node)
+
+
+JOB_NAMES = st.sampled_from(["1", "1_²", "1_2", "1+0", "1+1", "2_[3-5%2]"])
+STATES = st.sampled_from(["RUNNING", "PENDING", "COMPLETED", "NEW_STATE"])
+HOSTS = st.sampled_from(["", "g1", "g2", "g[1-2]", "-x", "n/a"]) | st.text(max_size=5)
+LINES = st.tuples(JOB_NAMES, st.sampled_from(["1", "2"]), STATES, HOSTS, HOSTS, st.text(max_size=5))
+
+
+@given(st.lists(LINES.map("|".join), max_size=4), st.sampled_from(["1", "1_2", "1+0", "1.0", "1/g1"]))
+@example(["1_²|1|RUNNING|g1|g1|"], "1")
+def test_whatever_slurm_prints_is_a_host_or_an_error(lines: list[str], job: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slurm_jobs, "_ask", lambda *words: "\n".join(lines))
+        with contextlib.suppress(SlurmError):
+            assert is_host(allocation(parse(f"slurm:{job}")).node)
 
 
 @pytest.mark.parametrize(
