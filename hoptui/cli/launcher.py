@@ -15,6 +15,7 @@ from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, REJECTED, Fail, interactive, usage
 from hoptui.client.routes import Here, There, Way
 from hoptui.client.target import BadPlace, Place, is_path, is_slurm, parse
+from hoptui.model.runs import StartingRun
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.settings import Config
 
@@ -156,30 +157,28 @@ def _given(options: Options | None) -> Iterator[str]:
             yield f"--{option}={value}"
 
 
-def open_dashboard(run: str | None, options: Options | None = None, *, guided: bool = False) -> int:
+def open_dashboard(
+    run: str | None, options: Options | None = None, *, starting: StartingRun | None = None
+) -> int:
     """Open the dashboard on this terminal until the user quits. `run` is a run's id.
 
-    The client connects while the dashboard is imported, so that data is ready for the first frame. `guided`
-    shows the hints of the demo.
+    The client connects while the dashboard is imported, so that data is ready for the first frame. With
+    `starting`, it opens before that run has connected, and shows the hints of the demo. `run` is then its
+    name.
     """
     from hoptui.client.client import Client
 
     found = configured(options)
     with _uncollected(), contextlib.closing(Client(read_only=found.read_only)) as client:
-        client.watch(run)
+        client.watch(None if starting else run)
         client.start()
         from hoptui.tui import app
 
-        if guided:
+        if starting is not None:
             from hoptui.tui.guided_app import GuidedApp
 
-            return app.run(run, config=found, client=client, kind=GuidedApp)
+            return app.run(run, config=found, client=client, kind=partial(GuidedApp, starting=starting))
         return app.run(run, config=found, client=client)
-
-
-def import_dashboard() -> None:
-    """Import the dashboard of the demo ahead, while its run starts."""
-    from hoptui.tui import guided_app  # noqa: F401 - imported for what it imports
 
 
 def configured(options: Options | None = None) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from hoptui.presentation.numbers import clean
 from hoptui.protocol.messages import CommandRecord, NodeState, RunState, Vital
@@ -42,6 +43,23 @@ def find_run(node: NodeState, vitals: Mapping[str, Vital], text: str) -> RunStat
     listed = ", ".join(f"{run.run} (pid {run.pid})" for run in which)
     kind = "live runs" if living else "runs that have exited"
     raise Ambiguous(f"{clean(text, 60)!r} is {len(which)} {kind}: {listed}; say which by its id")
+
+
+@dataclass
+class StartingRun:
+    """A run whose process has been started: its pid, and whether it has ended. `state` is None until the run
+    has connected.
+    """
+
+    pid: int
+    ended: Callable[[], bool]
+    state: RunState | None = None
+
+    def find(self, node: NodeState) -> RunState | None:
+        """Return the run, and keep it, once the node knows it."""
+        living = (run for run in node.runs if run.pid == self.pid and not run.exit_reason)
+        self.state = self.state or next(living, None)
+        return self.state
 
 
 def lives(run: RunState, vitals: Mapping[str, Vital]) -> bool:

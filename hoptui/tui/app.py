@@ -19,7 +19,7 @@ from textual.screen import Screen
 from hoptui.client.client import Change, Client
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
 from hoptui.presentation import numbers
-from hoptui.protocol.messages import RunState
+from hoptui.protocol.messages import NodeState, RunState
 from hoptui.settings import Config
 from hoptui.tui.actions import ACTIONS, Action, bindings
 from hoptui.tui.app_protocol import StoreChanged
@@ -229,28 +229,33 @@ class HoptuiApp(DrawnApp):
     def on_mount(self) -> None:  # Textual calls that of DrawnApp too, which starts the client
         if not self._asked:
             self.client.watch(None)
-        self._find_asked()  # the client may have set out before, and be there
+        self.find_asked()  # the client may have set out before, and be there
 
     def on_store_changed(self, event: StoreChanged) -> None:
         if event.change == "node":
-            self._find_asked()
+            self.find_asked()
 
     # screens ----------------------------------------------------------------------------------------------
 
-    def _find_asked(self) -> None:
+    def find_asked(self) -> None:
         """Find the run that the person named, as soon as there is a node to look on."""
         node = self.client.store.node
         screen = next(s for s in reversed(self.screen_stack) if isinstance(s, LiveScreen))
         if not isinstance(screen, RunScreen) or screen.run_id is not None or node is None:
             return
+        found = self.asked_run(node, screen.asked)
+        if found is not None:
+            screen.run_id = found.run
+            self.client.watch(found.run)
+
+    def asked_run(self, node: NodeState, asked: str) -> RunState | None:
+        """The run that the person named. Without it, show the overview and why."""
         try:
-            found = find_run(node, self.client.store.vitals, screen.asked)
+            return find_run(node, self.client.store.vitals, asked)
         except (NoSuchRun, Ambiguous) as error:
             self.tell(str(error), timeout=10)
             self.open_overview()
-            return
-        screen.run_id = found.run
-        self.client.watch(found.run)
+            return None
 
     def open_run(self, run: RunState) -> None:
         """Show a run instead of what is on screen."""
@@ -446,14 +451,14 @@ def run(
     *,
     config: Config | None = None,
     client: Client | None = None,
-    kind: type[HoptuiApp] = HoptuiApp,
+    kind: Callable[..., HoptuiApp] = HoptuiApp,
 ) -> int:
     """Open the dashboard on a run, or on the overview; blocks until the user leaves. Leaving affects no run.
 
     Args:
         run: the name of a run or the start of its id; None opens the overview.
         client: a client that may be connected already; it is closed at the end.
-        kind: the class of the dashboard.
+        kind: makes the dashboard.
 
     Returns:
         The exit code: 0, or 128 + the signal that ended the dashboard.

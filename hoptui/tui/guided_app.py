@@ -8,6 +8,8 @@ from typing import Any
 from textual.actions import ActionParseResult
 from textual.dom import DOMNode
 
+from hoptui.model.runs import StartingRun
+from hoptui.protocol.messages import NodeState, RunState
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.app_protocol import Frame
 from hoptui.tui.components.hints import Hints
@@ -21,13 +23,31 @@ LINE = "hints"
 
 
 class GuidedApp(HoptuiApp):
-    """The dashboard of a run, with hints."""
+    """The dashboard of a run, with hints. It may be open before the run has connected."""
 
     CSS_PATH = [*HoptuiApp.CSS_PATH, STYLES]
 
-    def __init__(self, *arguments: Any, hints: Hints | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        hints: Hints | None = None,
+        starting: StartingRun | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         self.hints = hints or Hints()
+        self.starting = starting
+
+    def asked_run(self, node: NodeState, asked: str) -> RunState | None:
+        return self.starting.find(node) if self.starting else super().asked_run(node, asked)
+
+    def tick(self) -> None:
+        if self.starting is not None and self.starting.state is None:
+            if self.starting.ended():
+                self.exit(return_code=1)
+                return
+            self.find_asked()
+        super().tick()
 
     def furnish(self, screen: LiveScreen) -> None:
         super().furnish(screen)

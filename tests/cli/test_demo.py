@@ -20,6 +20,9 @@ import pytest
 from hoptui.cli.commands import demo
 from hoptui.cli.commands import demo as demo_module
 from hoptui.cli.support.invocation import invocation
+from hoptui.cli.support.snapshot import look
+from hoptui.model.runs import StartingRun
+from hoptui.protocol.messages import RunState
 from tests import factories
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon
@@ -148,16 +151,27 @@ def test_a_signal_ends_the_training(
     assert trainers(daemon.where.directory) == []
 
 
+def connected(starting: StartingRun) -> str:
+    """Wait until the run has connected, as a dashboard does. Return its id."""
+
+    def found() -> RunState | None:
+        seen.refresh()
+        return starting.find(seen.node)
+
+    with look() as seen:
+        return until(found).run
+
+
 @pytest.fixture
 def dashboard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs whose dashboards were opened and left at once."""
     shown: list[str] = []
 
-    def leave(run: str, *, guided: bool) -> int:
-        assert guided
+    def leave(name: str, *, starting: StartingRun) -> int:
+        assert name == "demo"
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)  # as asyncio does when it removes its handlers
-        shown.append(run)
+        shown.append(connected(starting))
         return 0
 
     monkeypatch.setattr(demo_module, "interactive", lambda: True)
@@ -236,7 +250,7 @@ def test_a_terminal_that_closes_under_the_dashboard_ends_the_run_without_a_quest
     hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_module, "interactive", lambda: True)
-    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", lambda run, guided: 128 + signal.SIGHUP)
+    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", lambda name, starting: 128 + signal.SIGHUP)
     answering(monkeypatch, "y\n")
     assert hoptui("demo").code == 128 + signal.SIGHUP
     assert trainers(node.where.directory) == []
@@ -261,7 +275,8 @@ def test_the_command_that_is_printed_is_the_one_that_was_started(
 def test_a_run_that_ended_meanwhile(
     hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    def dashboard(run: str, *, guided: bool) -> int:
+    def dashboard(name: str, *, starting: StartingRun) -> int:
+        run = connected(starting)
         [trainer] = trainers(node.where.directory)
         assert hoptui("stop", run, "--yes").code == 0
         until(lambda: trainer.status() == psutil.STATUS_ZOMBIE)  # it is gone, and nobody has asked yet
@@ -273,6 +288,37 @@ def test_a_run_that_ended_meanwhile(
     assert (ended.code, ended.err) == (0, "")
     assert f"{invocation()} status " in ended.out
     golden(ended.out, normalize={r"\S+ -m hoptui": "HOPTUI", r"(demo \(|HOPTUI status )\w{8}": r"\1RUN"})
+
+
+def test_a_run_that_ends_before_it_connects_is_reported(
+    hoptui: Hoptui, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dashboard(name: str, *, starting: StartingRun) -> int:
+        until(starting.ended)
+        return 1
+
+    monkeypatch.setattr(demo, "TRAINER", ("-c", "import sys; sys.exit('CUDA is on fire')"))
+    monkeypatch.setattr(demo_module, "interactive", lambda: True)
+    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", dashboard)
+    ended = hoptui("demo")
+    [log] = logs(daemon.where.state)
+    assert ended.code == 1
+    assert "CUDA is on fire" in ended.err
+    assert str(log) in ended.err
+
+
+def test_a_run_that_has_not_connected_can_continue(
+    hoptui: Hoptui, node: TestNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_module, "interactive", lambda: True)
+    monkeypatch.setattr("hoptui.cli.launcher.open_dashboard", lambda name, starting: 0)
+    answering(monkeypatch, "y\n")
+    ended = hoptui("demo")
+    [process] = trainers(node.where.directory)
+    assert ended.code == 0
+    assert f"{invocation()} attach demo " in ended.out
+    process.terminate()
+    process.wait(10)
 
 
 def lacking(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:

@@ -13,9 +13,10 @@ from textual.pilot import Pilot
 
 from hoptui.client.replay import Replay
 from hoptui.domain.diagnosis import Advice, Diagnosis
+from hoptui.model.runs import StartingRun
 from hoptui.settings import Config
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.components.hints import HINT_S, HINTS, PERIOD_S, RECORDING, Hints
+from hoptui.tui.components.hints import HINT_S, HINTS, PERIOD_S, RECORDING, STARTING, Hints
 from hoptui.tui.guided_app import GuidedApp, GuidedReplay
 from hoptui.tui.widgets import Lines
 from tests.model.recorded_run import write
@@ -45,11 +46,18 @@ class Clock:
             self._made.client.ns += SECOND
 
 
-def scene(diagnosis: Diagnosis | None = ADVISED) -> Scene:
+def scene(diagnosis: Diagnosis | None = ADVISED, *, connected: bool = True) -> Scene:
     made = Scene()
     made.run = msgspec.structs.replace(made.run, diagnosis=diagnosis)
     made.node = msgspec.structs.replace(made.node, runs=(made.run,))
-    return made.live()
+    return made.live() if connected else without_runs(made)
+
+
+def without_runs(made: Scene) -> Scene:
+    """Connect to a node that does not know the run yet."""
+    known, made.node = made.node, msgspec.structs.replace(made.node, runs=())
+    made.live(history=False).node = known
+    return made
 
 
 def follow(
@@ -63,12 +71,13 @@ def follow(
     asyncio.run(main())
 
 
-def guided(made: Scene, clock: Clock) -> GuidedApp:
+def guided(made: Scene, clock: Clock, starting: StartingRun | None = None, asked: str = RUN) -> GuidedApp:
     def connect(on_change: Callable[[Any], None]) -> Any:
         made.client.on_change = on_change
         return made.client
 
-    return GuidedApp(connect, RUN, config=Config.of(theme="dark"), clock=clock, frames=False)
+    config = Config.of(theme="dark")
+    return GuidedApp(connect, asked, config=config, clock=clock, frames=False, starting=starting)
 
 
 def shown(app: HoptuiApp) -> str:
@@ -144,6 +153,46 @@ def test_a_hint_names_the_key_that_the_user_has_chosen() -> None:
     line = hints.line(view._replace(keymap=keymap), 1.0, 80)
     assert line is not None
     assert line[1].text.startswith("t opens the tuner"), "a hint without a key is left out"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_dashboard_is_there_before_the_run_which_it_finds_by_its_pid(size: tuple[int, int]) -> None:
+    made = scene(connected=False)
+    node, pid = made.node, made.run.pid
+    clock = Clock(made)
+    starting = StartingRun(pid, lambda: False)
+
+    async def script(app: GuidedApp, pilot: Pilot[None]) -> None:
+        assert shown(app) == f"{STARTING}, 0 s so far"
+        await wait(app, pilot, clock, 3)
+        assert shown(app) == f"{STARTING}, 3 s so far"
+        made.node = msgspec.structs.replace(node, runs=(msgspec.structs.replace(made.run, pid=pid + 1),))
+        made.live()
+        await wait(app, pilot, clock, 1)
+        assert starting.state is None, "that is another run of the same name"
+        made.node = node
+        made.live()
+        await wait(app, pilot, clock, 1)
+        assert starting.state == made.run
+        assert shown(app) == "› o applies what the verdict advises"
+
+    follow(guided(made, clock, starting, "another name"), script, size)
+
+
+def test_the_dashboard_closes_if_the_process_ends_before_it_connects() -> None:
+    made = scene(connected=False)
+    clock = Clock(made)
+    ended = [False]
+    app = guided(made, clock, StartingRun(7, lambda: ended[0]))
+
+    async def script(app: GuidedApp, pilot: Pilot[None]) -> None:
+        await wait(app, pilot, clock, 1)
+        assert app.is_running
+        ended[0] = True
+        await wait(app, pilot, clock, 1)
+
+    follow(app, script, (80, 24))
+    assert app.return_code == 1
 
 
 def test_other_dashboards_have_no_hints() -> None:

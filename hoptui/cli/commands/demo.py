@@ -29,6 +29,7 @@ from hoptui.cli.support.recordings import example
 from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, agreed, dump, interactive, say, table, usage
 from hoptui.domain.knobs import KnobState, KnobValue
+from hoptui.model.runs import StartingRun
 from hoptui.node.addresses import AddressError, addresses, secure
 from hoptui.presentation import numbers
 from hoptui.protocol.messages import RunState
@@ -47,6 +48,8 @@ rate keeps the return rising for minutes after the speed has."""
 EAGER = {"compile": "off"}
 """On a GPU it is launches that take the time."""
 GPU_DEVICE = Path("/dev/nvidiactl")
+NAME = "demo"
+"""The name of its run."""
 RECORDED, RECORDED_ON = "demo-h200", "an H200"
 """The recording of the demo on a GPU."""
 REPORTED = ("knob", "from", "to", "stage", "effective", "iteration")
@@ -77,34 +80,35 @@ def demo(
         return _without_trainer(lacking, headless=headless)
     if headless:
         return _headless(env, seconds, json=json)
-    from hoptui.cli.launcher import import_dashboard, open_dashboard, refuse_dumb
+    from hoptui.cli.launcher import open_dashboard, refuse_dumb
 
     refuse_dumb()
     with Training(env) as training:
-        say("starting a PPO run; the dashboard opens when training begins (Ctrl-C stops it)")
-        import_dashboard()
-        with look() as seen:
-            run = training.live(seen, least_step=0)
-        code = open_dashboard(run.run, guided=True)
+        say("starting a PPO run and its dashboard")
+        starting = StartingRun(training.pid, lambda: training.ended is not None)
+        code = open_dashboard(NAME, starting=starting)
         training.guard()  # the dashboard's own handlers of signals are gone
-        if training.ended is not None:
-            say(f"{run.name} ({run.run}) has ended; {invocation()} status {run.run} still shows it")
+        run = starting.state
+        if run is None:
+            training.check()
+        elif training.ended is not None:
+            say(f"{NAME} ({run.run}) has ended; {invocation()} status {run.run} still shows it")
             return code
-        if code == OK and interactive() and agreed(f"let {run.name} (pid {run.pid}) continue to train?"):
+        if code == OK and interactive() and agreed(f"let {NAME} (pid {training.pid}) continue to train?"):
             training.leave()
         else:
-            say(f"ending {run.name} (pid {run.pid})")
+            say(f"ending {NAME} (pid {training.pid})")
     if training.ended is None:
-        _continues(run)
+        _continues(training.pid, run.run if run else NAME)
     return code
 
 
-def _continues(run: RunState) -> None:
+def _continues(pid: int, run: str) -> None:
     """Print how to open and how to stop a run that continues."""
     hoptui = invocation()
-    say(f"{run.name} (pid {run.pid}) continues to train")
-    say(f"  {hoptui} attach {run.run}   to open it again")
-    say(f"  {hoptui} stop {run.run}     to stop it")
+    say(f"{NAME} (pid {pid}) continues to train")
+    say(f"  {hoptui} attach {run}   to open it again")
+    say(f"  {hoptui} stop {run}     to stop it")
 
 
 def _without_trainer(lacking: str, *, headless: bool) -> int:
@@ -223,7 +227,7 @@ class Training:
     def __init__(self, env: str, iterations: int = 1_000_000) -> None:
         self._command = [
             *(sys.executable, *TRAINER),
-            *("--env", env, "--name", "demo", "--iterations", str(iterations)),
+            *("--env", env, "--name", NAME, "--iterations", str(iterations)),
             *(word for name, value in slow_settings().items() for word in (f"--{name}", value)),
         ]
         self._left = False
@@ -296,8 +300,8 @@ class Training:
         self._left = True
         self._process.returncode = 0  # we no longer wait for it
 
-    def live(self, seen: NodeSnapshot, least_step: int = 1) -> RunState:
-        """Wait until the daemon reports that it trains, and has done so many iterations.
+    def live(self, seen: NodeSnapshot) -> RunState:
+        """Wait until the daemon reports that it has done an iteration.
 
         Raises:
             Fail: it ended, or did not start in time.
@@ -308,7 +312,7 @@ class Training:
             seen.refresh()
             for run in seen.node.runs:
                 vital = seen.store.vital(run.run)
-                if run.pid == self.pid and seen.lives(run) and vital is not None and vital.step >= least_step:
+                if run.pid == self.pid and seen.lives(run) and vital is not None and vital.step >= 1:
                     return run
             time.sleep(0.1)
         raise Fail(

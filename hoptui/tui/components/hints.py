@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hoptui.presentation import numbers
 from hoptui.tui.actions import ACTIONS, key_text
 from hoptui.tui.run_control import advised
 from hoptui.tui.snapshot import View
@@ -32,6 +33,7 @@ HINTS = (
 )
 _COMMANDS = {action.id: action.action for action in ACTIONS}
 RECORDING = "This is a recording"
+STARTING = "The run is starting: PyTorch is loading"
 
 
 class Hints:
@@ -41,6 +43,7 @@ class Hints:
         self._left = dict.fromkeys(hints, HINT_S)
         self._recorded = recorded
         self._shown: Hint | None = None
+        self._opened: float | None = None
         self._at: float | None = None
         self._ends: float | None = None
 
@@ -52,8 +55,12 @@ class Hints:
     def line(self, view: View, now: float, width: int) -> Line | None:
         """Return the line to show at `now` (seconds of any clock), None once there is nothing left to say.
 
-        The line of a recording stays: it says that nothing trains.
+        Before the run has connected, the line says what takes the time. The line of a recording stays: it
+        says that nothing trains.
         """
+        if view.run is None and not self._recorded:
+            self._opened = now if self._opened is None else self._opened
+            return (Span(f"{STARTING}, {numbers.duration(now - self._opened)} so far", "strong"),)
         self._count(now)
         self._shown = next((hint for hint in self._left if _possible(hint, view)), None)
         text = _text(self._shown, view, recorded=bool(self._recorded)) if self._shown else ""
