@@ -110,11 +110,14 @@ def reason(record: CommandRecord, commands: Mapping[str, CommandRecord]) -> str:
 
 
 def left(record: CommandRecord) -> CommandRecord:
-    """Return a command as the end of its run left it: an effect without a figure is marked as not
-    measured."""
+    """Return a command as the end of its run left it: no measurement goes on. An effect without a figure is
+    marked as not measured.
+    """
     found = record.measured
-    if found is None or found.settled or found.gain is not None:
+    if found is None or found.settled:
         return record
+    if found.gain is not None:
+        return structs.replace(record, measured=structs.replace(found, until=0))
     return structs.replace(record, measured=structs.replace(found, settled=True, note=ENDED))
 
 

@@ -197,8 +197,8 @@ CONTENDED = frozenset(("effect.load_changed", "effect.gpu_shared"))
 def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> str:
     """Return the effect of a change, "" without one.
 
-    Examples: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`. If several
-    changes share the effect and `shared` is set, that is added: `+6.1 % ± 1.2, together with lr`. `brief`
+    Examples: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`, and while it is
+    too early to say that nothing changed, `measuring: 15 of up to 90 iterations`. If several changes share the effect and `shared` is set, that is added: `+6.1 % ± 1.2, together with lr`. `brief`
     omits the interval: `+6.1 %`, `measuring`. An effect that would be wrong without its note is then "". An
     effect that may come from other processes begins with `unclear`.
     """
@@ -216,11 +216,19 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
     if measured.detectable:
         gain = numbers.percent(measured.gain, signed=True, decimals=1)
         found = gain if brief else f"{gain} ± {interval.removesuffix(' %')}"
+    elif undecided(measured):
+        count = f"{measured.iterations} of up to {numbers.counted(measured.until, 'iteration')}"
+        found = "measuring" if brief else f"measuring: {count}"
     else:
         wide = "over 100 %" if measured.interval > WIDEST else interval
         found = "no detectable change" if brief else f"no detectable change (± {wide})"
     found = f"unclear: {found}" if unclear(measured) else found
     return f"{found}, {note}" if note and shared else found
+
+
+def undecided(measured: Measured) -> bool:
+    """Return whether it is too early to say that a change has no effect: its measurement goes on."""
+    return not (measured.settled or measured.detectable) and measured.iterations < measured.until
 
 
 def unclear(measured: Measured) -> bool:

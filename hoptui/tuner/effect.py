@@ -8,6 +8,8 @@ from itertools import pairwise
 from statistics import fmean, median, variance
 from typing import NamedTuple
 
+from msgspec import structs
+
 from hoptui.diagnosis.knob_roles import reads
 from hoptui.domain.facts import fact
 from hoptui.domain.throughput import level, unclear, uneven, usable
@@ -102,7 +104,8 @@ def measure(
     The figure is taken at the looks of the `plan`. It is final at the first where the question is answered:
     the gain is larger than its interval, the interval is below 2 %, or it is the last look. More values than
     that change nothing. Where the plan asks for a worth, the answer is there once the whole interval is above
-    or below it.
+    or below it. A figure that is not final has the look that ends it, as far as known: the last of the
+    `looks`, and after that the next of the `longer` ones.
 
     Noise in bursts makes blocks alike that follow each other. Then the interval is that of differences that
     noise alone makes (see `Noise`). Each side has as many of the blocks next to the change as make it
@@ -138,7 +141,10 @@ def measure(
         if look > len(new) or figure.settled:
             break
         figure = _figure(metric, known, new[:look], past, plan)
-    return figure
+    if figure.settled:
+        return figure
+    until = next((look for look in (looks[-1], *longer) if look > figure.iterations), 0)
+    return structs.replace(figure, until=until)
 
 
 class _Past:

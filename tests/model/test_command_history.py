@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from msgspec import structs
 
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Measured
-from hoptui.model.command_history import Filter, again, command_line, named, newest_first, reason
+from hoptui.model.command_history import ENDED, Filter, again, command_line, left, named, newest_first, reason
 from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import Origin
 from tests import factories
@@ -127,3 +128,16 @@ def test_a_line_to_be_typed_gives_the_shell_nothing_but_words(name: str) -> None
     run = factories.run("abcd2345", name)
     line = command_line("set", named(run, factories.node(run)), "lr=1 2")
     assert shlex.split(line, comments=True) == ["hoptui", "set", name, "lr=1 2"]
+
+
+def test_no_measurement_goes_on_after_the_run() -> None:
+    figure = Measured(gain=0.1, interval=0.4, iterations=15, until=90)
+    unknown = Measured(iterations=7)
+    ended = [left(factories.change(measured=found)).measured for found in (figure, unknown, None)]
+    assert ended == [
+        structs.replace(figure, until=0),
+        structs.replace(unknown, settled=True, note=ENDED),
+        None,
+    ]
+    final = factories.change(measured=structs.replace(figure, settled=True))
+    assert left(final) == final

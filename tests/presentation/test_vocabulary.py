@@ -98,6 +98,19 @@ def test_a_cost_is_told_beforehand_and_as_it_was_measured() -> None:
         (Measured(gain=0.003, interval=0.018), "no detectable change (± 1.8 %)"),
         (Measured(iterations=7, note="measuring: 7 of 15 iterations"), "measuring: 7 of 15 iterations"),
         (Measured(gain=0.9, interval=33.5), "no detectable change (± over 100 %)"),
+        (Measured(gain=0.9, interval=33.5, iterations=15, until=90), "measuring: 15 of up to 90 iterations"),
+        (
+            Measured(gain=0.9, interval=33.5, iterations=15, until=90, settled=True),
+            "no detectable change (± over 100 %)",
+        ),
+        (
+            Measured(gain=0.9, interval=0.5, iterations=15, until=90, detectable=True),
+            "+90.0 % ± 50.0",
+        ),
+        (
+            Measured(gain=0.003, interval=0.4, iterations=90, until=180, note="together with lr"),
+            "measuring: 90 of up to 180 iterations, together with lr",
+        ),
         (Measured(iterations=2), "measuring: 2 iterations"),
         (Measured(iterations=1), "measuring: 1 iteration"),
         (
@@ -120,6 +133,7 @@ def test_effect(measured: Measured | None, shown: str) -> None:
         (GAIN, "+6.1 %"),
         (Measured(gain=0.003, interval=0.018), "no detectable change"),
         (Measured(iterations=2), "measuring"),
+        (Measured(gain=0.9, interval=33.5, iterations=15, until=90), "measuring"),
         (Measured(gain=0.061, interval=0.012, detectable=True, note="together with lr"), ""),
     ],
 )

@@ -56,6 +56,7 @@ MEASURED = Measured(
     interval=0.01,
     detectable=True,
     iterations=30,
+    until=90,
     settled=True,
     remarks=(Fact("effect.shared", {"knobs": ["lr"]}),),
     note="one look",

@@ -141,6 +141,18 @@ def test_too_few_iterations_after_the_change_are_counted(n: int, iterations: int
     assert (figure.iterations, figure.settled, figure.detectable) == (iterations, False, False)
 
 
+def test_a_figure_that_is_not_final_says_until_when_it_is_measured() -> None:
+    looked = [measure("m", throughput(0, 60), throughput(1, WARM_UP + n)) for n in (14, 15, 33, 60, 90)]
+    undecided = [figure for figure in looked if figure.gain is not None and not figure.settled]
+    assert [figure.iterations for figure in undecided] == [15, 30, 60]
+    assert {figure.until for figure in undecided} == {LOOKS[-1]}
+    assert [figure.until for figure in looked if figure.settled] == [0]
+    quiet, loud = [1000.0, 1010.0] * 20, [1000.0, 300.0] * 20
+    plan = MeasurementPlan(longer=(180, 360))
+    bursts = measure("m", (quiet + loud) * 8, (loud + quiet) * 3, plan)
+    assert (bursts.iterations, bursts.settled, bursts.until) == (180, False, 360)
+
+
 def test_too_few_iterations_before_the_change_never_give_a_figure() -> None:
     figure = measure("m", throughput(0, 14), throughput(1, WARM_UP + 90))
     assert figure.remarks == (fact("effect.too_few_before", had=14, least=15),)
