@@ -2,8 +2,8 @@
 significant effect of the change that the verdict advises.
 
 The first full frame has every panel. It says that the run is starting, because torch is still imported then.
-Each start is a real demo in a terminal of 120×40, with the key `o` pressed at 20 s, or as soon after as a
-change is advised. All times are seconds since the command was started. `--nice` gives the processes of the
+Each start is a real demo in a terminal of 120×40, with the key `o` pressed at 20 s, or as soon after as the
+hint names it. All times are seconds since the command was started. `--nice` gives the processes of the
 demo another priority, for a machine with other work.
 """
 
@@ -26,7 +26,8 @@ FRAME_TARGET_S, EFFECT_TARGET_S = 5.0, 90.0
 FULL = r"(?s)Throughput.*Knobs.*leave"
 TRAINS = r"\A[^\n]*● live   iteration [1-9]"
 """In the first line of the screen: training has done an iteration."""
-ADVISED = "does it"
+ADVISED = "applies what the verdict advises"
+"""In the hint that names the key."""
 LEAVE = b"qn\n"
 
 

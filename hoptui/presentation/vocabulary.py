@@ -197,10 +197,11 @@ CONTENDED = frozenset(("effect.load_changed", "effect.gpu_shared"))
 def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool = False) -> str:
     """Return the effect of a change, "" without one.
 
-    Examples: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`, and while it is
-    too early to say that nothing changed, `measuring: 15 of up to 90 iterations`. If several changes share the effect and `shared` is set, that is added: `+6.1 % ± 1.2, together with lr`. `brief`
-    omits the interval: `+6.1 %`, `measuring`. An effect that would be wrong without its note is then "". An
-    effect that may come from other processes begins with `unclear`.
+    Examples: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`. While it is
+    too early to say that nothing changed: `measuring: 15 of up to 90 iterations`. If several changes share
+    the effect and `shared` is set, that is added: `+6.1 % ± 1.2, together with lr`. `brief` omits the
+    interval: `+6.1 %`, `measuring`. An effect that would be wrong without its note is then "". An effect that
+    may come from other processes begins with `unclear`.
     """
     if measured is None:
         return ""

@@ -16,9 +16,10 @@ from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.model.runs import StartingRun
 from hoptui.settings import Config
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.components.hints import HINT_S, HINTS, PERIOD_S, RECORDING, STARTING, Hints
+from hoptui.tui.components.hints import ENOUGH, HINT_S, HINTS, PERIOD_S, RECORDING, STARTING, Hints
 from hoptui.tui.guided_app import GuidedApp, GuidedReplay
 from hoptui.tui.widgets import Lines
+from hoptui.tuner.effect import BLOCK, MIN_BLOCKS
 from tests.model.recorded_run import write
 from tests.tui.conftest import RUN, SECOND, Scene
 
@@ -140,6 +141,21 @@ def test_what_is_not_advised_yet_is_not_hinted_at() -> None:
         assert shown(app).startswith("› o ")
 
     follow(guided(made, clock), script, (80, 24))
+
+
+def test_advice_waits_until_its_effect_can_be_measured() -> None:
+    made = scene()
+    made.update(vital={"step": ENOUGH - 1})
+    clock = Clock(made)
+
+    async def script(app: GuidedApp, pilot: Pilot[None]) -> None:
+        assert shown(app).startswith("› w ")
+        made.update(vital={"step": ENOUGH})
+        await wait(app, pilot, clock, 1)
+        assert shown(app).startswith("› o ")
+
+    follow(guided(made, clock), script, (80, 24))
+    assert ENOUGH > BLOCK * MIN_BLOCKS
 
 
 def test_a_hint_names_the_key_that_the_user_has_chosen() -> None:

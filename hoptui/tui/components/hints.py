@@ -13,6 +13,8 @@ from hoptui.tui.styled_text import Line, Span, first_fitting
 
 HINT_S = 30.0
 """A hint is shown for so long, unless its key is pressed before."""
+ENOUGH = 20
+"""Iterations before the advised change: after fewer, its effect could not be measured."""
 PERIOD_S = 120.0
 """After so long since the first one, no hint is shown."""
 
@@ -84,7 +86,9 @@ class Hints:
 def _possible(hint: Hint, view: View) -> bool:
     if hint.action not in view.keymap or not view.keymap[hint.action]:
         return False
-    return hint.action != "knob.advice" or advised(view) is not None
+    if hint.action != "knob.advice":
+        return True
+    return advised(view) is not None and (view.vital is None or view.vital.step >= ENOUGH)
 
 
 def _text(hint: Hint, view: View, *, recorded: bool) -> str:
