@@ -344,8 +344,12 @@ def bucketed(
     found = SeriesWindow([], [], [])
     for stamp, i, end in _cut(t, t0, t1, points):
         found.t.append(stamp)
-        found.low.append(min(low[i:end], default=NAN))
-        found.high.append(max(high[i:end], default=NAN))
+        if end - i == 1:
+            found.low.append(low[i])
+            found.high.append(high[i])
+        else:
+            found.low.append(min(low[i:end], default=NAN))
+            found.high.append(max(high[i:end], default=NAN))
     return found
 
 
@@ -377,19 +381,24 @@ def median(values: Sequence[float]) -> float:
 
 def _cut(t: Sequence[int], t0: int, t1: int, points: int) -> Iterator[tuple[int, int, int]]:
     """Yield a stamp with the first entry of each bucket and the one after its last. A gap has no entries."""
-    span = t1 - t0 + 1
-    i, slot, even = 0, -1, -1
-    while i < len(t):
-        into = (t[i] - t0) * points // span
+    span, count = t1 - t0 + 1, len(t)
+    i, slot, even, last = 0, -1, -1, 0
+    while i < count:
+        stamp = t[i]
+        into = (stamp - t0) * points // span
         if i and into > slot + 1:
             # Most spacings are at most HOLE times the shortest. They are never gaps, whatever is usual around
             # them.
             even = HOLE * min(map(sub, t[1:], t)) if even < 0 else even
-        if i and into > slot + 1 and t[i] - t[i - 1] > even and _hole(t, i):
-            yield (t[i - 1] + t[i]) // 2, i, i
-        end = bisect_left(t, t0 - (into + 1) * span // -points, i + 1)
-        yield t[end - 1], i, end
-        i, slot = end, into
+            if stamp - last > even and _hole(t, i):
+                yield (last + stamp) // 2, i, i
+        border = t0 - (into + 1) * span // -points
+        end = i + 1
+        if end < count and t[end] < border:
+            end = bisect_left(t, border, end + 1)
+            stamp = t[end - 1]
+        yield stamp, i, end
+        i, slot, last = end, into, stamp
 
 
 def _apart(times: Sequence[int]) -> int:
