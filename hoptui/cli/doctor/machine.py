@@ -215,7 +215,7 @@ def history(node: NodeState) -> Check:
             numbers.clean(node.history),
             "see state-directory and disk; move a file away that cannot be read",
         )
-    return Check("history", "ok", "is being kept")
+    return Check("history", "ok", "runs are recorded")
 
 
 def runs(seen: NodeSnapshot) -> Check:
@@ -252,7 +252,7 @@ def metrics(node: NodeState, environ: Mapping[str, str], log: str) -> Check:
         detail = f"HOPTUI_METRICS={numbers.clean(asked, 60)}, but the daemon serves none"
         advice = f"{log} says why; it takes an address such as 127.0.0.1:9400, or :9400 for loopback"
         return Check("metrics", "warning", detail, advice)
-    return Check("metrics", "ok", "not asked for: hoptui daemon --metrics :9400 serves them to Prometheus")
+    return Check("metrics", "ok", "off: hoptui daemon --metrics :9400 serves them to Prometheus")
 
 
 def alerts(node: NodeState, environ: Mapping[str, str]) -> Check:

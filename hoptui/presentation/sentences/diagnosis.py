@@ -232,7 +232,7 @@ SENTENCES: Mapping[str, Entry] = {
     ),
     "gpu.slower": "GPU {gpu} is slower: {mhz:.0f} MHz, GPU {other} {other_mhz:.0f}",
     # what is missing
-    "gpu.no_readings": "no GPU readings: {problem:fact}",
+    "gpu.no_readings": "no GPU readings ({problem:fact})",
     "gpu.none_of_run": "no GPU readings: none is known to be its own",
     "gpu.no_counters": _no_counters,
     "gpu.no_rows": lambda fields, _: f"no SM counters{_which_gpu(fields)}: no readings",

@@ -191,7 +191,7 @@ SENTENCES: Mapping[str, Entry] = {
         "the load of other processes on the GPU changed: {before:percent} → {after:percent} of its time"
     ),
     "trial.gpu_memory_taken": "other processes took {size_bytes:gib} of the GPU's memory",
-    "trial.gpu_memory_freed": "other processes gave back {size_bytes:gib} of the GPU's memory",
+    "trial.gpu_memory_freed": "other processes freed {size_bytes:gib} of the GPU's memory",
     "trial.gpu_process_came": "another process began to use the GPU (pid {pid})",
     "trial.gpu_process_went": "another process ceased to use the GPU (pid {pid})",
     "trial.straggler": "a rank became slow: {why:fact}",
@@ -236,7 +236,7 @@ SENTENCES: Mapping[str, Entry] = {
     "shift.throttled": "the clocks are held down ({reason})",
     "shift.not_throttled": "the clocks are free again",
     "shift.memory_taken": "another process has taken {size_bytes:gib} of its memory",
-    "shift.memory_freed": "another process has given back {size_bytes:gib} of its memory",
+    "shift.memory_freed": "another process has freed {size_bytes:gib} of memory",
     "shift.others_busier": "other processes take more of the CPUs ({before:percent} → {share:percent})",
     "shift.others_calmer": "other processes take less of the CPUs ({before:percent} → {share:percent})",
     "shift.host_busier": "the host is busier (CPUs {before:percent} → {share:percent})",
