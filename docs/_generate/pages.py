@@ -182,7 +182,13 @@ def recording() -> str:
     return _generated("the schema of the recorder", "\n\n".join(parts))
 
 
-PICTURES = ("cast.webp",)
+COMPARED = ("hoptui", "btop", "leet", "symon")
+"""Monitors that are pictured on the same run."""
+PICTURES = (
+    "cast.webp",
+    *(f"comparison/{tool}_{size}.png" for tool in COMPARED for size in ("80x24", "120x40", "200x50")),
+    "comparison/nvitop_h100_120x40.png",
+)
 """Screenshots that pages show, as `pictures/<name>`."""
 PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli,

@@ -89,8 +89,9 @@ def _leads_somewhere(page: Path, target: str) -> bool:
     found = (page.parent / path).resolve() if path else page
     if not found.exists():
         place = found.relative_to(ROOT / "docs")
-        if place.parent.name == "pictures":
-            return place.name in pages.PICTURES and (ROOT / "screenshots" / place.name).exists()
+        if place.parts[0] == "pictures":
+            picture = place.relative_to("pictures")
+            return picture.as_posix() in pages.PICTURES and (ROOT / "screenshots" / picture).exists()
         return place.as_posix() in pages.PAGES
     return not anchor or anchor in _anchors(found)
 

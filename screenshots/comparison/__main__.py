@@ -1,0 +1,115 @@
+"""`python -m screenshots.comparison [TOOL …]`: the pictures of `docs/comparison.md`.
+
+It trains `train.py` on this machine, and opens each tool beside it in three sizes, with the tool's own
+defaults. It needs wandb, pyte, torch and tmux. A tool is left out if it is not installed or draws nothing
+here. The pictures of an H100 are drawn from the text of the screens that `benchmarks/rivals.py` kept.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Bench, bench, until
+from screenshots.comparison.terminal import of_text, svg
+from screenshots.picture import NoFontError, drawn, png
+
+HERE = Path(__file__).parent
+SIZES = ((80, 24), (120, 40), (200, 50))
+WANDB = (sys.executable, "-m", "wandb")
+WATCHED_S = 20.0
+TRAINED = 300
+"""Iterations before the first picture."""
+WIDTH = 1200
+"""The most pixels across: a picture of a documentation page."""
+
+
+def tools(wandb: Path) -> dict[str, list[str]]:
+    """The commands by the names of their pictures. `wandb` is the folder of its run."""
+    return {
+        "hoptui": [sys.executable, "-m", "hoptui", "attach", "classifier"],
+        "btop": ["btop", "--utf-force"],
+        "leet": [*WANDB, "leet", str(wandb)],
+        "symon": [*WANDB, "leet", "symon"],
+        "nvitop": [sys.executable, "-m", "nvitop"],
+    }
+
+
+def main() -> int:
+    """Make all pictures, or those of the tools named on the command line."""
+    wanted = sys.argv[1:]
+    try:
+        for kept in sorted(HERE.glob("*.screen.txt")):
+            name = kept.name.removesuffix(".screen.txt")
+            _write(f"{name}_120x40", of_text(kept.read_text(), 120, 40), name)
+        with bench() as node:
+            folder = node.base / "home"
+            folder.mkdir()
+            script = str(shutil.copy(HERE / "train.py", folder))
+            node.start([sys.executable, script, str(folder)])
+            until(lambda: _step(node) >= TRAINED, seconds=300.0, what="the training")
+            for name, command in tools(folder / "wandb").items():
+                if wanted and name not in wanted:
+                    continue
+                if shutil.which(command[0]) is None:
+                    print(f"{name}: not installed", file=sys.stderr)
+                    continue
+                for columns, rows in SIZES:
+                    screen = _shown(node, command, columns, rows)
+                    if screen is None:
+                        print(f"{name}: draws nothing here", file=sys.stderr)
+                        break
+                    _write(f"{name}_{columns}x{rows}", screen, name)
+    except NoFontError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _step(node: Bench) -> int:
+    with node.session() as viewer:
+        return max((vital.step or 0 for vital in viewer.fetch().vitals.values()), default=0)
+
+
+def _shown(node: Bench, command: list[str], columns: int, rows: int) -> Any:
+    """The screen after a while; None if the tool has ended by then.
+
+    tmux is the terminal. It knows sequences that pyte does not, and gives the cells with their colours.
+    """
+    import pyte
+
+    tmux = ("tmux", "-L", f"comparison-{os.getpid()}", "-f", os.devnull)
+    environment = node.environment | {"LANG": "C.UTF-8", "HOME": str(node.base / "home")}
+    size = ("-x", str(columns), "-y", str(rows))
+    bare = ("start-server", ";", "set", "-g", "status", "off", ";")
+    subprocess.run([*tmux, *bare, "new-session", "-d", *size, *command], env=environment, check=True)
+    try:
+        time.sleep(WATCHED_S)
+        taken = subprocess.run(
+            [*tmux, "capture-pane", "-e", "-N", "-p"], env=environment, check=False, capture_output=True
+        )
+    finally:
+        subprocess.run([*tmux, "kill-server"], env=environment, check=False, stderr=subprocess.DEVNULL)
+    if taken.returncode:
+        return None
+    screen = pyte.Screen(columns, rows)
+    pyte.ByteStream(screen).feed(b"\r\n".join(taken.stdout.splitlines()[:rows]))
+    return screen
+
+
+def _write(file: str, screen: Any, title: str) -> None:
+    image = drawn(svg(screen, title))
+    if image.width > WIDTH:
+        image = image.resize((WIDTH, round(image.height * WIDTH / image.width)))
+    data = png(image)
+    (HERE / f"{file}.png").write_bytes(data)
+    print(f"{file}.png  {len(data) / 1000:.0f} kB", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
