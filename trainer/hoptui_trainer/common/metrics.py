@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def measured(metrics: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor | float]:
+def measured(
+    metrics: Mapping[str, Tensor], device: torch.device, rare: Collection[str] = ()
+) -> dict[str, Tensor | float]:
     """The metrics as the run takes them: numbers on a CPU; on a GPU the tensors, which it reads one iteration
-    late."""
+    late.
+
+    `rare` metrics are NaN in iterations that have none. They are left out there, if that is known at once.
+    """
     if device.type != "cpu":
         return dict(metrics)
-    return dict(zip(metrics, torch.stack(tuple(metrics.values())).tolist(), strict=True))
+    values = zip(metrics, torch.stack(tuple(metrics.values())).tolist(), strict=True)
+    return {name: value for name, value in values if name not in rare or not math.isnan(value)}
 
 
 class Finished(NamedTuple):

@@ -134,7 +134,7 @@ def train(job: PPOOptions, write: Callable[[str], None]) -> PPOResult:
                 state.iteration, state.epoch = iteration + 1, state.epoch + config.epochs
                 state.env_steps += steps
                 run.log(
-                    measured(metrics, device),
+                    measured(metrics, device, rare=("episode_return",)),  # no episode may end in an iteration
                     env_steps=steps,
                     samples=steps * config.epochs,
                     env_steps_total=state.env_steps,
