@@ -51,7 +51,7 @@ class Rule(NamedTuple):
     """Frames of a kind: those of files below `path`, if there are names only functions and calls so named.
 
     `path` is relative to the folder of packages, such as `torch/utils/data`. An empty one stands for calls
-    from any file.
+    from any file. A name with a dot, such as `ValLoop.run`, is that of one class alone.
     """
 
     kind: Kind
@@ -67,7 +67,8 @@ class Rule(NamedTuple):
             )
         if path != self.path and not path.startswith((self.path + "/", self.path + ".")):
             return False
-        called = {frame.call.rpartition(".")[2], frame.function.rpartition(".")[2]}
+        of, _, function = frame.function.rpartition(".")
+        called = {frame.call.rpartition(".")[2], function, f"{of.rpartition('.')[2]}.{function}"}
         return not self.names or not called.isdisjoint(self.names)
 
 
@@ -84,8 +85,16 @@ CALLBACKS: tuple[Rule, ...] = (
     ),
     *_rules("script", "transformers/trainer_callback", names="call_event"),
     *_rules("script", "stable_baselines3/common/callbacks"),
+    *_rules("script", "ignite/engine/engine", names="_fire_event"),
+    *_rules("script", "mmengine/runner/runner", "mmengine/runner/_flexible_runner", names="call_hook"),
+    *_rules("script", "fastai/learner", names="_call_one"),
+    *_rules("script", "composer/core/engine", names="_run_callbacks _run_algorithms"),
+    *_rules("script", "accelerate/accelerator", names="log"),
+    *_rules("script", "ray/train/v2/_internal/execution/context", names="report"),
 )
-"""What calls the callbacks of a framework."""
+"""What calls the callbacks of a framework, and the trackers of Accelerate."""
+NESTED: tuple[Rule, ...] = (*_rules("evaluate", "ignite/engine/engine", names="Engine.run"),)
+"""What evaluates if a callback calls it. Elsewhere it trains."""
 
 CONTEXTS: tuple[Rule, ...] = (
     *_rules("paused", "hoptui/sdk/iteration", names="_wait_while_paused"),
@@ -103,6 +112,8 @@ CONTEXTS: tuple[Rule, ...] = (
     *_rules(
         "save", "lightning/pytorch/callbacks/model_checkpoint", "pytorch_lightning/callbacks/model_checkpoint"
     ),
+    *_rules("save", "ray/train/v2/_internal/execution/context", names="_upload_checkpoint"),
+    *_rules("save", "ray/train/_internal/storage", names="persist_current_checkpoint"),
     *_rules("log", "PIL", names="save"),
     *_rules("log", "matplotlib", "seaborn", "plotly", "bokeh"),
     *_rules("input", "torch/utils/data", "torchdata", "datasets", "webdataset", "streaming", "ffcv"),
@@ -114,14 +125,27 @@ CONTEXTS: tuple[Rule, ...] = (
     *_rules("environment", "ale_py", "brax", "pufferlib", "stable_baselines3/common/vec_env"),
     *_rules("log", "wandb", "tensorboard", "torch/utils/tensorboard", "tensorboardX", "mlflow", "comet_ml"),
     *_rules("log", "neptune", "clearml", "aim", "tqdm", "rich", "logging", "loguru", "swanlab"),
+    *_rules("log", "stable_baselines3/common/logger"),
+    *_rules("log", "accelerate/tracking", names="log log_images log_table log_figure log_artifact"),
+    *_rules("log", "ray/train/v2/_internal/execution/context", names="_wait_then_report"),
+    *_rules("log", "ray/train/_internal/session", names="_report_training_result"),
     *_rules("evaluate", "transformers/trainer", names="evaluate evaluation_loop _evaluate"),
     *_rules("evaluate", "lightning/pytorch/loops/evaluation_loop", "pytorch_lightning/loops/evaluation_loop"),
-    *_rules("evaluate", "stable_baselines3/common/evaluation"),
+    *_rules("evaluate", "stable_baselines3/common/evaluation", "sb3_contrib/common/maskable/evaluation"),
+    *_rules("evaluate", "mmengine/runner/loops", names="ValLoop.run TestLoop.run"),
+    *_rules("evaluate", "fastai/learner", names="_do_epoch_validate"),
+    *_rules("evaluate", "composer/trainer/trainer", names="_eval_loop _eval_train_metrics"),
+    *_rules("evaluate", "torchtitan/components/validate", names="validate"),
 )
 """Libraries to which everything belongs that they call."""
 
 MOVES: tuple[Rule, ...] = (
     *_rules("collective", "torch/distributed/distributed_c10d", "deepspeed/comm", "horovod", "mpi4py"),
+    *_rules(
+        "collective",
+        "ray/train/v2/_internal/execution/context",
+        names="_sync_checkpoint_dir_name_across_ranks",
+    ),
     *_rules("collective", "", names="all_reduce all_gather reduce_scatter broadcast barrier allreduce"),
     *_rules("copy", "", names="to cuda copy_ pin_memory"),
 )
@@ -274,6 +298,9 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     frames = [(package_path(frame.file), frame) for frame in stack[len(phases) :]]
     calls = [i for i, called in enumerate(frames, 1) if _first(CALLBACKS, [called])]
     if calls:
+        nested = [i for i, called in enumerate(frames, 1) if i > calls[0] and _first(NESTED, [called])]
+        if nested:
+            return _in_evaluation(tuple(frame for _, frame in frames[nested[0] :]), code)
         return Assessment(_in_callback(frames[calls[-1] :]))
     context, after = _context(frames, phases, code)
     if context == "evaluate":

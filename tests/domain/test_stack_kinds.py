@@ -207,6 +207,135 @@ def test_a_stack_has_a_kind_and_a_line(kind: str, text: str, place: str) -> None
     assert place_of(found) == CodeLine(MINE + file, int(line), function)
 
 
+IGNITE = (
+    "train.py main 23 > ignite/engine/engine.py Engine.run 1056 > "
+    "ignite/engine/engine.py Engine._internal_run 1099 > "
+    "ignite/engine/engine.py Engine._internal_run_as_gen 1123"
+)
+IGNITE_HANDLER = f"{IGNITE} > ignite/engine/engine.py Engine._fire_event 453"
+IGNITE_EVALUATOR = (
+    f"{IGNITE_HANDLER} > train.py completed 22 > ignite/engine/engine.py Engine.run 1056 > "
+    "ignite/engine/engine.py Engine._run_once_on_dataset_as_gen 1269"
+)
+MODULE = "torch/nn/modules/module.py Module._call_impl 1789"
+MM_LOOP = (
+    "train.py main 28 > mmengine/runner/runner.py Runner.train 1777 > mmengine/runner/loops.py "
+    "EpochBasedTrainLoop.run 98"
+)
+MM_STEP = f"{MM_LOOP} > mmengine/runner/loops.py EpochBasedTrainLoop.run_iter 131"
+MM_VALIDATION = (
+    f"{MM_LOOP} > mmengine/runner/loops.py ValLoop.run 379 > torch/utils/_contextlib.py "
+    "context_decorator.<locals>.decorate_context 124 > mmengine/runner/loops.py ValLoop.run_iter 404"
+)
+MM_HOOK = "mmengine/runner/runner.py Runner.call_hook 1839"
+FASTAI = (
+    "train.py main 19 > fastai/learner.py Learner.fit 273 > fastai/learner.py Learner._with_events 208 > "
+    "fastai/learner.py Learner._do_epoch 256"
+)
+FASTAI_VALIDATION = f"{FASTAI} > fastai/learner.py Learner._do_epoch_validate 253"
+FASTAI_BATCH = "fastai/learner.py Learner.all_batches 214 > fastai/learner.py Learner.one_batch 244"
+FASTAI_CALL = (
+    "fastai/learner.py Learner.__call__ 181 > fastcore/foundation.py L.map 248 > fastcore/basics.py "
+    "bind.__call__ 1034 > fastai/learner.py Learner._call_one 185 > fastai/callback/core.py "
+    "Callback.__call__ 63"
+)
+RAY_REPORT = (
+    "train.py train_func 26 > ray/train/v2/_internal/util.py requires_train_worker.<locals>._wrap.<locals>."
+    "_wrapped_fn 299 > ray/train/v2/api/train_fn_utils.py report 125 > "
+    "ray/train/v2/_internal/execution/train_fn_utils.py DistributedTrainFnUtils.report 172 > "
+    "ray/train/v2/_internal/execution/context.py TrainContext.report 474"
+)
+RAY_CONTEXT = "ray/train/v2/_internal/execution/context.py TrainContext."
+SB3_EVALUATION = (
+    f"{ROLLOUT} > {STEP} > stable_baselines3/common/callbacks.py EvalCallback._on_step 465 > "
+    "stable_baselines3/common/evaluation.py evaluate_policy 92"
+)
+TITAN = "train.py main 23 > torchtitan/trainer.py Trainer.train 1039"
+TITAN_VALIDATION = (
+    f"{TITAN} > torch/utils/_contextlib.py context_decorator.<locals>.decorate_context 124 > "
+    "torchtitan/components/validate.py Validator.validate 330"
+)
+ACCELERATE_LOG = (
+    "train.py main 17 > accelerate/accelerator.py Accelerator.on_main_process.<locals>._inner 910 > "
+    "accelerate/accelerator.py Accelerator.log 3427 > "
+    "accelerate/tracking.py on_main_process.<locals>.execute_on_main_process 91"
+)
+COMPOSER = "train.py main 36 > composer/trainer/trainer.py Trainer.fit 2330"
+COMPOSER_EVALUATION = f"{COMPOSER} > composer/trainer/trainer.py Trainer._eval_loop 3440"
+FRAMEWORKS = [
+    # a training step stays one of training
+    ("compute", f"{IGNITE} > train.py update 11 > {MODULE} > model.py Net.forward 8"),
+    ("compute", f"{MM_STEP} > {MODULE} > model.py Net.forward 12"),
+    ("compute", f"{FASTAI} > {FASTAI_BATCH} > {MODULE} > model.py Net.forward 10"),
+    ("compute", f"{TITAN} > {MODULE} > model.py Net.forward 5"),
+    ("compute", f"{COMPOSER} > {MODULE} > model.py Net.forward 12"),
+    # callbacks, even if the phase around them is one of data
+    ("script", f"{DATA_PHASE} > {IGNITE_HANDLER} > train.py on_iteration 20 = sorted"),
+    ("save", f"{IGNITE_HANDLER} > ignite/handlers/checkpoint.py f 9 > torch/serialization.py save 9"),
+    ("script", f"{DATA_PHASE} > {MM_STEP} > {MM_HOOK} > hooks.py Batches.after_train_iter 16 = sorted"),
+    ("save", f"{MM_HOOK} > mmengine/hooks/checkpoint_hook.py f 9 > torch/serialization.py save 9"),
+    ("script", f"{DATA_PHASE} > {FASTAI} > {FASTAI_CALL} > batches.py Batches.after_batch 12 = sorted"),
+    ("wait", f"{FASTAI} > {FASTAI_CALL} > fastai/learner.py AvgSmoothLoss.accumulate 12 = item"),
+    (
+        "script",
+        f"{DATA_PHASE} > {COMPOSER} > composer/core/engine.py Engine._run_callbacks 494 > "
+        "composer/core/callback.py Callback.run_event 96 > batches.py Batches.batch_end 15 = sorted",
+    ),
+    (
+        "compute",
+        f"{COMPOSER} > composer/core/engine.py Engine._run_algorithms 405 > "
+        "composer/algorithms/mixup/mixup.py MixUp.apply 200 = torch.mm",
+    ),
+    ("script", f"{DATA_PHASE} > {STEP} > batches.py Batches._on_step 6 = sorted"),
+    # evaluations, with what else is done in them
+    ("evaluate", f"{IGNITE_EVALUATOR} > {MODULE} > model.py Net.forward 8"),
+    ("input", f"{IGNITE_EVALUATOR} > torch/utils/data/dataloader.py f 725 > data.py D.__getitem__ 23"),
+    (
+        "script",
+        f"{IGNITE_EVALUATOR} > ignite/engine/engine.py Engine._fire_event 453 > "
+        "ignite/metrics/metric.py Metric.iteration_completed 487 > score.py Score.update 15 = sorted",
+    ),
+    ("evaluate", f"{MM_VALIDATION} > {MODULE} > model.py Net.forward 12"),
+    ("script", f"{MM_VALIDATION} > mmengine/evaluator/evaluator.py Evaluator.process 60 > m.py M.process 1"),
+    ("input", f"{MM_VALIDATION} > torch/utils/data/dataloader.py f 725 > data.py D.__getitem__ 23"),
+    ("evaluate", f"{FASTAI_VALIDATION} > {FASTAI_BATCH} > {MODULE} > model.py Net.forward 10"),
+    ("evaluate", f"{TITAN_VALIDATION} > {MODULE} > model.py Net.forward 22"),
+    ("evaluate", f"{COMPOSER_EVALUATION} > {MODULE} > model.py Net.forward 12"),
+    ("evaluate", f"{SB3_EVALUATION} > {MODULE} > model.py Net.forward 22"),
+    (
+        "environment",
+        f"{SB3_EVALUATION} > stable_baselines3/common/vec_env/base_vec_env.py VecEnv.step 222 > "
+        "cart.py Cart.step 10",
+    ),
+    # reports and trackers
+    ("log", f"{ACCELERATE_LOG} > accelerate/tracking.py TensorBoardTracker.log 250"),
+    ("log", f"{ACCELERATE_LOG} > track.py Mine.log 12 = sorted"),
+    (
+        "log",
+        "train.py main 12 > stable_baselines3/common/on_policy_algorithm.py f 300 > "
+        "stable_baselines3/common/logger.py Logger.dump 550",
+    ),
+    (
+        "collective",
+        f"{RAY_REPORT} > {RAY_CONTEXT}_sync_checkpoint_dir_name_across_ranks 254 > "
+        "ray/_private/worker.py Worker.get_objects 1007 = self.core_worker.get_objects",
+    ),
+    (
+        "save",
+        f"{RAY_REPORT} > {RAY_CONTEXT}_upload_checkpoint 337 > ray/train/v2/_internal/execution/storage.py "
+        "StorageContext.persist_current_checkpoint 504 > pyarrow/fs.py copy_files 256 = _copy_files_selector",
+    ),
+    ("log", f"{RAY_REPORT} > {RAY_CONTEXT}_wait_then_report 397 > ~queue.py Queue.put 140 = wait"),
+]
+"""Shortened stacks of trainings with ignite 0.5.5, MMEngine 0.10.7, fastai 2.8.12, Ray 2.60, TorchTitan 0.3,
+Stable-Baselines3 2.9.2 and Accelerate 1.15. Those of Composer 0.32.1 are from its source."""
+
+
+@pytest.mark.parametrize(("kind", "text"), FRAMEWORKS, ids=[f"{k} {t[-60:]}" for k, t in FRAMEWORKS])
+def test_callbacks_and_evaluations_of_frameworks_are_known(kind: str, text: str) -> None:
+    assert kind_of(stack(text)) == kind
+
+
 CODE = TrainingCode(
     [
         TrainingFunction(f"{MINE}train_env.py", "fit_dataset", running=(20,)),
