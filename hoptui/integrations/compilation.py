@@ -39,6 +39,10 @@ class Compilation(logging.Filter):
     where a module is called. If that fails, the call is eager, and so are all later ones. The random
     generators and the buffers of the module are used once.
 
+    With several ranks, all run eagerly if one cannot compile: the command then fails on all of them. A later
+    compilation, as for another shape, that fails on one rank makes that rank alone eager. The ranks exchange the
+    outcomes of commands, and no command waits then.
+
     Args:
         modules: What is compiled, if it is called. One may be a part of another.
         redirected: One of them whose `forward` a framework replaces for some calls. Those calls are eager.

@@ -243,7 +243,9 @@ class CommandExecution:
             followed = self._refresh_others(name)
             end = self._as_read(structs.replace(end, version=knob.version, followed=followed), knob)
         else:
-            end = _failed(structs.replace(end, version=knob.version), problem)
+            if end.stage == "applied":  # it holds here, and failed on another rank
+                problem = _undone(knob, waiting.before, problem)
+            end = _failed(structs.replace(end, effective=knob.value, version=knob.version), problem)
         self._declarations.revision += 1
         self._report(end)
         self._state.wake_link()
@@ -301,10 +303,7 @@ class CommandExecution:
             own = error.fact if isinstance(error, SetterError) else _raised(error)
         problem = self._agreement.problem(own, later=knob.later)
         if problem is not None and own is None:
-            try:
-                knob.undo()
-            except SetterError as error:
-                problem = fact("several", facts=[problem, error.fact])
+            problem = _undone(knob, None, problem)
         if problem is None:
             self._replace(knob.name, command)
             if knob.later or knob.awaits_restart:
@@ -413,6 +412,15 @@ def _absolute(path: object) -> str:
 
 def _failed(done: Outcome, why: Fact) -> Outcome:
     return structs.replace(done, stage="failed", code=why.code, fields=why.fields)
+
+
+def _undone(knob: LiveKnob[Any], value: KnobValue | None, problem: Fact) -> Fact:
+    """Undo what failed on another rank. Return the problem, with the error if that fails too."""
+    try:
+        knob.undo(value)
+    except SetterError as error:
+        return fact("several", facts=[problem, error.fact])
+    return problem
 
 
 def _later(done: Outcome) -> Outcome:

@@ -364,13 +364,17 @@ class LiveKnob(Generic[T]):
             self.command, self.took_s = command, took_s
         return same
 
-    def undo(self) -> None:
+    def undo(self, value: KnobValue | None = None) -> None:
         """Undo the last `set`, because it failed on another rank.
+
+        Args:
+            value: The value to apply. None: the one that was wanted before.
 
         Raises:
             SetterError: the setter or the reader raised.
         """
         before, version, by = self._before
+        before = before if value is None else value
         try:
             self._put(before)
         except Exception as error:

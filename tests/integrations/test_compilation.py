@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from hoptui.integrations.lightning_internals import compiled_parts
 from hoptui.integrations.trainer_settings import compilation_obstacle
 from hoptui.integrations.transformers import HoptuiCallback
 from tests.integrations.test_recomputation import losses_and_weights, model, trainer_of
+from tests.sdk.two_ranks import pair
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 ROUNDED = 1e-4
@@ -495,3 +498,60 @@ def test_a_loop_with_accelerate_learns_the_same_weights() -> None:
     weights, graphs = loop(2)
     assert (without, graphs) == (-1, 1)
     assert all(torch.allclose(a, b, atol=ROUNDED) for a, b in zip(weights, expected, strict=True))
+
+
+# several ranks ----------------------------------------------------------------------------------------------
+
+RANKS_S = 200.0
+COMPILED = """
+import torch
+from hoptui.integrations import compilation
+from hoptui.integrations.compilation import Compilation
+
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+found = Compilation([net])
+found.offer(run, "")
+
+def broken(graph, inputs, **options):
+    raise RuntimeError("no compiler here")
+
+if rank == FAILS:
+    torch._dynamo.lookup_backend = lambda name: broken
+else:
+    compilation.BACKEND = "aot_eager"  # it makes no code
+
+def step():
+    net(torch.ones(4, 8)).sum().backward()
+    net.zero_grad()
+    found.end_step()
+
+if rank == 0:
+    command(run, knob="compile", value=True)
+joint(run)
+stages = [[o.stage, o.code] for o in outcomes(run)]
+step()
+compiles = net._compiled_call_impl is not None
+step()
+joint(run)
+ended = outcomes(run)
+report(stages=stages + [[o.stage, o.code] for o in ended], compiles=compiles, on=found.on,
+       eager=net._compiled_call_impl is None, value=found._knob.value,
+       problems=[[p["rank"], p["problem"]["fields"]["reason"]] for o in ended for p in o.fields["problems"]])
+"""
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_all_ranks_run_eagerly_if_one_cannot_compile(fails: int) -> None:
+    results = []
+    with pair(COMPILED.replace("FAILS", str(fails)), {**os.environ, "HOPTUI": "off"}) as children:
+        for child in children:
+            out, err = child.communicate(timeout=RANKS_S)
+            assert child.returncode == 0, err[-3000:]
+            results.append(json.loads(out.splitlines()[-1]))
+    for each in results:
+        assert each["compiles"], "both had begun to"
+        assert (each["eager"], each["on"], each["value"]) == (True, False, False)
+    assert results[0]["stages"] == [["scheduled", "later"], ["failed", "on_ranks"]]
+    ((rank, reason),) = results[0]["problems"]
+    assert rank == fails
+    assert "no compiler here" in reason

@@ -241,6 +241,34 @@ def test_one_rank_later_and_the_other_at_once_is_a_failure_on_both(
         assert [one["held"] for one in results] == [[8, 4], [8, 4]]
 
 
+def test_a_value_that_fails_on_one_rank_is_undone_on_the_other() -> None:
+    results = both(
+        """
+held = {"n": 4}
+def put(n):
+    if n == 8:
+        return hoptui.LATER
+    held["n"] = n
+knob = run.knob("n", 4, min=1, max=64, apply=put, read=lambda: held["n"])
+if rank == 0:
+    command(run, knob="n", value=8)
+joint(run)
+outcomes(run)
+if rank == 0:
+    held["n"] = 8
+    knob.holds()
+else:
+    knob.revert(4, "no memory")
+joint(run)
+report(stages=[[o.stage, o.effective, [p["rank"] for p in o.fields["problems"]]] for o in outcomes(run)],
+       held=held["n"], value=knob.value, in_effect=knob.in_effect)
+"""
+    )
+    assert results[0]["stages"] == [["failed", 4, [1]]]
+    for each in results:
+        assert (each["held"], each["value"], each["in_effect"]) == (4, 4, True)
+
+
 def test_an_error_of_one_rank_when_it_holds_fails_it_on_both() -> None:
     first, second = both(
         """
