@@ -19,6 +19,7 @@ from typing import Any
 import hoptui
 from hoptui.integrations.batch_size import sample_count
 from hoptui.integrations.error_guard import harmless
+from hoptui.integrations.lightning_callbacks import CallbackTimer
 from hoptui.integrations.lightning_class import framework_class
 from hoptui.integrations.lightning_internals import planned_steps, stored_metrics, train_loaders
 from hoptui.integrations.lightning_knobs import LightningKnobs
@@ -41,6 +42,7 @@ class Adapter:
     """The hooks of both callbacks. An instance also inherits from the `Callback` of the framework."""
 
     _plain: type  # the class without the base of the framework
+    state_key: str  # of the base
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Adapter:
         return object.__new__(framework_class(cls))
@@ -63,6 +65,7 @@ class Adapter:
         self._several_loaders = False
         self._phase = ""
         self._timed: Any = None
+        self._callbacks: CallbackTimer | None = None
         self._stop_reported = False
         self._seen: dict[str, Any] = {}
         self._rates: dict[str, Any] = {}
@@ -109,6 +112,8 @@ class Adapter:
         self._resume = None
         self._declare(run, trainer)
         self._time_checkpoints(trainer)
+        self._callbacks = CallbackTimer(str(self.state_key), self._begin_callback, self._end_callback)
+        self._callbacks.start(trainer.profiler)
         if not run.boundary(self._step):
             trainer.should_stop = True
         self._enter("data")
@@ -322,6 +327,27 @@ class Adapter:
             self._timer.__exit__(None, None, None)
         self._timer, self._phase = None, ""
 
+    @harmless
+    def _begin_callback(self) -> str | None:
+        """Begin the phase `callbacks`. Return the one in progress, None if it goes on.
+
+        A module that optimizes by itself has phases inside its step, so that goes on.
+        """
+        if self._run is None or self._phase == "training_step":
+            return None
+        before = self._phase
+        self._enter("callbacks")
+        return before
+
+    @harmless
+    def _end_callback(self, before: str | None) -> None:
+        if before is None or self._run is None:
+            return
+        if before:
+            self._enter(before)
+        else:
+            self._leave()
+
     def _time_checkpoints(self, trainer: Any) -> None:
         """Time `trainer.save_checkpoint`, also as other callbacks call it, as the phase `checkpoint`."""
         save = trainer.save_checkpoint
@@ -374,6 +400,9 @@ class Adapter:
             with contextlib.suppress(AttributeError):
                 del self._timed.save_checkpoint  # the method of the class shows again
         self._timed = None
+        if self._callbacks is not None:
+            self._callbacks.stop()
+        self._callbacks = None
         if run is not None:
             self._resume = run.state_dict()  # another fit is the next restart of the run
             run.close(reason, detail)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import os
 import pickle
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -350,6 +352,52 @@ def test_a_second_fit_is_the_next_restart_of_the_run(node: TestNode, tmp_path: P
     assert found["epoch"] == 2
     assert (found["iteration"], found["total"]) == (10, 10)
     assert found["exit"]["reason"] == "finished"
+
+
+SLOW_CALLBACK = """
+import sys, time, torch, lightning as L
+from hoptui.integrations.lightning import HoptuiCallback
+
+class Line(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).pow(2).mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class Slow(L.Callback):
+    def on_train_batch_start(self, *_):
+        time.sleep(0.05)
+    def on_train_batch_end(self, *_):
+        time.sleep(0.1)
+
+callbacks = [Slow(), HoptuiCallback("slow")]
+if sys.argv[1] == "behind":
+    callbacks.reverse()
+trainer = L.Trainer(max_epochs=1, accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
+                    enable_model_summary=False, enable_checkpointing=False, callbacks=callbacks)
+trainer.fit(Line(), torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=1))
+print("profile" in vars(trainer.profiler))
+"""
+
+
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_the_time_of_another_callback_is_a_phase_of_its_own(node: TestNode, place: str) -> None:
+    child = node.start(SLOW_CALLBACK, place, OMP_NUM_THREADS="1", HOPTUI_STACKS="off")
+    out, err = child.communicate(timeout=120)
+    assert out.strip() == "False", err[-3000:]  # the profiler is as it was
+    node.status_at_end("slow")
+    rows = node.hoptui("export", "slow", "--source", "run", "--format", "jsonl").stdout.splitlines()
+    values = [json.loads(row).get("values", {}) for row in rows]
+    full = [row for row in values if "phase/forward" in row]
+    median = {
+        name: statistics.median(row.get(f"phase/{name}", 0.0) for row in full[1:])
+        for name in ("callbacks", "data", "forward", "backward", "optimizer")
+    }
+    assert median["callbacks"] >= 0.14, median
+    assert sum(median.values()) - median["callbacks"] < 0.07, median
 
 
 def test_an_exception_is_the_end_of_the_run(node: TestNode, tmp_path: Path) -> None:
