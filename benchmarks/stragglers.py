@@ -1,16 +1,19 @@
 """How many stragglers are named with their line, and how soon: real gloo ranks, one of which is late.
 
     python -m benchmarks.stragglers [--ranks 8] [--repeats 20] [--even 8] [--jobs N] [--causes CAUSE…]
+    python -m benchmarks.stragglers --ddp [--lot test] [--ranks 2] [--repeats 12] [--even 3]
 
 An iteration takes 0.1 s, of the late rank 0.13 s. Several jobs run at once, each on cores and with a daemon
 of its own; `--jobs 0` takes as many as there are cores for. `late` jobs take turns with the causes and the
-modes of training. `named` is the right rank, `wrong` any other. Seconds are from the first iteration. Prints
-JSON.
+modes of training. `named` is the right rank, `wrong` any other. Seconds are from the first iteration. With
+`--ddp`, the loops of `benchmarks/straggler_loops.py` are run, where the cause `core` is slow at each layer.
+Prints JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import itertools
 import json
 import os
@@ -26,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks import straggler_loops
 from benchmarks.measure import report, spread, tell
 from hoptui.client.session import Session
 from hoptui.domain.activities import activities
@@ -104,24 +108,18 @@ def measure(
     """Run the ranks until a straggler is named or the time is up."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update({"HOPTUI_DIR": f"{folder}/d", "HOPTUI_STATE_DIR": f"{folder}/s"})
-        program = f"{folder}/rank.py"
-        replaced = {"LATE_S": str(LATE_S), "STEP_S": str(STEP_S), "LOOPS": str(work)}
-        script = RANK
-        for name, value in replaced.items():
-            script = script.replace(name, value)
-        Path(program).write_text(script)
+        script, commands = _commands(case, ranks, folder, cores, work)
         places = list(cores) or [-1] * ranks
-        what = [str(ranks), case["mode"], case["cause"], str(case["late"]), f"{folder}/store"]
         children = [
             subprocess.Popen(
-                [sys.executable, program, str(rank), *what, str(places[rank])],
+                [sys.executable, *commands[rank]],
                 env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks)},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
             for rank in range(ranks)
         ]
-        if case["cause"] == "core":
+        if case["cause"] == "core" and case["mode"] in MODES:
             burn = [sys.executable, "-c", BURN, str(places[case["late"]])]
             children.append(subprocess.Popen(burn, stdout=subprocess.DEVNULL))
         try:
@@ -134,7 +132,27 @@ def measure(
             command = [sys.executable, "-m", "hoptui", "daemon", "stop"]
             subprocess.run(command, check=False, capture_output=True)
     marked = [i for i, line in enumerate(script.splitlines(), 1) if f"# late: {case['cause']}" in line]
-    return {**case, **found, "line_right": found.pop("line_number", 0) in marked}
+    line = found.pop("line_number", 0)
+    slow_everywhere = case["mode"] not in MODES and case["cause"] == "core"
+    return {**case, **found, "line_right": slow_everywhere or line in marked}
+
+
+def _commands(
+    case: dict[str, Any], ranks: int, folder: str, cores: Sequence[int], work: int
+) -> tuple[str, list[list[str]]]:
+    """Return the script of the ranks and the arguments of Python for each."""
+    if case["mode"] not in MODES:
+        what = ["-m", "benchmarks.straggler_loops", case["mode"], case["cause"]]
+        places = [str(ranks), str(case["late"]), f"{folder}/store"]
+        return inspect.getsource(straggler_loops), [[*what, str(rank), *places] for rank in range(ranks)]
+    script, program = RANK, f"{folder}/rank.py"
+    replaced = {"LATE_S": str(LATE_S), "STEP_S": str(STEP_S), "LOOPS": str(work)}
+    for name, value in replaced.items():
+        script = script.replace(name, value)
+    Path(program).write_text(script)
+    pinned = list(cores) or [-1] * ranks
+    what = [str(ranks), case["mode"], case["cause"], str(case["late"]), f"{folder}/store"]
+    return script, [[program, str(rank), *what, str(pinned[rank])] for rank in range(ranks)]
 
 
 def _watch(limit_s: float) -> dict[str, Any]:
@@ -204,7 +222,7 @@ def measure_all(given: argparse.Namespace) -> list[dict[str, Any]]:
     usable = sorted(os.sched_getaffinity(0))
     jobs = given.jobs or max(1, (len(usable) - SPARE) // given.ranks)
     enough = len(usable) >= jobs * given.ranks
-    if not enough and "core" in given.causes:
+    if not enough and "core" in given.causes and not given.ddp:
         raise SystemExit(
             f"{jobs} jobs need {jobs * given.ranks} cores for the cause `core`; here are {len(usable)}"
         )
@@ -271,12 +289,14 @@ def figures(found: Sequence[dict[str, Any]], ranks: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """Measure and report."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--ranks", type=int, help="8, with --ddp 2")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--even", type=int, default=8)
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--causes", nargs="+", default=["sleep", "input", "core"], choices=CAUSES)
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
+    parser.add_argument("--ddp", action="store_true", help="loops under DistributedDataParallel")
+    parser.add_argument("--lot", default="test", choices=[*straggler_loops.LOTS])
     parser.add_argument("--limit", type=float, default=LIMIT_S)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     given = parser.parse_args(list(arguments))
@@ -284,6 +304,9 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         found = measure(*json.loads(given.job))
         print(json.dumps(found))
         return found
+    given.ranks = given.ranks or (2 if given.ddp else 8)
+    if given.ddp:
+        given.causes, given.modes = list(straggler_loops.CAUSES), list(straggler_loops.LOTS[given.lot])
     return report("stragglers", figures(measure_all(given), given.ranks))
 
 

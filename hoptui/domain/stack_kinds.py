@@ -140,6 +140,7 @@ CONTEXTS: tuple[Rule, ...] = (
 """Libraries to which everything belongs that they call."""
 
 MOVES: tuple[Rule, ...] = (
+    *_rules("collective", "torch/nn/parallel/distributed", names="_distributed_broadcast_coalesced"),
     *_rules("collective", "torch/distributed/distributed_c10d", "deepspeed/comm", "horovod", "mpi4py"),
     *_rules(
         "collective",

@@ -1,8 +1,10 @@
 """The rank that the others wait for, from the stack samples of all ranks.
 
-The rank that waits least for others while they wait much is the straggler. Where waiting has no frame of its
-own, as in the backward pass of DistributedDataParallel, lines are compared: the straggler is often on a line
-where the others rarely are, and rarely on one where all others are often.
+The rank that waits least for others while they wait much is the straggler. The backward pass of
+DistributedDataParallel waits in C++, without a frame of its own. All ranks leave it together. The straggler
+is in it for the least of the time, together with what it waits elsewhere. Where waiting is not known at all,
+lines are compared: the straggler is often on a line where the others rarely are, and rarely on one where all
+others are often.
 
 Chance makes ranks differ too, and each look at each rank is one more chance. So the difference in waiting, or
 the time on a line of its own, must be far beyond chance. A line that only one rank has is found soon.
@@ -13,7 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hoptui.domain.activities import Activity
@@ -63,9 +65,13 @@ class RankDevice(NamedTuple):
 
 
 class _Rank(NamedTuple):
+    """Samples, those in which the rank is known to wait, and those in which it waits or is in the backward
+    pass."""
+
     total: int
     counts: Counter[Activity]
     waits: int
+    in_backward: int
 
     def share(self, where: Activity) -> float:
         return self.counts[where] / self.total
@@ -89,39 +95,45 @@ def find_straggler(counts: Mapping[int, Counter[Activity]]) -> Straggler | None:
     ranks = {rank: _rank(part) for rank, part in counts.items()}
     if len(ranks) < 2 or any(one.total < LEAST_SAMPLES for one in ranks.values()):
         return None
-    return _by_waits(ranks) or _by_lines(ranks)
+    known = _by_waits(ranks, {rank: one.waits for rank, one in ranks.items()})
+    return (
+        known or _by_waits(ranks, {rank: one.in_backward for rank, one in ranks.items()}) or _by_lines(ranks)
+    )
 
 
 def _rank(counts: Counter[Activity]) -> _Rank:
     waits = sum(count for where, count in counts.items() if where.kind in WAITS)
-    return _Rank(counts.total(), counts, waits)
+    backward = sum(count for where, count in counts.items() if _is_backward(where))
+    return _Rank(counts.total(), counts, waits, waits + backward)
 
 
-def _by_waits(ranks: Mapping[int, _Rank]) -> Straggler | None:
-    found = _late(ranks, {rank: one.waits for rank, one in ranks.items()})
+def _is_backward(where: Activity) -> bool:
+    return where.inside.rpartition(".")[2] in BACKWARD
+
+
+def _by_waits(ranks: Mapping[int, _Rank], waiting: Mapping[int, int]) -> Straggler | None:
+    """Compare the samples in which ranks wait."""
+    found = _late(ranks, waiting)
     if found is None:
         return None
     rank, others_wait, sure = found
     line = _own_line(rank, ranks)
     if max(sure, line.sure) < SURE:
         return None
-    differs = line.where.kind not in WAITS and line.share - line.usual >= LEAST / 2
-    waits = ranks[rank].waits / ranks[rank].total
+    waits_there = line.where.kind in WAITS or _is_backward(line.where)
+    differs = not waits_there and line.share - line.usual >= LEAST / 2
+    waits = waiting[rank] / ranks[rank].total
     return Straggler(rank, waits, others_wait, line.where if differs else None, line.share, line.usual)
 
 
 def _by_lines(ranks: Mapping[int, _Rank]) -> Straggler | None:
-    """Compare lines. A line on which all ranks but one are more often stands for their waiting."""
-    found = [each for where in _candidates(ranks) if (each := _by_line(where, ranks)) is not None]
+    """Compare lines. One on which all ranks but one are more often may stand for their waiting. Of two ranks,
+    a line does not say which is the odd one."""
+    if len(ranks) == 2:
+        return None
+    lines = {where for one in ranks.values() for where in one.counts if where.kind == "compute"}
+    found = [each for where in lines if (each := _by_line(where, ranks)) is not None]
     return max(found, key=lambda each: each.others_wait - each.waits, default=None)
-
-
-def _candidates(ranks: Mapping[int, _Rank]) -> Iterator[Activity]:
-    """Yield the lines that may stand for waiting."""
-    for where in {where for one in ranks.values() for where in one.counts if where.kind == "compute"}:
-        # Which of two ranks is the odd one is known by the line alone.
-        if len(ranks) > 2 or where.inside.rpartition(".")[2] in BACKWARD:
-            yield where
 
 
 def _by_line(where: Activity, ranks: Mapping[int, _Rank]) -> Straggler | None:

@@ -90,6 +90,13 @@ CASES = [
         "train.py 18 main",
     ),
     (
+        "collective",
+        f"{FORWARD} > torch/nn/parallel/distributed.py DistributedDataParallel._pre_forward 1600 > "
+        "torch/nn/parallel/distributed.py DistributedDataParallel._distributed_broadcast_coalesced 2363 "
+        "= dist._broadcast_coalesced",
+        "train.py 14 main",
+    ),
+    (
         "save",
         "train.py main 19 > torch/serialization.py save 900 > torch/serialization.py _save 9 = cpu",
         "train.py 19 main",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
 from hoptui.domain.activities import Activity, activities
+from hoptui.domain.code_lines import CodeLine
+from hoptui.domain.stack_kinds import Kind
 from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stragglers import LEAST_SAMPLES, find_straggler
 
@@ -77,6 +80,74 @@ def test_even_ranks_have_no_straggler(wait: float, kind: str) -> None:
         ranks = {rank: samples(1000 * trial + rank, 150, **{kind: wait}) for rank in range(4)}
         named += find_straggler(ranks) is not None
     assert named == 0
+
+
+def line(number: int, kind: Kind = "script", inside: str = "") -> Activity:
+    return Activity(kind, CodeLine("/a/train.py", number, "main"), inside)
+
+
+RUN_BACKWARD = line(90, "compute", "Variable._execution_engine.run_backward")
+LAYERS = [line(number, "compute", "F.linear") for number in range(10, 18)]
+
+
+def iteration(late: Mapping[Activity, float], slower: float = 1.0) -> dict[Activity, float]:
+    """The ms of an iteration by line, without waiting: layers, a batch, Python, and the backward pass."""
+    usual = dict.fromkeys(LAYERS, 4.0) | {
+        line(20, "input", "read"): 8.0,
+        line(30): 8.0,
+        RUN_BACKWARD: 30.0,
+    }
+    spent = {each: slower * ms for each, ms in usual.items()}
+    return {each: spent.get(each, 0.0) + late.get(each, 0.0) for each in spent | dict(late)}
+
+
+def under_ddp(ranks: list[dict[Activity, float]], count: int, seed: int) -> dict[int, Counter[Activity]]:
+    """Samples of ranks that leave the backward pass together. Iterations vary by a tenth."""
+    source = random.Random(seed)
+    found: dict[int, Counter[Activity]] = {rank: Counter() for rank in range(len(ranks))}
+    for _ in range(count):
+        lasted = [
+            {each: ms * max(0.2, source.gauss(1.0, 0.1)) for each, ms in spent.items()} for spent in ranks
+        ]
+        longest = max(sum(spent.values()) for spent in lasted)
+        for rank, spent in enumerate(lasted):
+            waits = longest - sum(spent.values())
+            spent[RUN_BACKWARD] = spent[RUN_BACKWARD] + waits
+            found[rank][source.choices([*spent], [*spent.values()])[0]] += 1
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("cause", ["sleep", "input", "core", "python at several lines"])
+def test_a_late_rank_under_ddp_is_named(world: int, cause: str) -> None:
+    late: dict[str, dict[Activity, float]] = {
+        "sleep": {line(40, inside="time.sleep"): 24.0},
+        "input": {line(20, "input", "read"): 24.0},
+        "python at several lines": {line(number): 4.0 for number in range(50, 56)},
+        "core": {},
+    }
+    named = []
+    for seed in range(20):
+        ranks = [iteration({}) for _ in range(world)]
+        ranks[1] = iteration(late[cause], slower=1.6 if cause == "core" else 1.0)
+        found = find_straggler(under_ddp(ranks, 300, seed))
+        named.append(None if found is None else found.rank)
+    assert named.count(1) >= 16
+    assert set(named) <= {1, None}
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_even_ranks_under_ddp_have_no_straggler(world: int) -> None:
+    """As often as chance allows: 4.75 standard errors."""
+    for seed in range(100):
+        assert find_straggler(under_ddp([iteration({})] * world, 300, seed)) is None
+
+
+def test_a_slow_backward_pass_of_one_rank_names_no_other_rank() -> None:
+    """All ranks are in the backward pass for as long then."""
+    for seed in range(20):
+        ranks = [iteration({}), iteration({RUN_BACKWARD: 30.0})]
+        assert find_straggler(under_ddp(ranks, 300, seed)) is None
 
 
 def test_little_waiting_and_few_samples_are_not_reported() -> None:

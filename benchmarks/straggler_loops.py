@@ -1,0 +1,199 @@
+"""Loops under DistributedDataParallel with a late rank, for `python -m benchmarks.stragglers --ddp`.
+
+    python -m benchmarks.straggler_loops LOOP CAUSE RANK WORLD LATE STORE
+
+Thresholds of `hoptui.domain.stragglers` may be made with the loops of the development lot alone. Those of the
+test lot were written before any of them was run. The ranks wait for each other inside of torch, in C++.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+import hoptui
+
+STEP_S, LATE_S = 0.1, 0.03
+"""What an iteration takes, and what a late rank takes longer."""
+CAUSES = ("sleep", "input", "python", "core")
+"""It sleeps; its data come late; it runs Python; all that it does in Python takes longer."""
+LAYERS = 6
+
+
+@dataclass(frozen=True)
+class Late:
+    """What is slow on this rank: "" if nothing is."""
+
+    cause: str
+
+    def pause(self) -> None:
+        """Sleep, on a rank that does."""
+        if self.cause == "sleep":
+            time.sleep(LATE_S)  # late: sleep
+
+    def run_python(self) -> None:
+        """Run Python, on a rank that does."""
+        if self.cause == "python":
+            until = time.monotonic() + LATE_S
+            while time.monotonic() < until:  # late: python
+                sum(range(100))  # late: python
+
+    def spread(self, parts: int) -> None:
+        """Take longer at one of so many places, on a rank with a slow core."""
+        time.sleep(LATE_S / parts if self.cause == "core" else 0.0)
+
+
+class Rows(Dataset[torch.Tensor]):
+    """Rows that a late rank reads slowly."""
+
+    def __init__(self, late: Late, shape: tuple[int, ...]) -> None:
+        self._late, self._shape = late, shape
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.004)  # late: input
+        if self._late.cause == "input":
+            time.sleep(LATE_S)  # late: input
+        return torch.full(self._shape, float(index % 7) / 7)
+
+
+class Slowed(nn.Module):
+    """A layer at whose place a slow core takes longer."""
+
+    def __init__(self, layer: nn.Module, late: Late) -> None:
+        super().__init__()
+        self.layer, self._late = layer, late
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._late.spread(LAYERS)
+        found: torch.Tensor = self.layer(x)
+        return found
+
+
+def stacked(late: Late, *layers: nn.Module) -> nn.Module:
+    """Return the layers in sequence."""
+    return nn.Sequential(*(Slowed(layer, late) for layer in layers))
+
+
+def plain(run: hoptui.Run, late: Late) -> None:
+    """One forward and one backward pass in each iteration."""
+    model = DistributedDataParallel(stacked(late, *(nn.Linear(32, 32) for _ in range(LAYERS))))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = iter(DataLoader(Rows(late, (32,)), batch_size=1))
+    for _ in run.iterations():
+        time.sleep(STEP_S / 2)
+        batch = next(batches)
+        late.pause()
+        late.run_python()
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def accumulation(run: hoptui.Run, late: Late) -> None:
+    """Four micro-batches in each iteration. Only the last backward pass waits for the other ranks."""
+    model = DistributedDataParallel(stacked(late, *(nn.Linear(32, 32) for _ in range(LAYERS))))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = iter(DataLoader(Rows(late, (32,)), batch_size=1))
+    for _ in run.iterations():
+        batch = next(batches)
+        for micro in range(4):
+            with nullcontext() if micro == 3 else model.no_sync():
+                time.sleep(STEP_S / 8)
+                (model(batch) if micro == 0 else model.module(batch)).mean().backward()
+        late.pause()
+        late.run_python()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def buffers(run: hoptui.Run, late: Late) -> None:
+    """Statistics of batches are sent from rank 0 before each forward pass."""
+    layers = [nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)) for _ in range(LAYERS)]
+    model = DistributedDataParallel(stacked(late, *layers))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for batch in DataLoader(Rows(late, (3, 8, 8)), batch_size=1):
+        late.pause()
+        optimizer.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        late.run_python()
+        time.sleep(STEP_S / 2)
+        if not run.boundary():
+            break
+
+
+def shared_loss(run: hoptui.Run, late: Late) -> None:
+    """The loss is averaged over the ranks in each iteration, after the step."""
+    layers = [nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(LAYERS)]
+    model = DistributedDataParallel(stacked(late, *layers))
+    optimizer = torch.optim.AdamW(model.parameters())
+    batches = iter(DataLoader(Rows(late, (4, 16)), batch_size=2))
+    for _ in run.iterations():
+        x = next(batches)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        run.log(loss=float(total))
+        late.run_python()
+        late.pause()
+        time.sleep(STEP_S / 2)
+
+
+def two_models(run: hoptui.Run, late: Late) -> None:
+    """Two models take turns, each with a backward pass at its own line."""
+    first = DistributedDataParallel(stacked(late, *(nn.Linear(16, 16) for _ in range(LAYERS // 2))))
+    second = DistributedDataParallel(stacked(late, *(nn.Linear(16, 16) for _ in range(LAYERS // 2))))
+    steps = [torch.optim.Adam(each.parameters()) for each in (first, second)]
+    data = iter(DataLoader(Rows(late, (16,)), batch_size=1))
+    while run.boundary():
+        noise = next(data)
+        time.sleep(STEP_S / 4)
+        second(first(noise).detach()).mean().backward()
+        steps[1].step()
+        steps[1].zero_grad()
+        late.pause()
+        late.run_python()
+        time.sleep(STEP_S / 4)
+        first(noise).square().mean().backward()
+        steps[0].step()
+        steps[0].zero_grad()
+
+
+DEVELOPMENT: Mapping[str, Callable[[hoptui.Run, Late], None]] = {"plain": plain, "accumulation": accumulation}
+TEST: Mapping[str, Callable[[hoptui.Run, Late], None]] = {
+    "buffers": buffers,
+    "shared_loss": shared_loss,
+    "two_models": two_models,
+}
+LOTS: Mapping[str, Mapping[str, Any]] = {"development": DEVELOPMENT, "test": TEST}
+
+
+def main() -> None:
+    """Train as one rank."""
+    loop, cause, rank, world, late, store = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(world))
+    run = hoptui.connect("stragglers", ranks="auto")
+    {**DEVELOPMENT, **TEST}[loop](run, Late(cause if rank == late else ""))
+
+
+if __name__ == "__main__":
+    main()
