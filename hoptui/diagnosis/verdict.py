@@ -45,7 +45,8 @@ FIRST, CHALLENGES = 2, 4
 """Successive looks that must agree before a first verdict is reported, and before another replaces it. Any
 verdict after a step in what the run does is a first one."""
 AHEAD = 0.15
-"""A verdict stays unless another one is more certain by more than this."""
+"""A verdict stays unless another one is more certain by more than this, or the run has begun to do something
+else since."""
 REFRESH_NS = 10 * SECOND
 """The shortest time between updates of an unchanged verdict's figures. Each is a message to every viewer."""
 
@@ -91,13 +92,15 @@ class Diagnostician:
         self.told: Diagnosis | None = None
         self._rival: Verdict | None = None
         self._looks = 0
+        self._since = 0  # when the verdict was reported
 
     def look(self, window: ObservationWindow) -> bool:
         """Add a window. Return True if the verdict changed. `told` may have newer figures in any case."""
         found = findings(window)
         best, told = found[0], self.told
         held = next((f for f in found if told is not None and f.verdict == told.verdict), None)
-        if told is not None and held is not None and held.confidence >= best.confidence - AHEAD:
+        ahead = 0.0 if window.step_t > self._since else AHEAD
+        if told is not None and held is not None and held.confidence >= best.confidence - ahead:
             self._rival, self._looks = None, 0
             if told.stale or window.t - told.t >= REFRESH_NS:
                 self._refresh(told, _diagnosis(held, window))
@@ -106,7 +109,7 @@ class Diagnostician:
         self._rival = best.verdict
         if self._looks < (FIRST if told is None or told.stale or window.step_t else CHALLENGES):
             return False
-        self._rival, self._looks = None, 0
+        self._rival, self._looks, self._since = None, 0, window.t
         self.told = _diagnosis(best, window)
         return True
 

@@ -8,7 +8,7 @@ import pytest
 
 from hoptui.diagnosis.sampled_time import FEW, SampledTime
 from hoptui.diagnosis.thread_causes import GUESSED
-from hoptui.diagnosis.verdict import findings
+from hoptui.diagnosis.verdict import AHEAD, CHALLENGES, FIRST, Diagnostician, findings
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.activities import Activity, activities
 from hoptui.domain.code_lines import CodeLine
@@ -17,7 +17,7 @@ from hoptui.domain.stack_kinds import Kind
 from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stragglers import RankDevice, Straggler
 from hoptui.domain.training_code import TrainingCode, TrainingFunction
-from tests.diagnosis.loads import knob, synthetic, window
+from tests.diagnosis.loads import SECOND, knob, synthetic, window
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
 STACKS: dict[Kind, Stack] = {
@@ -253,3 +253,40 @@ def test_sms_that_wait_for_memory() -> None:
     assert findings(window(gpus=(synthetic(**(gpu | {"sm": 0.8})),)))[0].verdict == "memory-latency-bound"
     assert findings(window(gpus=(synthetic(**(gpu | {"dram": 0.4})),)))[0].verdict == "healthy"
     assert findings(window(gpus=(synthetic(**(gpu | {"sm": 0.7})),)))[0].verdict == "healthy"
+
+
+def _results_of_small_kernels(t_s: float, **more: Any) -> ObservationWindow:
+    """Small kernels whose results are read, and some Python whose purpose nothing says."""
+    helper = (StackFrame("/job/train.py", "main", 50), StackFrame("/job/small.py", "halve", 3, call="sorted"))
+    counts = {STACKS["wait"]: 42, STACKS["compute"]: 28, helper: 30}
+    gpu = synthetic(busy=0.6, sm=0.25, tensor=0.0, fp32=0.0, dram=0.0)
+    return window(gpus=(gpu,), sampled=SampledTime.of(activities(counts, CODE)), t=int(t_s * SECOND), **more)
+
+
+def _host_bound(t_s: float) -> Diagnostician:
+    """What was reported until then: Python of the script."""
+    doctor = Diagnostician()
+    for look in range(FIRST):
+        doctor.look(seen(IDLE, samples={"script": 170, "compute": 30}, t=int((t_s + 2 * look) * SECOND)))
+    assert doctor.told is not None
+    assert doctor.told.verdict == "host-bound"
+    return doctor
+
+
+def test_a_verdict_from_before_a_step_gives_way_to_a_slightly_better_one() -> None:
+    best, second = findings(_results_of_small_kernels(130.0))[:2]
+    assert (best.verdict, second.verdict) == ("launch-bound", "host-bound")
+    assert best.confidence - second.confidence < AHEAD
+    doctor = _host_bound(100.0)
+    looks = [_results_of_small_kernels(130.0 + 2 * i, step_t=120 * SECOND) for i in range(FIRST)]
+    assert [doctor.look(each) for each in looks] == [False] * (FIRST - 1) + [True]
+    assert doctor.told is not None
+    assert doctor.told.verdict == "launch-bound"
+
+
+@pytest.mark.parametrize("step_t", [0, 101 * SECOND])
+def test_a_verdict_stays_beside_a_slightly_better_one_without_a_step_since(step_t: int) -> None:
+    doctor = _host_bound(100.0)
+    assert not any(
+        doctor.look(_results_of_small_kernels(130.0 + 2 * i, step_t=step_t)) for i in range(2 * CHALLENGES)
+    )
