@@ -40,8 +40,8 @@ class Compilation(logging.Filter):
     generators and the buffers of the module are used once.
 
     With several ranks, all run eagerly if one cannot compile: the command then fails on all of them. A later
-    compilation, as for another shape, that fails on one rank makes that rank alone eager. The ranks exchange the
-    outcomes of commands, and no command waits then.
+    compilation that fails on one rank, as for another shape, makes that rank alone eager. The ranks exchange
+    the outcomes of commands, and no command waits then.
 
     Args:
         modules: What is compiled, if it is called. One may be a part of another.
