@@ -19,7 +19,7 @@ from typing import Any
 import hoptui
 from hoptui.integrations.batch_size import sample_count
 from hoptui.integrations.error_guard import harmless
-from hoptui.integrations.lightning_callbacks import CallbackTimer
+from hoptui.integrations.lightning_callbacks import CallbackTimer, hooks
 from hoptui.integrations.lightning_class import framework_class
 from hoptui.integrations.lightning_internals import planned_steps, stored_metrics, train_loaders
 from hoptui.integrations.lightning_knobs import LightningKnobs
@@ -42,7 +42,6 @@ class Adapter:
     """The hooks of both callbacks. An instance also inherits from the `Callback` of the framework."""
 
     _plain: type  # the class without the base of the framework
-    state_key: str  # of the base
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Adapter:
         return object.__new__(framework_class(cls))
@@ -112,7 +111,8 @@ class Adapter:
         self._resume = None
         self._declare(run, trainer)
         self._time_checkpoints(trainer)
-        self._callbacks = CallbackTimer(str(self.state_key), self._begin_callback, self._end_callback)
+        others = hooks(each for each in trainer.callbacks if each is not self)
+        self._callbacks = CallbackTimer(others, self._begin_callback, self._end_callback)
         self._callbacks.start(trainer.profiler)
         if not run.boundary(self._step):
             trainer.should_stop = True

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-MARK = "[Callback]"
-"""How the name of an action begins that is a hook of a callback."""
+BASE = "callbacks.callback"
+"""The end of the module of Lightning's `Callback`, whose hooks do nothing."""
+
+
+def hooks(callbacks: Iterable[Any]) -> frozenset[str]:
+    """Return the names that a profiler gets of the hooks that callbacks define."""
+    return frozenset(
+        f"[Callback]{each.state_key}.{name}"
+        for each in callbacks
+        for name in dir(type(each))
+        if name.startswith("on_") and not getattr(type(each), name).__module__.endswith(BASE)
+    )
 
 
 class CallbackTimer:
-    """Reports when a hook of another callback begins and ends, from `start` to `stop`.
+    """Reports when a hook of a callback begins and ends, from `start` to `stop`.
 
     Args:
-        own: The `state_key` of the callback that is not reported.
+        actions: The names of the hooks that are reported. Each takes about 8 µs more.
         begin: Called when a hook begins. It must not raise.
         end: Called with what `begin` has returned, when the hook ends. It must not raise.
     """
 
-    def __init__(self, own: str, begin: Callable[[], Any], end: Callable[[Any], None]) -> None:
-        self._own, self._begin, self._end = f"{MARK}{own}.", begin, end
+    def __init__(self, actions: frozenset[str], begin: Callable[[], Any], end: Callable[[Any], None]) -> None:
+        self._actions, self._begin, self._end = actions, begin, end
         self._profiler: Any = None
 
     def start(self, profiler: Any) -> None:
@@ -33,9 +43,7 @@ class CallbackTimer:
 
         def timed(action_name: str) -> AbstractContextManager[Any]:
             action: AbstractContextManager[Any] = profile(action_name)
-            if not action_name.startswith(MARK) or action_name.startswith(self._own):
-                return action
-            return _Hook(action, self._begin, self._end)
+            return _Hook(action, self._begin, self._end) if action_name in self._actions else action
 
         profiler.profile = timed
         self._profiler = profiler
