@@ -56,8 +56,8 @@ class GIN(nn.Module):
 def pyg_positional_encodings(run: hoptui.Run, device: str) -> None:
     """Positional encodings are a `transform` and no `pre_transform`: they are computed at each access.
 
-    The eigenvectors of the Laplacian and 16 steps of a random walk of a graph with 300 nodes take more than 10 ms, a batch of
-    16 graphs more than 160 ms. The network needs less than 30 ms.
+    The eigenvectors of the Laplacian and 16 steps of a random walk of a graph with 300 nodes take more than
+    10 ms, a batch of 16 graphs more than 160 ms. The network needs less than 30 ms.
     """
     import torch_geometric.transforms as T
     from torch_geometric.data import InMemoryDataset
@@ -92,10 +92,10 @@ def pyg_positional_encodings(run: hoptui.Run, device: str) -> None:
 
 @labelled(gpu="launch-bound", cpu="healthy", needs=NEEDS)
 def pyg_virtual_adversarial(run: hoptui.Run, device: str) -> None:
-    """In the manner of FLAG: three steps of ascent on a perturbation of the nodes for each step of a deep GIN.
+    """In the manner of FLAG: three steps of ascent on a perturbation for each step of a deep GIN.
 
-    On a GPU: 8 molecules of 24 nodes through 8 layers, three times forward and backward, are thousands of tiny kernels. On the
-    CPU: 16 graphs of 200 nodes with 192 numbers each, which are work for the products.
+    On a GPU: 8 molecules of 24 nodes through 8 layers, three times forward and backward, are thousands of
+    tiny kernels. On the CPU: 16 graphs of 200 nodes with 192 numbers each, which are work for the products.
     """
     from torch_geometric.data import Batch
 
@@ -111,7 +111,7 @@ def pyg_virtual_adversarial(run: hoptui.Run, device: str) -> None:
         loss = F.mse_loss(model(batch.x + perturb, batch.edge_index, batch.batch)[:, 0], batch.y) / m
         for _ in range(m - 1):
             loss.backward()
-            perturb.data.add_(step_size * torch.sign(perturb.grad))
+            perturb.data.add_(step_size * perturb.grad.sign())  # type: ignore[union-attr]
             perturb.grad.zero_()  # type: ignore[union-attr]
             loss = F.mse_loss(model(batch.x + perturb, batch.edge_index, batch.batch)[:, 0], batch.y) / m
         loss.backward()
@@ -119,7 +119,7 @@ def pyg_virtual_adversarial(run: hoptui.Run, device: str) -> None:
         run.log(loss=loss.detach() * m, samples=graphs)
 
 
-def graph_statistics(adjacency: Tensor) -> dict[str, float]:
+def graph_statistics(adjacency: Tensor) -> dict[str, Any]:
     """Return the clustering and the mean distance of a generated graph."""
     import networkx as nx
 
@@ -133,7 +133,8 @@ def graph_statistics(adjacency: Tensor) -> dict[str, float]:
 def pyg_vgae_generates_graphs(run: hoptui.Run, device: str) -> None:
     """A VGAE is trained, and after each step NetworkX looks at a graph that is drawn from its decoder.
 
-    A dense graph of 110 nodes takes NetworkX more than 100 ms. The encoder of two layers needs less than 20 ms.
+    A dense graph of 150 nodes takes NetworkX more than 100 ms. The encoder of two layers needs less than 20
+    ms.
     """
     from torch_geometric.nn import VGAE, GCNConv
 
@@ -147,7 +148,7 @@ def pyg_vgae_generates_graphs(run: hoptui.Run, device: str) -> None:
             x = self.conv(x, edge_index).relu()
             return self.mu(x, edge_index), self.logstd(x, edge_index)
 
-    (data,) = _molecules(1, 110, 8, 16)
+    (data,) = _molecules(1, 150, 8, 16)
     data = data.to(device)
     model = VGAE(Encoder()).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -167,8 +168,8 @@ def pyg_vgae_generates_graphs(run: hoptui.Run, device: str) -> None:
 def pyg_lightgcn_all_edges(run: hoptui.Run, device: str) -> None:
     """LightGCN's propagation over all edges of a large bipartite graph, with few numbers for each node.
 
-    On a GPU: messages of 100 million edges are gathered from random rows of 16 bytes and added to random rows, in tables
-    of 500 MB, ten times the L2 cache. There is no product of matrices.
+    On a GPU: messages of 100 million edges are gathered from random rows of 16 bytes and added to random
+    rows, in tables of 500 MB, ten times the L2 cache. There is no product of matrices.
     """
     from torch_geometric.nn import LGConv
 

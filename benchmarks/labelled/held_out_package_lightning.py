@@ -1,6 +1,6 @@
 """Trainings by Lightning: own data modules, callbacks, manual optimization."""
 
-# ruff: noqa: N806, N812 - names as in the scripts that are imitated
+# ruff: noqa: N812 - names as in the scripts that are imitated
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ class SpeechCommandsClips(Dataset[tuple[Tensor, int]]):
 
 @labelled(gpu="data-bound", cpu="data-bound", needs=NEEDS, adapter=True, helpers=(SpeechCommandsClips,))
 def lit_keyword_spotting(run: AdapterRun, device: str) -> None:
-    """A LightningDataModule makes spectrograms of 20 seconds with a hop of 128 samples in the main process.
+    """A LightningDataModule makes spectrograms of 10 seconds with a hop of 128 samples in the main process.
 
-    A recording takes more than 40 ms, and a batch has 4. The network gets 64 x 64 numbers of each, and needs
+    A recording takes more than 30 ms, and a batch has 4. The network gets 64 x 64 numbers of each, and needs
     less than 15 ms.
     """
     pl = _pl()
@@ -103,7 +103,7 @@ def lit_keyword_spotting(run: AdapterRun, device: str) -> None:
         def prepare_data(self) -> None:
             rng = np.random.default_rng(0)
             for n in range(16):
-                rng.integers(-8000, 8000, 44_100 * 20).astype(np.int16).tofile(f"{self.root}/{n:03d}.pcm")
+                rng.integers(-8000, 8000, 44_100 * 10).astype(np.int16).tofile(f"{self.root}/{n:03d}.pcm")
 
         def setup(self, stage: str | None = None) -> None:
             self.train = SpeechCommandsClips(self.root)
@@ -145,7 +145,7 @@ def frechet_distance(a: Any, b: Any) -> float:
 def lit_vae_fid_callback(run: AdapterRun, device: str) -> None:
     """A callback computes a Fréchet distance of the decoded and the real pictures after each batch.
 
-    The eigenvalues of a 576 x 576 matrix that is not symmetric take more than 200 ms. The autoencoder with
+    The eigenvalues of a 576 x 576 matrix that is not symmetric take more than 60 ms. The autoencoder with
     perceptrons needs less than 20 ms.
     """
     pl = _pl()
@@ -182,10 +182,10 @@ def lit_vae_fid_callback(run: AdapterRun, device: str) -> None:
 
 @labelled(gpu="launch-bound", cpu="healthy", needs=NEEDS, adapter=True)
 def lit_wgan_gp_manual(run: AdapterRun, device: str) -> None:
-    """WGAN-GP with manual optimization: five steps of the critic with a gradient penalty to one of the generator.
+    """WGAN-GP with manual optimization: five steps of the critic to one of the generator.
 
-    On a GPU: layers of width 64 with 32 rows are some thousand kernels of microseconds. On the CPU: layers of width 512
-    with 256 rows, so that the products are the work.
+    On a GPU: layers of width 64 with 32 rows are some thousand kernels of microseconds. On the CPU: layers of
+    width 512 with 256 rows, so that the products are the work.
     """
     pl = _pl()
     width, batch_size = (512, 256) if device == "cpu" else (64, 32)
@@ -204,7 +204,7 @@ def lit_wgan_gp_manual(run: AdapterRun, device: str) -> None:
             alpha = torch.rand(len(real), 1, device=real.device)
             mixed = (alpha * real + (1 - alpha) * fake).requires_grad_()
             (grad,) = torch.autograd.grad(self.D(mixed).sum(), mixed, create_graph=True)
-            return ((grad.norm(2, dim=1) - 1) ** 2).mean()
+            return ((grad.norm(2, dim=1) - 1) ** 2).mean()  # type: ignore[no-any-return]
 
         def training_step(self, batch: Any, batch_idx: int) -> None:
             opt_g, opt_d = self.optimizers()
@@ -277,8 +277,9 @@ def lit_ema_snapshots(run: AdapterRun, device: str) -> None:
 def lit_deep_wide_regression(run: AdapterRun, device: str) -> None:
     """Wide perceptrons in float32 with few rows, and AdamW over all their weights.
 
-    On a GPU: 24 layers of 8192 x 8192, 1.6 billion weights of 4 bytes. They are read twice and their gradients written
-    once, and AdamW goes over weights, gradients and moments: over 80 GB a step. 16 rows are 0.15 TFLOP.
+    On a GPU: 24 layers of 8192 x 8192, 1.6 billion weights of 4 bytes. They are read twice and their
+    gradients written once, and AdamW goes over weights, gradients and moments: over 80 GB a step. 16 rows are
+    0.15 TFLOP.
     """
     pl = _pl()
     width, depth = (512, 4) if device == "cpu" else (8192, 24)

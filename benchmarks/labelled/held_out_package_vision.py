@@ -49,7 +49,7 @@ def _small_net(classes: int) -> nn.Module:
 def flowers_with_strong_augmentation(run: hoptui.Run, device: str) -> None:
     """ImageFolder with transforms v2: elastic deformation, blur and photometric distortion at 256 pixels.
 
-    A picture takes more than 25 ms, a batch of 8 more than 200 ms in the main process. The network of three
+    A picture takes more than 25 ms, a batch of 4 more than 100 ms in the main process. The network of three
     layers gets 64 pixels, and needs less than 10 ms.
     """
     from torchvision.datasets import ImageFolder
@@ -73,7 +73,7 @@ def flowers_with_strong_augmentation(run: hoptui.Run, device: str) -> None:
             (Path(root) / label).mkdir()
             for i in range(12):
                 _picture(rng, 400, 320).save(Path(root) / label / f"{i:04d}.jpg", quality=90)
-        loader = DataLoader(ImageFolder(root, transform=train_tf), batch_size=8, shuffle=True)
+        loader = DataLoader(ImageFolder(root, transform=train_tf), batch_size=4, shuffle=True)
         model = _small_net(3).to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         while not run.stopping:
@@ -110,9 +110,10 @@ class TarShards(IterableDataset[tuple[Tensor, int]]):
 
 @labelled(gpu="data-bound", cpu="data-bound", needs=("timm",), helpers=(TarShards,))
 def timm_from_tar_shards(run: hoptui.Run, device: str) -> None:
-    """Shards of PNG files of 800 x 600 pixels are read by tarfile and decoded by Pillow, in the main process.
+    """Shards of PNG files of 800 x 600 pixels are read by tarfile and decoded by Pillow.
 
-    A picture takes more than 8 ms, a batch of 16 more than 130 ms. lcnet_035 at 64 pixels needs less than 40 ms.
+    A picture takes more than 8 ms, a batch of 16 more than 130 ms. lcnet_035 at 64 pixels needs less than 40
+    ms.
     """
     import timm
 
@@ -267,8 +268,8 @@ def average_precision(boxes: list[list[float]], gold: list[list[float]], thresho
 def box_head_with_map_each_step(run: hoptui.Run, device: str) -> None:
     """A head on RoIAlign is trained, and the mAP of its boxes is computed after each step, box by box.
 
-    3 thresholds x 300 boxes x 150 objects are 135 000 calls of `iou`, more than 60 ms. The head of two layers needs
-    less than 15 ms.
+    3 thresholds x 300 boxes x 150 objects are 135 000 calls of `iou`, more than 60 ms. The head of two layers
+    needs less than 15 ms.
     """
     from torchvision.ops import roi_align
 
@@ -293,10 +294,10 @@ def box_head_with_map_each_step(run: hoptui.Run, device: str) -> None:
 
 @labelled(gpu="launch-bound", cpu="healthy", needs=("timm",))
 def timm_sam_two_passes(run: hoptui.Run, device: str) -> None:
-    """Sharpness-aware minimization of a deep network with few pictures: two passes and a loop over all weights.
+    """Sharpness-aware minimization of a deep network: two passes and a loop over all weights.
 
-    On a GPU: rexnet_100 on 8 pictures of 64 pixels has some thousand kernels that take microseconds. On the CPU, 8
-    pictures of 96 pixels are work for its convolutions.
+    On a GPU: rexnet_100 on 8 pictures of 64 pixels has some thousand kernels that take microseconds. On the
+    CPU, 8 pictures of 96 pixels are work for its convolutions.
     """
     import timm
 
@@ -331,8 +332,8 @@ def timm_sam_two_passes(run: hoptui.Run, device: str) -> None:
 def einops_super_resolution_frames(run: hoptui.Run, device: str) -> None:
     """Whole frames in float32 are moved to the device, where one patch of each is taken.
 
-    On a GPU: 48 frames of 3 x 1440 x 2560 are 2.1 GB of pageable memory, more than 150 ms. The network gets 48
-    patches of 96 pixels, and needs less than 10 ms. On the CPU nothing is moved.
+    On a GPU: 48 frames of 3 x 1440 x 2560 are 2.1 GB of pageable memory, more than 150 ms. The network gets
+    48 patches of 96 pixels, and needs less than 10 ms. On the CPU nothing is moved.
     """
     from einops.layers.torch import Rearrange
 
@@ -413,8 +414,8 @@ def einops_mixer_full_precision(run: hoptui.Run, device: str) -> None:
 def einops_perceiver_steps(run: hoptui.Run, device: str) -> None:
     """A Perceiver with shared weights goes twelve times over a short sequence.
 
-    On a GPU: 32 latents of width 64 and 4 rows, so that some thousand kernels take microseconds. On the CPU: 64 latents of
-    width 384, where the products are the work.
+    On a GPU: 32 latents of width 64 and 4 rows, so that some thousand kernels take microseconds. On the CPU:
+    64 latents of width 384, where the products are the work.
     """
     from einops import rearrange, repeat
 
@@ -486,7 +487,7 @@ class CellImages(Dataset[tuple[Tensor, int]]):
 
 @labelled(gpu="data-bound", cpu="data-bound", needs=("timm",), helpers=(CellImages,))
 def timm_cells_from_sqlite(run: hoptui.Run, device: str) -> None:
-    """Each cell is read from SQLite, and its background is taken away by medians of tiles, in the main process.
+    """Each cell is read from SQLite, and loses its background by medians of tiles.
 
     A cell takes more than 8 ms, a batch of 16 more than 130 ms. lcnet_035 at 64 pixels needs less than 50 ms.
     """
@@ -516,10 +517,10 @@ def timm_cells_from_sqlite(run: hoptui.Run, device: str) -> None:
 
 @labelled(gpu="host-bound", cpu="host-bound", needs=("torchmetrics",))
 def ocr_character_error_rate(run: hoptui.Run, device: str) -> None:
-    """A reader of lines is trained with CTC, and torchmetrics counts edit distances of pages at each step.
+    """A reader of lines with CTC. torchmetrics counts edit distances of pages at each step.
 
-    The edit distance is a table in Python: 6 pages of 400 x 400 characters are a million cells, more than 100 ms. The
-    recurrent network needs less than 30 ms.
+    The edit distance is a table in Python: 6 pages of 400 x 400 characters are a million cells, more than 100
+    ms. The recurrent network needs less than 30 ms.
     """
     from torchmetrics.text import CharErrorRate
 
