@@ -132,14 +132,14 @@ class TiffStacks(torch.utils.data.Dataset[Tensor]):
 
 @labelled(gpu="data-bound", cpu="data-bound", needs=("diffusers",), helpers=(TiffStacks,))
 def frames_of_recordings(run: hoptui.Run, device: str) -> None:
-    """A denoiser of frames. Pillow decodes recordings of 16 pages of 320 pixels in the main process.
+    """A denoiser of frames. Pillow decodes recordings of 24 pages of 360 pixels in the main process.
 
-    A recording takes more than 30 ms, and a batch has 6. The U-Net gets 12 pictures of 16 pixels, and needs
+    A recording takes more than 40 ms, and a batch has 5. The U-Net gets 15 pictures of 16 pixels, and needs
     less than 50 ms.
     """
     from diffusers import DDPMScheduler
 
-    loader = DataLoader(TiffStacks(12, 16, 320), batch_size=6, shuffle=True)
+    loader = DataLoader(TiffStacks(10, 24, 360), batch_size=5, shuffle=True)
     net = _unet(16, (16, 32)).to(device)
     sched = DDPMScheduler(num_train_timesteps=100)
     opt = torch.optim.AdamW(net.parameters(), lr=1e-4)

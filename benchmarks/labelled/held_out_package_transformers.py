@@ -259,7 +259,7 @@ def ner_eval_steps_one(run: AdapterRun, device: str) -> None:
     train, dev = split(128), split(2048)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
-            model=BertForTokenClassification(_bert_config(16, 1, num_labels=len(label_list))),
+            model=BertForTokenClassification(_bert_config(8, 1, num_labels=len(label_list))),
             args=_args(
                 run,
                 device,
