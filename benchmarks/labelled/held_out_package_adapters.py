@@ -120,7 +120,7 @@ def accelerate_checkpointing_steps(run: AdapterRun, device: str) -> None:
     """In the manner of `--checkpointing_steps`, set to 1: `save_state` follows each step.
 
     A table of 40 million weights is 160 MB on the disk for each step: more than 80 ms. Its gradients are
-    sparse, and a step goes over 4096 rows of it, which takes less than 15 ms.
+    sparse, and a step goes over 4096 rows of it, which takes less than 30 ms.
     """
     accelerator, tracked = _accelerator(run, device)
     model = nn.Sequential(nn.EmbeddingBag(310_000, 128, sparse=True), nn.Linear(128, 2))
@@ -193,7 +193,7 @@ def watch_all_weights(run: AdapterRun, device: str) -> None:
 
     5 million weights and as many gradients are sorted into bins by NumPy, and the limits of the weights are
     percentiles: more than 100 ms. The copies of 42 MB take less than 15 ms, and the step of 8 rows less than
-    25 ms.
+    40 ms.
     """
     accelerator, tracked = _accelerator(run, device)
     model: Any = nn.Sequential(

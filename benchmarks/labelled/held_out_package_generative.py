@@ -231,12 +231,12 @@ def vocoder_with_discriminators(run: hoptui.Run, device: str) -> None:
         run.log(loss=loss_g.item(), samples=4)
 
 
-@labelled(gpu="data-bound", cpu="data-bound", needs=("datasets", "transformers"))
+@labelled(gpu="data-bound", cpu="data-bound", needs=("PIL", "datasets", "transformers"))
 def set_transform_decodes_pictures(run: hoptui.Run, device: str) -> None:
     """`set_transform` of `datasets`: PNG files are decoded and cropped when a batch is asked for.
 
     A picture of 900 x 700 pixels takes more than 12 ms, a batch of 8 more than 100 ms. The ViT of two layers
-    needs less than 20 ms.
+    needs less than 40 ms.
     """
     from datasets import Dataset
     from PIL import Image
@@ -305,7 +305,7 @@ def streamed_pages_with_a_filter(run: hoptui.Run, device: str) -> None:
     """A streamed set of Hugging Face's datasets, whose `filter` of repeated words is in Python.
 
     A page has 6000 words, each of which is looked for among 30: about 5 ms a page. Half of the pages are
-    thrown away, so that a batch of 16 takes 160 ms. The model reads 32 ids of each, in less than 20 ms.
+    thrown away, so that a batch of 16 takes 160 ms. The model reads 32 ids of each, in less than 30 ms.
     """
     from datasets import IterableDataset
     from transformers import GPT2Config, GPT2LMHeadModel

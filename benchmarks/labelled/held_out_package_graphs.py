@@ -133,7 +133,7 @@ def graph_statistics(adjacency: Tensor) -> dict[str, Any]:
 def pyg_vgae_generates_graphs(run: hoptui.Run, device: str) -> None:
     """A VGAE is trained, and after each step NetworkX looks at a graph that is drawn from its decoder.
 
-    A dense graph of 150 nodes takes NetworkX more than 100 ms. The encoder of two layers needs less than 20
+    A dense graph of 150 nodes takes NetworkX more than 80 ms. The encoder of two layers needs less than 30
     ms.
     """
     from torch_geometric.nn import VGAE, GCNConv

@@ -91,7 +91,7 @@ def lit_keyword_spotting(run: AdapterRun, device: str) -> None:
     """A LightningDataModule makes spectrograms of 10 seconds with a hop of 128 samples in the main process.
 
     A recording takes more than 30 ms, and a batch has 4. The network gets 64 x 64 numbers of each, and needs
-    less than 15 ms.
+    less than 40 ms.
     """
     pl = _pl()
 

@@ -127,7 +127,7 @@ def accelerate_packed_archive(run: AdapterRun, device: str) -> None:
     """Each process reads its own folder. The files of the second one are packed by lzma.
 
     2 MB of float noise are unpacked in more than 80 ms, 2 files a batch. The folder of the first process is
-    read in less than 20 ms, and the recurrent network needs less than 30 ms.
+    read in less than 20 ms, and the recurrent network needs less than 40 ms.
     """
     from accelerate import Accelerator
 
@@ -238,7 +238,7 @@ def timm_ddp_even_work(run: hoptui.Run, device: str) -> None:
     """A vision transformer under DistributedDataParallel, with as much work for each rank.
 
     On the CPU: 16 pictures of 64 tokens of width 192 in four blocks are 250 ms, and the gradients of 2
-    million weights 8 MB. On GPUs: 32 x 257 tokens of width 2048 in bf16 autocast are 10 TFLOP, and DDP sends
+    million weights 8 MB. On GPUs: 64 x 257 tokens of width 2048 in bf16 autocast are 60 TFLOP, and DDP sends
     the gradients during the backward pass.
     """
     from timm.models.vision_transformer import VisionTransformer
@@ -288,7 +288,7 @@ def sentence_bleu(candidate: list[int], reference: list[int]) -> float:
 def bleu_on_the_main_process(run: hoptui.Run, device: str) -> None:
     """Translations are scored on the main process only, after each step, in Python.
 
-    64 documents of 800 tokens take more than 150 ms. The step of a small encoder with 8 sequences takes less
+    64 documents of 800 tokens take more than 90 ms. The step of a small encoder with 8 sequences takes less
     than 40 ms.
     """
     from transformers import BertConfig, BertForMaskedLM

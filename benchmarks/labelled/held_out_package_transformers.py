@@ -129,8 +129,8 @@ class T5SpanCorruptionCollator:
 def t5_pretraining_collator(run: AdapterRun, device: str) -> None:
     """T5 is pretrained by the Trainer, with span corruption in the collator.
 
-    Each document has 120 000 tokens, of which the model sees the first 64 after the corruption. The collator
-    goes through all of them in Python: about 30 ms a document, 8 documents a batch. The model needs 20 ms.
+    Each document has 180 000 tokens, of which the model sees the first 64 after the corruption. The collator
+    goes through all of them in Python: about 30 ms a document, 8 documents a batch. The model needs 40 ms.
     """
     from transformers import T5Config, T5ForConditionalGeneration, Trainer
 
@@ -148,7 +148,7 @@ def t5_pretraining_collator(run: AdapterRun, device: str) -> None:
         trainer = Trainer(
             model=T5ForConditionalGeneration(config),
             args=_args(run, device, folder, per_device_train_batch_size=8, remove_unused_columns=False),
-            train_dataset=TokenizedDataset(24, 120_000),
+            train_dataset=TokenizedDataset(24, 180_000),
             data_collator=T5SpanCorruptionCollator(0.15, 3.0, 64, 32),
             callbacks=[_hoptui(run)],
         )
@@ -168,7 +168,7 @@ def distinct_n(sequences: list[list[int]], n: int) -> float:
 def gpt2_diversity_callback(run: AdapterRun, device: str) -> None:
     """A callback of the Trainer computes distinct-1 to distinct-4 of the corpus so far after each step.
 
-    60 000 tokens are counted four times in Python: more than 100 ms. The step of the model takes 30 ms.
+    60 000 tokens are counted four times in Python: more than 100 ms. The step of the model takes 40 ms.
     """
     from transformers import Trainer, TrainerCallback, default_data_collator
 
@@ -237,8 +237,8 @@ def compute_ner_metrics(predictions: Any, labels: Any, label_list: list[str]) ->
 def ner_eval_steps_one(run: AdapterRun, device: str) -> None:
     """Token classification with `eval_steps=1` and entity metrics in `compute_metrics`.
 
-    The evaluation has 2048 sequences of 32 tags. The model is tiny: it needs less than 100 ms for all of
-    them. Python needs more than 300 ms for the tags, as it goes over them for each type of entity.
+    The evaluation has 2048 sequences of 32 tags. The model is tiny: it and the Trainer need less than 250 ms.
+    Python needs more than 300 ms for the tags, as it goes over them for each type of entity.
     """
     from transformers import BertForTokenClassification, Trainer
 
@@ -361,7 +361,7 @@ def mistral_gradient_checkpointing(run: AdapterRun, device: str) -> None:
 def distilbert_teacher_in_compute_loss(run: AdapterRun, device: str) -> None:
     """A subclass of Trainer distills: the teacher is an attribute that nobody moved to the device.
 
-    The teacher is 50 times as large as the student, and is computed by the CPU: several 100 ms of each step.
+    The teacher is 50 times as large as the student, and is computed by the CPU: more than 80 ms of each step.
     """
     from transformers import BertForSequenceClassification, Trainer, default_data_collator
 
@@ -555,7 +555,7 @@ def sentence_encoder_hard_negatives(run: hoptui.Run, device: str) -> None:
     """A bi-encoder of sentences looks for hard negatives within each batch, with lists of Python.
 
     256 x 256 pairs of 64 numbers are multiplied in Python, four million products: more than 150 ms. The
-    encoder of one layer needs less than 40 ms.
+    encoder of one layer needs less than 60 ms.
     """
     from transformers import BertModel
 

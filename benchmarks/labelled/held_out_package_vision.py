@@ -215,7 +215,7 @@ def nt_xent(z1: Tensor, z2: Tensor, temperature: float = 0.5) -> Tensor:
 def simclr_two_views(run: hoptui.Run, device: str) -> None:
     """SimCLR on squeezenet: the views of pictures of 600 x 500 pixels are made by Pillow in the main process.
 
-    A view takes more than 6 ms, and a batch has 32 of them. The network at 32 pixels needs less than 50 ms.
+    A view takes more than 6 ms, and a batch has 32 of them. The network at 32 pixels needs less than 70 ms.
     """
     from torchvision.models import squeezenet1_1
 
@@ -489,7 +489,7 @@ class CellImages(Dataset[tuple[Tensor, int]]):
 def timm_cells_from_sqlite(run: hoptui.Run, device: str) -> None:
     """Each cell is read from SQLite, and loses its background by medians of tiles.
 
-    A cell takes more than 8 ms, a batch of 16 more than 130 ms. lcnet_035 at 64 pixels needs less than 50 ms.
+    A cell takes more than 8 ms, a batch of 16 more than 130 ms. lcnet_035 at 64 pixels needs less than 80 ms.
     """
     import timm
 
