@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import lzma
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -180,9 +181,11 @@ def _averaging() -> Any:
         def on_train_batch_end(
             self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
         ) -> None:
+            if not dist.is_initialized():
+                return
             for table in (pl_module.table.weight, pl_module.average):
                 dist.all_reduce(table)  # here
-                table.mul_(0.5)
+                table.div_(trainer.world_size)
 
     return ModelAveraging()
 
@@ -218,10 +221,11 @@ def lit_averaged_sparse_table(run: AdapterRun, device: str) -> None:
 
     ids, y = torch.randint(0, 375_000, (4096, 8)), torch.randint(0, 2, (4096,)).float()
     loader = DataLoader(torch.utils.data.TensorDataset(ids, y), batch_size=16, shuffle=True)
+    devices = int(os.environ.get("WORLD_SIZE", "1"))
     trainer = pl.Trainer(
         accelerator="cpu",
-        devices=2,
-        strategy="ddp",
+        devices=devices,
+        strategy="ddp" if devices > 1 else "auto",
         max_steps=run.iterations,
         max_epochs=-1,
         logger=False,
