@@ -19,6 +19,7 @@ from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.screens.settings.screen import SettingsScreen
 from hoptui.tui.screens.tuner.screen import LimitsBox, TunerScreen
+from hoptui.tui.screens.output.screen import OutputScreen
 from hoptui.tui.screens.where.screen import WhereScreen
 from screenshots.camera import Do, Seat, Step, To, sitting
 

@@ -81,6 +81,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("wait", SEE, "Wait until something happens to a run: an iteration, a measured effect, its end."),
     ("where", SEE, "Show the lines of the script that the time of a run goes to."),
     ("stack", SEE, "Show where the ranks of a run are now, the odd one first."),
+    ("output", SEE, "Print what a run writes to stdout and stderr; --follow goes on."),
     ("gpus", SEE, "List the GPUs: readings, processes and their runs; --watch repeats."),
     ("history", SEE, "List every command sent to a run: who, when, from, to, effect."),
     ("note", SEE, "Add a dated note to a live or recorded run; without a text, list its notes."),

@@ -181,6 +181,13 @@ class Client:
         else:
             self._read_lines(run_id)
 
+    def fetch_output(self, run_id: str, rank: int) -> None:
+        """Ask for what a process has written. `store.outputs` gets the answer.
+
+        It is asked for twice a second at most, however often this is called.
+        """
+        self._call(lambda: self._conversation.fetch_output(run_id, rank, time.monotonic()))
+
     def _read_lines(self, run_id: str) -> None:
         from hoptui.client.line_reader import LineReader  # here: it needs SQLite, other screens do not
 

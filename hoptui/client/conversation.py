@@ -18,6 +18,7 @@ from hoptui.client.subscriptions import Flow, Following
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.line_counts import FoundLines, LineCounts
 from hoptui.domain.tuning import Limits, Tune, Tuned
+from hoptui.model.outputs import FoundOutput, OutputText
 from hoptui.model.store import Store
 from hoptui.protocol import messages
 from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord
@@ -141,6 +142,8 @@ LATEST_SELDOM_S = 5.0
 LINES_EVERY_S = 2.0
 """The least time between two requests for the lines of a run. Without an answer, it is the following."""
 LINES_AGAIN_S = 10.0
+OUTPUT_EVERY_S = 0.5
+"""The least time between two requests for the output of a process, unless a page is only the first."""
 RANKS_PER_PAGE = 8
 """Processes of an answer with lines. More of them would keep the daemon from others for milliseconds."""
 
@@ -219,12 +222,18 @@ class Conversation:
         self._ids = itertools.count(1)
         self.following = Following(store, self._ids, self.flow.appetite)
         self._asked_at: dict[int, float] = {}  # when each Query was sent
-        self._requests: list[messages.Lease | Tune | messages.Describe | messages.FetchLines] = []
+        self._requests: list[
+            messages.Lease | Tune | messages.Describe | messages.FetchLines | messages.FetchOutput
+        ] = []
         self._described = ""  # the run of the newest Describe
         self._lines: messages.FetchLines | None = None  # that is not answered yet
         self._lines_at = -LINES_AGAIN_S
         self._asked_for = ("", False)  # the run, and whether all of its ranks
         self._pages: dict[int, LineCounts] = {}  # the ranks of the pages before
+        self._output: messages.FetchOutput | None = None  # that is not answered yet
+        self._output_at = -LINES_AGAIN_S
+        self._output_of = ("", 0)  # a run and its rank
+        self._text = OutputText()
         self._state = 0
         self._events = 0
         self._commands = 0
@@ -244,7 +253,7 @@ class Conversation:
         """Start over on a new connection: send Hello, then continue from the known stamps."""
         self.greeted = False
         self.heard = self._next_hello = self._next_latest = self._next_fetch = now
-        self._fetch = self._lines = None
+        self._fetch = self._lines = self._output = None
         self._thin_before = False
         self._asked_at = {}
         self.following.reconnected()
@@ -290,6 +299,30 @@ class Conversation:
             self._ask_lines(page.run, page.next)
         else:
             self.store.apply_lines(page.run, FoundLines(self._pages))
+
+    def fetch_output(self, run: str, rank: int, now: float) -> None:
+        """Ask for what a process has written since the last answer, unless that was just done."""
+        if self._output_of != (run, rank):
+            self._output_of, self._text, self._output = (run, rank), OutputText(), None
+        elif now - self._output_at < (OUTPUT_EVERY_S if self._output is None else LINES_AGAIN_S):
+            return
+        self._ask_output(now)
+
+    def _ask_output(self, now: float) -> None:
+        run, rank = self._output_of
+        self._output_at = now
+        self._output = messages.FetchOutput(id=next(self._ids), run=run, rank=rank, since=self._text.since)
+        self._requests.append(self._output)
+
+    def _got_output(self, answer: messages.RunOutput, now: float) -> None:
+        if self._output is None or answer.id != self._output.id:
+            return
+        self._output = None
+        found, more = self._text.add(answer)
+        if more:
+            self._ask_output(now)
+        else:
+            self.store.apply_output(answer.run, found)
 
     def due(self, now: float) -> list[messages.FromViewer]:
         """Return what to send now, in this order."""
@@ -344,6 +377,8 @@ class Conversation:
                 self.store.apply_details(message.run, message.details)
             case messages.RunLines():
                 self._got_lines(message)
+            case messages.RunOutput():
+                self._got_output(message, now)
             case messages.LeaseState():
                 pass  # the run's pulse reports how long it stays paused
             case Tuned():
@@ -362,7 +397,11 @@ class Conversation:
         self.greeted = True
         self._state = self._processes = self._page = 0  # another daemon counts from the start
         self._next_fetch = now
-        self._requests, self._lines = [], None  # requests from before the reconnect are outdated
+        self._requests, self._lines, self._output = (
+            [],
+            None,
+            None,
+        )  # requests from before the reconnect are outdated
         self._outbox.reconnected(now, another=another)
 
     def _fetched(self, delta: messages.Delta, now: float) -> None:
@@ -436,6 +475,9 @@ class Conversation:
             return
         if error.code == "unsupported" and self._lines is not None and "'lines.fetch'" in error.text:
             self.store.apply_lines(self._lines.run, FoundLines(problem="old_daemon"))
+            return
+        if error.code == "unsupported" and self._output is not None and "'output.fetch'" in error.text:
+            self.store.apply_output(self._output.run, FoundOutput(self._output.rank, problem="old_daemon"))
             return
         if error.code == "unsupported" and self._described and not error.id:
             self.store.apply_details(self._described, None)

@@ -16,6 +16,7 @@ from hoptui.client.line_reader import LineReader
 from hoptui.domain.devices import Level
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.tuning import Limits, Tuned
+from hoptui.model.outputs import FoundOutput
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.node.processes import user_name
 from hoptui.presentation import numbers
@@ -121,6 +122,10 @@ class Replay:
             self.store.apply_lines(run_id, FoundLines(t1=MOST_STAMP), whole=whole)
         elif found is None or not found.t0 <= t <= found.t1:
             self._lines.ask(self._path, t, partial(self.store.apply_lines, run_id, whole=whole), whole=whole)
+
+    def fetch_output(self, run_id: str, rank: int) -> None:
+        """Say that output is not recorded."""
+        self.store.outputs = {run_id: FoundOutput(rank, problem="not_recorded")}
 
     def sample(self, hz: float) -> None:
         """Do nothing: there is no sampling."""

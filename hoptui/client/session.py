@@ -231,6 +231,15 @@ class Session:
         request = messages.FetchStacks(id=self._next(), run=run, seconds=seconds)
         return self._ask(request, request.id, messages.RunStacks, self._timeout_s).ranks
 
+    def output(self, run: str, rank: int, since: dict[str, int]) -> messages.RunOutput:
+        """Return a page of what a process has written. `since` has the offsets of what is known.
+
+        Raises:
+            RefusedError: the daemon is older and reads no output.
+        """
+        request = messages.FetchOutput(id=self._next(), run=run, rank=rank, since=since)
+        return self._ask(request, request.id, messages.RunOutput, self._timeout_s)
+
     def renew_pause(self, run: str) -> messages.LeaseState:
         """Extend the pause of a run. The answer says whether it was granted."""
         self._must_steer()
@@ -358,7 +367,8 @@ class Session:
             message = _anew(message)
         self._send(message)
         again = isinstance(
-            message, messages.Fetch | messages.Query | messages.Describe | messages.FetchStacks
+            message,
+            messages.Fetch | messages.Query | messages.Describe | messages.FetchStacks | messages.FetchOutput,
         )
 
         def repeat() -> bool:

@@ -29,6 +29,7 @@ from hoptui.daemon.handlers.viewers import ViewerDesk
 from hoptui.daemon.hangs import Hangs
 from hoptui.daemon.idle_gpus import IdleGpus
 from hoptui.daemon.memory import MemoryForecast
+from hoptui.daemon.output_files import OutputFiles
 from hoptui.daemon.phases import PhaseJoin
 from hoptui.daemon.prometheus import Endpoint, MetricsError, snapshot
 from hoptui.daemon.recordings import limits, refused
@@ -45,6 +46,7 @@ from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import AddressError, Addresses
 from hoptui.node.processes import Peer
 from hoptui.protocol import codec, messages
+from hoptui.protocol.messages import RankState
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -99,7 +101,7 @@ class Server:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._written: deque[tuple[str, dict[str, int]]] = deque()
-        self._finished: deque[tuple[bytes, messages.Buckets | messages.Error]] = deque()
+        self._finished: deque[tuple[bytes, messages.Buckets | messages.RunOutput | messages.Error]] = deque()
         for sentence in refused(os.environ):
             log.warning(sentence)
         self._archive = Archive(
@@ -114,6 +116,8 @@ class Server:
         self._node.alerts.settings = self._alert_worker.settings
         self._node.alerts.restore(fired_alerts(where.alerts), time.time())
         self._node.alert = self._alert
+        self._outputs = OutputFiles(self._answered)
+        self._node.fetch_output = self._outputs.ask
         self._idle_gpus = IdleGpus(self._node)
         self._tuner_desk = TunerDesk(
             self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
@@ -269,6 +273,7 @@ class Server:
         run = self._run_desk.receive(identity, peer, message)
         if run is not None:
             self._lives.watch(run, time.monotonic())
+            self._follow_outputs()
 
     def _from_viewer(self, identity: bytes, peer: Peer | None, body: list[bytes]) -> None:
         try:
@@ -346,8 +351,10 @@ class Server:
     def _tell(self, record: messages.CommandRecord) -> None:
         self._viewer_desk.tell(record)
 
-    def _answered(self, identity: bytes, answer: messages.Buckets | messages.Error) -> None:
-        """Queue an answer. The archive's thread calls this."""
+    def _answered(
+        self, identity: bytes, answer: messages.Buckets | messages.RunOutput | messages.Error
+    ) -> None:
+        """Queue an answer. The threads of the archive and of the output files call this."""
         self._finished.append((identity, answer))
         with contextlib.suppress(OSError):
             self._wake_out.send(b"!")
@@ -400,6 +407,7 @@ class Server:
         self._phase_join.tend()
         self._tuner_desk.tend()
         self._idle_gpus.tend()
+        self._follow_outputs()
         self._tend_alerts()
         problems = tuple(filter(None, (self._gpus.problem, self._host.problem)))
         if problems != node.sampler_problems:
@@ -414,6 +422,15 @@ class Server:
             self._history = history
             node.touch()
         self._tended = node.version
+
+    def _follow_outputs(self) -> None:
+        registry = self._node.registry
+        live = {
+            (run.id, each.rank): each.pid
+            for run in registry.live()
+            for each in (RankState(rank=0, pid=run.state.pid), *run.state.ranks)
+        }
+        self._outputs.follow(live, [run.id for run in registry])
 
     def _alert(self, alert: Alert) -> None:
         """Pass an alert on. What has fired is stored first."""
@@ -533,6 +550,7 @@ class Server:
         signal.set_wakeup_fd(-1)
         self._tuner_desk.close()
         self._repositories.close()
+        self._outputs.close()
         self._host.close()
         self._gpus.close()
         if self._endpoint is not None:

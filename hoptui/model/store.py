@@ -21,6 +21,7 @@ from hoptui.domain.facts import fact, nested
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS, Closeups, TileRequest, iterations
+from hoptui.model.outputs import FoundOutput
 from hoptui.model.series import Series
 from hoptui.protocol.messages import (
     FATE_UNKNOWN,
@@ -101,6 +102,7 @@ class Store:
         self.tuned: dict[str, Tuned] = {}
         self.details: dict[str, RunDetails | None] = {}
         self.lines: dict[tuple[str, bool], FoundLines] = {}
+        self.outputs: dict[str, FoundOutput] = {}
         self.processes: tuple[GpuProcess, ...] = ()
         self.changes = 0
         self.node_version = 0
@@ -282,6 +284,13 @@ class Store:
                     **{key: one for key, one in self.lines.items() if key[0] == run},
                     (run, whole): found,
                 }
+                self.changes += 1
+
+    def apply_output(self, run: str, found: FoundOutput) -> None:
+        """Process what a process of a run has written. A viewer looks at one run at a time."""
+        with self._lock:
+            if self.outputs.get(run) != found:
+                self.outputs = {run: found}
                 self.changes += 1
 
     def forget(self, source: str) -> None:

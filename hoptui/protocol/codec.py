@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
-from hoptui.domain import columns, devices, enumerations, line_counts, stacks
+from hoptui.domain import columns, devices, enumerations, line_counts, outputs, stacks
 from hoptui.domain.targets import SetTargets
 from hoptui.domain.tuning import Tune
 from hoptui.protocol import messages
@@ -123,6 +123,11 @@ def _check(message: object) -> None:
                 raise ValueError(f"{name} is no duration")
     elif isinstance(message, messages.Stacks):
         stacks.check(message.samples)
+    elif isinstance(message, messages.Output):
+        outputs.check(message.part)
+    elif isinstance(message, messages.RunOutput):
+        for part in message.parts:
+            outputs.check(part)
     elif isinstance(message, messages.RunStacks):
         for each in message.ranks:
             stacks.check(each.samples)

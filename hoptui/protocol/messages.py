@@ -18,6 +18,7 @@ from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.line_counts import LineCounts
+from hoptui.domain.outputs import OutputPart
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
 from hoptui.domain.run_notes import AddNote, NoteAdded, RunNote
 from hoptui.domain.stacks import KEPT_S, StackSamples
@@ -243,6 +244,12 @@ class Stacks(msgspec.Struct, frozen=True, kw_only=True, tag="run.stacks"):
     loop: tuple[tuple[str, int, str], ...] = ()
 
 
+class Output(msgspec.Struct, frozen=True, kw_only=True, tag="run.output"):
+    """What the Python code of a process has written. Only daemons that ask for it get it."""
+
+    part: OutputPart
+
+
 class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
     """The run ends by itself.
 
@@ -281,6 +288,7 @@ class RunWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="run.welcome"):
     hello: int = 0
     on_disk: int | None = None
     stacks: bool = False
+    output: bool = False
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, tag="outcome.ack"):
@@ -431,6 +439,18 @@ class FetchLines(msgspec.Struct, frozen=True, kw_only=True, tag="lines.fetch"):
     seconds: float = KEPT_S
     first: int = 0
     ranks: int = 1
+
+
+class FetchOutput(msgspec.Struct, frozen=True, kw_only=True, tag="output.fetch"):
+    """A request for what a process of a run has written to stdout and stderr.
+
+    `since` has, by the source of a part, the offset up to which the viewer has it.
+    """
+
+    id: int
+    run: str
+    rank: int = 0
+    since: dict[str, int] = {}
 
 
 class ViewerBye(msgspec.Struct, frozen=True, kw_only=True, tag="viewer.bye"):
@@ -730,6 +750,20 @@ class RunLines(msgspec.Struct, frozen=True, kw_only=True, tag="lines"):
     next: int = -1
 
 
+class RunOutput(msgspec.Struct, frozen=True, kw_only=True, tag="output"):
+    """The answer to FetchOutput: a page of each stream. `ranks` are those that can be asked for.
+
+    No part: the process is unknown. `problem` is `no_answer` if a file system does not answer, else empty.
+    """
+
+    id: int
+    run: str
+    rank: int = 0
+    parts: tuple[OutputPart, ...] = ()
+    ranks: tuple[int, ...] = ()
+    problem: str = ""
+
+
 class Error(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     """A request that cannot be answered: a stable `code` and one sentence."""
 
@@ -761,7 +795,7 @@ def record_of(command: Command, *, t: int = 0, wall: float = 0.0) -> CommandReco
     )
 
 
-FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Stacks | Bye
+FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Stacks | Output | Bye
 ToRun = RunWelcome | Acknowledgement | Command | Farewell | Hold | Retire | Error
 FromViewer = (
     ViewerHello
@@ -775,6 +809,7 @@ FromViewer = (
     | Describe
     | FetchStacks
     | FetchLines
+    | FetchOutput
     | ViewerBye
     | Shutdown
 )
@@ -785,6 +820,7 @@ ToViewer = (
     | Description
     | RunStacks
     | RunLines
+    | RunOutput
     | Outcome
     | LeaseState
     | Tuned

@@ -180,6 +180,7 @@ class HoptuiApp(DrawnApp):
         "screens/runs/screen.tcss",
         "screens/tuner/screen.tcss",
         "screens/where/screen.tcss",
+        "screens/output/screen.tcss",
         "screens/charts/screen.tcss",
         "styles/finder.tcss",
         "styles/filter.tcss",
@@ -376,6 +377,12 @@ class HoptuiApp(DrawnApp):
         from hoptui.tui.screens.where.screen import WhereScreen
 
         self.push_screen(WhereScreen(run))
+
+    def open_output(self, run: str) -> None:
+        """Show what a run writes to stdout and stderr."""
+        from hoptui.tui.screens.output.screen import OutputScreen
+
+        self.push_screen(OutputScreen(run))
 
     def open_charts(self, run: str | None, *, find: bool) -> None:
         """Open the charts of a run, or of the node, as they were left; with `find`, open the search for

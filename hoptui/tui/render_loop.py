@@ -156,6 +156,7 @@ _FURTHER = (
     "history.screen",
     "tuner.screen",
     "where.screen",
+    "output.screen",
     "settings.screen",
 )
 """Screens that are imported when they are opened, or one per beat after the first frame: the start does not

@@ -18,6 +18,7 @@ from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.line_counts import count as count_lines
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
 from hoptui.domain.run_notes import AddNote, NoteAdded, RunNote
+from hoptui.domain.outputs import OutputPart
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.domain.targets import SetTargets, Target, TargetsSet, TargetState
@@ -268,6 +269,15 @@ VITAL = messages.Vital(
     last_t=18,
     phases=(PhaseReadings(phase="update", samples=24, readings={"sm_active": 71.2}),),
 )
+OUTPUT = OutputPart(
+    stream="stderr",
+    origin="file",
+    source="66306:1234",
+    path="/job/log.txt",
+    start=40,
+    end=99,
+    data=b"epoch 3\n",
+)
 SAMPLES = pack_stacks(
     {(StackFrame("train.py", "main", 3), StackFrame("data.py", "augment", 37, 37, 4, 20, "rand")): 5},
     10,
@@ -355,6 +365,7 @@ EXAMPLES: list[messages.Message] = [
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Stacks(samples=SAMPLES, loop=(("/job/train.py", 40, "main"),)),
+    messages.Output(part=OUTPUT),
     messages.Bye(reason="exception", detail="ValueError: no", told=True, at_exit=True, confirm=True),
     messages.RunWelcome(
         protocol=1,
@@ -367,6 +378,7 @@ EXAMPLES: list[messages.Message] = [
         hello=2,
         on_disk=16,
         stacks=True,
+        output=True,
     ),
     messages.Acknowledgement(stages={"c1": "applied"}),
     messages.Farewell(),
@@ -414,6 +426,8 @@ EXAMPLES: list[messages.Message] = [
     messages.RunStacks(id=11, run="r1", ranks=(messages.RankStacks(rank=3, samples=SAMPLES),)),
     messages.FetchLines(id=12, run="r1", seconds=10.0, first=2, ranks=8),
     messages.RunLines(id=12, run="r1", ranks=(messages.RankLines(rank=3, counts=COUNTS),), next=4),
+    messages.FetchOutput(id=13, run="r1", rank=2, since={"66306:1234": 40}),
+    messages.RunOutput(id=13, run="r1", rank=2, parts=(OUTPUT,), ranks=(0, 2), problem="no_answer"),
     messages.ViewerBye(id=7),
     messages.Shutdown(id=7),
     messages.ViewerWelcome(protocol=1, pid=99, version="0.1.0", host="node-7", records=True),

@@ -171,6 +171,7 @@ class FakeClient:
         self.asked_every_s = 0.0
         self.described: list[str] = []
         self.lines_asked: list[tuple[str, bool, bool]] = []
+        self.output_asked: list[tuple[str, int]] = []
         self.started = self.closed = self.read_only = False
 
     def start(self) -> None:
@@ -206,6 +207,9 @@ class FakeClient:
 
     def fetch_lines(self, run_id: str, *, every_rank: bool = False, whole: bool = False) -> None:
         self.lines_asked.append((run_id, every_rank, whole))
+
+    def fetch_output(self, run_id: str, rank: int) -> None:
+        self.output_asked.append((run_id, rank))
 
     def pace(self, seconds: float) -> None:
         self.asked_every_s = seconds

@@ -25,6 +25,7 @@ from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import DuplicateRunError, Leaving, Member, TrackedRun
 from hoptui.domain.details import Repository
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.outputs import STREAM_NAMES, OutputPart, OutputTail
 from hoptui.domain.pacing import DEFAULT
 from hoptui.node.processes import Peer, process_started
 from hoptui.protocol import VERSION, messages
@@ -130,6 +131,8 @@ class RunDesk:
                 )
             case messages.Stacks():
                 self._stacks(run, 0, message)
+            case messages.Output():
+                _keep_output(run, 0, message.part)
             case messages.Bye():
                 self._bye(run, identity, message)
         return None
@@ -367,6 +370,7 @@ class RunDesk:
             acks=True,
             hello=hello.number,
             stacks=True,
+            output=True,
             on_disk=max(node.archive.flushed(source), node.archive.stored(run.id) or 0),
         )
         self._send(identity, welcome)
@@ -414,6 +418,7 @@ class RunDesk:
                 since=ring.last_t if ring is not None else 0,
                 hello=hello.number,
                 stacks=True,
+                output=True,
                 on_disk=node.archive.flushed(source),
             ),
         )
@@ -443,6 +448,8 @@ class RunDesk:
                 node.touch()
             case messages.Stacks():
                 self._stacks(run, member.rank, message)
+            case messages.Output():
+                _keep_output(run, member.rank, message.part)
             case messages.Pulse(off=None):
                 run.members[member.rank] = replace(member, pulse_at=self._now())
                 if run.trains_in(member.rank, message.thread):
@@ -490,6 +497,11 @@ class RunDesk:
 
 
 log = logging.getLogger("hoptui.daemon")
+
+
+def _keep_output(run: TrackedRun, rank: int, part: OutputPart) -> None:
+    if part.stream in STREAM_NAMES:
+        run.copied.setdefault((rank, part.stream), OutputTail()).add(part)
 
 
 class _Watched(NamedTuple):

@@ -17,6 +17,7 @@ from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.stack_windows import MOST_RANKS
 from hoptui.domain.columns import Columns
+from hoptui.domain.outputs import OutputPart
 from hoptui.domain.pacing import MOST_HZ
 from hoptui.domain.run_notes import AddNote
 from hoptui.domain.stacks import KEPT_S
@@ -126,6 +127,8 @@ class ViewerDesk:
                 self.reply(identity, self._stacks(number, name, seconds))
             case messages.FetchLines():
                 self.reply(identity, self._lines(message))
+            case messages.FetchOutput():
+                self._node.fetch_output(identity, message, self._copied(message))
             case messages.Command():
                 self._command(viewer, message)
             case messages.Lease():
@@ -236,6 +239,24 @@ class ViewerDesk:
         found = run.stacks.lines(end - int(min(asked.seconds, KEPT_S) * 1e9), asked.first)
         ranks, following = pages.lines(found, max(1, min(asked.ranks, MOST_RANKS)))
         return messages.RunLines(id=asked.id, run=asked.run, ranks=ranks, next=following)
+
+    def _copied(self, asked: messages.FetchOutput) -> list[OutputPart]:
+        run = self._node.registry.get(asked.run)
+        found = []
+        for (rank, stream), tail in run.copied.items() if run is not None else ():
+            if rank == asked.rank:
+                start, data = tail.page(asked.since.get(tail.source, 0))
+                found.append(
+                    OutputPart(
+                        stream=stream,
+                        origin="copied",
+                        source=tail.source,
+                        start=start,
+                        end=tail.end,
+                        data=data,
+                    )
+                )
+        return found
 
     def _command(self, viewer: Viewer, command: messages.Command) -> None:
         node = self._node

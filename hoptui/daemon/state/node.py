@@ -10,7 +10,7 @@ import math
 import os
 import platform
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec import structs
@@ -28,12 +28,13 @@ from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import coefficient
+from hoptui.domain.outputs import OutputPart
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.domain.stacks import StackSamples
 from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.domain.tuning import Measured
 from hoptui.protocol import VERSION
-from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query
+from hoptui.protocol.messages import CommandRecord, Event, FetchOutput, NodeState, Query
 from hoptui.recording.library import KnownRun
 
 log = logging.getLogger("hoptui.daemon")
@@ -151,6 +152,8 @@ class Node:
         self.alerts_problem: Fact | None = None
         self.alert: Callable[[Alert], None] = lambda _: None
         """Called with each alert that fires."""
+        self.fetch_output: Callable[[bytes, FetchOutput, Collection[OutputPart]], None] = lambda *_: None
+        """Called with a viewer, its request, and what the process has sent of its output."""
         self.viewers = 0
         self.happened: Counter[tuple[str, str, str]] = Counter()
         """Number of events by kind, level and, for those of a GPU, its UUID."""

@@ -24,6 +24,7 @@ from hoptui.domain.details import Repository, RunDetails
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobState
+from hoptui.domain.outputs import OutputTail, StreamName
 from hoptui.domain.pacing import DEFAULT
 from hoptui.domain.progress import ITERATION, finished_by_rows
 from hoptui.domain.throughput import level, took, usable
@@ -103,6 +104,7 @@ class TrackedRun:
         self.account = account or Account()
         self.phases = PhaseAccount()
         self.stacks = StackWindows()
+        self.copied: dict[tuple[int, StreamName], OutputTail] = {}  # what its ranks have sent
         self.bad_numbers = BadNumbers()
         self.nonce = nonce
         self.process_started = process_started  # /proc/<pid>/stat start time: distinguishes a reused pid

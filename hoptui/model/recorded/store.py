@@ -22,6 +22,7 @@ from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.progress import ITERATION, finished
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS, Entries, no_entries
+from hoptui.model.outputs import FoundOutput
 from hoptui.model.recorded.pages import Pages
 from hoptui.model.recorded.point_in_time import Chronicle
 from hoptui.model.series import NAN, SeriesColumns, SeriesWindow, bucketed, with_medians
@@ -233,6 +234,7 @@ class RecordedStore:
         self.details = {state.run: details}
         self.tuned: dict[str, Tuned] = {}
         self.lines: dict[tuple[str, bool], FoundLines] = {}
+        self.outputs: dict[str, FoundOutput] = {}
         self._answers = 0
         self.processes: tuple[GpuProcess, ...] = ()  # only their sums are recorded, in `derived/<run id>`
         self.chronicle = Chronicle(state, events, commands, self.span[1])

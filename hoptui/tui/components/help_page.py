@@ -30,6 +30,7 @@ TITLES: Mapping[str, str] = {
     "history": "On the history",
     "tuner": "On the tuner",
     "where": "On the lines",
+    "output": "On the output",
     "limits": "While limits are chosen",
     "filter": "While a filter is typed",
     "story": "In the story of a command",
@@ -189,6 +190,14 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
          "ranks."),
         ("whole run", "From the recording, which has the samples minute by minute. In a replay, up to the "
          "position."),
+    ),
+    "output": (
+        ("file", "The daemon reads the file that stdout or stderr goes to, as nohup, sbatch and > log.txt "
+         "make one. It does nothing to the process."),
+        ("copied", "hoptui run --output has started the run: its Python code also passes on what it writes. "
+         "What libraries in C write is missing."),
+        ("follows", "The cursor is on the last line and stays there. Move it up to stop that."),
+        ("kept", "The newest 2 000 lines, from the newest 256 KiB. Output is not recorded."),
     ),
     "filter": (
         ("words", "All of them must be in what is said of a command: the knob, its values, how far it came, "

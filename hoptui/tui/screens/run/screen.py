@@ -237,7 +237,7 @@ class RunScreen(LiveScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "next_panel":
             return self.mode == "compact"
-        if action in ("details", "where"):
+        if action in ("details", "where", "output"):
             return self.run_id is not None
         if action == "gpus":
             return bool(self.hoptui.view(None).gpus())
@@ -320,6 +320,10 @@ class RunScreen(LiveScreen):
     def action_where(self) -> None:
         if self.run_id is not None:
             self.hoptui.open_where(self.run_id)
+
+    def action_output(self) -> None:
+        if self.run_id is not None:
+            self.hoptui.open_output(self.run_id)
 
     def action_gpus(self) -> None:
         shown = self.view().gpus() or self.hoptui.view(None).gpus()

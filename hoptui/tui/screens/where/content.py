@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, SharedLine
 from hoptui.presentation import numbers, stacks
-from hoptui.tui.components import lines
+from hoptui.tui.components import lines, options
 from hoptui.tui.snapshot import View
-from hoptui.tui.styled_text import Line, Span, width_of
+from hoptui.tui.styled_text import Line, Span
 
 MARGIN, GAP = 2, 2
 MOST_PLACE = 48
@@ -100,25 +100,12 @@ def choice(ranks: Sequence[int], rank: int | None, width: int, *, whole: bool) -
     """What is shown of what can be chosen: `last minute  ›whole run   rank ›all  0  1  2`."""
     line: Line = (
         Span(" "),
-        *_option("last minute", chosen=not whole),
-        *_option("whole run", chosen=whole),
+        *options.option("last minute", chosen=not whole),
+        *options.option("whole run", chosen=whole),
     )
     if len(ranks) < 2 and rank is None:
         return line
-    line = (*line, Span("   ranks"), *_option("all", chosen=rank is None))
-    shown = list(ranks)
-    if rank is not None and width_of(line) + 5 * len(shown) > width:
-        shown = [rank]
-    for each in shown:
-        option = _option(str(each), chosen=each == rank)
-        if width_of(line) + width_of(option) > width - 2:
-            return (*line, Span(" …", "dim"))
-        line = (*line, *option)
-    return line
-
-
-def _option(text: str, *, chosen: bool) -> Line:
-    return Span(" ›" if chosen else "  ", "key"), Span(text, "strong" if chosen else "dim")
+    return options.ranks(line, ranks, rank, width, all_ranks=True)
 
 
 def notes(found: FoundLines) -> str:
