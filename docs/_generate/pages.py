@@ -22,6 +22,8 @@ VARIABLES = (
     ("HOPTUI_METRICS", "none", "`HOST:PORT` of the Prometheus endpoint of a daemon that starts by itself."),
     ("HOPTUI_LIGHTNING", "off", "`1` or a name: every Trainer of Lightning gets the callback of hoptui."),
     ("HOPTUI_STACKS", "on", "`off`: the stack of the training thread is not sampled for `hoptui where`."),
+    ("HOPTUI_OUTPUT", "none", "`copy`: the Python code of the training process passes on what it writes to a "
+     "terminal or a pipe. `hoptui run --output` sets it."),
     ("HOPTUI_IDLE_S", "60", "Seconds after which a daemon ends that no run and no viewer uses."),
 )  # fmt: skip
 """Environment variables that `config.toml` cannot set."""
@@ -36,6 +38,7 @@ SCOPES = {
     "history": "History",
     "tuner": "Tuner",
     "where": "Lines",
+    "output": "Output",
     "limits": "Tuner: limits",
     "chart": "Charts",
     "finder": "Series finder",

@@ -1,12 +1,19 @@
 """What `hoptui run` adds to the processes of a command that nobody edited.
 
 `launch` starts the command with `site/sitecustomize.py` in front of its path. That file calls `imported`.
-Nothing here, in `site` or in `launch` imports `hoptui.sdk` before an optimizer of torch takes its first step.
+Nothing here, in `site` or in `launch` imports `hoptui.sdk` before an optimizer of torch takes its first step,
+but for the copy of the output if `hoptui run --output` asks for one.
 
 An error in these modules is one line in the log and ends what they do. It never reaches the script.
 """
 
 from __future__ import annotations
+
+import json
+import logging
+import os
+
+from hoptui.injection.launch import VARIABLE
 
 
 def imported(module: str, adapter: str | None) -> None:
@@ -16,6 +23,7 @@ def imported(module: str, adapter: str | None) -> None:
         module: Its name: `torch`, or the module of a framework.
         adapter: The module in `hoptui.integrations` for it, None for torch.
     """
+    _copy_output()
     if adapter is None:
         from hoptui.injection import injected_run
 
@@ -24,3 +32,17 @@ def imported(module: str, adapter: str | None) -> None:
         from hoptui.injection import adapters
 
         adapters.install(module, adapter)
+
+
+def _copy_output() -> None:
+    """Copy what this process writes, if that was asked for. A fault costs the copy."""
+    if os.environ.get("HOPTUI_OUTPUT") != "copy":
+        return
+    try:
+        from hoptui.injection.dependencies import available
+
+        with available(json.loads(os.environ[VARIABLE]).get("places") or {}):
+            from hoptui.sdk import output_copy
+        output_copy.install_if_asked(os.environ)
+    except Exception as error:
+        logging.getLogger("hoptui").warning("hoptui: output is not copied: %s", error)

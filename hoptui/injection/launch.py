@@ -32,10 +32,10 @@ class LaunchError(Exception):
 
 
 class Launch:
-    """A command and how it is shown. `name` is None without `--name`."""
+    """A command and how it is shown. `name` is None without `--name`. `output`: it is copied."""
 
-    def __init__(self, command: list[str], name: str | None, tags: list[str]) -> None:
-        self.command, self.name, self.tags = command, name, tags
+    def __init__(self, command: list[str], name: str | None, tags: list[str], output: bool = False) -> None:
+        self.command, self.name, self.tags, self.output = command, name, tags, output
 
 
 def parse(words: Sequence[str]) -> Launch:
@@ -46,11 +46,15 @@ def parse(words: Sequence[str]) -> Launch:
     """
     name: str | None = None
     tags: list[str] = []
+    output = False
     rest = list(words)
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         if word == "--":
             break
+        if word == "--output":
+            output = True
+            continue
         option, equals, value = word.partition("=")
         if option not in ("--name", "--tag"):
             raise LaunchError(
@@ -68,7 +72,7 @@ def parse(words: Sequence[str]) -> Launch:
             tags.append(value)
     if not rest:
         raise LaunchError("hoptui run needs a COMMAND, such as: hoptui run -- python train.py", USAGE)
-    return Launch(rest, name, tags)
+    return Launch(rest, name, tags, output)
 
 
 def environment(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
@@ -81,6 +85,8 @@ def environment(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
         places=_object(**{name: _quoted(place) for name, place in places.items()}),
         python=_quoted(sys.executable),
     )
+    if launch.output:
+        found["HOPTUI_OUTPUT"] = "copy"
     path = found.get("PYTHONPATH", "")
     if path.split(os.pathsep)[0] != SITE:
         found["PYTHONPATH"] = f"{SITE}{os.pathsep}{path}" if path else SITE

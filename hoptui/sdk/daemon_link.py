@@ -27,7 +27,7 @@ from hoptui.domain.phases import PhaseSpan
 from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.protocol import codec, messages
-from hoptui.sdk import message_size, process
+from hoptui.sdk import message_size, output_copy, process
 from hoptui.sdk.connections import HeldConnections
 from hoptui.sdk.details import packages
 from hoptui.sdk.metric_values import clean_name
@@ -102,6 +102,9 @@ class DaemonLink:
         self._complaints: set[str] = set()
         self._stacks: StackSampler | None = None
         self._next_stacks = 0.0
+        self._wants_output = False  # the daemon
+        self._output: messages.Output | None = None  # that the socket has not taken yet
+        self._next_output = 0.0
 
     def start(self) -> None:
         self._thread.start()
@@ -261,6 +264,9 @@ class DaemonLink:
         if now >= self._next_stacks and self._stacks is not None:
             self._next_stacks = now + STACKS_EVERY_S
             self._send_stacks(self._stacks, sock, zmq)
+        if now >= self._next_output:
+            self._next_output = now + output_copy.OUTPUT_EVERY_S
+            self._send_output(sock, zmq)
         self._send_rows(sock, zmq)
 
     def _send(self, sock: Any, zmq: Any, message: messages.FromRun) -> bool:
@@ -441,6 +447,7 @@ class DaemonLink:
         self._buffer.resend_after(message.since, message.on_disk)
         self._acks = message.acks
         self._sample(wanted=message.stacks)
+        self._wants_output = message.output
         if message.pid != self._daemon:
             self._daemon = message.pid
             state.inbox.replace_daemon()
@@ -462,6 +469,16 @@ class DaemonLink:
                 for file, line, function in self._state.training.loop or ()
             )
             self._send(sock, zmq, messages.Stacks(samples=samples, loop=loop))
+
+    def _send_output(self, sock: Any, zmq: Any) -> None:
+        """Send what the process has written, if it copies that and the daemon wants it."""
+        copy = output_copy.current()
+        while copy is not None and self._wants_output:
+            if self._output is None and (part := copy.take()) is not None:
+                self._output = messages.Output(part=part)
+            if self._output is None or not self._send(sock, zmq, self._output):
+                return
+            self._output = None
 
     def _sample(self, *, wanted: bool) -> None:
         """Sample the stack of the training thread if the daemon wants that."""
@@ -603,6 +620,7 @@ class DaemonLink:
             until = time.monotonic() + TELL_S
             told = self._tell_all(sock, zmq, until)
             until += LAST_S
+            self._send_output(sock, zmq)
             if self._has_new_details():
                 self._send_details(lambda message: self._send_until(sock, zmq, message, until))
             while self._state.notes and self._send_until(sock, zmq, self._state.notes[0], until):

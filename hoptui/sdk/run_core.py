@@ -22,7 +22,7 @@ from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.facts import Fact, clean_text, fact
 from hoptui.domain.knobs import KnobError
 from hoptui.protocol.ranges import MOST_COUNT
-from hoptui.sdk import process
+from hoptui.sdk import output_copy, process
 from hoptui.sdk.command_execution import CommandExecution
 from hoptui.sdk.details import DetailsBook
 from hoptui.sdk.iteration import IterationBoundary, IterationRecorder
@@ -72,6 +72,8 @@ class RunCore:
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
         state.training.sampled = bool(stacks) and not process.stacks_off(os.environ)
+        if not process.switched_off(os.environ):
+            output_copy.install_if_asked(os.environ)
         self.train_in_this_thread()
         self._own = RunIdentity(
             run=str(known.get("run") or new_run_id()),

@@ -23,6 +23,10 @@ def run(
         tuple[str, ...],
         Parameter(show_default=False, negative=(), help="A tag of the run, any number of times."),
     ] = (),
+    output: Annotated[
+        bool,
+        Parameter(negative=(), help="Copy what its Python code writes to a terminal or a pipe, to show it."),
+    ] = False,
 ) -> int:
     """Run a command whose training hoptui shows, without a change of its code.
 
@@ -32,5 +36,5 @@ def run(
     """
     words = [word for one in tag for word in ("--tag", one)]
     return launch.main(
-        [*words, *(("--name", name) if name is not None else ()), "--", *(command or sys.argv[2:])]
+        [*words, *(("--output",) if output else ()), *(("--name", name) if name is not None else ()), "--", *(command or sys.argv[2:])]
     )
