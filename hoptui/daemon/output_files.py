@@ -94,7 +94,7 @@ class OutputFiles:
         if self.stuck or self._jobs.qsize() >= WAITING:
             self._reply(identity, structs.replace(answer, problem="no_answer"))
             return
-        self._submit(lambda: self._answer(identity, asked, answer))
+        self._submit(lambda: self._reply(identity, self._answered(asked, answer)))
 
     @property
     def stuck(self) -> bool:
@@ -138,7 +138,7 @@ class OutputFiles:
                 _release(self._known.pop(owner))
         self._drop_old(live)
 
-    def _answer(self, identity: bytes, asked: FetchOutput, answer: RunOutput) -> None:
+    def _answered(self, asked: FetchOutput, answer: RunOutput) -> RunOutput:
         followed = self._known.get((asked.run, asked.rank))
         parts = answer.parts
         if followed is not None:
@@ -148,7 +148,7 @@ class OutputFiles:
                 self._end(followed)
             parts = _together(_parts(followed, asked.since), parts)
         ranks = sorted(rank for run, rank in self._known if run == asked.run)
-        self._reply(identity, structs.replace(answer, parts=parts, ranks=tuple(ranks)))
+        return structs.replace(answer, parts=parts, ranks=tuple(ranks))
 
     def _look(self, followed: Followed) -> None:
         """Open what the streams of a living process go to now."""

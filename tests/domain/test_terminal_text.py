@@ -46,9 +46,7 @@ def test_lines_are_those_of_a_terminal(written: bytes, lines: list[str]) -> None
 def test_colours_are_words() -> None:
     text = TerminalText()
     text.feed(b"\x1b[1;31merror\x1b[0m fine \x1b[38;5;196mmany\x1b[38;2;1;2;3m\x1b[92mok\x1b[39m")
-    assert text.lines == (
-        (Piece("error", "bold red"), Piece(" fine many"), Piece("ok", "green")),
-    )
+    assert text.lines == ((Piece("error", "bold red"), Piece(" fine many"), Piece("ok", "green")),)
 
 
 @given(st.lists(st.sampled_from([b"a", b"\r", b"\n", b"\x1b", b"[", b"]", b"2", b"A", b"K", b"m", b";",
@@ -68,7 +66,9 @@ def test_the_oldest_lines_go_and_are_counted() -> None:
     assert text.open
 
 
-@pytest.mark.parametrize("unit", [b"x", b"\x1b[", b"\x1b]", b"\x1b]x", b"\r\x1b[31mx", b"\x1b[9999C-", b"\x1b[A"])
+@pytest.mark.parametrize(
+    "unit", [b"x", b"\x1b[", b"\x1b]", b"\x1b]x", b"\r\x1b[31mx", b"\x1b[9999C-", b"\x1b[A"]
+)
 def test_no_output_takes_long_or_much_memory(unit: bytes) -> None:
     text = TerminalText()
     began = time.process_time()
