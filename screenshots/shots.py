@@ -74,6 +74,7 @@ FULL = (
     Shot("chart", ChartScreen, (*CHARTS, *"hhhhhhhhhhhh")),
     Shot("history", HistoryScreen, ("h",)),
     Shot("where", WhereScreen, ("w",)),
+    Shot("output", OutputScreen, ("l",), seat="live"),
     Shot("settings", SettingsScreen, ("f4",)),
     Shot("tuner", TunerScreen, ("t",), seat="tuned", moment=END),
     Shot("hosts", HostsScreen, ("down",), seat="hosts"),
