@@ -15,11 +15,11 @@ from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.history.screen import HistoryScreen, Story
 from hoptui.tui.screens.hosts.screen import HostsScreen
 from hoptui.tui.screens.knob_editor.screen import KnobEditor, StagedBox
+from hoptui.tui.screens.output.screen import OutputScreen
 from hoptui.tui.screens.overview import OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.screens.settings.screen import SettingsScreen
 from hoptui.tui.screens.tuner.screen import LimitsBox, TunerScreen
-from hoptui.tui.screens.output.screen import OutputScreen
 from hoptui.tui.screens.where.screen import WhereScreen
 from screenshots.camera import Do, Seat, Step, To, sitting
 

@@ -107,7 +107,8 @@ class OutputFiles:
         self._jobs.put(None)
 
     def _submit(self, job: Callable[[], None]) -> None:
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
+            self._began = None
             self._thread = threading.Thread(target=self._work, name="hoptui-output", daemon=True)
             self._thread.start()
         self._jobs.put(job)
@@ -119,8 +120,8 @@ class OutputFiles:
             self._began = time.monotonic()
             try:
                 job()
-            except Exception:  # a fault costs one answer
-                log.exception("the output of a run could not be read")
+            except Exception:  # a fault costs one look
+                log.exception("the output of a run could not be looked at")
             self._began = None
         for followed in self._known.values():
             _release(followed)
@@ -139,6 +140,13 @@ class OutputFiles:
         self._drop_old(live)
 
     def _answered(self, asked: FetchOutput, answer: RunOutput) -> RunOutput:
+        try:
+            return self._with_files(asked, answer)
+        except Exception:  # the viewer must get an answer
+            log.exception("the output of a run could not be read")
+            return structs.replace(answer, problem="failed")
+
+    def _with_files(self, asked: FetchOutput, answer: RunOutput) -> RunOutput:
         followed = self._known.get((asked.run, asked.rank))
         parts = answer.parts
         if followed is not None:

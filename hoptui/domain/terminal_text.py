@@ -33,14 +33,14 @@ LONGEST_ESCAPE = 4096
 _COLOURS = ("", "red", "green", "yellow", "blue", "magenta", "cyan", "")
 
 
-class Piece(NamedTuple):
+class StyledText(NamedTuple):
     """Characters of one style."""
 
     text: str
     style: Style = ""
 
 
-TextLine = tuple[Piece, ...]
+TextLine = tuple[StyledText, ...]
 
 
 def plain(line: TextLine) -> str:
@@ -129,7 +129,7 @@ class TerminalText:
             if numbers[0] == 0:
                 self._line = _part(line, 0, self._column)
             elif numbers[0] == 1:
-                self._line = (Piece(" " * self._column), *_part(line, self._column, LONGEST_LINE))
+                self._line = (StyledText(" " * self._column), *_part(line, self._column, LONGEST_LINE))
             else:
                 self._line = ()
 
@@ -173,10 +173,10 @@ class TerminalText:
             return
         line, end = self._line, self._column + len(text)
         length = sum(len(piece.text) for piece in line)
-        gap = (Piece(" " * (self._column - length)),) if self._column > length else ()
+        gap = (StyledText(" " * (self._column - length)),) if self._column > length else ()
         before = line if self._column >= length else _part(line, 0, self._column)
         after = _part(line, end, length) if end < length else ()
-        self._line = _joined((*before, *gap, Piece(text, self._style), *after))
+        self._line = _joined((*before, *gap, StyledText(text, self._style), *after))
         self._column = end
 
 
@@ -193,17 +193,17 @@ def _part(line: TextLine, start: int, end: int) -> TextLine:
     for text, style in line:
         part = text[max(0, start - at) : max(0, end - at)]
         if part:
-            found.append(Piece(part, style))
+            found.append(StyledText(part, style))
         at += len(text)
     return tuple(found)
 
 
 def _joined(line: TextLine) -> TextLine:
     """Neighbours of one style as one piece."""
-    found: list[Piece] = []
+    found: list[StyledText] = []
     for piece in line:
         if found and found[-1].style == piece.style:
-            found[-1] = Piece(found[-1].text + piece.text, piece.style)
+            found[-1] = StyledText(found[-1].text + piece.text, piece.style)
         else:
             found.append(piece)
     return tuple(found)

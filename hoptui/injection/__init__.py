@@ -9,11 +9,7 @@ An error in these modules is one line in the log and ends what they do. It never
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-
-from hoptui.injection.launch import VARIABLE
 
 
 def imported(module: str, adapter: str | None) -> None:
@@ -23,7 +19,10 @@ def imported(module: str, adapter: str | None) -> None:
         module: Its name: `torch`, or the module of a framework.
         adapter: The module in `hoptui.integrations` for it, None for torch.
     """
-    _copy_output()
+    if os.environ.get("HOPTUI_OUTPUT") == "copy":
+        from hoptui.injection import output
+
+        output.copy()
     if adapter is None:
         from hoptui.injection import injected_run
 
@@ -32,17 +31,3 @@ def imported(module: str, adapter: str | None) -> None:
         from hoptui.injection import adapters
 
         adapters.install(module, adapter)
-
-
-def _copy_output() -> None:
-    """Copy what this process writes, if that was asked for. A fault costs the copy."""
-    if os.environ.get("HOPTUI_OUTPUT") != "copy":
-        return
-    try:
-        from hoptui.injection.dependencies import available
-
-        with available(json.loads(os.environ[VARIABLE]).get("places") or {}):
-            from hoptui.sdk import output_copy
-        output_copy.install_if_asked(os.environ)
-    except Exception as error:
-        logging.getLogger("hoptui").warning("hoptui: output is not copied: %s", error)

@@ -28,7 +28,7 @@ class FoundStream(NamedTuple):
 class FoundOutput(NamedTuple):
     """The streams of a process. `ranks` are those that can be asked for.
 
-    `problem` is `no_answer`, `old_daemon`, `not_recorded`, or empty.
+    `problem` is `no_answer`, `failed`, `old_daemon`, `not_recorded`, or empty.
     """
 
     rank: int = 0

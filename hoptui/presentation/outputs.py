@@ -22,6 +22,7 @@ _ORIGINS: ByValue[str] = ByValue(
 _PROBLEMS: ByValue[str] = ByValue(
     {
         "no_answer": "the file system of the output does not answer",
+        "failed": "the daemon could not read the output; its log has the reason",
         "old_daemon": "the daemon is older than this hoptui: hoptui daemon stop, then try again",
         "not_recorded": "output is not recorded",
     },

@@ -753,7 +753,8 @@ class RunLines(msgspec.Struct, frozen=True, kw_only=True, tag="lines"):
 class RunOutput(msgspec.Struct, frozen=True, kw_only=True, tag="output"):
     """The answer to FetchOutput: a page of each stream. `ranks` are those that can be asked for.
 
-    No part: the process is unknown. `problem` is `no_answer` if a file system does not answer, else empty.
+    No part: the process is unknown. `problem` is `no_answer` if a file system does not answer, `failed` if
+    the daemon has an error, else empty.
     """
 
     id: int

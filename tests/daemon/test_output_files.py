@@ -136,14 +136,14 @@ class Reader:
 def reader(tmp_path: Path) -> Iterator[Callable[[str], Reader]]:
     """Starts a shell with its output in `log`, and a reader of it. The shell waits for input at its end.
 
-    It forks for the last echo: a builtin would have its stdout elsewhere for a moment.
+    It forks for the last echo: otherwise its own stdout would be elsewhere for a moment.
     """
     made: list[Reader] = []
 
     def start(script: str) -> Reader:
         with (tmp_path / "log").open("wb") as log:
             child = subprocess.Popen(
-                ["sh", "-c", f"{script}\n/bin/echo ready >&2; read x"],
+                ["sh", "-c", f"{script}\n(echo ready >&2); read x"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.PIPE,
@@ -215,6 +215,25 @@ def test_a_file_system_that_hangs_costs_only_the_output(
     released.set()
     monkeypatch.setattr(output_files, "STUCK_S", 3.0)
     until(lambda: len(there.answers) == before + 201, what="the answer that was late")
+
+
+def test_a_fault_is_an_answer_and_a_thread_that_ended_begins_again(
+    reader: Callable[[str], Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    there = reader("echo one")
+    with monkeypatch.context() as planted:
+        planted.setattr(output_files, "_parts", fails)
+        assert there.ask().problem == "failed"
+    there.files.close()
+    thread = there.files._thread
+    assert thread is not None
+    thread.join(10)
+    there.files.follow({("r", 0): os.getpid()}, ["r"])
+    there.files.follow({("r", 0): there.child.pid}, ["r"])
+    assert there.ask().parts[0].data == b"one\n"
 
 
 def test_it_opens_no_more_files_than_it_may(

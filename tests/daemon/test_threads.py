@@ -69,8 +69,12 @@ BROKEN = {
     "hoptui/sdk/stack_sampler.py Thread": ("stack_sampler.StackSampler.sample", "None"),
 }
 """Where the error of a run's thread is planted, and its ranks."""
-OF_ONE_REQUEST = {"hoptui/daemon/metrics_server.py ThreadingMixIn", "hoptui/daemon/metrics_server.py Timer"}
-"""Threads that end with a request for metrics."""
+OF_ONE_REQUEST = {
+    "hoptui/daemon/metrics_server.py ThreadingMixIn",
+    "hoptui/daemon/metrics_server.py Timer",
+    "hoptui/daemon/output_files.py Thread",
+}
+"""Threads that end with a request for metrics, or begin again with the next request for output."""
 
 DASHBOARD = """
 import sys

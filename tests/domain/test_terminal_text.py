@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoptui.domain.terminal_text import LONGEST_LINE, Piece, TerminalText, plain
+from hoptui.domain.terminal_text import LONGEST_LINE, StyledText, TerminalText, plain
 
 
 def shown(*parts: bytes) -> list[str]:
@@ -46,7 +46,9 @@ def test_lines_are_those_of_a_terminal(written: bytes, lines: list[str]) -> None
 def test_colours_are_words() -> None:
     text = TerminalText()
     text.feed(b"\x1b[1;31merror\x1b[0m fine \x1b[38;5;196mmany\x1b[38;2;1;2;3m\x1b[92mok\x1b[39m")
-    assert text.lines == ((Piece("error", "bold red"), Piece(" fine many"), Piece("ok", "green")),)
+    assert text.lines == (
+        (StyledText("error", "bold red"), StyledText(" fine many"), StyledText("ok", "green")),
+    )
 
 
 @given(st.lists(st.sampled_from([b"a", b"\r", b"\n", b"\x1b", b"[", b"]", b"2", b"A", b"K", b"m", b";",

@@ -16,9 +16,9 @@ from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.line_counts import count as count_lines
+from hoptui.domain.outputs import OutputPart
 from hoptui.domain.phases import PhaseReadings, PhaseSpan
 from hoptui.domain.run_notes import AddNote, NoteAdded, RunNote
-from hoptui.domain.outputs import OutputPart
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.domain.targets import SetTargets, Target, TargetsSet, TargetState

@@ -36,5 +36,11 @@ def run(
     """
     words = [word for one in tag for word in ("--tag", one)]
     return launch.main(
-        [*words, *(("--output",) if output else ()), *(("--name", name) if name is not None else ()), "--", *(command or sys.argv[2:])]
+        [
+            *words,
+            *(("--output",) if output else ()),
+            *(("--name", name) if name is not None else ()),
+            "--",
+            *(command or sys.argv[2:]),
+        ]
     )

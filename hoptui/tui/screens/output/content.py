@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from hoptui.domain.outputs import READ
-from hoptui.domain.terminal_text import LONGEST_LINE, Piece, TextLine, plain
+from hoptui.domain.terminal_text import LONGEST_LINE, StyledText, TextLine, plain
 from hoptui.model.outputs import FoundOutput, FoundStream
 from hoptui.presentation import numbers, outputs
 from hoptui.tui.components import options
@@ -48,7 +48,7 @@ def rows(lines: Sequence[TextLine]) -> list[Line]:
     return [tuple(map(_span, line)) for line in lines]
 
 
-def _span(piece: Piece) -> Span:
+def _span(piece: StyledText) -> Span:
     words = piece.style.split()
     return Span(numbers.clean(piece.text, LONGEST_LINE), _INKS.get(words[-1], "") if words else "")
 
