@@ -263,6 +263,9 @@ class DayClient:
     def fetch_lines(self, run_id: str, *, every_rank: bool = False, whole: bool = False) -> None:
         self._conversation.fetch_lines(run_id, every_rank, self._clock.now / SECOND)
 
+    def fetch_output(self, run_id: str, rank: int) -> None:
+        """Do nothing: the day has no output."""
+
     def sample(self, hz: float) -> None:
         self._conversation.hz = hz
 

@@ -11,6 +11,7 @@ import pytest
 
 from hoptui.injection import launch
 from hoptui.injection.injected_run import script_name
+from hoptui.protocol.messages import FetchOutput, RunOutput
 from tests.conftest import TestNode, until
 from tests.injection.scripts import finished, live_run, run_command, script
 
@@ -275,3 +276,31 @@ def test_what_scripts_do(node: TestNode, tmp_path: Path, monkeypatch: pytest.Mon
     runs = viewer.state().runs
     assert Counter(run.name for run in runs) == {"many": 8, "own": 2}, "also the shortest ones"
     assert child.pid not in {run.pid for run in runs}, "it does not train"
+
+
+COPIED = """
+import torch
+print("before the first step", flush=True)
+parameter = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    parameter.grad = torch.ones(1)
+    optimizer.step()
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.slow
+def test_output_is_copied_from_the_import_of_torch_on(node: TestNode, tmp_path: Path) -> None:
+    path = tmp_path / "copied.py"
+    path.write_text(COPIED)
+    viewer = node.viewer()
+    child = node.spawn(run_command("--output", "--", PYTHON, str(path), str(tmp_path / "end")), **QUIET)
+    run = live_run(viewer, "copied", child.pid)
+    (part,) = until(
+        lambda: viewer.ask(FetchOutput(id=1, run=run.run), RunOutput).parts, seconds=60, what="the copy"
+    )
+    assert (part.origin, part.data) == ("copied", b"before the first step\n")
+    (tmp_path / "end").touch()
+    assert finished(child)[0] == 0

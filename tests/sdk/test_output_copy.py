@@ -13,13 +13,14 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from hoptui.domain.outputs import PAGE_BYTES, TAIL_BYTES
-from hoptui.protocol.messages import FetchOutput, OutputPart, RunOutput
+from hoptui.domain.outputs import PAGE_BYTES, TAIL_BYTES, OutputPart
+from hoptui.protocol.messages import FetchOutput, RunOutput
 from hoptui.sdk import output_copy
 from hoptui.sdk.output_copy import MOST_PIECES, OutputCopy
 from tests.conftest import RawViewer, TestNode, until
@@ -94,6 +95,10 @@ class Terminal:
         os.close(self._master)
 
 
+def _has(there: Terminal, written: bytes) -> bool:
+    return written in there.read()
+
+
 def _own_terminal() -> None:
     import fcntl
 
@@ -138,7 +143,7 @@ def test_the_terminal_the_exit_code_and_the_signals_stay(
         command = _command(tmp_path, FOREVER, copies=copies)
         there = Terminal(node, command, leads=end is not stop_and_continue)
         try:
-            until(lambda there=there: b"step 0" in there.read(), seconds=30, what="the first lines")
+            until(partial(_has, there, b"step 0"), seconds=30, what="the first lines")
             if copies:
                 found = copied_lines(viewer, there.process.pid, 3)
                 assert found[:3] == ["tty True TextIOWrapper", "warning", "step 0"]
