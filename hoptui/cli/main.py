@@ -98,6 +98,7 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("replay", KEPT, "Play a recording in the dashboard."),
     ("report", KEPT, "Write a one-page report of a recorded run, as Markdown or HTML."),
     ("export", KEPT, "Export a recording as CSV, JSON lines or Parquet."),
+    ("import", KEPT, "Make recordings of runs that TensorBoard or wandb have logged."),
     ("rm", KEPT, "Delete recordings of runs that have exited."),
     ("run", NODE, "Run any training script unchanged, and show it: hoptui run -- python train.py."),
     ("demo", NODE, "Start a real PPO run on this machine and open its dashboard."),
@@ -108,6 +109,9 @@ COMMANDS = (  # the module in `hoptui.cli.commands` and its function have the co
     ("completion", NODE, "Print the completion script for bash, zsh or fish."),
     ("doctor", NODE, "Check what works on this node, what does not, and why."),
 )
+
+FUNCTIONS = {"import": "import_runs"}
+"""Modules and functions of commands whose name is a keyword of Python."""
 
 HELP = """Watch GPU training runs and change their knobs while they run.
 
@@ -125,7 +129,8 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, group, text in COMMANDS:
-        app.command(f"hoptui.cli.commands.{name}:{name}", name=name, group=group, help=text)
+        function = FUNCTIONS.get(name, name)
+        app.command(f"hoptui.cli.commands.{function}:{function}", name=name, group=group, help=text)
 
     register_install(app)
 

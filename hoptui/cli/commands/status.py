@@ -198,7 +198,8 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     metrics = seen.store.latest(f"run/{run.run}")
     symbol = vocabulary.state_word(vital).symbol if vital else vocabulary.UNKNOWN_STATE.symbol
     restart = f"  {vocabulary.restart(run.epoch)}" if run.epoch > 1 else ""
-    say(f"{numbers.clean(run.name)}  {run.run}  pid {run.pid}{restart}  on {seen.node.host}")
+    process = f"  pid {run.pid}{restart}  on {seen.node.host}" if run.pid else ""  # unknown of an import
+    say(f"{numbers.clean(run.name)}  {run.run}{process}")
     say(f"{symbol} {vocabulary.state_text(vital, run)}")
     total = f" of {numbers.grouped(run.total)}" if run.total else ""
     say(f"iteration {numbers.grouped(vocabulary.iteration(vital))}{total}, {_pace(seen, run, metrics)}")
