@@ -121,7 +121,7 @@ def test_records_of_any_size_are_read(tmp_path_factory: pytest.TempPathFactory, 
 def test_a_damaged_log_ends_with_an_error(tmp_path: Path, harm: object) -> None:
     path = written(tmp_path / "run-a.wandb", [b"one", b"two"])
     path.write_bytes(harm(path.read_bytes()))  # type: ignore[operator]
-    found = []
+    found: list[bytes] = []
     with pytest.raises(DamagedLogError):
         found.extend(records(path))
     assert HEADER.size == struct.calcsize("<4sHB") == 7

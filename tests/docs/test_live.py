@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from docs._generate.layout import load
-from hoptui.cli.main import COMMANDS
+from hoptui.cli.main import COMMANDS, FUNCTIONS
 from tests.conftest import TestNode, until
 from tests.docs.markdown import ROOT, blocks
 
@@ -64,8 +64,9 @@ def test_the_script_of_the_tutorial_can_be_turned(node: TestNode, capsys: pytest
 
 @pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
 def test_every_command_with_json_is_documented(command: str) -> None:
-    module = importlib.import_module(f"hoptui.cli.commands.{command}")
-    if "json" in inspect.signature(getattr(module, command)).parameters:
+    function = FUNCTIONS.get(command, command)
+    module = importlib.import_module(f"hoptui.cli.commands.{function}")
+    if "json" in inspect.signature(getattr(module, function)).parameters:
         assert documented(command), f"describe the keys of hoptui {command} --json in docs/reference/json.md"
 
 
