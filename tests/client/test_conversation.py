@@ -12,6 +12,7 @@ from hoptui.client.conversation import (
     LATEST_SELDOM_S,
     LINES_AGAIN_S,
     LINES_EVERY_S,
+    OUTPUT_EVERY_S,
     RANKS_PER_PAGE,
     SILENCE_S,
     WAIT_S,
@@ -22,8 +23,10 @@ from hoptui.client.subscriptions import HUNGRY
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.line_counts import FoundLines, count
+from hoptui.domain.outputs import OutputPart
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
+from hoptui.domain.terminal_text import plain
 from hoptui.model.store import Store
 from hoptui.protocol.messages import (
     PROTOCOL,
@@ -34,6 +37,7 @@ from hoptui.protocol.messages import (
     Event,
     Fetch,
     FetchLines,
+    FetchOutput,
     FromViewer,
     Lease,
     LeaseState,
@@ -41,6 +45,7 @@ from hoptui.protocol.messages import (
     Query,
     RankLines,
     RunLines,
+    RunOutput,
     Stage,
     ToViewer,
     ViewerHello,
@@ -484,3 +489,46 @@ def test_after_a_reconnect_lines_are_asked_for_again(table: Table) -> None:
     table.greet()
     table.talk.fetch_lines("abcd2345", False, table.now + LINES_EVERY_S)
     assert lines_asked(table) == lost
+
+
+# the output of a process ------------------------------------------------------------------------------------
+
+
+def output_asked(table: Table) -> list[FetchOutput]:
+    return [m for m in table.hear() if isinstance(m, FetchOutput)]
+
+
+def output_page(asked: FetchOutput, start: int, data: bytes, end: int) -> RunOutput:
+    part = OutputPart(stream="output", origin="file", source="1:2", start=start, end=end, data=data)
+    return RunOutput(id=asked.id, run=asked.run, rank=asked.rank, parts=(part,), ranks=(0, 1))
+
+
+def test_output_comes_page_by_page_and_goes_on_where_it_ended(table: Table) -> None:
+    table.settle(table.greet())
+    for _ in range(3):
+        table.talk.fetch_output("abcd2345", 0, table.now)
+    (first,) = output_asked(table)
+    table.say(output_page(first, 0, b"one\n", 8))
+    assert table.store.outputs == {}
+    (second,) = output_asked(table)
+    assert second.since == {"1:2": 4}
+    table.say(output_page(first, 0, b"late", 4))
+    table.say(output_page(second, 4, b"two\n", 8))
+    (stream,) = table.store.outputs["abcd2345"].streams
+    assert [plain(line) for line in stream.lines] == ["one", "two"]
+    assert output_asked(table) == []
+    table.talk.fetch_output("abcd2345", 0, table.now + OUTPUT_EVERY_S)
+    (third,) = output_asked(table)
+    assert third.since == {"1:2": 8}
+    table.talk.fetch_output("abcd2345", 1, table.now + OUTPUT_EVERY_S)
+    (other,) = output_asked(table)
+    assert (other.rank, other.since) == (1, {})
+
+
+def test_an_older_daemon_has_no_output(table: Table) -> None:
+    table.settle(table.greet())
+    table.talk.fetch_output("abcd2345", 0, table.now)
+    table.hear()
+    table.say(Error(code="unsupported", text="no message of the kind 'output.fetch' is understood here"))
+    assert table.store.outputs["abcd2345"].problem == "old_daemon"
+    assert not table.talk.refused
