@@ -11,6 +11,10 @@ def main() -> int:
             from hoptui.cli.commands.daemon_forward import main as forward
 
             return forward(words[2:])
+        if words[:1] == ["__complete"]:  # somebody waits for it with a finger on the tab key
+            from hoptui.cli.completion.candidates import main as complete
+
+            return complete(words[1:])
         if words[:1] == ["run"] and words[1:2] not in (["--help"], ["-h"]):  # the command starts at once
             from hoptui.injection.launch import main as launch
 

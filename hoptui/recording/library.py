@@ -196,8 +196,8 @@ def entries(directory: Path) -> list[RecordingEntry]:
     Raises:
         RecordingError: the directory cannot be read.
     """
-    found = [entry for path in paths(directory) if (entry := _entry(path)) is not None]
-    return sorted(found, key=lambda entry: (-entry.modified, entry.path))
+    found = [one for path in paths(directory) if (one := entry(path)) is not None]
+    return sorted(found, key=lambda one: (-one.modified, one.path))
 
 
 def paths(directory: Path) -> list[Path]:
@@ -293,7 +293,8 @@ def _log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def _entry(path: Path) -> RecordingEntry | None:
+def entry(path: Path) -> RecordingEntry | None:
+    """Return what a recording is of; None if it is gone."""
     seen = measured(path)
     if seen is None:
         return None

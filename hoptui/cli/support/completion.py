@@ -1,19 +1,18 @@
-"""The completion scripts of the shells: those of the parser, and your running Slurm jobs after `attach`.
+"""The completion scripts of the shells: those of the parser, with your running Slurm jobs after `attach`, and
+with the names of runs and knobs (`hoptui.cli.completion`).
 
-The scripts ask `squeue` themselves, for at most two seconds. So no Python starts at a press of Tab.
+The scripts ask `squeue` themselves, for at most two seconds.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from cyclopts import App
 from cyclopts.completion.install import create_install_completion_command
 
+from hoptui.cli.completion.scripts import Shell, with_names
 from hoptui.client.target import SLURM
-
-Shell = Literal["zsh", "bash", "fish", "powershell"]
 
 JOBS = f"timeout 2 squeue --me --noheader --states=RUNNING --format={SLURM}%i 2>/dev/null"
 BASH = f"""
@@ -49,7 +48,7 @@ complete -c hoptui -n __fish_hoptui_slurm -f -a '({JOBS})'
 
 def script(app: App, shell: Shell) -> str:
     """Return the completion script of a shell."""
-    return _with_jobs(app.generate_completion(shell=shell), shell)
+    return _extended(app.generate_completion(shell=shell), shell)
 
 
 def register_install(app: App) -> None:
@@ -57,10 +56,14 @@ def register_install(app: App) -> None:
 
     def install(*, shell: Shell, output: Path | None, add_to_startup: bool) -> Path:
         path = app.install_completion(shell=shell, output=output, add_to_startup=add_to_startup)
-        path.write_text(_with_jobs(path.read_text(), shell))
+        path.write_text(_extended(path.read_text(), shell))
         return path
 
     app.command(create_install_completion_command(install, False), name="--install-completion")
+
+
+def _extended(parser_script: str, shell: Shell) -> str:
+    return with_names(_with_jobs(parser_script, shell), shell)
 
 
 def _with_jobs(parser_script: str, shell: Shell) -> str:
