@@ -54,6 +54,7 @@ SCOPES = {
     "hosts": "Several hosts",
     "replay": "Replay",
     "goto": "Replay: go to",
+    "note": "Notes",
 }
 
 

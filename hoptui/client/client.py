@@ -164,6 +164,11 @@ class Client:
         self._must_steer()
         self._call(partial(self._conversation.tune, run_id, op, knob, limits))
 
+    def add_note(self, run_id: str, text: str) -> None:
+        """Add a note to a run. `store.noted` gets the answer."""
+        self._must_steer()
+        self._call(partial(self._conversation.add_note, run_id, text))
+
     def describe(self, run_id: str) -> None:
         """Ask what a run is. `store.details` gets the answer."""
         self._call(partial(self._conversation.describe, run_id))

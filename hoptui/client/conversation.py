@@ -17,6 +17,7 @@ import msgspec
 from hoptui.client.subscriptions import Flow, Following
 from hoptui.domain.knobs import KnobValue
 from hoptui.domain.line_counts import FoundLines, LineCounts
+from hoptui.domain.run_notes import AddNote, NoteAdded
 from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.model.outputs import FoundOutput, OutputText
 from hoptui.model.store import Store
@@ -223,8 +224,9 @@ class Conversation:
         self.following = Following(store, self._ids, self.flow.appetite)
         self._asked_at: dict[int, float] = {}  # when each Query was sent
         self._requests: list[
-            messages.Lease | Tune | messages.Describe | messages.FetchLines | messages.FetchOutput
+            messages.Lease | Tune | AddNote | messages.Describe | messages.FetchLines | messages.FetchOutput
         ] = []
+        self._noted = ""  # the run of the newest AddNote
         self._described = ""  # the run of the newest Describe
         self._lines: messages.FetchLines | None = None  # that is not answered yet
         self._lines_at = -LINES_AGAIN_S
@@ -270,6 +272,11 @@ class Conversation:
     def tune(self, run: str, op: TuneOp, knob: str, limits: Limits) -> None:
         """Start or stop the tuner of a run, or freeze or release a knob."""
         self._requests.append(Tune(id=next(self._ids), run=run, op=op, knob=knob, limits=limits))
+
+    def add_note(self, run: str, text: str) -> None:
+        """Add a note to a run. The daemon is the judge of it."""
+        self._noted = run
+        self._requests.append(AddNote(id=next(self._ids), run=run, text=text))
 
     def describe(self, run: str) -> None:
         """Ask what a run is. An older daemon does not know the request: then it is unknown."""
@@ -383,6 +390,8 @@ class Conversation:
                 pass  # the run's pulse reports how long it stays paused
             case Tuned():
                 self.store.apply_tuned(message)
+            case NoteAdded():
+                self.store.apply_noted(message)
             case messages.Error():
                 self._complained(message, now)
 
@@ -478,6 +487,10 @@ class Conversation:
             return
         if error.code == "unsupported" and self._output is not None and "'output.fetch'" in error.text:
             self.store.apply_output(self._output.run, FoundOutput(self._output.rank, problem="old_daemon"))
+            return
+        if error.code == "unsupported" and self._noted and "'note.add'" in error.text:
+            answer = NoteAdded(id=error.id, run=self._noted, granted=False, code="note.old_daemon")
+            self.store.apply_noted(answer)
             return
         if error.code == "unsupported" and self._described and not error.id:
             self.store.apply_details(self._described, None)

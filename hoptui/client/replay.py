@@ -109,6 +109,9 @@ class Replay:
     def watch(self, run: str | None) -> None:
         """Do nothing: rows are read on demand."""
 
+    def add_note(self, run_id: str, text: str) -> None:
+        """Do nothing: a replay only looks."""
+
     def describe(self, run_id: str) -> None:
         """Do nothing: `store.details` has what is recorded."""
 

@@ -19,6 +19,7 @@ from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.facts import fact, nested
 from hoptui.domain.line_counts import FoundLines
+from hoptui.domain.run_notes import NoteAdded
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS, Closeups, TileRequest, iterations
 from hoptui.model.outputs import FoundOutput
@@ -100,6 +101,7 @@ class Store:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self.commands: dict[str, CommandRecord] = {}
         self.tuned: dict[str, Tuned] = {}
+        self.noted: dict[str, NoteAdded] = {}
         self.details: dict[str, RunDetails | None] = {}
         self.lines: dict[tuple[str, bool], FoundLines] = {}
         self.outputs: dict[str, FoundOutput] = {}
@@ -264,6 +266,12 @@ class Store:
         with self._lock:
             self.tuned = {**self.tuned, tuned.run: tuned}
             self.node_version += 1
+            self.changes += 1
+
+    def apply_noted(self, answer: NoteAdded) -> None:
+        """Process the answer to an AddNote of this viewer. `noted` is by run."""
+        with self._lock:
+            self.noted = {**self.noted, answer.run: answer}
             self.changes += 1
 
     def apply_details(self, run: str, details: RunDetails | None) -> None:

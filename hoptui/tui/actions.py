@@ -36,6 +36,7 @@ Scope = Literal[
     "hosts",
     "replay",
     "goto",
+    "note",
 ]
 
 
@@ -75,6 +76,8 @@ ACTIONS = (
            "Show the lines of the script that the time goes to"),
     Action("view.output", "run", "l", "output", "output",
            "Show what the run writes to stdout and stderr"),
+    Action("view.notes", "run", "number_sign", "app.notes", "",
+           "Show the notes on the run, and add one"),
     Action("view.details", "run", "i", "details", "",
            "Show what the run is: configuration, results, tags, commit and packages"),
     Action("view.freeze", "run", "space", "freeze", "freeze",
@@ -141,6 +144,8 @@ ACTIONS = (
            "Show only commands of one user or the tuner; again: the next one"),
     Action("history.copy", "history", "y", "copy", "copy",
            "Copy the shell command that repeats the chosen command"),
+    Action("history.notes", "history", "number_sign", "app.notes", "notes",
+           "Show the notes on the run, and add one"),
     Action("history.back", "history", "escape,h", "back", "back", "Go back to the previous screen"),
     Action("tuner.start", "tuner", "s", "start", "start",
            "Start the tuner of the run, after a form for its limits"),
@@ -265,6 +270,8 @@ ACTIONS = (
     Action("replay.end", "replay", "end", "app.to_edge(1)", "", "Go to the end of the recording"),
     Action("goto.go", "goto", "enter", "go", "go", "Go there"),
     Action("goto.close", "goto", "escape", "close", "close", "Stay"),
+    Action("note.add", "note", "enter", "add", "add", "Add the note that is typed"),
+    Action("note.close", "note", "escape", "close", "close", "Close; a note that is not added is lost"),
     Action("hosts.list", "hosts", "H", "app.hosts", "hosts", "Show all hosts and their runs"),
     Action("hosts.again", "hosts", "r", "app.again", "try again",
            "Retry the connection to an unreachable host now"),
@@ -303,6 +310,7 @@ _BEFORE_WIDGETS = (
     "replay",
     "goto",
     "finder",
+    "note",
 )  # an input or a list would consume the same keys first
 BEFORE_ALL = (
     "app.suspend",
@@ -358,7 +366,7 @@ def character(key: str) -> str:
 
 UNBOUND = "no_key"
 """A name that no key has: Textual ignores an empty one and would keep the default."""
-TYPING: tuple[Scope, ...] = ("editor", "goto", "finder", "filter")
+TYPING: tuple[Scope, ...] = ("editor", "goto", "finder", "filter", "note")
 """Scopes with text input. A typed character is not a key there."""
 BOXES: tuple[Scope, ...] = (*TYPING, "staged", "limits", "story", "confirm", "help", "text")
 """Dialogs over a screen, which hide its keys."""
@@ -375,6 +383,7 @@ NEEDED = (
     "filter.drop",
     "finder.close",
     "goto.close",
+    "note.close",
     "help.close",
 )
 """Actions that always have a key: leaving the dashboard and each dialog, and answering a question."""

@@ -183,6 +183,7 @@ class HoptuiApp(DrawnApp):
         "screens/output/screen.tcss",
         "screens/charts/screen.tcss",
         "styles/finder.tcss",
+        "styles/notes.tcss",
         "styles/filter.tcss",
         "styles/confirm.tcss",
         "styles/help.tcss",
@@ -363,6 +364,14 @@ class HoptuiApp(DrawnApp):
 
         if not isinstance(self.screen, HistoryScreen):
             self.push_screen(HistoryScreen(getattr(self.screen, "run_id", None)))
+
+    def action_notes(self) -> None:
+        """The notes on the run on screen."""
+        from hoptui.tui.note_box import NoteBox
+
+        run = getattr(self.screen, "run_id", None)
+        if run is not None:
+            self.push_screen(NoteBox(run))
 
     def action_tuner(self) -> None:
         """What the tuner does to the run on screen."""

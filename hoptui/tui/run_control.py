@@ -17,7 +17,9 @@ import psutil
 from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.diagnosis import Advice
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobError, KnobSpec, KnobState, KnobValue, check_value
+from hoptui.domain.run_notes import LONGEST_NOTE, NoteAdded, is_note
 from hoptui.domain.tuning import Limits, Tuned
 from hoptui.model.command_history import UNDO, command_line, named
 from hoptui.node.processes import whose_pids
@@ -49,6 +51,15 @@ class TunerRequest(NamedTuple):
     until: float
 
 
+def _unreachable(view: View) -> str:
+    """Why nothing can be sent to the daemon about the run of the view; empty if something can."""
+    if view.read_only:
+        return "this dashboard only looks"
+    if view.run is None:
+        return "the run is not known here"
+    return "there is no link to the daemon" if view.link.state != "live" else ""
+
+
 class Steering:
     """Sends commands for one dashboard. Times are seconds of the local monotonic clock."""
 
@@ -56,6 +67,7 @@ class Steering:
         self._client = client
         self._held: dict[str, tuple[str, float]] = {}  # run -> (command id of the pause, when to renew)
         self._asked: dict[str, TunerRequest] = {}
+        self._noted: dict[str, tuple[NoteAdded | None, float]] = {}  # run -> (answer before, wait until)
 
     @property
     def held(self) -> list[str]:
@@ -71,18 +83,23 @@ class Steering:
 
         Nothing is sent into a lost link: it would reach the run later, when the user no longer expects it.
         """
-        why = ""
-        if view.read_only:
-            why = "this dashboard only looks"
-        elif view.run is None:
-            why = "the run is not known here"
-        elif view.exited:
-            why = "the run has ended"
-        elif view.link.state != "live":
-            why = "there is no link to the daemon"
-        elif verb not in view.run.can:
-            why = f"this run takes no {verb}"
+        why = _unreachable(view)
+        if view.run is not None and not why:
+            gives = "" if verb in view.run.can else f"this run takes no {verb}"
+            why = "the run has ended" if view.exited else gives
         return why and f"nothing was sent: {why}"
+
+    def note(self, view: View, text: str, now: float) -> str:
+        """Add a note to the run, which may have ended; one sentence where nothing was sent."""
+        why = _unreachable(view)
+        if view.run is None or why:
+            return f"nothing was sent: {why}"
+        if not is_note(text):
+            return sentences.sentence(fact("note.invalid", most=LONGEST_NOTE))
+        run = view.run.run
+        self._noted[run] = (self._client.store.noted.get(run), now + ANSWER_S)
+        self._client.add_note(run, text)
+        return ""
 
     def set(self, view: View, knob: KnobState, value: KnobValue, expect_version: int, why: str = "") -> Sent:
         """Ask for a value."""
@@ -151,8 +168,8 @@ class Steering:
         return ""
 
     def answers(self, now: float) -> list[str]:
-        """New refusals of the tuners, and requests without an answer, a sentence each. Call it about once a
-        second.
+        """New refusals of the tuners and of notes, and requests without an answer, a sentence each. Call it
+        about once a second.
         """
         told = []
         for run, asked in list(self._asked.items()):
@@ -163,6 +180,15 @@ class Steering:
             if now >= asked.until:
                 del self._asked[run]
                 told += [] if asked.answered else ["nobody answered what the tuner was asked"]
+        for run, (before, until) in list(self._noted.items()):
+            answer = self._client.store.noted.get(run)
+            if answer is not None and answer is not before:
+                del self._noted[run]
+                why = sentences.sentence(Fact(answer.code, answer.fields)) if not answer.granted else ""
+                told += [f"the note was not added: {why}"] if why else []
+            elif now >= until:
+                del self._noted[run]
+                told.append("nobody answered: the note may not have been added")
         return told
 
     def renew(self, now: float) -> None:

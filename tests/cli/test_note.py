@@ -62,6 +62,10 @@ def test_a_live_run_is_noted_by_the_daemon(hoptui: Hoptui, ppo: FakeDaemon, gold
     noted = [{"wall": NOTE.wall, "by": "ana", "text": "a bad shard"}]
     assert hoptui("note", "ppo", "--json").json == {"run": "abcd2345", "notes": noted}
     assert hoptui("status", "ppo", "--json").json["notes"] == noted
+    (row,) = hoptui("history", "ppo", "--json").json
+    assert (row["verb"], row["time"], row["by"]["user"]) == ("note", NOTE.wall, "ana")
+    assert (row["run"], row["text"]) == ("abcd2345", "a bad shard")
+    assert hoptui("history", "ppo", "--json", "--filter", "by:bob").json == []
     assert hoptui("runs", "--json").json[0]["notes"] == noted
 
 

@@ -24,6 +24,7 @@ from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.line_counts import FoundLines, count
 from hoptui.domain.outputs import OutputPart
+from hoptui.domain.run_notes import AddNote, NoteAdded
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.domain.terminal_text import plain
@@ -532,3 +533,22 @@ def test_an_older_daemon_has_no_output(table: Table) -> None:
     table.say(Error(code="unsupported", text="no message of the kind 'output.fetch' is understood here"))
     assert table.store.outputs["abcd2345"].problem == "old_daemon"
     assert not table.talk.refused
+
+
+def test_an_older_daemon_takes_no_notes_and_says_so(table: Table) -> None:
+    table.settle(table.greet())
+    table.talk.describe("abcd2345")
+    table.talk.add_note("abcd2345", "good")
+    (asked,) = [message for message in table.hear() if isinstance(message, AddNote)]
+    assert (asked.run, asked.text) == ("abcd2345", "good")
+    table.say(Error(code="unsupported", text="no message of the kind 'note.add' is understood here"))
+    assert table.store.noted["abcd2345"].code == "note.old_daemon"
+    assert "abcd2345" not in table.store.details
+    assert not table.talk.refused
+
+
+def test_the_answer_to_a_note_is_kept(table: Table) -> None:
+    table.settle(table.greet())
+    answer = NoteAdded(id=3, run="abcd2345", granted=True)
+    table.say(answer)
+    assert table.store.noted == {"abcd2345": answer}

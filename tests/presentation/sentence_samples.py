@@ -234,6 +234,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     # notes
     "note.no_run": {"run": "abcd2345"},
     "note.invalid": {"most": 500},
+    "note.old_daemon": {},
     "note.too_many": {"most": 50},
     # commands
     "bad_type": [

@@ -166,6 +166,7 @@ class FakeClient:
         self.sent: list[Command] = []
         self.watched: list[str | None] = []
         self.renewed: list[str] = []  # runs whose pause was
+        self.noted: list[tuple[str, str]] = []
         self.tuned: list[tuple[str, TuneOp, str, Limits]] = []
         self.asked_hz: list[float] = []
         self.asked_every_s = 0.0
@@ -197,6 +198,10 @@ class FakeClient:
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: Limits = NO_LIMITS) -> None:
         self._must_steer()
         self.tuned.append((run_id, op, knob, limits))
+
+    def add_note(self, run_id: str, text: str) -> None:
+        self._must_steer()
+        self.noted.append((run_id, text))
 
     def sample(self, hz: float) -> None:
         self._must_steer()

@@ -43,7 +43,7 @@ def test_the_usual_keys_need_nothing() -> None:
         ("^t", "ctrl+t"),
         ("alt+x", "alt+x"),
         ("ctrl+i", "tab"),
-        ("#", "number_sign"),
+        ("%", "percent_sign"),
         ("", ""),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hoptui.cli.support.options import Json, RunOrFile
-from hoptui.cli.support.records import command_json
+from hoptui.cli.support.records import command_json, note_json
 from hoptui.cli.support.records import since as newer
 from hoptui.cli.support.snapshot import look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, table, usage, warn
@@ -47,7 +47,7 @@ def history(
     ] = "",
     json: Json = False,
 ) -> int:
-    """List every command sent to a run, newest last: who, when, from, to, effect."""
+    """List every command sent to a run and every note on it, newest last: who, when, from, to, effect."""
     if as_commands and json:
         raise usage("--as-commands and --json cannot be combined")
     wanted = Filter.parse(filter)
@@ -58,7 +58,9 @@ def history(
     kept = [record for record in newer(records, since) if wanted.wants(record)]
     notes = [one for one in found.notes if not since and _wants_note(wanted, one)]
     if json:
-        dump([command_json(record) for record in kept])
+        rows = [(record.wall, command_json(record)) for record in kept]
+        rows += [(one.wall, note_json(found.run, one)) for one in notes]
+        dump([row for _, row in sorted(rows, key=lambda row: row[0])])
     elif as_commands:
         for record in kept:
             say(again(record, named(found, node)))

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from hoptui.cli.support.terminal import usage
+from hoptui.domain.run_notes import RunNote
 from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.protocol.authors import author
 from hoptui.protocol.messages import CommandRecord
@@ -47,6 +48,12 @@ def command_json(record: CommandRecord) -> dict[str, Any]:
         "measured": record.measured,
         "contended": vocabulary.contended(record.measured),
     }
+
+
+def note_json(run: str, note: RunNote) -> dict[str, Any]:
+    """A note of a user on a run, among its commands: its verb is `note`."""
+    by = {"kind": None, "user": note.by, "pid": None}
+    return {"id": "", "run": run, "time": note.wall, "by": by, "verb": "note", "text": note.text}
 
 
 def since(records: Sequence[CommandRecord], typed: str) -> list[CommandRecord]:

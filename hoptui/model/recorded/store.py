@@ -20,6 +20,7 @@ from hoptui.domain.facts import fact
 from hoptui.domain.freshness import FORGET
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.progress import ITERATION, finished
+from hoptui.domain.run_notes import NoteAdded
 from hoptui.domain.tuning import Tuned
 from hoptui.model.detail_requests import STEPS, Entries, no_entries
 from hoptui.model.outputs import FoundOutput
@@ -233,6 +234,7 @@ class RecordedStore:
         self.run_id = state.run
         self.details = {state.run: details}
         self.tuned: dict[str, Tuned] = {}
+        self.noted: dict[str, NoteAdded] = {}
         self.lines: dict[tuple[str, bool], FoundLines] = {}
         self.outputs: dict[str, FoundOutput] = {}
         self._answers = 0

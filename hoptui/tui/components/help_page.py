@@ -22,6 +22,7 @@ TITLES: Mapping[str, str] = {
     "finder": "In the search",
     "help": "On this page",
     "goto": "In this box",
+    "note": "In the notes",
     "list": "In a list",
     "text": "In a text",
     "editor": "In the knob editor",
@@ -99,6 +100,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("over time", "With room for it the shares of the phases are stacked over time, each a mean over as "
          "long as the title says. Blank: no iteration is known there, or a knob was changed (┆)."),
         ("T", "On a mark in a chart (┆): the tuner made that change, not a user."),
+        ("N", "On a mark in a chart of the charts screen: a note of a user."),
         ("◷ 4 → 8", "A change on its way. The value in effect is the old one until the run has read the new "
          "one back."),
         ("learning", "What the run logs, by its own names: what they mean and what is good, only the run's "

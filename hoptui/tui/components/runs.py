@@ -214,6 +214,18 @@ def change_marks(view: View) -> list[Mark]:
     ]
 
 
+NOTE = "N"
+"""On the mark of a note of a user."""
+
+
+def note_marks(view: View) -> list[Mark]:
+    """The notes of users on the run, for the charts."""
+    if view.run is None:
+        return []
+    offset = view.node.wall_offset_ns if view.node else round(view.wall * 1e9) - view.now
+    return [Mark(round(note.wall * 1e9) - offset, "dim", NOTE) for note in view.run.notes]
+
+
 def _facts(view: View) -> list[Line]:
     head = headline(view)
     found = [fact("iteration", numbers.seconds(phases.iteration_s(view)), VALUE)]

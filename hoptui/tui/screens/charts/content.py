@@ -313,7 +313,7 @@ def marks(view: View, axis: Axis) -> tuple[Mark, ...]:
     """
     told = [e for e in view.store.events if events.concerns(view, e)]
     found = [Mark(e.t, "dim") for e in told if e.level == "info"]
-    found += runs.change_marks(view) if view.run else []
+    found += [*runs.note_marks(view), *runs.change_marks(view)] if view.run else []
     found += [Mark(e.t, ink, GRAVE) for level, ink in _LEVELS.items() for e in told if e.level == level]
     placed = ((axis.place(mark.x), mark) for mark in found)
     return tuple(mark._replace(x=x) for x, mark in placed if x is not None)

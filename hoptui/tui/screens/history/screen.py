@@ -14,6 +14,7 @@ from hoptui.model.store import MOST_COMMANDS
 from hoptui.presentation import numbers, vocabulary
 from hoptui.protocol.authors import author_word
 from hoptui.protocol.messages import CommandRecord
+from hoptui.tui import note_box
 from hoptui.tui.actions import Action, bindings, of, picking
 from hoptui.tui.app_protocol import EVERYTHING, Frame, Moved, Picked
 from hoptui.tui.dialogs import FilterBox
@@ -41,6 +42,7 @@ def copy_again(app: AppProtocol, view: View, record: CommandRecord) -> None:
     app.tell(line, "information", title=title, timeout=10)
 
 
+MOST_NOTE_LINES = 3
 FORMS = "words that are said of a command, stage:applied, by:ana"
 
 
@@ -65,6 +67,7 @@ class HistoryScreen(RunPage):
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
+        yield Panel(Lines("note-lines"), name="notes")
         yield Panel(Lines("history-head"), Choices("command-list"), name="commands")
         yield KeyBar()
 
@@ -75,6 +78,7 @@ class HistoryScreen(RunPage):
     # drawing ----------------------------------------------------------------------------------------------
 
     def draw_lists(self, view: View) -> None:
+        self._draw_notes(view)
         choices, shown, every = self._list("command-list"), self._shown(view), self._every(view)
         choices.keep([record.id for record in shown], from_top=True)
         cells = content.columns(view, shown, choices.size.width)
@@ -92,6 +96,16 @@ class HistoryScreen(RunPage):
         title = ["Commands", f"{count}{newest}" if every else "", choices.part]
         asked = f"only {self.wanted}" if self.wanted != Filter() else self._where_older(view)
         self._panel("commands").label(" · ".join(filter(None, title)), numbers.clean(asked, 60))
+
+    def _draw_notes(self, view: View) -> None:
+        """The newest notes on the run, above its commands, where there are some and room for them."""
+        panel, shown = self._panel("notes"), self._lines("note-lines")
+        notes = view.run.notes if view.run is not None else ()
+        lines = note_box.lines(notes, shown.size.width or self.size.width)[:MOST_NOTE_LINES]
+        panel.set_class(not notes, "-empty")
+        set_height(shown, len(lines))
+        shown.show(lines)
+        panel.label(f"Notes · {len(notes)}", view.hint("history.notes", "all of them, or a new one"))
 
     def keys(self, view: View) -> list[Action]:
         opens = [picking("story")] if self._shown(view) else []
@@ -152,6 +166,8 @@ class HistoryScreen(RunPage):
     # keys -------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "app.notes":
+            return self.run_id is not None
         if action == "copy":
             return bool(self._shown(self.view()))
         if action in ("filter", "next_stage", "next_person"):
