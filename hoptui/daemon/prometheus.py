@@ -115,6 +115,8 @@ THROTTLE = {reason.bit: reason.name for reason in sorted(REASONS)}
 """nvmlClocksEventReason* bits."""
 HOST = {
     "cpu_percent": MetricFamily("cpu_ratio", "Processors in use, of all cores", PERCENT),
+    "cpu_busiest_core_percent": MetricFamily("cpu_busiest_core_ratio", "The busiest core", PERCENT),
+    "cpu_busy_cores": MetricFamily("cpu_busy_cores", "Cores that are at least 90 % busy"),
     "memory_used_bytes": MetricFamily("memory_used_bytes", "Memory that cannot be given out"),
     "memory_total_bytes": MetricFamily("memory_total_bytes", "Memory"),
     "swap_used_bytes": MetricFamily("swap_used_bytes", "Swap in use"),

@@ -30,9 +30,10 @@ OF_A_RUN = ("run", "rank", "process", "derived")
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one source, oldest first.
 
-    `source` names their origin: `run/<id>`, `rank/<run id>/<rank>`, `gpu/<uuid>`, `host` or `process/<run
-    id>`. `t` holds monotonic nanoseconds, `step` the iteration (-1: none); both are little-endian int64.
-    `values` has one float64 array per name, NaN where a row lacks it. All arrays have the same length.
+    `source` names their origin: `run/<id>`, `rank/<run id>/<rank>`, `gpu/<uuid>`, `host`, `cores` or
+    `process/<run id>`. `t` holds monotonic nanoseconds, `step` the iteration (-1: none); both are
+    little-endian int64. `values` has one float64 array per name, NaN where a row lacks it. All arrays have
+    the same length.
     """
 
     source: str

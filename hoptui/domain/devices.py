@@ -5,6 +5,7 @@ The messages travel length-prefixed on a pipe between the daemon and its childre
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -13,6 +14,23 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.facts import Fact
 
 Level = Literal["info", "warning", "alarm"]
+
+CORES = "cores"
+"""The source of the loads of all cores of the host, whose names are their numbers. It is not recorded."""
+
+
+BUSY_PERCENT = 90.0
+"""A core at least this busy counts as a busy one."""
+
+
+class CoreLoads(NamedTuple):
+    """How busy each core of the host is, in % by its number, and when that was read (monotonic ns)."""
+
+    t: int
+    percent: Mapping[str, float]
+
+
+NO_CORES = CoreLoads(0, {})
 
 
 class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):

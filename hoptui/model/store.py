@@ -16,7 +16,7 @@ import msgspec
 
 from hoptui.domain.columns import Columns, is_known, run_of
 from hoptui.domain.details import RunDetails
-from hoptui.domain.devices import GpuProcess
+from hoptui.domain.devices import CORES, NO_CORES, CoreLoads, GpuProcess
 from hoptui.domain.facts import fact, nested
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.run_notes import NoteAdded
@@ -101,6 +101,7 @@ class Store:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self.commands: dict[str, CommandRecord] = {}
         self.tuned: dict[str, Tuned] = {}
+        self.cores = NO_CORES
         self.noted: dict[str, NoteAdded] = {}
         self.details: dict[str, RunDetails | None] = {}
         self.lines: dict[tuple[str, bool], FoundLines] = {}
@@ -320,6 +321,9 @@ class Store:
     def _extend(self, columns: Columns) -> None:
         times, steps = columns.times(), columns.steps()
         if not times:
+            return
+        if columns.source == CORES:
+            self.cores = CoreLoads(times[-1], columns.last())
             return
         left_out = 0
         for name in columns.names:

@@ -93,6 +93,19 @@ HOST: dict[str, Meaning] = {
         "/proc/stat, since the reading before",
         "low beside an idle GPU: look for one busy thread, not for more cores",
     ),
+    "cpu_busiest_core_percent": Meaning(
+        "busiest core", "%", "Host", "the core that did the most",
+        "How busy the busiest core of the host is. At 100 % while the others are idle, one thread does all "
+        "the work: Python of the input pipeline or of the training loop.",
+        "/proc/stat, since the reading before",
+        "below 100 % beside an idle GPU; otherwise more worker processes help, or less work in that thread",
+    ),
+    "cpu_busy_cores": Meaning(
+        "busy cores", "count", "Host", "cores that are at least 90 % busy",
+        "How many cores were at least 90 % busy. A thread that moves from core to core may fill none of "
+        "them.",
+        "/proc/stat, since the reading before",
+    ),
     "memory_used_bytes": Meaning(
         "memory", "B", "Host", "of the host, not available",
         "Memory that the kernel could not give out without swapping; its file cache does not count.",

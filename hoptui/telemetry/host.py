@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hoptui.domain.columns import Columns, pack
+from hoptui.telemetry.cpu_cores import LINE_BYTES, MOST_CORES, CoreTimes, summary
 
 
 class Rate:
@@ -153,6 +154,8 @@ class HostReader:
     | name | unit |
     |---|---|
     | `cpu_percent` | % of all cores together, 0–100, since the reading before |
+    | `cpu_busiest_core_percent` | % of the core that was the busiest since then |
+    | `cpu_busy_cores` | how many cores were at least 90 % busy since then |
     | `memory_used_bytes`, `memory_total_bytes`, `swap_used_bytes` | bytes; used is total less available |
     | `load_1m`, `load_5m` | runnable and blocked tasks |
     | `disk_read_bytes_per_s`, `disk_written_bytes_per_s` | bytes/s of the physical disks |
@@ -175,6 +178,9 @@ class HostReader:
         self._disks = Traffic(sysfs / "block", "disk_read_bytes_per_s", "disk_written_bytes_per_s")
         self._network = Traffic(sysfs / "class/net", "net_received_bytes_per_s", "net_sent_bytes_per_s")
         self._cpu_before: list[int] | None = None
+        self._core_times = CoreTimes()
+        self.cores: dict[str, float] = {}
+        """How busy each core was between the last two readings, in % by its number."""
         self.cpus = os.cpu_count() or 0
         self.memory_total_bytes = 0
         with suppress(OSError):  # each reading reports it again
@@ -199,15 +205,19 @@ class HostReader:
         """All time counts as work except idle time and waits for a disk. Time that a hypervisor takes counts
         as work."""
         before, self._cpu_before = self._cpu_before, None
-        now = [
-            int(count) for count in self._stat.head(256).split(None, 9)[1:9]
-        ]  # guests' time is in the users'
+        self.cores = {}
+        first, *others = self._stat.head(256 + LINE_BYTES * min(self.cpus, MOST_CORES)).split(b"\n")
+        now = [int(count) for count in first.split(None, 9)[1:9]]  # guests' time is in the users'
         self._cpu_before = now
+        self.cores = self._core_times.update(others[:-1])
+        row = summary(self.cores)
         if before is None:
-            return {}
+            return row
         spent = [max(0, b - a) for a, b in zip(before, now, strict=True)]  # iowait can go back
         whole = sum(spent)
-        return {"cpu_percent": round(100 * (whole - spent[IDLE] - spent[IOWAIT]) / whole, 1)} if whole else {}
+        if whole:
+            row["cpu_percent"] = round(100 * (whole - spent[IDLE] - spent[IOWAIT]) / whole, 1)
+        return row
 
     def _memory(self, t: int) -> dict[str, float]:
         found = self._in_memory()

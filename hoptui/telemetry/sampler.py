@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.devices import Devices, FromSampler, GpuProcess, HostInfo, Sample, Tenants, Watch
+from hoptui.domain.devices import CORES, Devices, FromSampler, GpuProcess, HostInfo, Sample, Tenants, Watch
 from hoptui.telemetry.host import HostReader, Processes
 from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.nvml_errors import SECOND_NS
@@ -97,7 +97,9 @@ class HostSampler:
     def tick(self) -> Iterator[FromSampler]:
         """One tick's message."""
         t = self._pace.begin()
-        yield Sample(parts=(self._host_row(t), *self._processes.read()))
+        row = self._host_row(t)
+        cores = [pack(CORES, [(t, -1, self._host.cores)])] if self._host.cores else []
+        yield Sample(parts=(row, *cores, *self._processes.read()))
         self._pace.end()
 
     def _host_row(self, t: int) -> Columns:

@@ -228,3 +228,55 @@ def test_two_readings_at_the_same_instant_give_no_rate() -> None:
     rate = Rate()
     rate.update(SECOND, 1)
     assert rate.update(SECOND, 2) is None
+
+
+def stat(*cores: tuple[int, int]) -> str:
+    """`/proc/stat` with cores of these user and idle times, in ticks."""
+    lines = [f"cpu{i} {user} 0 0 {idle} 0 0 0 0 0 0" for i, (user, idle) in enumerate(cores)]
+    whole = f"cpu  {sum(c[0] for c in cores)} 0 0 {sum(c[1] for c in cores)} 0 0 0 0 0 0"
+    return "\n".join([whole, *lines, f"intr {'7 ' * 5000}", "ctxt 1"]) + "\n"
+
+
+@pytest.mark.parametrize("count", [1, 2, 64, 256])
+def test_one_core_is_busy_and_the_others_are_idle(kernel: Kernel, clock: FakeClock, count: int) -> None:
+    host = HostReader(print, kernel.proc, kernel.sysfs)
+    host.cpus = count
+    (kernel.proc / "stat").write_text(stat(*[(10**15, 10**15)] * count))
+    assert not {name for name in host.read(clock()) if name.startswith("cpu")}
+    after = [(10**15, 10**15 + 50)] * (count - 1) + [(10**15 + 50, 10**15)]
+    (kernel.proc / "stat").write_text(stat(*after))
+    row = host.read(clock())
+    assert (row["cpu_busiest_core_percent"], row["cpu_busy_cores"]) == (100.0, 1)
+    assert host.cores == {str(i): 0.0 for i in range(count - 1)} | {str(count - 1): 100.0}
+
+
+def test_a_core_that_was_switched_off_is_unknown(kernel: Kernel, clock: FakeClock) -> None:
+    host = HostReader(lambda line: None, kernel.proc, kernel.sysfs)
+    host.cpus = 2
+    for text in (stat((0, 0), (0, 0)), stat((5, 5)), stat((10, 10), (500, 0))):
+        (kernel.proc / "stat").write_text(text)
+        host.read(clock())
+    assert host.cores == {"0": 50.0}
+    (kernel.proc / "stat").write_text("nothing of the kind")
+    host.read(clock())
+    assert host.cores == {}
+
+
+def test_waits_for_a_disk_may_go_back(kernel: Kernel, clock: FakeClock) -> None:
+    host = HostReader(print, kernel.proc, kernel.sysfs)
+    host.cpus = 1
+    for waited, idle in ((90, 0), (40, 60)):
+        (kernel.proc / "stat").write_text(f"cpu 0 0 0 0 0 0 0 0\ncpu0 0 0 0 {idle} {waited} 0 0 0\nintr 1\n")
+        host.read(clock())
+    assert host.cores == {"0": 0.0}
+
+
+def test_the_cores_are_those_of_this_machine(clock: FakeClock) -> None:
+    host = HostReader(print)
+    host.read(clock())
+    until = time.monotonic() + 10
+    while len(host.cores) < (psutil.cpu_count() or 0) and time.monotonic() < until:
+        clock.advance(1)
+        host.read(clock())
+    assert len(host.cores) == psutil.cpu_count()
+    assert all(0 <= percent <= 100 for percent in host.cores.values())

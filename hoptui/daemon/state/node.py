@@ -25,7 +25,7 @@ from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain import pacing
 from hoptui.domain.alerts import SUPPRESSED, Alert
 from hoptui.domain.columns import Columns, run_of
-from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo, Level
+from hoptui.domain.devices import CORES, GpuInfo, GpuProcess, HostInfo, Level
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import coefficient
 from hoptui.domain.outputs import OutputPart
@@ -171,8 +171,9 @@ class Node:
 
         A run's own rows, those of its other ranks and processes, and its derived rows go to its recording.
         Readings of the processes of other ranks are for the tuner alone, and are not recorded.
-        Rows of the host and of every GPU go to those of all live runs, because neighbours on a node affect
-        each other.
+        Of the cores of the host, only the newest row is kept. It is not recorded: 256 cores would be most of
+        a recording. Other rows of the host and of every GPU go to those of all live runs, because neighbours
+        on a node affect each other.
         """
         shared: list[Columns] = []
         patience = math.inf
@@ -181,8 +182,10 @@ class Node:
             run = self.registry.get(run_id) if run_id else None
             if run is None and run_id:
                 continue
+            if columns.source == CORES:
+                self.rings.forget(CORES)
             new = self.rings.append(columns)
-            if not len(new):
+            if not len(new) or columns.source == CORES:
                 continue
             patience = min(patience, pacing.GATHER_S.get(kind, pacing.LONGEST_GATHER_S))
             if run is None:

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from hoptui.domain.columns import is_known
 from hoptui.domain.details import RunDetails
-from hoptui.domain.devices import GpuInfo, GpuProcess
+from hoptui.domain.devices import NO_CORES, GpuInfo, GpuProcess
 from hoptui.domain.facts import fact
 from hoptui.domain.freshness import FORGET
 from hoptui.domain.line_counts import FoundLines
@@ -234,6 +234,7 @@ class RecordedStore:
         self.run_id = state.run
         self.details = {state.run: details}
         self.tuned: dict[str, Tuned] = {}
+        self.cores = NO_CORES  # only their summary is recorded, in `host`
         self.noted: dict[str, NoteAdded] = {}
         self.lines: dict[tuple[str, bool], FoundLines] = {}
         self.outputs: dict[str, FoundOutput] = {}

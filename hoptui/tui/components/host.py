@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from hoptui.domain.devices import GpuInfo, GpuProcess
+from bisect import bisect_right
+from statistics import median
+
+from hoptui.domain.devices import BUSY_PERCENT, GpuInfo, GpuProcess
 from hoptui.presentation import numbers, sentences
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import value_text
 from hoptui.tui.components import figures
 from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, ratio
 from hoptui.tui.components.gpus import readings
-from hoptui.tui.snapshot import View
+from hoptui.tui.snapshot import OLD_S, View
 from hoptui.tui.styled_text import Line, Span, pack
+
+SHADES = "·░▒▓█"
+"""A core below 10 %, 40 %, 65 %, 90 %, and above."""
+_STEPS = (10.0, 40.0, 65.0, BUSY_PERCENT)
+MOST_STRIPS = 3
+CORE_LABEL = 7  # cells
 
 
 def gauge_lines(view: View, width: int) -> list[Line]:
@@ -18,8 +27,8 @@ def gauge_lines(view: View, width: int) -> list[Line]:
     return gauges([*_host(view), *_process(view)], width)
 
 
-def lines(view: View, width: int) -> list[Line]:
-    """The gauges, then load, disk and network in a line."""
+def lines(view: View, width: int, strips: int = MOST_STRIPS) -> list[Line]:
+    """The gauges, the cores in at most so many lines of cells, then load, disk and network in a line."""
     now = current(view, "host")
     facts = [
         fact("load", numbers.si(now.get("load_1m")), 5),
@@ -28,7 +37,47 @@ def lines(view: View, width: int) -> list[Line]:
         fact("net in", _rate(now.get("net_received_bytes_per_s")), 9),
         fact("out", _rate(now.get("net_sent_bytes_per_s")), 9),
     ]
-    return [*gauge_lines(view, width), *pack(facts, width)[:1]]
+    return [*gauge_lines(view, width), *core_lines(view, width, strips), *pack(facts, width)[:1]]
+
+
+def core_lines(view: View, width: int, most: int = MOST_STRIPS) -> list[Line]:
+    """One cell per core in the order of their numbers, and in words how many are busy.
+
+    Where the cells do not fit into `most` lines, there are only the words. Without the loads of the cores, as
+    in a replay, the words are of what is recorded of them.
+    """
+    loads = view.store.cores
+    old = (view.now - loads.t) / 1e9 > OLD_S and not view.node_stale
+    percents = [] if old else list(loads.percent.values())
+    words = _core_words(percents, current(view, "host"))
+    if not words:
+        return []
+    label = Span("cores", "dim", CORE_LABEL)
+    strips = -(-len(percents) // max(1, width - CORE_LABEL))
+    if not percents or strips > most:
+        return [(label, Span(words))]
+    cells = [_cell(one) for one in percents]
+    room = width - CORE_LABEL
+    if strips == 1 and len(percents) + 2 + len(words) <= room:
+        return [(label, *cells, Span("  "), Span(words, "dim"))]
+    lines: list[Line] = [(Span("", "", CORE_LABEL), *cells[i : i + room]) for i in range(0, len(cells), room)]
+    return [(label, *lines[0][1:]), *lines[1:], (Span("", "", CORE_LABEL), Span(words, "dim"))]
+
+
+def _cell(percent: float) -> Span:
+    return Span(SHADES[bisect_right(_STEPS, percent)], "warn" if percent >= BUSY_PERCENT else "1")
+
+
+def _core_words(percents: list[float], now: dict[str, float]) -> str:
+    """`1 of 64 ≥ 90 %, median 3 %, busiest 100 %`, as far as known; empty if nothing is."""
+    busiest, busy = now.get("cpu_busiest_core_percent"), now.get("cpu_busy_cores")
+    if percents:
+        count = sum(one >= BUSY_PERCENT for one in percents)
+        spread = f"least {min(percents):.0f} %, median {median(percents):.0f} %, most {max(percents):.0f} %"
+        return f"{count} of {len(percents)} ≥ {BUSY_PERCENT:.0f} %; {spread}"
+    if busiest is None or busy is None:
+        return ""
+    return f"{busy:.0f} ≥ {BUSY_PERCENT:.0f} %; most {busiest:.0f} %"
 
 
 def short(view: View, width: int) -> Line:
@@ -38,6 +87,8 @@ def short(view: View, width: int) -> Line:
         fact("host CPU", numbers.percentage(now.get("cpu_percent")), 5),
         fact("memory", _memory(view, now), 12),
     ]
+    if "cpu_busiest_core_percent" in now:  # older recordings lack it
+        chunks.insert(1, fact("busiest core", numbers.percentage(now["cpu_busiest_core_percent"]), 5))
     if view.run is not None:
         own = current(view, f"process/{view.run.run}")
         chunks.append(fact("run CPU", numbers.percentage(own.get("cpu_percent")), 7))

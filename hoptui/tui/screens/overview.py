@@ -91,6 +91,7 @@ _CHARTS, _LEAST_CHARTS = 12, 7  # lines that the charts keep if they can, and in
 _RUNS_TALL = 6  # lines for which the charts give some of theirs
 _EVENTS, _EVENTS_LOW = 6, 4  # lines that the events keep
 _RUNS, _PROCESSES, _PROCESSES_LOW = 4, 5, 4  # lines that a list has in any case
+_BESIDE_CORES = 8  # lines that the rest of the host has beside the cells of cores: chart, gauges, words
 _SEVERAL_RUNS = 5  # lines for two of them
 
 
@@ -211,7 +212,8 @@ class OverviewScreen(LiveScreen):
         if short.size.height:
             short.show([host.short(view, short.size.width)], faded=view.node_stale)
         if lines.size.width:
-            shown = host.lines(view, lines.size.width)
+            room = self._panel("host").content_size.height - _BESIDE_CORES
+            shown = host.lines(view, lines.size.width, min(host.MOST_STRIPS, max(0, room)))
             set_height(lines, len(shown))
             lines.show(shown, faded=view.node_stale)
         cores = f" · {view.node.cpus} cores" if view.node and view.node.cpus else ""
