@@ -1,0 +1,57 @@
+"""How much faster the pictured run gets is said as its report and its history say it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hoptui.cli.report.comparison import difference
+from hoptui.model import report
+from hoptui.model.recorded.store import recorded_commands
+from hoptui.recording import Recording
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "hoptui" / "examples" / "ppo-h100.hoptui"
+PAGES = ("README.md", "docs/index.md", "docs/getting_started/tutorial.md", "screenshots/README.md")
+WORDS = {"twice": 2, "three": 3, "four": 4, "five": 5, "ten": 10, "fifteen": 15, "twenty": 20}
+CLAIM = re.compile(r"(twice|(?:[a-z]+|[\d.]+) times) what it was", re.IGNORECASE)
+
+
+def claims(text: str) -> list[float]:
+    """The factors that a page claims: 4 in `is more than four times what it was`."""
+    numbers = [found.lower().removesuffix(" times") for found in CLAIM.findall(" ".join(text.split()))]
+    return [float(WORDS.get(number, number)) for number in numbers]
+
+
+def gained() -> tuple[float, float]:
+    """The factor between the measured changes of the history, and that of the report."""
+    measured = [c.measured for c in recorded_commands(EXAMPLE) if c.measured is not None]
+    before, after = measured[0].before, measured[-1].after
+    assert before is not None
+    assert after is not None
+    with Recording.open(EXAMPLE) as recording:
+        found = report.read(recording)
+    assert found.curve is not None
+    assert found.first is not None
+    assert found.last is not None
+    ends = (period.figures[found.curve.metric] for period in (found.first, found.last))
+    return after / before, float(difference(*ends).removeprefix("× "))
+
+
+def test_a_claim_is_found() -> None:
+    old = "the recorded run, whose throughput is more than\nfour times what it was"
+    assert claims(old) == [4.0]
+    assert claims("It is twice what it was, then 19.9 times what it was.") == [2.0, 19.9]
+
+
+def test_history_and_report_agree() -> None:
+    history, shown = gained()
+    assert history == pytest.approx(shown, rel=0.02)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_claims_what_the_report_says(page: str) -> None:
+    for claim in claims((ROOT / page).read_text()):
+        assert claim == pytest.approx(gained()[1], rel=0.03), page
