@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -69,15 +71,19 @@ def _host() -> HostSampler:
 
 
 def _gpus(options: argparse.Namespace) -> GpuSampler:
-    import pynvml
-
     from hoptui.node.driver_probe import ProbeWriter, no_probe
-    from hoptui.telemetry.nvml import Gpus
+    from hoptui.telemetry import amd
     from hoptui.telemetry.sampler import GpuSampler
 
-    clock = time.monotonic_ns
+    clock, leave = time.monotonic_ns, frozenset(options.leave)
     probe = no_probe if options.probe is None else ProbeWriter(options.probe)
-    return GpuSampler(Gpus(pynvml, clock, _report, probe, frozenset(options.leave)), clock)
+    if amd.present():
+        return GpuSampler(amd.AmdGpus(partial(import_module, "amdsmi"), clock, probe, leave), clock)
+    import pynvml
+
+    from hoptui.telemetry.nvml import Gpus
+
+    return GpuSampler(Gpus(pynvml, clock, _report, probe, leave), clock)
 
 
 def _serve(sampler: HostSampler | GpuSampler, commands: int, out: int) -> int:

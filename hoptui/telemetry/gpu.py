@@ -48,14 +48,16 @@ class ProcessOwners:
     """Who runs a process, and what: from /proc, once for each process.
 
     The driver counts pids as the whole machine does. In a container the same number may be another process of
-    ours, so there a process is only named if it has an NVIDIA device open. What cannot be seen is "".
+    ours, so there a process is only named if it has a device of a GPU open. What cannot be seen is "".
 
     Args:
         proc: where the kernel lists its processes.
+        devices: how the paths of the GPUs' devices begin.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), devices: tuple[str, ...] = ("/dev/nvidia",)) -> None:
         self._proc = proc
+        self._devices = devices
         self._known: dict[int, tuple[float, str, str]] = {}
         self._whole_machine = whose_pids(proc) == "machine"
 
@@ -86,7 +88,7 @@ class ProcessOwners:
     def _uses_gpu(self, pid: int) -> bool:
         for entry in (self._proc / str(pid) / "fd").iterdir():
             try:
-                if str(entry.readlink()).startswith("/dev/nvidia"):
+                if str(entry.readlink()).startswith(self._devices):
                     return True
             except OSError:  # closed meanwhile
                 continue

@@ -5,11 +5,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.devices import CORES, Devices, FromSampler, GpuProcess, HostInfo, Sample, Tenants, Watch
+from hoptui.domain.devices import (
+    CORES,
+    Devices,
+    FromSampler,
+    GpuInfo,
+    GpuProcess,
+    Happened,
+    HostInfo,
+    Sample,
+    Tenants,
+    Watch,
+)
+from hoptui.domain.facts import Fact
 from hoptui.telemetry.host import HostReader, Processes
-from hoptui.telemetry.nvml import Gpus
 from hoptui.telemetry.nvml_errors import SECOND_NS
 
 DEFAULT_HZ = 1.0
@@ -106,6 +118,19 @@ class HostSampler:
         return pack("host", [(t, -1, self._host.read(t))])
 
 
+class GpuBackend(Protocol):
+    """What a sampler needs of a vendor's library: `hoptui.telemetry.nvml.Gpus`, or `amd.AmdGpus`."""
+
+    problem: Fact | None
+    changes: int
+
+    def infos(self) -> tuple[GpuInfo, ...]: ...
+    def read(self, period: int) -> list[Columns]: ...
+    def aside(self, until: int) -> None: ...
+    def happened(self) -> list[Happened]: ...
+    def processes(self) -> tuple[GpuProcess, ...]: ...
+
+
 class GpuSampler:
     """The GPUs, up to ten times a second: first the rows, then what happened, then what takes its time.
 
@@ -113,7 +138,7 @@ class GpuSampler:
         clock: monotonic ns.
     """
 
-    def __init__(self, gpus: Gpus, clock: Callable[[], int]) -> None:
+    def __init__(self, gpus: GpuBackend, clock: Callable[[], int]) -> None:
         self._gpus = gpus
         self._clock = clock
         self._pace = TickSchedule(clock, MAX_HZ)

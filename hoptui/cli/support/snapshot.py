@@ -37,8 +37,8 @@ SAMPLER_S = 5.0
 """How long to wait for a new sampler to find the GPUs and read their counters."""
 RETURN_S = 3.0
 """How long to wait for a new daemon to hear from the runs in its recordings."""
-NOT_ASKED = "driver.not_asked"
-"""The code of what a sampler says before it asks the driver, which may take seconds to answer."""
+NOT_ASKED = ("driver.not_asked", "driver.amd_not_asked")
+"""The codes of what a sampler says before it asks the driver, which may take seconds to answer."""
 BACK_S = 15.0
 """How far back to fetch GPU rows. The slowest readings (energy, ECC, links) arrive every 5 to 10 seconds."""
 NONE = 1 << 62
@@ -177,7 +177,7 @@ class NodeSnapshot:
     def _begins(self) -> bool:
         if not self.node.gpus:
             problem = self.node.gpu_problem
-            return bool(self.node.sampler_problems) or (problem is not None and problem.code == NOT_ASKED)
+            return bool(self.node.sampler_problems) or (problem is not None and problem.code in NOT_ASKED)
         return any(
             not gpu.problem
             and "gpm" not in gpu.missing_because

@@ -132,12 +132,16 @@ SENTENCES: Mapping[str, Entry] = {
         " (reload the module or reboot)"
     ),
     "driver.broken": "no working NVIDIA driver (NVML: {error})",
+    "driver.amd_not_asked": "the AMD driver has not answered yet",
+    "driver.amd_broken": "no AMD GPU can be read (amdsmi: {error})",
+    "driver.no_amd_gpu": "no AMD GPU found: the library amdsmi is there and lists none",
     "driver.no_gpu": "no NVIDIA GPU found: the driver is there and lists none",
     "driver.hung": _driver_hung,
     # readings that a GPU does not have
     "reading.not_supported": "this GPU or its driver does not have it",
     "reading.refused": "the driver refuses it to this user or container (NVML: Insufficient Permissions)",
     "reading.failed": "NVML: {error}",
+    "reading.amd_failed": "amdsmi: {error}",
     "reading.no_value": "the driver gives no value",
     "reading.not_in_mig_mode": "in MIG mode: the driver does not report it",
     "reading.whole_gpus_only": "NVML reports it of whole GPUs only",
