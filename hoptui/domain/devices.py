@@ -118,6 +118,30 @@ class Tenants(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.tenants"):
     processes: tuple[GpuProcess, ...] = ()
 
 
+class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a run: the one that trains, or a descendant such as a worker that loads data.
+
+    `cpu_percent` is of one core since the reading before, None at first. `parent` is 0 if it is not in the
+    list. The pids are those of the sampler's namespace.
+    """
+
+    pid: int
+    parent: int
+    run: str
+    cpu_percent: float | None = None
+    rss_bytes: int = 0
+    command: str = ""
+
+
+class RunProcesses(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.tree"):
+    """All processes of the runs, at most `MOST_RUN_PROCESSES`. Sent every few seconds if there are some."""
+
+    processes: tuple[RunProcess, ...] = ()
+
+
+MOST_RUN_PROCESSES = 256
+
+
 class Happened(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.event"):
     """Something that the hardware did: an Xid, a throttle reason, an ECC error.
 
@@ -140,7 +164,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True, tag="sampler.watch"):
     pids: dict[str, int] = {}
 
 
-FromSampler = Devices | HostInfo | Sample | Tenants | Happened
+FromSampler = Devices | HostInfo | Sample | Tenants | Happened | RunProcesses
 ToSampler = Watch
 
 

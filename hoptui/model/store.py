@@ -16,7 +16,7 @@ import msgspec
 
 from hoptui.domain.columns import Columns, is_known, run_of
 from hoptui.domain.details import RunDetails
-from hoptui.domain.devices import CORES, NO_CORES, CoreLoads, GpuProcess
+from hoptui.domain.devices import CORES, NO_CORES, CoreLoads, GpuProcess, RunProcess
 from hoptui.domain.facts import fact, nested
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.run_notes import NoteAdded
@@ -107,6 +107,7 @@ class Store:
         self.lines: dict[tuple[str, bool], FoundLines] = {}
         self.outputs: dict[str, FoundOutput] = {}
         self.processes: tuple[GpuProcess, ...] = ()
+        self.tree: tuple[RunProcess, ...] = ()
         self.changes = 0
         self.node_version = 0
         self.events_version = 0
@@ -197,6 +198,7 @@ class Store:
                 self._extend(columns)
             if delta.processes is not None:
                 self.processes = delta.processes
+                self.tree = delta.tree or ()
             self._add_events(delta.events)
             self._put(*sorted(delta.commands, key=lambda record: record.wall))
             self.changes += bool(delta.columns) or delta.processes is not None or self._versions != before

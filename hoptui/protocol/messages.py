@@ -13,7 +13,7 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.domain.details import RunDetails
-from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, ToSampler
+from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, RunProcess, ToSampler
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 from hoptui.domain.knobs import KnobState, KnobValue
@@ -674,7 +674,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
 
     `state` is the version of `node`, which is None if the viewer already has it. `now` is the stamp of the
     answer. `behind_ms` is how far the newest row sent lags behind the newest one known. `processes` are those
-    on GPUs, if the viewer asked for them and lacks this version.
+    on GPUs, if the viewer asked for them and lacks this version, and `tree` are those of the runs.
     """
 
     id: int
@@ -688,6 +688,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     more: bool = False
     behind_ms: float = 0.0
     processes: tuple[GpuProcess, ...] | None = None
+    tree: tuple[RunProcess, ...] | None = None
     processes_version: int = 0
     next_page: int = 0
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import MOST_RUN_PROCESSES, RunProcess
 from hoptui.telemetry.cpu_cores import LINE_BYTES, MOST_CORES, CoreTimes, summary
 
 
@@ -40,6 +41,7 @@ class Rate:
         return (counter - before[1]) * 1e9 / (t - before[0])
 
 
+LONGEST_COMMAND = 200
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PIECE = 1 << 14
@@ -327,7 +329,8 @@ class Processes:
         self._proc = proc
         self._family = Family(proc)
         self._trees: dict[str, _Tree] = {}
-        self._walk_at = 0
+        self._walk_at = self._listed_at = 0
+        self._listed_some = False
         self._read_at = 0
 
     def watch(self, pids: Mapping[str, int]) -> None:
@@ -340,6 +343,16 @@ class Processes:
                 tree = _Tree(self._proc, pid)
                 self._walk_at = self._read_at = 0
             self._trees[run] = tree
+        if not self._trees:
+            self._listed_at = -1  # that there are none is news
+
+    def listed(self) -> tuple[RunProcess, ...] | None:
+        """The processes of all runs, if that is due: as often as descendants are looked for."""
+        if self._listed_at == self._walk_at or (not self._trees and not self._listed_some):
+            return None
+        self._listed_at, self._listed_some = self._walk_at, bool(self._trees)
+        found = [one for run, tree in self._trees.items() for one in tree.listed(run.partition("/")[0])]
+        return tuple(found[:MOST_RUN_PROCESSES])
 
     def read(self) -> list[Columns]:
         """One row for each run whose process lives; none while the reading before is still being rested
@@ -419,6 +432,20 @@ class _Tree:
             found = []
         self._members = {key: self._members.get(key) or _Member(self._proc, *key) for key in found}
 
+    def listed(self, run: str) -> Iterator[RunProcess]:
+        """Each process as it was at the reading before, the run's own first; none once that is gone."""
+        living = {key[0]: member.stat for key, member in self._members.items() if member.stat is not None}
+        for pid, stat in living.items() if self.pid in living else ():
+            member = self._members[pid, stat.started]
+            yield RunProcess(
+                pid=pid,
+                parent=stat.parent if stat.parent in living and pid != self.pid else 0,
+                run=run,
+                cpu_percent=member.cpu_percent,
+                rss_bytes=stat.rss_bytes,
+                command=member.command(),
+            )
+
     def read(self, t: int) -> dict[str, float]:
         """The sums over the tree at `t`; empty when the run's own process is gone."""
         row: dict[str, float] = {}
@@ -441,15 +468,29 @@ class _Member:
         self._pid = pid
         self._started = started
         self._cpu, self._read, self._written = Rate(), Rate(), Rate()
+        self._command = ""
+        self.stat: Stat | None = None
+        """As last read; None if it is gone."""
+        self.cpu_percent: float | None = None
+
+    def command(self) -> str:
+        """Its command line, read once; empty where it cannot be read."""
+        if not self._command:
+            with suppress(OSError):
+                raw = _read(f"{self._proc}/{self._pid}/cmdline")
+                self._command = raw.replace(b"\0", b" ").decode(errors="replace").strip()[:LONGEST_COMMAND]
+        return self._command
 
     def read(self, t: int) -> dict[str, float] | None:
         """What this process adds to its tree at `t`; rates from the second reading on. None: it is gone, or
         only a zombie."""
-        stat = stat_of(self._proc, self._pid)
+        self.stat = stat = stat_of(self._proc, self._pid)
         if stat is None or stat.started != self._started:
+            self.stat = None
             return None
         read, written = io_of(self._proc, self._pid) or (None, None)
         cores = self._cpu.update(t, stat.cpu_s)
+        self.cpu_percent = None if cores is None else round(100 * cores, 1)
         rates = {
             "cpu_percent": None if cores is None else 100 * cores,
             "disk_read_bytes_per_s": self._read.update(t, read),

@@ -16,6 +16,7 @@ from hoptui.domain.devices import (
     GpuProcess,
     Happened,
     HostInfo,
+    RunProcesses,
     Sample,
     Tenants,
     Watch,
@@ -107,11 +108,13 @@ class HostSampler:
         yield from self.tick()
 
     def tick(self) -> Iterator[FromSampler]:
-        """One tick's message."""
+        """One tick's messages."""
         t = self._pace.begin()
         row = self._host_row(t)
         cores = [pack(CORES, [(t, -1, self._host.cores)])] if self._host.cores else []
         yield Sample(parts=(row, *cores, *self._processes.read()))
+        if (listed := self._processes.listed()) is not None:
+            yield RunProcesses(processes=listed)
         self._pace.end()
 
     def _host_row(self, t: int) -> Columns:

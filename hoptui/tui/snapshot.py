@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Unpack
 from hoptui.client.client import Link
 from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.details import RunDetails
-from hoptui.domain.devices import CoreLoads, GpuInfo, GpuProcess
+from hoptui.domain.devices import CoreLoads, GpuInfo, GpuProcess, RunProcess
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.run_notes import NoteAdded
@@ -61,6 +61,8 @@ class AnyStore(Protocol):
     def commands(self) -> Mapping[str, CommandRecord]: ...
     @property
     def processes(self) -> Sequence[GpuProcess]: ...
+    @property
+    def tree(self) -> Sequence[RunProcess]: ...
     @property
     def cores(self) -> CoreLoads: ...
     @property

@@ -238,6 +238,9 @@ PROCESS = devices.GpuProcess(
     command="python train.py",
     run="r1",
 )
+WORKER = devices.RunProcess(
+    pid=4130, parent=4120, run="r1", cpu_percent=97.5, rss_bytes=1 << 30, command="python train.py"
+)
 NODE = messages.NodeState(
     host="node-7",
     pid=99,
@@ -443,6 +446,7 @@ EXAMPLES: list[messages.Message] = [
         more=True,
         behind_ms=2.5,
         processes=(PROCESS,),
+        tree=(WORKER,),
         processes_version=4,
         next_page=3,
     ),
@@ -466,6 +470,7 @@ EXAMPLES: list[messages.Message] = [
     devices.HostInfo(cpus=64, memory_total_bytes=1 << 40),
     devices.Sample(parts=(COLUMNS,)),
     devices.Tenants(processes=(PROCESS,)),
+    devices.RunProcesses(processes=(WORKER,)),
     devices.Happened(
         source="gpu/GPU-1",
         t=5,

@@ -307,3 +307,32 @@ def test_bytes_of_disks_are_the_kernel_s(tmp_path: Path) -> None:
     (tmp_path / "7" / "io").write_text(io)
     assert io_of(tmp_path, 7) == (4096, 512)
     assert io_of(tmp_path, 8) is None
+
+
+def test_the_processes_of_a_run_are_listed_with_their_parents(clock: FakeClock) -> None:
+    processes = Processes(clock)
+    assert processes.listed() is None
+    with forked() as process:
+        processes.watch({"ppo/1": process.pid})
+        processes.read()
+        found = processes.listed()
+        assert found is not None
+        assert processes.listed() is None, "not before the next look"
+        clock.advance(6)
+        processes.read()
+        again = processes.listed()
+    root, child = found
+    assert (root.pid, root.parent, root.run) == (process.pid, 0, "ppo")
+    assert (child.parent, child.run) == (process.pid, "ppo")
+    assert "os.fork()" in child.command
+    assert child.rss_bytes > 0
+    assert child.cpu_percent is None
+    assert again is not None
+    assert {one.pid for one in again} == {root.pid, child.pid}
+    assert all(one.cpu_percent is not None for one in again)
+    clock.advance(6)
+    processes.read()
+    assert processes.listed() == (), "the run's process is gone"
+    processes.watch({})
+    assert processes.listed() == ()
+    assert processes.listed() is None

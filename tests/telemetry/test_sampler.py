@@ -11,7 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hoptui.domain.devices import CORES, Devices, FromSampler, Happened, HostInfo, Sample, Tenants, Watch
+from hoptui.domain.devices import (
+    CORES,
+    Devices,
+    FromSampler,
+    Happened,
+    HostInfo,
+    RunProcesses,
+    Sample,
+    Tenants,
+    Watch,
+)
 from hoptui.telemetry.host import HostReader, Processes
 from hoptui.telemetry.nvml import NOT_ASKED, Gpus
 from hoptui.telemetry.sampler import GpuSampler, HostSampler, TickSchedule
@@ -51,8 +61,10 @@ def test_the_host_is_told_first_and_then_read(host: HostSampler, clock: FakeCloc
     assert names(second) == ["host"]
     host.watch(Watch(hz=1, pids={"ppo": os.getpid()}))
     clock.advance(1)
-    [sample] = host.tick()
+    sample, tree = host.tick()
     assert names(sample) == ["host", "process/ppo"]
+    assert isinstance(tree, RunProcesses)
+    assert tree.processes[0].pid == os.getpid()
     assert isinstance(sample, Sample)
     assert {part.times()[0] for part in sample.parts} == {clock.now}
     assert {part.steps()[0] for part in sample.parts} == {-1}

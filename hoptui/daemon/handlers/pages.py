@@ -12,13 +12,13 @@ from typing import TypeVar
 from msgspec import msgpack, structs
 
 from hoptui.domain.columns import Columns
-from hoptui.domain.devices import GpuProcess
+from hoptui.domain.devices import GpuProcess, RunProcess
 from hoptui.domain.facts import Fact
 from hoptui.domain.line_counts import LineCounts
 from hoptui.protocol.messages import HUNG, CommandRecord, Event, NodeState, RankLines, RunState, Vital
 
 KIB = 1 << 10
-VITALS, HARDWARE, RUNS, PROCESSES = 384 * KIB, 256 * KIB, 1024 * KIB, 256 * KIB
+VITALS, HARDWARE, RUNS, PROCESSES, TREE = 384 * KIB, 256 * KIB, 1024 * KIB, 192 * KIB, 64 * KIB
 EVENTS, COMMANDS, ROWS = 384 * KIB, 512 * KIB, 1024 * KIB
 """Shares of a message, in bytes. With 256 KiB to spare they are `codec.MAX_ANSWER_BYTES`."""
 LINES = 512 * KIB
@@ -171,6 +171,11 @@ def _vital(full: Vital) -> Vital:
 def processes(full: Sequence[GpuProcess]) -> tuple[GpuProcess, ...]:
     """Return the first processes that fit."""
     return tuple(first(full, PROCESSES)[0])
+
+
+def tree(full: Sequence[RunProcess]) -> tuple[RunProcess, ...]:
+    """Return the first processes of runs that fit."""
+    return tuple(first(full, TREE)[0])
 
 
 def rows(part: Columns, left: int) -> tuple[Columns, bool]:

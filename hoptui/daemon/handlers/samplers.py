@@ -21,6 +21,7 @@ from hoptui.domain.devices import (
     GpuProcess,
     Happened,
     HostInfo,
+    RunProcesses,
     Sample,
     Tenants,
 )
@@ -148,6 +149,8 @@ class SamplerDesk:
             case Tenants(processes=processes):
                 self._tenants = processes
                 self._assign()
+            case RunProcesses(processes=listed):
+                self._node.set_tree(listed)
             case Devices():
                 before = self._hardware.gpus
                 self._hardware.update(message)

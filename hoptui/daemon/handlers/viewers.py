@@ -330,6 +330,7 @@ class ViewerDesk:
                 more=bool(more or more_events or more_commands or next_page),
                 behind_ms=(t - oldest) / 1e6 if more else 0.0,
                 processes=pages.processes(node.processes) if new_processes else None,
+                tree=pages.tree(node.tree) if new_processes else None,
                 processes_version=node.processes_version,
                 next_page=next_page,
             ),

@@ -25,7 +25,7 @@ from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain import pacing
 from hoptui.domain.alerts import SUPPRESSED, Alert
 from hoptui.domain.columns import Columns, run_of
-from hoptui.domain.devices import CORES, GpuInfo, GpuProcess, HostInfo, Level
+from hoptui.domain.devices import CORES, GpuInfo, GpuProcess, HostInfo, Level, RunProcess
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import coefficient
 from hoptui.domain.outputs import OutputPart
@@ -143,6 +143,7 @@ class Node:
         self.gpus: tuple[GpuInfo, ...] = ()
         self.gpu_problem: Fact | None = fact("sampler.not_answered", sampler="gpus")
         self.processes: tuple[GpuProcess, ...] = ()
+        self.tree: tuple[RunProcess, ...] = ()
         self.processes_version = 1
         self.sampler_problems: tuple[Fact, ...] = (fact("starting"),)
         self.hz = 1.0
@@ -399,6 +400,13 @@ class Node:
         self.hardware, self.gpus, self.gpu_problem = host, gpus, problem
         self.touch()
         self.archive.node(self.state(), tuple(run.id for run in self.registry.live()))
+
+    def set_tree(self, tree: tuple[RunProcess, ...]) -> None:
+        """Set the processes of the runs; viewers get them with the processes on GPUs."""
+        if tree != self.tree:
+            self.tree = tree
+            self.processes_version += 1
+            self.changed()
 
     def set_processes(self, processes: tuple[GpuProcess, ...]) -> None:
         """Set the processes on all GPUs, each with its run if known."""

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from hoptui.domain.columns import is_known
 from hoptui.domain.details import RunDetails
-from hoptui.domain.devices import NO_CORES, GpuInfo, GpuProcess
+from hoptui.domain.devices import NO_CORES, GpuInfo, GpuProcess, RunProcess
 from hoptui.domain.facts import fact
 from hoptui.domain.freshness import FORGET
 from hoptui.domain.line_counts import FoundLines
@@ -240,6 +240,7 @@ class RecordedStore:
         self.outputs: dict[str, FoundOutput] = {}
         self._answers = 0
         self.processes: tuple[GpuProcess, ...] = ()  # only their sums are recorded, in `derived/<run id>`
+        self.tree: tuple[RunProcess, ...] = ()
         self.chronicle = Chronicle(state, events, commands, self.span[1])
         self._position = self.span[0]
         self._fronts: dict[str, Front] = {}

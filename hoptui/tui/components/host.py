@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from statistics import median
 
-from hoptui.domain.devices import BUSY_PERCENT, GpuInfo, GpuProcess
+from hoptui.domain.devices import BUSY_PERCENT, GpuInfo, GpuProcess, RunProcess
 from hoptui.presentation import numbers, sentences
 from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import value_text
@@ -133,7 +133,9 @@ def _rate(value: float | None) -> str:
     return UNKNOWN if value is None else f"{numbers.si(value)}B/s" if value >= 1000 else f"{value:.0f} B/s"
 
 
-_GPU, _PID, _USER, _HELD, _SM, _RUN = 4, 9, 11, 10, 7, 18
+_GPU, _PID, _USER, _HELD, _SM, _CPU, _RUN = 4, 9, 11, 10, 7, 8, 18
+RISING, FALLING = "▲", "▼"
+"""Beside the name of the column that processes are sorted by: numbers fall, others rise."""
 _NARROW = 56  # with less there is no room for the user and the SM share
 _A_CONTEXT = 256 << 20  # bytes: less than the smallest CUDA context, more than a driver without one holds
 _ANOTHERS, _ANOTHERS_SHORT = "of another container or user", "somebody else's"
@@ -146,19 +148,26 @@ def processes(view: View, gpu: str | None = None) -> list[GpuProcess]:
     return sorted(found, key=lambda p: (place.get(p.gpu, len(place)), -(p.memory_used_bytes or 0), p.pid))
 
 
-def process_head(width: int) -> Line:
-    """What stands over `rows`."""
+def process_head(width: int, sort: str = "", *, cpu: bool = False) -> Line:
+    """What stands over the rows of processes. The column that they are sorted by has a mark."""
+
+    def name(text: str) -> str:
+        mark = FALLING if text in ("memory", "SM", "CPU") else RISING
+        return f"{text}{mark}" if text == sort else text
+
     spans = [
-        Span("  GPU", "dim", 2 + _GPU),
-        Span("pid", "dim", _PID),
+        Span(f"  {name('GPU')}", "dim", 2 + _GPU + (sort == "GPU")),
+        Span(name("pid"), "dim", _PID - (sort == "GPU")),
         Span("user", "dim", _USER),
-        Span("memory", "dim", _HELD, right=True),
+        Span(name("memory"), "dim", _HELD, right=True),
     ]
-    spans += [Span("SM", "dim", _SM, right=True), Span("  ")]
+    spans += [Span(name("SM"), "dim", _SM, right=True)]
+    spans += [Span(name("CPU"), "dim", _CPU, right=True)] if cpu else []
+    spans.append(Span("  "))
     return (
-        (*spans, Span("run", "dim", _RUN), Span("command", "dim"))
+        (*spans, Span("run", "dim", _RUN), Span(name("command"), "dim"))
         if _wide(width)
-        else (*spans, Span("run or command", "dim"))
+        else (*spans, Span(f"run or {name('command')}", "dim"))
     )
 
 
@@ -167,15 +176,35 @@ def process_rows(view: View, width: int, cursor: int) -> list[Line]:
     unknown.
     """
     found = [
-        (Span("› " if i == cursor else "  ", "key"), *_process_row(view, one, width - 2, gpus=True))
+        (Span("› " if i == cursor else "  ", "key"), *process_row(view, one, width - 2, gpus=True))
         for i, one in enumerate(processes(view))
     ]
-    return [*found, *((Span("  "), *line) for line in _untold(view, None, bool(found), width - 2))]
+    return [*found, *untold(view, bool(found), width)]
+
+
+def untold(view: View, some: bool, width: int) -> list[Line]:
+    """What follows the rows of processes: the GPUs whose processes are unknown, or why there are no rows."""
+    return [(Span("  "), *line) for line in _untold(view, None, some, width - 2)]
+
+
+def worker_row(own: RunProcess, depth: int, width: int, *, chosen: bool) -> Line:
+    """A process on no GPU that another one has started, `depth` levels below a process on a GPU."""
+    spans = [Span("› " if chosen else "  ", "key"), Span("", "", _GPU), Span(str(own.pid), "dim", _PID)]
+    if width - 2 >= _NARROW:
+        spans += [
+            Span("", "", _USER + _HELD + _SM),
+            Span(value_text("%", own.cpu_percent), "", _CPU, right=True),
+        ]
+    else:
+        spans.append(Span("", "", _HELD))
+    spans += [Span("  "), *([Span("", "", _RUN)] if _wide(width - 2) else [])]
+    below = f"{'  ' * (depth - 1)}└ {numbers.gib(own.rss_bytes)} GiB  "
+    return (*spans, Span(below, "dim"), Span(numbers.clean(own.command, 160)))
 
 
 def process_lines(view: View, width: int, most: int, gpu: str) -> list[Line]:
     """At most `most` lines of one GPU, the last one saying how many are left out."""
-    found = [_process_row(view, one, width, gpus=False) for one in processes(view, gpu)]
+    found = [process_row(view, one, width, gpus=False) for one in processes(view, gpu)]
     found += _untold(view, gpu, bool(found), width)
     if len(found) <= most:
         return found
@@ -230,7 +259,10 @@ def _refused(info: GpuInfo, why: str, *, gpus: bool) -> Line:
     return (*spans, Span(f"who is on it is unknown: {why}", "warn"))
 
 
-def _process_row(view: View, process: GpuProcess, width: int, *, gpus: bool) -> Line:
+def process_row(
+    view: View, process: GpuProcess, width: int, *, gpus: bool, cpu: tuple[float | None, str] | None = None
+) -> Line:
+    """A process on a GPU. `cpu` has its share of a core, and a mark of what it has started, of the tree."""
     infos = view.node.gpus if view.node else ()
     number = next((str(info.index) for info in infos if info.uuid == process.gpu), UNKNOWN)
     run = view.store.run(process.run) if process.run else None
@@ -243,10 +275,13 @@ def _process_row(view: View, process: GpuProcess, width: int, *, gpus: bool) -> 
     spans.append(Span(value_text("B", process.memory_used_bytes), "", _HELD, right=True))
     if width >= _NARROW:
         spans.append(Span(value_text("%", process.sm_percent), "", _SM, right=True))
+        spans += [Span(value_text("%", cpu[0]), "", _CPU, right=True)] if cpu is not None else []
     spans.append(Span("  "))
+    spans += [Span(cpu[1], "key")] if cpu is not None and cpu[1] and not _wide(width) else []
     ink = "" if process.command else "dim"
     if _wide(width):
-        return (*spans, Span(name or UNKNOWN, "strong" if name else "dim", _RUN), Span(command, ink))
+        of_run = Span(name or UNKNOWN, "strong" if name else "dim", _RUN)
+        return (*spans, of_run, Span(cpu[1] if cpu is not None else "", "key"), Span(command, ink))
     return (*spans, Span(name, "strong") if name else Span(command, ink))
 
 

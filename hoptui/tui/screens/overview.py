@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from textual.app import ComposeResult
@@ -13,7 +14,7 @@ from hoptui.presentation import numbers
 from hoptui.tui.actions import bindings, picking
 from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
-from hoptui.tui.components import events, gpus, header, host, runs
+from hoptui.tui.components import events, gpus, header, host, process_tree, runs
 from hoptui.tui.dialogs import Confirm
 from hoptui.tui.run_control import NotYoursError, ProcessHandle
 from hoptui.tui.screen_base import LiveScreen, set_height
@@ -106,6 +107,9 @@ class OverviewScreen(LiveScreen):
         super().__init__()
         self._gpu_lines = BORDER + 1
         self._endings = Endings()
+        self._sort: process_tree.Sort = process_tree.SORTS[0]
+        self._opened: set[int] = set()  # the pids whose workers are shown
+        self._order: list[Hashable] = []  # of the rows, while the cursor is among them
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
@@ -178,7 +182,8 @@ class OverviewScreen(LiveScreen):
         if events_too:
             left -= _EVENTS if tall else _EVENTS_LOW
         all_runs = len(runs.rows(view, width - SIDES, -1)) + bool(listed) + BORDER
-        every = len(host.process_rows(view, width, -1)) + bool(host.processes(view)) + BORDER
+        tree = self._tree(view)
+        every = len(process_tree.lines(view, tree, width, -1)) + bool(tree) + BORDER
         least = _PROCESSES if left >= _PROCESSES + _RUNS_TALL else least
         some = min(every, max(least, left - all_runs)) if processes_too else 0
         if some:
@@ -233,13 +238,14 @@ class OverviewScreen(LiveScreen):
 
     def _draw_processes(self, view: View) -> None:
         choices, top = self._list("process-list"), self._lines("process-head")
-        listed = host.processes(view)
+        listed = self._tree(view)
         width, count = choices.size.width, len(listed)
-        choices.keep([_id(one) for one in listed])
+        choices.keep([one.id for one in listed])
+        self._order = [one.id for one in listed] if choices.has_focus else []
         choices.can_focus = bool(count)
         top.display = bool(count)
-        top.show([host.process_head(width)])
-        rows = host.process_rows(view, width, choices.index if choices.has_focus else -1)
+        top.show([process_tree.head(view, width, self._sort)])
+        rows = process_tree.lines(view, listed, width, choices.index if choices.has_focus else -1)
         choices.show_rows(rows, count, faded=view.node_stale, marked=choices.has_focus)
         told = (choices.part if count else "") or (f"{count} processes" if count > 1 else "")
         self._panel("processes").label(" · ".join(filter(None, ("On the GPUs", told))))
@@ -314,6 +320,11 @@ class OverviewScreen(LiveScreen):
             chosen = self._process(view) if self._list("process-list").has_focus else None
             ours = chosen is not None and bool(chosen.command and chosen.user)  # else it is always refused
             return ours and not view.read_only
+        if action == "sort_processes":
+            return bool(host.processes(view))
+        if action == "fold":
+            row = self._row(view) if self._list("process-list").has_focus else None
+            return row is not None and bool(row.started)
         if action.startswith("next_list"):
             return sum(map(bool, (runs.ordered(view), view.gpus(), host.processes(view)))) > 1
         if action == "app.runs":
@@ -329,8 +340,29 @@ class OverviewScreen(LiveScreen):
 
     def _process(self, view: View) -> GpuProcess | None:
         """The process under the cursor."""
+        row = self._row(view)
+        return row.gpu if row is not None else None
+
+    def _row(self, view: View) -> process_tree.ProcessRow | None:
         chosen = self._list("process-list").chosen
-        return next((one for one in host.processes(view) if _id(one) == chosen), None)
+        return next((one for one in self._tree(view) if one.id == chosen), None)
+
+    def _tree(self, view: View) -> list[process_tree.ProcessRow]:
+        """The rows of processes. Their order stays while the cursor is among them."""
+        return process_tree.arranged(view, self._sort, self._opened, self._order)
+
+    def action_sort_processes(self) -> None:
+        """Sort by the next column."""
+        sorts = process_tree.SORTS
+        self._sort, self._order = sorts[(sorts.index(self._sort) + 1) % len(sorts)], []
+        self.redraw()
+
+    def action_fold(self) -> None:
+        """Show what the chosen process has started, or hide it."""
+        row = self._row(self.view())
+        if row is not None and row.started:
+            self._opened ^= {row.pid}
+            self.redraw()
 
     def action_end_process(self) -> None:
         """Ask about the chosen process, hold it meanwhile, and signal that very one."""
@@ -385,8 +417,3 @@ class OverviewScreen(LiveScreen):
         run = self.view().store.run(str(self._list("run-list").chosen))
         if run is not None:
             self.hoptui.open_run(run)
-
-
-def _id(process: GpuProcess) -> tuple[str, int]:
-    """Which process on which GPU a row is of."""
-    return process.gpu, process.pid
