@@ -257,6 +257,9 @@ class DayClient:
     def tune(self, run_id: str, op: TuneOp, *, knob: str = "", limits: TunerLimits = NO_LIMITS) -> None:
         self._conversation.tune(run_id, op, knob, limits)
 
+    def add_note(self, run_id: str, text: str) -> None:
+        self._conversation.add_note(run_id, text)
+
     def describe(self, run_id: str) -> None:
         self._conversation.describe(run_id)
 
