@@ -274,3 +274,15 @@ def test_runs_of_one_name_are_offered_by_their_ids(
     daemon.start()
     complete(["zsh", "stop", ""])
     assert capfd.readouterr().out.split() == ["aaaa2222", "bbbb2222", "cccc2222", "dddd2222"]
+
+
+def test_what_takes_long_to_import_is_left_alone(daemon: FakeDaemon) -> None:
+    daemon.add(factories.run())
+    daemon.start()
+    script = (
+        "import sys; from hoptui.cli.completion import candidates; candidates.ANSWER_S = 20.0; "
+        "candidates.main(['zsh', 'set', '']); "
+        "print({'cyclopts', 'textual', 'numpy', 'torch', 'sqlite3'} & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["ppo", "set()"]
