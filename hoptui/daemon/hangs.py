@@ -104,9 +104,10 @@ class Hangs:
         for rank, stack in stacks.items():
             if _works_at(stack) or _goes_on(run.stacks.since(int((now - FRESH_S) * SECOND)).get(rank)):
                 return _works(run, grouped({rank: stack}), still_s)
-        if 0 in newest and 0 not in fresh and 0 not in silent and run.stacks.newest(0)[0].ended:
+        first = run.rank
+        if first in newest and first not in fresh and first not in silent and newest[first].ended:
             return fact("state.no_stack", age_s=still_s)
-        known = {0, *run.members}
+        known = set(run.known_ranks)
         return fact(
             HUNG,
             age_s=still_s,
@@ -124,8 +125,8 @@ class Hangs:
 
     def _silent(self, run: TrackedRun, now: float) -> dict[int, str]:
         """Return the ranks that send no pulse, with the states of their processes."""
-        pids = {0: run.state.pid} | {each.rank: each.pid for each in run.state.ranks}
-        quiet = [rank for rank in (0, *run.members) if run.silent_s(rank, now) is not None]
+        pids = {run.rank: run.state.pid} | {each.rank: each.pid for each in run.state.ranks}
+        quiet = [rank for rank in run.known_ranks if run.silent_s(rank, now) is not None]
         return {rank: self._state_of(pids[rank]) for rank in quiet if rank in pids}
 
 

@@ -25,7 +25,7 @@ def rank_device(node: Node, run: TrackedRun, rank: int, since: int) -> RankDevic
     own = _gpu_of(node, run, rank)
     if own is None:
         return RankDevice(node.host)
-    others = {gpu.uuid: gpu for each in (0, *run.members) if (gpu := _gpu_of(node, run, each)) is not None}
+    others = {gpu.uuid: gpu for each in run.known_ranks if (gpu := _gpu_of(node, run, each)) is not None}
     others.pop(own.uuid, None)
     clocks = [clock for uuid in others if (clock := _clock(_rows(node, uuid, since))) is not None]
     rows = _rows(node, own.uuid, since)
@@ -40,10 +40,10 @@ def rank_device(node: Node, run: TrackedRun, rank: int, since: int) -> RankDevic
 
 def _gpu_of(node: Node, run: TrackedRun, rank: int) -> GpuInfo | None:
     """Return the GPU of a rank: the only one that it claims, or else the only one with its process."""
-    if rank and rank not in run.members:  # it has left
+    if rank not in run.known_ranks:  # it has left
         return None
-    claim = run.claim if rank == 0 else run.members[rank].claim
-    pids = {0: run.state.pid} | {each.rank: each.pid for each in run.state.ranks}
+    claim = run.claim if rank == run.rank else run.members[rank].claim
+    pids = {run.rank: run.state.pid} | {each.rank: each.pid for each in run.state.ranks}
     claimed = set(resolve(claim, node.gpus, ()).gpus)
     works_on = {each.gpu for each in node.processes if each.run == run.id and each.pid == pids.get(rank)}
     for uuids in (claimed, works_on):

@@ -77,7 +77,7 @@ class Stragglers:
 
     def _report(self, run: TrackedRun, found: Straggler) -> None:
         where = found.where
-        known = {0, *run.members}
+        known = set(run.known_ranks)
         since = self._node.clock.t() - int(WINDOW_S * SECOND)
         what = fact(
             "run.straggler",

@@ -106,6 +106,8 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     its stack from being sampled; older runs do not say.
 
     Rank 0 represents the run. Another rank reports only its place and its GPUs, and receives no commands.
+    `away`: rank 0 is on another node. Then the lowest rank of this node represents the run here, and each
+    rank describes the run as rank 0 does.
     """
 
     protocol: int
@@ -138,6 +140,7 @@ class RunHello(msgspec.Struct, frozen=True, kw_only=True, tag="run.hello"):
     number: int = 0
     past_rows: int = 0
     stacks_off: bool = False
+    away: bool = False
 
 
 class Declare(msgspec.Struct, frozen=True, kw_only=True, tag="run.declare"):
@@ -549,8 +552,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankState(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of a run other than rank 0, on this node. Its rows are the source `rank/<run id>/<rank>`.
+    """A process of a run on this node, other than the one that represents it.
 
+    Its rows are the source `rank/<run id>/<rank>`.
     `thread` is the kernel's number of the thread that trains, 0 if it is unknown.
     """
 
@@ -562,6 +566,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a run besides its rows.
 
+    `rank` represents the run on this node: 0, or another one if rank 0 is on another node.
     `started_wall` and `exited_wall` are seconds since 1970. `can` lists the commands it has a handler for.
     `gpus` are the UUIDs of its GPUs: declared, or derived from its environment and its processes. `ranks` are
     the other processes of this epoch on this node, in order of rank. `diagnosis` and `tuner` are None before

@@ -47,6 +47,8 @@ HELLO_AGAIN_S = 0.02
 """The first retry of a hello that found no connection. Each further retry takes twice as long."""
 ERRORS_IN_A_ROW = 5
 START_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
+OTHERS_START_S = 4.0
+"""How long a rank that is not the first one of its node waits for a daemon before it starts one itself."""
 TOO_MUCH_DECLARED = "the declarations of {} knobs are too large: {} are shown, without descriptions"
 MOST_COMPLAINTS = 10
 CLOSE_S = 1.0
@@ -91,6 +93,8 @@ class DaemonLink:
         self._rows_at = 0.0
         self._taken_at = 0.0  # when the socket took a message last
         self._next_pulse = self._next_rows = self._next_start = 0.0
+        if state.away and process.local_rank(os.environ):  # the first one on the node starts a daemon
+            self._next_start = time.monotonic() + OTHERS_START_S
         self._starts = 0
         self._started = False  # this link has started a daemon
         self._hello_again_s = HELLO_AGAIN_S
@@ -119,7 +123,7 @@ class DaemonLink:
 
         A run that has not reached its daemon yet has `REACH_S` more for that.
         """
-        confirm = not self._state.rank and processes.ends_with_daemon(os.environ)
+        confirm = self._state.describes and processes.ends_with_daemon(os.environ)
         self._bye = messages.Bye(reason=reason, detail=detail, at_exit=at_exit, confirm=confirm)
         self.leave()
 
@@ -343,7 +347,7 @@ class DaemonLink:
         self._revision = state.declarations.revision
         declared = self._declare()
         self._details_revision = state.details.revision
-        self._details = None if state.rank else state.details.message()
+        self._details = state.details.message() if state.describes else None
         self._greeted = self._send(
             sock,
             zmq,
@@ -378,6 +382,7 @@ class DaemonLink:
                 refused=declared.refused,
                 number=self._hello_number,
                 stacks_off=not state.training.sampled,
+                away=state.away,
             ),
         )
         return self._greeted
@@ -390,7 +395,7 @@ class DaemonLink:
 
     def _declare(self) -> messages.Declare:
         state = self._state
-        if state.rank:
+        if not state.describes:
             return messages.Declare(gpus=state.declarations.gpu_uuids)
         full = messages.Declare(
             knobs=tuple(knob.state() for knob in list(state.declarations.knobs.values())),
@@ -414,7 +419,7 @@ class DaemonLink:
         """Look whether the script has set something, or has imported other packages."""
         self._next_details = time.monotonic() + DETAILS_EVERY_S
         state, sent = self._state, self._details
-        if state.rank:
+        if not state.describes:
             return False
         if state.details.revision != self._details_revision:
             return True
@@ -519,9 +524,9 @@ class DaemonLink:
     def _spans(self) -> tuple[PhaseSpan, ...]:
         """Take the stretches of phases that have ended. A pulse that is not sent loses them.
 
-        Only rank 0 does: its pulse is the run's.
+        Only a rank does whose pulse may be the run's.
         """
-        if self._state.rank:
+        if not self._state.describes:
             return ()
         spans = self._state.phases.spans
         taken = [spans.popleft() for _ in range(len(spans))]
@@ -547,7 +552,9 @@ class DaemonLink:
     # the daemon ---------------------------------------------------------------------------------------------
 
     def _ensure_daemon(self, where: Addresses, now: float) -> None:
-        if self._state.rank or self._retired or now < self._next_start or processes.daemon_lives(where):
+        if not self._state.describes or self._retired or now < self._next_start:
+            return
+        if processes.daemon_lives(where):
             return
         self._next_start = now + START_AGAIN_S[min(self._starts, len(START_AGAIN_S) - 1)]
         self._starts += 1

@@ -58,6 +58,16 @@ def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
     return (rank, world) if abs(rank) <= MOST_RANKS and abs(world) <= MOST_RANKS else (0, 1)
 
 
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+"""What torchrun, Open MPI, MPICH and srun set."""
+
+
+def local_rank(environ: Mapping[str, str]) -> int:
+    """Return the index of this process on its node, 0 if it is not known."""
+    found = next((environ[name] for name in LOCAL_RANKS if environ.get(name)), "0")
+    return int(found) if found.isascii() and found.isdigit() else 0
+
+
 def visible_devices(environ: Mapping[str, str]) -> str | None:
     """Return `CUDA_VISIBLE_DEVICES`: indices or UUIDs. None: it is not set, so all are visible."""
     given = environ.get("CUDA_VISIBLE_DEVICES")

@@ -24,12 +24,16 @@ LEAVE_S = 0.5
 
 
 class RunIdentity(msgspec.Struct, frozen=True):
-    """Which run this is, as rank 0 knows it. `on` is False if hoptui is switched off on rank 0."""
+    """Which run this is, as rank 0 knows it. `on` is False if hoptui is switched off on rank 0.
+
+    `node` is the node of rank 0 (see `hoptui.node.identity`), "" if it is not known.
+    """
 
     run: str
     epoch: int
     nonce: str
     on: bool
+    node: str = ""
 
 
 class BoundaryPlan(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ import msgspec
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.facts import Fact, clean_text, fact
 from hoptui.domain.knobs import KnobError
+from hoptui.node.identity import node_identity
 from hoptui.protocol.ranges import MOST_COUNT
 from hoptui.sdk import output_copy, process
 from hoptui.sdk.command_execution import CommandExecution
@@ -238,6 +239,7 @@ class RunCore:
         """Take rank 0's identity of the run, and show what this rank does."""
         known = msgspec.msgpack.decode(identity, type=RunIdentity)
         self._identify(known)
+        self.state.away = bool(known.node) and known.node != node_identity()
         if known.on and self._own.on and not self._closed:
             self.state.link = _start_link(self)
 
@@ -264,7 +266,8 @@ class RunCore:
         try:
             if store is not None and store.world > 1:
                 _open.add(self)
-                self._agreement.join(store, self._own, self)
+                own = msgspec.structs.replace(self._own, node=node_identity())
+                self._agreement.join(store, own, self)
                 state.rank, state.world = store.rank, store.world
                 state.inbox.refusal = None
         except Exception as error:  # an error of hoptui must not reach the script

@@ -275,6 +275,7 @@ class SharedState:
     Attributes:
         training: The thread that passes the boundaries, and where it does so.
         rank: Index of this process among the `world` processes of the run.
+        away: Whether rank 0 is on another node.
         step: The iteration in progress.
         began: Whether the first iteration has begun.
         progress: Monotonic seconds of the last boundary.
@@ -298,6 +299,7 @@ class SharedState:
         self.started = time.monotonic_ns()
         self.training = TrainingThread()
         self.rank, self.world = 0, 1
+        self.away = False
         self.declarations = Declarations()
         self.details = details or DetailsBook(None, (), "")
         self.inbox = CommandInbox(
@@ -322,6 +324,11 @@ class SharedState:
         self.boundary_wake = threading.Event()
         self.link: LinkControl | None = None
         self.link_sleeps = False
+
+    @property
+    def describes(self) -> bool:
+        """Whether this process tells its daemon what the run is: rank 0, or one on a node without it."""
+        return self.rank == 0 or self.away
 
     # called by the training thread --------------------------------------------------------------------------
 

@@ -322,6 +322,7 @@ EXAMPLES: list[messages.Message] = [
         past_rows=12,
         number=2,
         stacks_off=True,
+        away=True,
     ),
     messages.Declare(
         knobs=(ACCUM,),

@@ -87,7 +87,7 @@ def stacks_of(name: str, rank: int | None = None) -> StackReport:
     """
     with look(readings=False) as seen:
         run = seen.find_living(name)
-        processes = (RankState(rank=0, pid=run.pid, thread=run.thread), *run.ranks)
+        processes = (RankState(rank=run.rank, pid=run.pid, thread=run.thread), *run.ranks)
         wanted = [each for each in processes if rank in (None, each.rank)]
         if not wanted:
             known = ", ".join(str(each.rank) for each in processes)

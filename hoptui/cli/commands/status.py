@@ -180,7 +180,7 @@ def _phases(metrics: dict[str, float]) -> dict[str, float]:
 
 def _ranks(seen: NodeSnapshot, run: RunState) -> list[dict[str, Any]]:
     """The run's processes on this node: the newest iteration of each and its age in seconds."""
-    sources = [(0, run.pid, f"run/{run.run}")]
+    sources = [(run.rank, run.pid, f"run/{run.run}")]
     sources += [(rank.rank, rank.pid, f"rank/{run.run}/{rank.rank}") for rank in run.ranks]
     return [
         {

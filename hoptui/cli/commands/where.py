@@ -69,7 +69,10 @@ def where(
     run: Annotated[str, Parameter(help="The name or id of a run, the beginning of an id, or a recording.")],
     /,
     *,
-    rank: Annotated[int, Parameter(help="The process to show, if the run has several.")] = 0,
+    rank: Annotated[
+        int,
+        Parameter(help="The process to show, if the run has several. 0 is the lowest one on a node without."),
+    ] = 0,
     seconds: Annotated[
         float | None,
         Parameter(
@@ -133,9 +136,15 @@ def samples_of(name: str, window: Window, rank: int | None) -> Found:
     found = _any_samples(name, window, rank)
     if not found.samples.known:
         raise Fail(_nothing(found), MISSING)
-    if rank is not None and rank not in found.samples.ranks:
+    if rank is not None and _here(found.run, rank) not in found.samples.ranks:
         raise Fail(_no_rank(found.run, rank, found.samples), MISSING)
     return found
+
+
+def _here(run: RunState, rank: int) -> int:
+    """Return the rank that is shown: on a node without rank 0, the one that represents the run stands for
+    it."""
+    return rank or run.rank
 
 
 def _any_samples(name: str, window: Window, rank: int | None) -> Found:
@@ -173,7 +182,8 @@ def _of_file(path: Path, window: Window, rank: int | None) -> Found:
             if known is None:
                 raise Fail(library.without_run(path), REJECTED)
             t0, t1 = _range(opened, window)
-            return Found(known.state, RecordedStacks(opened).between(t0, t1, rank), True)
+            own = None if rank is None else _here(known.state, rank)
+            return Found(known.state, RecordedStacks(opened).between(t0, t1, own), True)
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None
 
@@ -192,7 +202,8 @@ def _range(opened: Recording, window: Window) -> tuple[int, int]:
 
 def as_json(found: Found, rank: int) -> dict[str, Any]:
     """Return the lines of a rank as JSON."""
-    run, samples = found.run, found.samples.ranks[rank]
+    run, rank = found.run, _here(found.run, rank)
+    samples = found.samples.ranks[rank]
     return {
         "run": run.run,
         "name": run.name,
@@ -242,7 +253,8 @@ def _write(path: Path | None, document: dict[str, Any]) -> None:
 
 
 def _show(found: Found, rank: int) -> None:
-    run, samples = found.run, found.samples.ranks[rank]
+    run, rank = found.run, _here(found.run, rank)
+    samples = found.samples.ranks[rank]
     of = f", rank {rank}" if run.world > 1 else ""
     recorded = ", recorded" if found.recorded else ""
     cost = f", at a cost of {numbers.percentage(100 * samples.cost)} of the time" if samples.cost else ""

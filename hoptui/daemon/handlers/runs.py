@@ -44,7 +44,17 @@ YOUNG_NS = 60 * 1_000_000_000
 """The repository of a run that is older is not looked up: it may have another commit by now."""
 LEAVES_S = 10.0
 """How long a run whose interpreter exits may take to end, before it is reported as it said."""
+ARRIVE_S = 1.5
+"""How long a node without rank 0 waits for a lower rank. Ranks repeat their hello every second."""
+FORGET_ARRIVALS_S = 60.0
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class _Arrival(NamedTuple):
+    """When the first rank of a run without rank 0 said hello, in seconds, and the lowest that has."""
+
+    since: float
+    lowest: int
 
 
 class RunDesk:
@@ -72,12 +82,12 @@ class RunDesk:
         self._retired: set[str] = set()
         self._parting: dict[str, bytes] = {}  # by run: its process waits for the answer to its goodbye
         self._welcomes: dict[str, messages.RunWelcome] = {}  # by run: sent before it was known what is stored
+        self._arrivals: dict[str, _Arrival] = {}  # by nonce: of runs whose rank 0 is on another node
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
         """Process a message. After a hello, returns the run whose processes must be watched."""
         if isinstance(message, messages.RunHello):
-            connect = self._join if message.rank else self._hello
-            return connect(identity, peer, message)
+            return (self._hello if self._represents(message) else self._join)(identity, peer, message)
         run = self._node.registry.of(identity)
         if run is None and (found := self._node.registry.member(identity)) is not None:
             self._of_member(*found, message)
@@ -90,8 +100,9 @@ class RunDesk:
                 newest = self._node.clock.t() + FUTURE_NS
                 for part in parts:
                     # A stamp from the future would make every later row look like a repeat.
-                    if part.source == f"run/{run.id}" and len(part) and part.last_t <= newest:
-                        self._node.rows((run.with_rates(part),))
+                    if part.source == _source(run) and len(part) and part.last_t <= newest:
+                        own = msgspec.structs.replace(part, source=f"run/{run.id}")
+                        self._node.rows((run.with_rates(own),))
                 if run.resends:  # the daemon before was killed without writing them, and this one may be, too
                     run.resends = False
                     self._node.archive.keep(run.id)
@@ -104,7 +115,7 @@ class RunDesk:
                 run.phases.add(message.spans, self._node.clock.t() + FUTURE_NS)
                 if run.judge(self._now())[0] != before:
                     self._node.changed()
-                if run.trains_in(0, message.thread):
+                if run.trains_in(run.rank, message.thread):
                     self._node.touch()
                 if message.off is not None:
                     self._node.event("off", message.off, run=run.id, step=message.step, level="warning")
@@ -130,9 +141,9 @@ class RunDesk:
                     t=message.t if message.t <= self._node.clock.t() + FUTURE_NS else 0,
                 )
             case messages.Stacks():
-                self._stacks(run, 0, message)
+                self._stacks(run, run.rank, message)
             case messages.Output():
-                _keep_output(run, 0, message.part)
+                _keep_output(run, run.rank, message.part)
             case messages.Bye():
                 self._bye(run, identity, message)
         return None
@@ -333,6 +344,8 @@ class RunDesk:
             known_by = msgspec.structs.replace(hello, pid=pid)
             run, kind = node.registry.hello(identity, known_by, node.clock.wall())
         except DuplicateRunError as error:
+            if hello.away:  # the run has restarted, and its last process here has not ended yet
+                return None
             self._send(identity, messages.Error(code="duplicate_run", text=str(error)))
             return None
         run.state = msgspec.structs.replace(run.state, pid=pid)
@@ -393,13 +406,32 @@ class RunDesk:
         node.touch()
         return run
 
+    def _represents(self, hello: messages.RunHello) -> bool:
+        """Whether a process represents its run on this node: rank 0, or else the lowest rank that is here."""
+        if not hello.rank:
+            return True
+        if not hello.away:
+            return False
+        run, now = self._node.registry.of_nonce(hello.nonce), self._now()
+        if run is not None:
+            return run.rank == hello.rank
+        known = self._node.registry.get(hello.run)
+        if known is not None and known.exited and known.nonce == hello.nonce:
+            return False  # the run has ended here with the rank that represented it
+        self._arrivals = {
+            nonce: one for nonce, one in self._arrivals.items() if now - one.since < FORGET_ARRIVALS_S
+        }
+        since, lowest = self._arrivals.get(hello.nonce, _Arrival(now, hello.rank))
+        self._arrivals[hello.nonce] = _Arrival(since, min(lowest, hello.rank))
+        return now - since >= ARRIVE_S and hello.rank <= lowest
+
     def _void_unreported(self, run: TrackedRun) -> None:
         node = self._node
         for record in node.book.void_unreported(run.id, run.state.epoch, node.clock.t()):
             self._tell(record)
 
     def _join(self, identity: bytes, peer: Peer | None, hello: messages.RunHello) -> TrackedRun | None:
-        """Connect a rank other than 0. It retries every second until its run is known."""
+        """Connect a rank that does not represent its run. It retries every second until its run is known."""
         node = self._node
         if hello.protocol != messages.PROTOCOL:
             return None
@@ -427,14 +459,17 @@ class RunDesk:
         return run
 
     def rank_ended(self, run: TrackedRun, rank: int, pid: int, ending: ProcessEnding) -> None:
-        """Record that the process of another rank is gone, which has not said goodbye."""
+        """Record that the process of a rank is gone that does not represent its run, without goodbye."""
         if run.exited or rank not in run.members:
             return
         what = fact("rank.ended", rank=rank, pid=pid, reason=ending.reason, detail=ending.detail)
         self._node.event("rank-ended", what, run=run.id, step=run.step, level="warning")
 
     def _of_member(self, run: TrackedRun, member: Member, message: messages.FromRun) -> None:
-        """Process a message of a rank other than 0: rows, its GPUs, an error of its link, or goodbye."""
+        """Process a message of a rank that does not represent its run.
+
+        That is rows, its GPUs, an error of its link, or goodbye.
+        """
         node = self._node
         match message:
             case messages.Rows(parts=parts):
@@ -451,7 +486,7 @@ class RunDesk:
             case messages.Output():
                 _keep_output(run, member.rank, message.part)
             case messages.Pulse(off=None):
-                run.members[member.rank] = replace(member, pulse_at=self._now())
+                run.members[member.rank] = replace(member, pulse_at=self._now(), pulse=message)
                 if run.trains_in(member.rank, message.thread):
                     node.touch()
             case messages.Pulse(off=Fact() as why):
@@ -496,6 +531,11 @@ class RunDesk:
         return self._node.clock.t() / 1e9
 
 
+def _source(run: TrackedRun) -> str:
+    """Return the source of the rows of the process that represents a run, as the process calls it."""
+    return f"rank/{run.id}/{run.rank}" if run.away else f"run/{run.id}"
+
+
 log = logging.getLogger("hoptui.daemon")
 
 
@@ -505,7 +545,7 @@ def _keep_output(run: TrackedRun, rank: int, part: OutputPart) -> None:
 
 
 class _Watched(NamedTuple):
-    """A process of a run. `rank` 0 stands for the run."""
+    """A process of a run. `rank` is 0 for the one that represents it."""
 
     run: TrackedRun
     rank: int

@@ -57,12 +57,16 @@ LEAST_BUSY_S = 3.0
 
 @dataclass(frozen=True)
 class Member:
-    """A rank other than 0: its connection, its claim to GPUs, and the time of its last pulse in seconds."""
+    """A rank that does not represent its run here: its connection and its claim to GPUs.
+
+    `pulse` is its last one, None before the first, and `pulse_at` its time in seconds.
+    """
 
     rank: int
     identity: bytes
     claim: Claim
     pulse_at: float = math.inf
+    pulse: Pulse | None = None
 
 
 class Leaving(NamedTuple):
@@ -76,7 +80,8 @@ class TrackedRun:
     """One run: its declared state, and the evidence for its liveness.
 
     `claim` is its declaration of GPUs, `seen` are the GPUs with its processes. `state.gpus` follows from
-    both, and `said` is whether the declaration decided. `members` are its other ranks on this node.
+    both, and `said` is whether the declaration decided. `members` are its other ranks on this node. A run
+    whose rank 0 is on another node is `away`: its lowest rank here represents it, and takes no commands.
     `restarting` is whether it has left its process for a next epoch that has not come yet. `told` is whether
     it has sent, since its last hello, all outcomes that this daemon may lack. `met_at` is the time of its
     first hello to this daemon, in seconds. `resends` is whether its first rows after a hello are still to
@@ -143,6 +148,21 @@ class TrackedRun:
         return self.state.run
 
     @property
+    def rank(self) -> int:
+        """The rank that represents it here."""
+        return self.state.rank
+
+    @property
+    def away(self) -> bool:
+        """Whether rank 0 is on another node."""
+        return self.state.rank > 0
+
+    @property
+    def known_ranks(self) -> tuple[int, ...]:
+        """Its ranks on this node that have not left, the one that represents it first."""
+        return (self.rank, *self.members)
+
+    @property
     def metrics(self) -> dict[str, float]:
         """The newest value of every metric that it has logged, however old."""
         return self._newest.known
@@ -186,12 +206,12 @@ class TrackedRun:
 
     def trains_in(self, rank: int, thread: int) -> bool:
         """Store in which thread a rank trains. Return whether that is new."""
-        threads = {each.rank: each.thread for each in self.state.ranks} | {0: self.state.thread}
+        threads = {each.rank: each.thread for each in self.state.ranks} | {self.rank: self.state.thread}
         if threads.get(rank, thread) == thread:
             return False
         threads[rank] = thread
         ranks = (structs.replace(each, thread=threads[each.rank]) for each in self.state.ranks)
-        self.state = structs.replace(self.state, thread=threads[0], ranks=tuple(ranks))
+        self.state = structs.replace(self.state, thread=threads[self.rank], ranks=tuple(ranks))
         return True
 
     def leave(self, rank: int) -> None:
@@ -370,9 +390,9 @@ class TrackedRun:
 
     def silent_s(self, rank: int, now: float) -> float | None:
         """Return for how long a rank has sent no pulse, None if that is not long."""
-        if rank and rank not in self.members:
+        if rank not in self.known_ranks:
             return None
-        age = now - (self.members[rank].pulse_at if rank else self._pulse_at)
+        age = now - (self._pulse_at if rank == self.rank else self.members[rank].pulse_at)
         return age if age > self.no_pulse_s else None
 
     def stands_s(self, now: float) -> float | None:
@@ -466,17 +486,21 @@ class Registry:
         return self._by_identity.get(identity)
 
     def member(self, identity: bytes) -> tuple[TrackedRun, Member] | None:
-        """Return the run and the rank of a connection, if it is a rank other than 0."""
+        """Return the run and the rank of a connection that does not represent the run."""
         of_all = ((run, member) for run in self._runs.values() for member in run.members.values())
         return next((found for found in of_all if found[1].identity == identity), None)
 
     def join(self, identity: bytes, hello: RunHello, pid: int) -> TrackedRun | None:
-        """Add a rank other than 0. None while its rank 0, which has the same nonce, is unknown here."""
-        run = next((r for r in self._runs.values() if r.nonce == hello.nonce and not r.exited), None)
+        """Add a rank to the run of its nonce. None while that is unknown here."""
+        run = self.of_nonce(hello.nonce)
         if run is not None:
             run.join(Member(hello.rank, identity, _claim(hello)), pid)
             self.changed()
         return run
+
+    def of_nonce(self, nonce: str) -> TrackedRun | None:
+        """Return the live run whose rank 0 has this nonce."""
+        return next((run for run in self._runs.values() if run.nonce == nonce and not run.exited), None)
 
     def live(self) -> list[TrackedRun]:
         return [run for run in self if not run.exited]

@@ -60,15 +60,15 @@ def iteration_s(view: View) -> float | None:
 
 def slowest(view: View) -> str:
     """The rank of this node with the longest iterations: `slowest: rank 3, 1.42 s`; "" if all are equal."""
-    ranks = view.run.ranks if view.run else ()
-    if not ranks:
+    run = view.run
+    if run is None or not run.ranks:
         return ""
-    means = {0: iteration_s(view)}
-    for other in ranks:
-        source = f"rank/{view.run.run}/{other.rank}" if view.run else ""
+    means = {run.rank: iteration_s(view)}
+    for other in run.ranks:
+        source = f"rank/{run.run}/{other.rank}"
         means[other.rank] = _mean(*_spent(view, "iteration_s", source))
     known = {rank: mean for rank, mean in means.items() if mean is not None}
-    last = max(known, key=lambda rank: known[rank], default=0)
+    last = max(known, key=lambda rank: known[rank], default=run.rank)
     if len(known) < 2 or known[last] < (1 + LEAST_SPREAD) * min(known.values()):
         return ""
     return f"slowest: rank {last}, {numbers.seconds(known[last])}"
