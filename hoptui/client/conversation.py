@@ -22,6 +22,7 @@ from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.model.outputs import FoundOutput, OutputText
 from hoptui.model.store import Store
 from hoptui.protocol import messages
+from hoptui.protocol.job_records import RecordError, decode_state
 from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord
 
 RESEND_S = (1.0, 1.0, 2.0, 4.0)  # then every four seconds
@@ -240,6 +241,7 @@ class Conversation:
         self._events = 0
         self._commands = 0
         self._processes = 0
+        self._job = ("", 0)  # the run whose job was received last, and its version
         self._page = 0
         self._paged: messages.NodeState | None = None
         self._paged_version = 0
@@ -405,6 +407,7 @@ class Conversation:
         self.daemon = welcome
         self.greeted = True
         self._state = self._processes = self._page = 0  # another daemon counts from the start
+        self._job = ("", 0)
         self._next_fetch = now
         self._requests, self._lines, self._output = (
             [],
@@ -440,12 +443,25 @@ class Conversation:
         if not self._page:
             self._state = self._paged_version
         self._processes = delta.processes_version
+        self._got_job(delta, asked)
         self._events = max([self._events, *(event.seq for event in delta.events)])
         self._commands = max([self._commands, *(record.seq for record in delta.commands)])
         self._answered(delta.commands)
         if delta.node is not None:
             self.following.refresh(now)
             self._next_latest = min(self._next_latest, now + self._latest_s)
+
+    def _got_job(self, delta: messages.Delta, asked: messages.Fetch | None) -> None:
+        if asked is None or asked.id != delta.id or not asked.job:
+            return
+        self._job = (asked.job, delta.job_version)
+        if delta.job is None:
+            return
+        try:
+            self.store.apply_job(asked.job, decode_state(delta.job))
+        except RecordError as error:
+            self.refused += 1
+            self.complaint = str(error)
 
     def _whole(self, delta: messages.Delta, asked: messages.Fetch | None) -> messages.NodeState | None:
         """Return the state of the node once its last page is there."""
@@ -514,6 +530,7 @@ class Conversation:
         if latest:
             self._next_latest = now + self._latest_s
         cursors, much = self.following.cursors(), self.flow.appetite
+        job = self.following.run or ""
         widest = 2 + max((len(self.store.names(source)) for source in cursors), default=0)
         return messages.Fetch(
             id=next(self._ids),
@@ -527,6 +544,8 @@ class Conversation:
             hz=self.hz,
             processes=self._processes,
             page=self._page,
+            job=job,
+            job_version=self._job[1] if self._job[0] == job else 0,
         )
 
     @property

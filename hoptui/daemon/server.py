@@ -21,6 +21,7 @@ from hoptui.daemon import descriptors, sockets
 from hoptui.daemon.alert_worker import AlertWorker, fired_alerts
 from hoptui.daemon.archive import Archive
 from hoptui.daemon.diagnosis import Diagnosing
+from hoptui.daemon.handlers.jobs import JobDesk
 from hoptui.daemon.handlers.runs import Lives, RunDesk
 from hoptui.daemon.handlers.samplers import SamplerDesk
 from hoptui.daemon.handlers.targets import TargetDesk
@@ -44,6 +45,7 @@ from hoptui.domain import devices
 from hoptui.domain.alerts import Alert
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import AddressError, Addresses
+from hoptui.node.identity import node_identity
 from hoptui.node.processes import Peer
 from hoptui.protocol import codec, messages
 from hoptui.protocol.messages import RankState
@@ -123,8 +125,14 @@ class Server:
             self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
         )
         self._repositories = RepositoryReader(lambda run, found: self._run_desk.found(run, found))
+        self._job_desk = JobDesk(self._node, node_identity(), self._to_run)
         self._run_desk = RunDesk(
-            self._node, self._to_run, self._tell, self._tuner_desk.end, self._repositories.ask
+            self._node,
+            self._to_run,
+            self._tell,
+            self._tuner_desk.end,
+            self._repositories.ask,
+            self._job_desk,
         )
         self._target_desk = TargetDesk(self._node, self._archive.keep)
         self._viewer_desk = ViewerDesk(
@@ -134,6 +142,7 @@ class Server:
             self._tuner_desk,
             self._target_desk,
             self._shutdown,
+            self._job_desk,
         )
         programs = samplers or {}
         self._sampler_desk = SamplerDesk(self._node, Ancestry())
@@ -243,7 +252,11 @@ class Server:
         Rows and pulses are read when the loop is awake anyway. Else each rank would wake it ten times per
         second.
         """
-        at_once = self._node.book.asking or time.monotonic() < self._come_at + self._timings.welcome_s
+        at_once = (
+            self._node.book.asking
+            or self._job_desk.waiting
+            or time.monotonic() < self._come_at + self._timings.welcome_s
+        )
         if at_once and not self._at_once:
             self._poller.register(self._runs.socket, zmq.POLLIN)
         elif self._at_once and not at_once:
@@ -403,6 +416,7 @@ class Server:
         self._hangs.tend()
         self._stragglers.tend()
         self._memory.tend()
+        self._job_desk.tend()
         self._target_desk.tend()
         self._phase_join.tend()
         self._tuner_desk.tend()

@@ -18,6 +18,7 @@ from hoptui.domain.columns import Columns, is_known, run_of
 from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import CORES, NO_CORES, CoreLoads, GpuProcess, RunProcess
 from hoptui.domain.facts import fact, nested
+from hoptui.domain.jobs import JobState
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.run_notes import NoteAdded
 from hoptui.domain.tuning import Tuned
@@ -90,7 +91,8 @@ class Store:
     """The state of a node and its rows.
 
     Each version rises with changes of what it is named after, `changes` with any. `events` are newest last.
-    `commands` are by id, in order of arrival. `processes` are those on GPUs. These and `vitals` are replaced,
+    `commands` are by id, in order of arrival. `processes` are those on GPUs. `jobs` are the states of runs on
+    several nodes, by run. These and `vitals` are replaced,
     never changed in place, so a reader may iterate over them without a lock. `on_wish` is called when `looks`
     has new requests.
     """
@@ -108,6 +110,7 @@ class Store:
         self.outputs: dict[str, FoundOutput] = {}
         self.processes: tuple[GpuProcess, ...] = ()
         self.tree: tuple[RunProcess, ...] = ()
+        self.jobs: dict[str, JobState] = {}
         self.changes = 0
         self.node_version = 0
         self.events_version = 0
@@ -304,6 +307,13 @@ class Store:
                 self.outputs = {run: found}
                 self.changes += 1
 
+    def apply_job(self, run: str, state: JobState) -> None:
+        """Process the state of a run on all its nodes."""
+        with self._lock:
+            if self.jobs.get(run) != state:
+                self.jobs = {**self.jobs, run: state}
+                self.changes += 1
+
     def forget(self, source: str) -> None:
         """Drop the history of a source and keep its last values.
 
@@ -382,6 +392,7 @@ class Store:
         if not there.issuperset(self.vitals):
             self.vitals = {run: vital for run, vital in self.vitals.items() if run in there}
             self.vitals_version += 1
+        self.jobs = {run: state for run, state in self.jobs.items() if run in there}
         for source in list(self._series):
             run = run_of(source)
             if run and run not in there:

@@ -52,6 +52,8 @@ OFF = "state.off"
 """The code of a run whose link has ended by an error: it trains on without hoptui."""
 STACKS_ENDED = "stacks.ended"
 """The code of an error that ended the stack samples of a run."""
+JOB_ENDED = "job.ended"
+"""The code of an error that ended the exchange with the other nodes of a run."""
 NOT_AS_ASKED = "not_as_asked"
 """The code of an applied command whose knob reads back a different value."""
 LATER_CODE = "later"
@@ -253,6 +255,32 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, tag="run.output"):
     part: OutputPart
 
 
+class StoredRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The record of a node, as it is in the store of the job. `slot` is the place of the node there.
+
+    `left`: its process has said there that it ended in order.
+    """
+
+    slot: int
+    record: bytes
+    left: bool = False
+
+
+class JobReading(msgspec.Struct, frozen=True, kw_only=True, tag="job.reading"):
+    """What a process has read from the store of its job, after the JobReport of this `number`.
+
+    `problem` is why nothing was read or written, "" if it worked. `nodes` are the records that have changed
+    since the reading before, for the head. `state` is the head's record, for the others, None if it has not
+    changed. `took_s` is how long the operations of the store took.
+    """
+
+    number: int
+    problem: str = ""
+    nodes: tuple[StoredRecord, ...] = ()
+    state: bytes | None = None
+    took_s: float = 0.0
+
+
 class Bye(msgspec.Struct, frozen=True, kw_only=True, tag="run.bye"):
     """The run ends by itself.
 
@@ -298,6 +326,19 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, tag="outcome.ac
     """The daemon has these final outcomes: stages by the id of their command."""
 
     stages: dict[str, Stage]
+
+
+class JobReport(msgspec.Struct, frozen=True, kw_only=True, tag="job.report"):
+    """Once a second, to the process that represents a run of several nodes on its node.
+
+    It writes `record` to the store of the job: of the head the record for all nodes, of another node its own.
+    The head reads the records of all nodes. Another node reads the head's with `read`. None: write nothing.
+    """
+
+    number: int
+    head: bool = False
+    record: bytes | None = None
+    read: bool = False
 
 
 class Farewell(msgspec.Struct, frozen=True, kw_only=True, tag="run.farewell"):
@@ -382,7 +423,8 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
     `latest`, every known source answers with one row of its newest values instead. `hz` is the requested
     sampling rate of the GPUs (0: any; at most 10). `processes` is the viewer's version of the processes on
     GPUs, None if it does not need them. `page` is the `next_page` of the last answer, 0 for the beginning,
-    None for a viewer that takes the state of the node in one page.
+    None for a viewer that takes the state of the node in one page. `job` is a run whose ranks on all nodes
+    are wanted, and `job_version` what the viewer has of it.
     """
 
     id: int
@@ -397,6 +439,8 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch"):
     hz: float = 0.0
     processes: int | None = None
     page: int | None = None
+    job: str = ""
+    job_version: int = 0
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
@@ -679,7 +723,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
 
     `state` is the version of `node`, which is None if the viewer already has it. `now` is the stamp of the
     answer. `behind_ms` is how far the newest row sent lags behind the newest one known. `processes` are those
-    on GPUs, if the viewer asked for them and lacks this version, and `tree` are those of the runs.
+    on GPUs, if the viewer asked for them and lacks this version, and `tree` are those of the runs. `job` is the
+    state on all nodes of the run that it asked for, encoded by `job_records.encode_state`, None if it has this
+    version or there is none.
     """
 
     id: int
@@ -696,6 +742,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     tree: tuple[RunProcess, ...] | None = None
     processes_version: int = 0
     next_page: int = 0
+    job: bytes | None = None
+    job_version: int = 0
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True, tag="buckets"):
@@ -802,8 +850,8 @@ def record_of(command: Command, *, t: int = 0, wall: float = 0.0) -> CommandReco
     )
 
 
-FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Stacks | Output | Bye
-ToRun = RunWelcome | Acknowledgement | Command | Farewell | Hold | Retire | Error
+FromRun = RunHello | Declare | Rows | Outcome | Pulse | Note | Stacks | Output | JobReading | Bye
+ToRun = RunWelcome | Acknowledgement | Command | JobReport | Farewell | Hold | Retire | Error
 FromViewer = (
     ViewerHello
     | Command

@@ -30,6 +30,7 @@ from hoptui.protocol import codec, messages
 from hoptui.sdk import message_size, output_copy, process
 from hoptui.sdk.connections import HeldConnections
 from hoptui.sdk.details import packages
+from hoptui.sdk.job_exchange import JobExchange
 from hoptui.sdk.metric_values import clean_name
 from hoptui.sdk.send_buffer import SendBuffer
 from hoptui.sdk.shared_state import Ending, SharedState, new_run_id
@@ -109,6 +110,7 @@ class DaemonLink:
         self._wants_output = False  # the daemon
         self._output: messages.Output | None = None  # that the socket has not taken yet
         self._next_output = 0.0
+        self._job: JobExchange | None = None  # of a run on several nodes
 
     def start(self) -> None:
         self._thread.start()
@@ -271,6 +273,9 @@ class DaemonLink:
         if now >= self._next_output:
             self._next_output = now + output_copy.OUTPUT_EVERY_S
             self._send_output(sock, zmq)
+        if self._job is not None:
+            for reading in self._job.take():  # one that is not sent now is followed by another
+                self._send(sock, zmq, reading)
         self._send_rows(sock, zmq)
 
     def _send(self, sock: Any, zmq: Any, message: messages.FromRun) -> bool:
@@ -320,6 +325,8 @@ class DaemonLink:
                 state.inbox.acknowledge(stages)
             case messages.Hold(seconds=seconds):
                 state.renew_pause(seconds)
+            case messages.JobReport():
+                self._exchange_records(message)
             case messages.Retire():
                 self._retired = True
             case messages.Error(code="hello_first"):
@@ -333,6 +340,15 @@ class DaemonLink:
                 self._off(text)
             case messages.Error(code="too_large" | "malformed", text=text):
                 self._complain(f"the daemon refused a message: {text}")
+
+    def _exchange_records(self, report: messages.JobReport) -> None:
+        """Have a thread exchange the records of the nodes. The first time, start it."""
+        job = self._state.job
+        if job is None:
+            return
+        if self._job is None:
+            self._job = JobExchange(job.store, job.prefix, self.wake, self._state.lose_job)
+        self._job.report(report)
 
     def _complain(self, text: str) -> None:
         """Log a sentence once."""
@@ -582,6 +598,8 @@ class DaemonLink:
     def _end(self, sock: Any, where: Addresses, zmq: Any) -> None:
         """Send the last messages, to the daemon that lives now."""
         holder = processes.lock_holder(where) or 0
+        if self._job is not None:
+            self._job.leave(in_order=self._bye is not None and self._bye.reason != "exception")
         if not self._greeted:
             self._reach(sock, where, zmq)
         elif self._welcomed and holder > 0 and holder != self._daemon:

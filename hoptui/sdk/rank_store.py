@@ -7,6 +7,7 @@ waits would block the other threads of the process. Nothing here imports torch.
 from __future__ import annotations
 
 import atexit
+import datetime
 import itertools
 import logging
 import os
@@ -31,11 +32,13 @@ SILENT_S = 60.0
 """A rank that has written nothing for so long is given up. A setter may hold the interpreter for a while."""
 EXIT_S = 10.0
 """How long the exit of the process waits for a call of a store."""
+CALL_S = 10
+"""How long a call of a connection that only shows other nodes waits for a key."""
 
 
 @runtime_checkable
 class RankStore(Protocol):
-    """Keys and values that all processes of one run reach. Calls come from two threads.
+    """Keys and values that all processes of one run reach. Calls come from several threads.
 
     Every process of the run has one, with the same keys. torch's stores fit (`TorchStore`), and so does a
     shared folder with one file for each key. An operation that raises ends the agreement of the ranks:
@@ -74,10 +77,15 @@ class CheckedStore:
 
     It is shut when the process exits. A thread that is inside a call of torch's store while the interpreter
     ends aborts the process: it cannot get the interpreter back, and C++ does not let it end there.
+
+    Args:
+        store: The store.
+        exit_s: How long the exit of the process waits for a call.
     """
 
-    def __init__(self, store: RankStore) -> None:
+    def __init__(self, store: RankStore, exit_s: float = EXIT_S) -> None:
         self._store = store
+        self.exit_s = exit_s
         self.rank, self.world = store.rank, store.world
         self._shut = False
         self._inside: set[int] = set()  # threads
@@ -94,6 +102,25 @@ class CheckedStore:
     def delete(self, key: str) -> None:
         """See RankStore."""
         self._call(lambda: self._store.delete(key))
+
+    @property
+    def counts(self) -> bool:
+        """Whether it has numbers that processes add to."""
+        return isinstance(self._store, TorchStore)
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, 0 at first, and return it. Only of a store that `counts`."""
+        store = self._store
+        if not isinstance(store, TorchStore):
+            raise SharingError("this store has no numbers")
+        return self._call(lambda: store.add(key, amount))
+
+    def get_there(self, keys: list[str]) -> list[bytes | None]:
+        """Return the values of keys that are known to be there."""
+        store = self._store
+        if isinstance(store, TorchStore):
+            return list(self._call(lambda: store.get_there(keys)))
+        return [self.get(key) for key in keys]
 
     def shut(self, limit_s: float) -> None:
         """Refuse calls from now on. Return once no other thread is inside one, or after `limit_s`."""
@@ -124,7 +151,7 @@ os.register_at_fork(after_in_child=_checked.clear)  # the threads stay in the pa
 @atexit.register
 def _shut_all() -> None:
     for store in list(_checked):
-        store.shut(EXIT_S)
+        store.shut(store.exit_s)
 
 
 class TorchStore:
@@ -158,6 +185,23 @@ class TorchStore:
             self._store.delete_key(key)
         except (RuntimeError, NotImplementedError):  # not every store of torch can
             return
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, 0 at first, and return it."""
+        return int(self._store.add(key, amount))
+
+    def get_there(self, keys: list[str]) -> list[bytes]:
+        """Return the values of keys that are there. Of another key, it waits for the value."""
+        try:
+            return list(self._store.multi_get(keys)) if keys else []
+        except (AttributeError, NotImplementedError):  # not every store of torch can
+            return [self._store.get(key) for key in keys]
+
+    def clone(self) -> TorchStore:
+        """Return another connection to it. Its calls wait at most `CALL_S` for a key."""
+        store = self._store.clone()
+        store.set_timeout(datetime.timedelta(seconds=CALL_S))
+        return TorchStore(store, self.rank, self.world)
 
 
 def torch_has_ranks() -> bool:

@@ -48,6 +48,7 @@ class RankAgreement:
 
     Every method raises SharingError, and nothing else, if the ranks cannot communicate. `passed` counts the
     boundaries of this process. `schedule` says which of them are joint; it is None for one process alone.
+    `prefix` is that of the keys of this run.
     """
 
     def __init__(self) -> None:
@@ -58,16 +59,16 @@ class RankAgreement:
         self.schedule: RankSchedule | None = None
         self._dissolved: RankSchedule | None = None  # it may still have to write that this rank has left
         self._reported: Fact | None = None
-        self._prefix = next_prefix()
+        self.prefix = next_prefix()
 
     def join(self, store: RankStore, own: RunIdentity, member: RankMember) -> None:
         """Take part in the run of several ranks. `own` is the identity of the run if this is rank 0."""
         store = CheckedStore(store)
-        presence = Presence(store, self._prefix)
+        presence = Presence(store, self.prefix)
         self.rank, self.alone = store.rank, False
-        self._exchange = Exchange(store, self._prefix, presence)
+        self._exchange = Exchange(store, self.prefix, presence)
         identity = msgspec.msgpack.encode(own) if store.rank == 0 else None
-        self.schedule = RankSchedule(store, self._prefix, presence, identity, member)
+        self.schedule = RankSchedule(store, self.prefix, presence, identity, member)
         self.schedule.passed = self.passed
         self.schedule.start()
 

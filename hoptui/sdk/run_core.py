@@ -29,7 +29,7 @@ from hoptui.sdk.details import DetailsBook
 from hoptui.sdk.iteration import IterationBoundary, IterationRecorder
 from hoptui.sdk.rank_store import RankStore, store_of_torch, torch_has_ranks
 from hoptui.sdk.ranks import RankAgreement, RunIdentity
-from hoptui.sdk.shared_state import Ending, LinkControl, SharedState, new_run_id
+from hoptui.sdk.shared_state import Ending, JobStore, LinkControl, SharedState, new_run_id
 
 log = logging.getLogger("hoptui")
 
@@ -72,6 +72,7 @@ class RunCore:
         self.execution = CommandExecution(state, self._agreement, whole(known.get("commands")) or 0)
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
+        self._store: RankStore | None = None
         state.training.sampled = bool(stacks) and not process.stacks_off(os.environ)
         if not process.switched_off(os.environ):
             output_copy.install_if_asked(os.environ)
@@ -239,6 +240,7 @@ class RunCore:
         """Take rank 0's identity of the run, and show what this rank does."""
         known = msgspec.msgpack.decode(identity, type=RunIdentity)
         self._identify(known)
+        self._share_records()
         self.state.away = bool(known.node) and known.node != node_identity()
         if known.on and self._own.on and not self._closed:
             self.state.link = _start_link(self)
@@ -260,6 +262,12 @@ class RunCore:
         state.id, state.epoch, state.nonce = identity.run, identity.epoch, identity.nonce
         state.inbox.epoch = identity.epoch
 
+    def _share_records(self) -> None:
+        """Let the link exchange the records of nodes, under keys that no other process of the run has had."""
+        if self._store is not None:
+            prefix = f"{self._agreement.prefix}job/{self.state.nonce}/"
+            self.state.job = JobStore(self._store, prefix)
+
     def _join(self, store: RankStore | None) -> None:
         """Take part in the run of several ranks, if there is a store to do so."""
         state = self.state
@@ -267,6 +275,9 @@ class RunCore:
             if store is not None and store.world > 1:
                 _open.add(self)
                 own = msgspec.structs.replace(self._own, node=node_identity())
+                self._store = store
+                if store.rank == 0:
+                    self._share_records()
                 self._agreement.join(store, own, self)
                 state.rank, state.world = store.rank, store.world
                 state.inbox.refusal = None

@@ -16,13 +16,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from hoptui.domain import traces
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.facts import Fact, clean_text, exception_text, fact
 from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, check_value
-from hoptui.protocol.messages import OFF, STACKS_ENDED, Command, Flops, Note
+from hoptui.protocol.messages import JOB_ENDED, OFF, STACKS_ENDED, Command, Flops, Note
 from hoptui.sdk.command_inbox import DECLINED, CommandInbox
 from hoptui.sdk.details import DetailsBook
 from hoptui.sdk.knobs import (
@@ -36,6 +36,7 @@ from hoptui.sdk.knobs import (
     knob_spec,
 )
 from hoptui.sdk.metric_values import MetricConverter, QueuedRow, clean_name
+from hoptui.sdk.rank_store import RankStore
 
 log = logging.getLogger("hoptui")
 V = TypeVar("V", bound=KnobValue)
@@ -253,6 +254,13 @@ class LinkControl(Protocol):
     def part(self) -> None: ...
 
 
+class JobStore(NamedTuple):
+    """What the ranks share, and the prefix of the keys for the records of their nodes."""
+
+    store: RankStore
+    prefix: str
+
+
 class TrainingThread:
     """The thread that passes the boundaries. `ident` is 0 if its stack is not to be sampled.
 
@@ -276,6 +284,7 @@ class SharedState:
         training: The thread that passes the boundaries, and where it does so.
         rank: Index of this process among the `world` processes of the run.
         away: Whether rank 0 is on another node.
+        job: What the nodes of the run share, None for one process.
         step: The iteration in progress.
         began: Whether the first iteration has begun.
         progress: Monotonic seconds of the last boundary.
@@ -300,6 +309,7 @@ class SharedState:
         self.training = TrainingThread()
         self.rank, self.world = 0, 1
         self.away = False
+        self.job: JobStore | None = None
         self.declarations = Declarations()
         self.details = details or DetailsBook(None, (), "")
         self.inbox = CommandInbox(
@@ -346,6 +356,12 @@ class SharedState:
     def lose_stacks(self, error: Exception) -> None:
         """Report that the stack of this run is not sampled any more. Safe in any thread."""
         found = fact(STACKS_ENDED, problem=_problem(error))
+        self.declarations.report(found)
+        self.warn(found)
+
+    def lose_job(self, error: Exception) -> None:
+        """Report that the ranks of other nodes are not shown any more. Safe in any thread."""
+        found = fact(JOB_ENDED, problem=_problem(error))
         self.declarations.report(found)
         self.warn(found)
 

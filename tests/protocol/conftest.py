@@ -370,6 +370,14 @@ EXAMPLES: list[messages.Message] = [
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Stacks(samples=SAMPLES, loop=(("/job/train.py", 40, "main"),)),
     messages.Output(part=OUTPUT),
+    messages.JobReading(
+        number=4,
+        problem="RuntimeError: no connection",
+        nodes=(messages.StoredRecord(1, b"record", left=True),),
+        state=b"state",
+        took_s=0.002,
+    ),
+    messages.JobReport(number=4, head=True, record=b"record", read=True),
     messages.Bye(reason="exception", detail="ValueError: no", told=True, at_exit=True, confirm=True),
     messages.RunWelcome(
         protocol=1,
@@ -423,6 +431,8 @@ EXAMPLES: list[messages.Message] = [
         hz=10.0,
         processes=4,
         page=2,
+        job="r1",
+        job_version=6,
     ),
     messages.Query(id=6, source="host", run="r1", names=("cpu_percent",), t0=3, t1=9, points=64),
     messages.Describe(id=10, run="r1"),
@@ -449,6 +459,8 @@ EXAMPLES: list[messages.Message] = [
         processes=(PROCESS,),
         tree=(WORKER,),
         processes_version=4,
+        job=b"state",
+        job_version=6,
         next_page=3,
     ),
     messages.Buckets(

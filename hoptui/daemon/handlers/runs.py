@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import zmq
 
+from hoptui.daemon.handlers.jobs import JobDesk
 from hoptui.daemon.process_endings import ProcessEnding, ending_of
 from hoptui.daemon.recordings import RecordedRun
 from hoptui.daemon.state.command_log import REPEATED_S, restarting
@@ -61,7 +62,7 @@ class RunDesk:
     """Answers runs. `send` returns False if the run does not accept the message.
 
     `ending` is called for an exited run while its recording is still open. `look_up` gets the id, the pid and
-    the script of a run whose repository is to be found.
+    the script of a run whose repository is to be found. `jobs` keeps what other nodes say of runs.
     """
 
     def __init__(
@@ -71,8 +72,11 @@ class RunDesk:
         tell: Callable[[CommandRecord], None],
         ending: Callable[[TrackedRun], None],
         look_up: Callable[[str, int, str], None] = lambda *_: None,
+        jobs: JobDesk | None = None,
     ) -> None:
         self._look_up = look_up
+        self._jobs = jobs or JobDesk(node, "", send)
+        self._jobs.forward, self._jobs.hold, self._jobs.settle = self.forward, self.hold, self._outcome
         self._node = node
         self._send = send
         self._tell = tell
@@ -144,6 +148,8 @@ class RunDesk:
                 self._stacks(run, run.rank, message)
             case messages.Output():
                 _keep_output(run, run.rank, message.part)
+            case messages.JobReading():
+                self._jobs.reading(run, message)
             case messages.Bye():
                 self._bye(run, identity, message)
         return None
@@ -243,6 +249,12 @@ class RunDesk:
 
     def _forward_waiting(self, run: TrackedRun) -> None:
         waiting = self._unsent.get(run.id, {})
+        if run.away:  # through the node of rank 0
+            for name, command in waiting.items():
+                self._jobs.relay(command, run)
+                self._node.book.give(name)
+            self._unsent.pop(run.id, None)
+            return
         while waiting and run.identity is not None:
             name, command = next(iter(waiting.items()))
             if not self._send(run.identity, command):
@@ -254,6 +266,8 @@ class RunDesk:
 
     def hold(self, run: TrackedRun, seconds: float) -> bool:
         """Renew the run's pause. False if the run does not accept it now."""
+        if run.away:
+            return self._jobs.relay_hold(run, seconds)
         return run.identity is not None and self._send(run.identity, messages.Hold(seconds=seconds))
 
     def retire(self) -> bool:

@@ -168,6 +168,8 @@ class TunerDesk:
         if tune.op in ("stop", "freeze") and tuning is None:
             return fact("tune.off", run=name)
         if tune.op == "start":
+            if run.away:
+                return fact("tune.away", run=name)
             if tuning is not None and not tuning.state.limits.dry:
                 return fact("tune.on_already", run=name, user=tuning.state.user)
             return _pointless(tune.limits, run) or self._powerless(tune.limits, run)

@@ -10,6 +10,7 @@ from functools import cache
 import msgspec
 
 from hoptui.daemon.handlers import pages
+from hoptui.daemon.handlers.jobs import JobDesk
 from hoptui.daemon.handlers.notes import NoteDesk
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.targets import TargetDesk
@@ -65,6 +66,7 @@ class ViewerDesk:
         tuners: TunerDesk,
         targets: TargetDesk,
         shutdown: Callable[[], None],
+        jobs: JobDesk | None = None,
     ) -> None:
         self._node = node
         self._send = send
@@ -72,6 +74,7 @@ class ViewerDesk:
         self._tuners = tuners
         self._targets = targets
         self._notes = NoteDesk(node)
+        self._jobs = jobs
         self._shutdown = shutdown
         self._viewers: dict[bytes, Viewer] = {}
         self._by_name: dict[str, bytes] = {}
@@ -307,7 +310,8 @@ class ViewerDesk:
         new_state = fetch.state != node.version or bool(fetch.page)
         new_processes = fetch.processes is not None and fetch.processes != node.processes_version
         moved = shown != viewer.shown
-        news = columns or events or commands or new_state or new_processes or moved
+        job_version, job = self._job(fetch)
+        news = columns or events or commands or new_state or new_processes or moved or job
         t = node.clock.t()
         if not (news or fetch.latest or t / 1e9 >= viewer.deadline):
             return
@@ -333,8 +337,14 @@ class ViewerDesk:
                 tree=pages.tree(node.tree) if new_processes else None,
                 processes_version=node.processes_version,
                 next_page=next_page,
+                job=job,
+                job_version=job_version,
             ),
         )
+
+    def _job(self, fetch: messages.Fetch) -> tuple[int, bytes | None]:
+        """Return the version of the state of the job that a viewer asks for, and the state if it is newer."""
+        return self._jobs.newer(fetch.job, fetch.job_version) if self._jobs and fetch.job else (0, None)
 
     def _vitals(self, now: float) -> Callable[[], dict[str, Vital]]:
         """Return a function that returns the vitals at a moment, worked out when first asked for."""

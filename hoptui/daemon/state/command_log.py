@@ -80,7 +80,7 @@ class Book:
         daemon may have passed to a process that is gone is `unknown` instead of rejected. One that has waited
         here until its viewer gave it up has expired.
         """
-        known = self._known(command.run, command.id)
+        known = self.known(command.run, command.id)
         if known is not None:
             self._senders[command.id] = viewer
             gone = run is None or run.exited or run.state.epoch != known.epoch
@@ -125,7 +125,7 @@ class Book:
         The run may have it from an earlier daemon, or a user may hold the knob against the tuner. The viewer
         repeats a command that is not answered.
         """
-        if run is None or run.told or not _lives(command, run) or self._known(run.id, command.id) is not None:
+        if run is None or run.told or not _lives(command, run) or self.known(run.id, command.id) is not None:
             return False
         refused = self._refusal(command, run) is not None
         return command.origin.kind in ("tuner", "agent") or (command.repeated and refused)
@@ -137,7 +137,7 @@ class Book:
         A command that is not known, because an earlier daemon was killed before it was on disk, is taken from
         the outcome. `wall` is the wall time of the outcome then.
         """
-        known = self._known(run, outcome.id) or _taken_over(run, outcome, outcome.t or t, wall)
+        known = self.known(run, outcome.id) or _taken_over(run, outcome, outcome.t or t, wall)
         if known is None:
             return None
         self._unheard.discard(outcome.id)
@@ -279,7 +279,7 @@ class Book:
     def written(self, run: str, command: str, seq: int) -> CommandRecord | None:
         """Process that a record is on disk. Return the record that viewers may see now, None if they have
         it."""
-        known = self._known(run, command)
+        known = self.known(run, command)
         if known is None or not self.barrier.written(command, seq):
             return None
         return self._put(structs.replace(known, unsaved=False)) if known.unsaved else known
@@ -331,7 +331,8 @@ class Book:
         self._seq = max(self._seq + 1, int(wall * 1e6))
         return self._seq
 
-    def _known(self, run: str, command: str) -> CommandRecord | None:
+    def known(self, run: str, command: str) -> CommandRecord | None:
+        """Return the record of a command, None if it is not known."""
         return self._runs.get(run, OrderedDict()).get(command)
 
     def _put(self, record: CommandRecord, *, hide: bool = True) -> CommandRecord:

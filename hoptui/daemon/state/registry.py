@@ -337,6 +337,11 @@ class TrackedRun:
         return max(self.last_step, self._finished, self._pulse.step if self._pulse else 0)
 
     @property
+    def newest_pulse(self) -> tuple[Pulse | None, float]:
+        """Its last pulse, None before the first, and its time in seconds."""
+        return self._pulse, self._pulse_at
+
+    @property
     def phase(self) -> str:
         """The phase of its last pulse, "" for none."""
         return self._pulse.phase if self._pulse else ""

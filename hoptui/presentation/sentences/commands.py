@@ -99,6 +99,8 @@ SENTENCES: Mapping[str, Entry] = {
     "no_daemon": "no daemon read it for {waited_s:.0f} s",
     "run_ended": "the run ended: {reason}",
     "run_restarted": "the run restarted (restart {restart})",
+    "job.no_head": "the node of rank 0 has not answered",
+    "job.too_many_commands": "too many commands of this node wait for the node of rank 0; try again later",
     "daemon_ended": "the daemon ended before it gave it to the run",
     "too_large": lambda fields, _: (
         f"its details are too large to be shown{f' ({code})' if (code := fields.get('code')) else ''}"

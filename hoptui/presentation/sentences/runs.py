@@ -150,6 +150,7 @@ SENTENCES: Mapping[str, Entry] = {
         "{total_bytes:gib} are used"
     ),
     "memory.steady": "the memory of {of} does not fill up any more",
+    "job.ended": "the ranks of other nodes are not shown any more: {problem}",
     "stacks.ended": "there are no more stack samples: {problem}",
     "command.reverted": "{knob} is back at {value:value}: {why:fact}",
     "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",

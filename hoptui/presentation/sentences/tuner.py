@@ -218,6 +218,7 @@ SENTENCES: Mapping[str, Entry] = {
     # refused requests
     "tune.no_live_run": "no live run has the id {run:quoted}",
     "tune.off": "{run} is not being tuned",
+    "tune.away": "rank 0 of {run} is on another node: tune it there",
     "tune.on_already": _on_already,
     "tune.fewer_gpus": (
         "energy cannot be measured: the {ranks} ranks of {run} use {gpus} GPU(s) of this machine"

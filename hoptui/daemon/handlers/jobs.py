@@ -1,0 +1,394 @@
+"""The handler for runs on several nodes: what the nodes tell each other over the store of the job. No I/O.
+
+Once a second, the daemon hands the record of its node to the process that represents the run here. That
+process writes it to the store, and answers with what it has read. The head, the node of rank 0, puts the
+records of all nodes together, and writes the state of the job for the others.
+
+A command that is given on another node goes into the record of that node until it is answered. The head takes
+it up once, and its record has the outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec import structs
+
+from hoptui.daemon.node_summaries import summary_of
+from hoptui.daemon.state.command_log import LONGEST_HOLD_S
+from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.registry import TrackedRun
+from hoptui.domain.facts import fact
+from hoptui.domain.jobs import SILENT_S, JobNode, JobState, NodeCondition, NodeSummary
+from hoptui.protocol import job_records, messages
+from hoptui.protocol.job_records import JobRecord, NodeRecord, PauseRenewal, RecordError
+from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, Command, CommandRecord, JobReading, Outcome
+
+log = logging.getLogger("hoptui.daemon")
+
+EVERY_S = 0.85
+"""The least time between two reports. The daemon wakes up about once a second."""
+SELDOM = 10
+"""A node without viewers reads the record of the head once in so many reports."""
+SPREAD_S = 5.0
+"""A run whose other ranks have not come to this node after so long has several nodes."""
+ANSWER_S = 0.3
+"""How long a reading wakes the daemon at once."""
+NO_ANSWER_S = 4.0
+"""A store that has not answered for so long is reported."""
+RELAYED_S = 60.0
+"""How long a command waits for the head. After that, what became of it is unknown."""
+NO_ANSWER = "the store of the job does not answer"
+NO_IDENTITY = "its directory cannot be used"
+MOST_TAKEN = 4096
+
+
+@dataclass
+class _KnownNode:
+    """Another node as the head knows it. `changed_at` is in seconds."""
+
+    record: NodeRecord
+    changed_at: float
+    left: bool = False
+
+
+@dataclass
+class _Relayed:
+    """A command that was given on this node, and when, in seconds."""
+
+    command: Command
+    since: float
+
+
+@dataclass
+class _Job:
+    """What is known of one process of a run on several nodes. Times are in seconds."""
+
+    nonce: str
+    number: int = 0
+    reported_at: float = -1.0
+    answered: int = 0
+    good_at: float = -1.0  # when the store last worked
+    began: float = 0.0
+    problem: str = ""
+    took_s: float | None = None
+    own: NodeSummary | None = None
+    nodes: dict[str, _KnownNode] = field(default_factory=dict)  # by identity, without this one
+    identities: tuple[str, ...] = ()  # of the nodes in the state of the head
+    told: JobState | None = None  # by the head, for this node
+    told_at: float = -1.0
+    state: JobState | None = None
+    version: int = 0
+    body: tuple[int, bytes] = (0, b"")  # the state of a version, encoded
+    relayed: dict[str, _Relayed] = field(default_factory=dict)  # by id
+    renewal: PauseRenewal | None = None
+    taken: dict[str, str] = field(default_factory=dict)  # by the head: identity of its node, by id
+    renewed: dict[str, int] = field(default_factory=dict)  # the last renewal of each node
+
+
+class JobDesk:
+    """Keeps the state of each live run that has several nodes.
+
+    Args:
+        node: This node.
+        identity: See `hoptui.node.identity`, "" if it is not known.
+        send: Sends a message to a run. False if the run does not accept it.
+    """
+
+    def __init__(self, node: Node, identity: str, send: Callable[[bytes, messages.ToRun], bool]) -> None:
+        self._node, self._identity, self._send = node, identity, send
+        self._jobs: dict[str, _Job] = {}
+        self.forward: Callable[[Command, TrackedRun], None] = lambda *_: None
+        """Passes a command on to its run."""
+        self.hold: Callable[[TrackedRun, float], bool] = lambda *_: False
+        """Renews the pause of a run."""
+        self.settle: Callable[[TrackedRun, Outcome], None] = lambda *_: None
+        """Processes the outcome of a command."""
+        self.judge: Callable[[TrackedRun, JobState], None] = lambda *_: None
+        """Called by the head with each new state."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a reading is about to come."""
+        now = self._now()
+        return any(
+            job.answered < job.number and now - job.reported_at < ANSWER_S for job in self._jobs.values()
+        )
+
+    def state(self, run: str) -> JobState | None:
+        """Return the state of a run on all its nodes, None if it has one node, or nothing is known."""
+        job = self._jobs.get(run)
+        return job.state if job is not None else None
+
+    def newer(self, run: str, version: int) -> tuple[int, bytes | None]:
+        """Return the version of the state of a run, and the encoded state if `version` is another one."""
+        job = self._jobs.get(run)
+        if job is None or job.state is None or job.version == version:
+            return (job.version if job is not None else 0), None
+        return job.version, self._body(job)
+
+    def tend(self) -> None:
+        """Report to the store of each run that is due."""
+        node, now = self._node, self._now()
+        known = {run.id for run in node.registry}
+        self._jobs = {name: job for name, job in self._jobs.items() if name in known}
+        for run in node.registry.live():
+            if self._spread(run, now):
+                node.faults.attempt(f"reporting {run.id} to its other nodes", self._report, run, now)
+
+    def reading(self, run: TrackedRun, reading: JobReading) -> None:
+        """Process what a process has read from the store."""
+        job = self._jobs.get(run.id)
+        if job is None or job.nonce != run.nonce:
+            return
+        now = self._now()
+        job.answered = max(job.answered, reading.number)
+        job.problem, job.took_s = reading.problem, reading.took_s
+        if not reading.problem:
+            job.good_at = now
+        for stored in reading.nodes:
+            try:
+                record = job_records.decode_node(stored.record)
+            except RecordError as error:
+                log.warning("the record of a node of %s: %s", run.id, error)
+                continue
+            if record.node == self._identity or not record.node:
+                continue
+            job.nodes[record.node] = _KnownNode(record, now, stored.left)
+            self._take_up(run, job, record)
+        if reading.state is not None:
+            self._told(run, job, reading.state, now)
+        self._compose(run, job, now)
+
+    def relay(self, command: Command, run: TrackedRun) -> None:
+        """Pass a command on to the head, with the next report."""
+        job = self._job(run)
+        if command.id not in job.relayed and len(job.relayed) < job_records.MOST_RELAYED:
+            job.relayed[command.id] = _Relayed(command, self._now())
+            job.reported_at = -1.0
+        elif command.id not in job.relayed:
+            self.settle(run, Outcome(id=command.id, stage="rejected", code="job.too_many_commands"))
+
+    def relay_hold(self, run: TrackedRun, seconds: float) -> bool:
+        """Pass the renewal of a pause on to the head, with the next report."""
+        job = self._job(run)
+        job.renewal = PauseRenewal((job.renewal.number if job.renewal else 0) + 1, seconds)
+        return True
+
+    # every second -------------------------------------------------------------------------------------------
+
+    def _spread(self, run: TrackedRun, now: float) -> bool:
+        """Whether a run has other nodes, as far as it is known here."""
+        if run.identity is None or run.state.world < 2:
+            return False
+        missing = run.state.world > 1 + len(run.state.ranks)
+        return run.away or (missing and now - run.met_at > SPREAD_S)
+
+    def _job(self, run: TrackedRun) -> _Job:
+        job = self._jobs.get(run.id)
+        if job is None or job.nonce != run.nonce:
+            version = job.version if job is not None else 0
+            job = self._jobs[run.id] = _Job(run.nonce, version=version, began=self._now())
+        return job
+
+    def _report(self, run: TrackedRun, now: float) -> None:
+        job = self._job(run)
+        if now - job.reported_at < EVERY_S or run.identity is None:
+            return
+        job.own = summary_of(self._node, run, job.number + 1)
+        if run.away:
+            self._give_up_old(run, job, now)
+            record = NodeRecord(
+                node=self._identity,
+                summary=job.own,
+                commands=tuple(one.command for one in job.relayed.values()),
+                renewal=job.renewal,
+            )
+            body: bytes | None = job_records.encode_node(record)
+        else:
+            self._compose(run, job, now)
+            body = self._head_record(job) if job.state is not None else None
+        job.number += 1
+        read = bool(self._node.viewers or job.relayed) or job.number % SELDOM == 1
+        report = messages.JobReport(number=job.number, head=not run.away, record=body, read=read)
+        if self._send(run.identity, report):
+            job.reported_at = now
+        if run.away:
+            self._compose(run, job, now)
+
+    def _compose(self, run: TrackedRun, job: _Job, now: float) -> None:
+        """Make the state of the job from what is known now."""
+        if job.own is None:
+            return
+        problem = job.problem
+        heard = max(job.good_at, job.began)
+        if not problem and job.number > job.answered and now - heard > NO_ANSWER_S:
+            problem = NO_ANSWER
+        if not self._identity:
+            problem = NO_IDENTITY
+        if run.away:
+            job.state = self._as_told(run, job, problem, now)
+        else:
+            job.state = self._of_head(run, job, problem, now)
+            if not problem:
+                self.judge(run, job.state)
+        job.version += 1
+        self._node.changed()
+
+    # the head -----------------------------------------------------------------------------------------------
+
+    def _of_head(self, run: TrackedRun, job: _Job, problem: str, now: float) -> JobState:
+        assert job.own is not None
+        at = now if not problem else max(job.good_at, job.began)  # nobody is silent because nothing is read
+        found = [(self._identity, JobNode(index=0, condition="live", age_s=0.0, summary=job.own))]
+        for name, known in job.nodes.items():
+            age_s = max(0.0, at - known.changed_at)
+            condition: NodeCondition = "left" if known.left else "silent" if age_s > SILENT_S else "live"
+            summary = structs.replace(known.record.summary, epoch=run.state.epoch)
+            found.append(
+                (name, JobNode(index=0, condition=condition, age_s=round(age_s, 1), summary=summary))
+            )
+        found.sort(key=lambda pair: _first_rank(pair[1]))
+        if sum(len(node.summary.ranks) for _, node in found if node.summary) < run.state.world:
+            missing = JobNode(index=0, condition="missing", age_s=round(max(0.0, at - job.began), 1))
+            found.append(("", missing))
+        job.identities = tuple(name for name, _ in found)
+        head = job.identities.index(self._identity)
+        return JobState(
+            run=run.id,
+            epoch=run.state.epoch,
+            world=run.state.world,
+            nodes=tuple(structs.replace(node, index=index) for index, (_, node) in enumerate(found)),
+            head=head,
+            here=head,
+            store_problem=problem,
+            read_s=job.took_s,
+            age_s=round(max(0.0, now - max(job.good_at, job.began)), 1) if problem else 0.0,
+        )
+
+    def _head_record(self, job: _Job) -> bytes:
+        assert job.state is not None
+        answers = [
+            record
+            for command in job.taken
+            if (known := self._node.book.known(job.state.run, command)) is not None
+            and (record := self._node.book.barrier.shown(known)) is not None
+        ]
+        return job_records.encode_job(
+            JobRecord(state=self._body(job), identities=job.identities, answers=tuple(answers))
+        )
+
+    def _take_up(self, run: TrackedRun, job: _Job, record: NodeRecord) -> None:
+        """Take up what another node passes on, each command once."""
+        if run.away:
+            return
+        listed = {command.id for command in record.commands}
+        for answered in [name for name, node in job.taken.items() if node == record.node]:
+            if answered not in listed:  # it has the answer
+                del job.taken[answered]
+        for command in record.commands:
+            if command.id not in job.taken and len(job.taken) < MOST_TAKEN:
+                self._submit(run, job, record, command)
+        renewal = record.renewal
+        if renewal is not None and renewal.number > job.renewed.get(record.node, 0):
+            job.renewed[record.node] = renewal.number
+            self.hold(run, min(max(renewal.seconds, 1.0), LONGEST_HOLD_S))
+
+    def _submit(self, run: TrackedRun, job: _Job, record: NodeRecord, command: Command) -> None:
+        node = self._node
+        epoch = run.state.epoch if command.epoch == record.summary.epoch else command.epoch
+        own = structs.replace(command, run=run.id, epoch=epoch, t=0)
+        if node.book.undecided(own, run):  # it is still in the record the next time
+            return
+        job.taken[command.id] = record.node
+        _, onward = node.book.submit(own, run, "", node.clock.wall(), node.clock.t())
+        if onward is not None:
+            self.forward(onward, run)
+        job.reported_at = -1.0
+        node.changed()
+
+    # the others ---------------------------------------------------------------------------------------------
+
+    def _told(self, run: TrackedRun, job: _Job, body: bytes, now: float) -> None:
+        """Process the record of the head."""
+        try:
+            record = job_records.decode_job(body)
+            state = job_records.decode_state(record.state)
+        except RecordError as error:
+            log.warning("the record of the head of %s: %s", run.id, error)
+            return
+        here = next((i for i, name in enumerate(record.identities) if name == self._identity), None)
+        job.told, job.told_at = structs.replace(state, here=here, run=run.id), now
+        for answer in record.answers:
+            self._answered(run, job, answer)
+
+    def _as_told(self, run: TrackedRun, job: _Job, problem: str, now: float) -> JobState:
+        """Return the state as the head has said it. Before that, only this node is known."""
+        assert job.own is not None
+        if job.told is None:
+            own = JobNode(index=0, condition="live", age_s=0.0, summary=job.own)
+            return JobState(
+                run=run.id,
+                epoch=run.state.epoch,
+                world=run.state.world,
+                nodes=(own, JobNode(index=1, condition="missing", age_s=round(now - job.began, 1))),
+                head=1,
+                here=0,
+                store_problem=problem,
+                read_s=job.took_s,
+            )
+        age_s = round(max(0.0, now - job.told_at), 1)
+        return structs.replace(
+            job.told, store_problem=problem or job.told.store_problem, read_s=job.took_s, age_s=age_s
+        )
+
+    def _answered(self, run: TrackedRun, job: _Job, answer: CommandRecord) -> None:
+        """Process what the head says of a command of this node."""
+        if answer.id not in job.relayed:
+            return
+        if answer.stage != "sent":
+            self.settle(run, _outcome(answer))
+        if answer.stage in FINAL:
+            del job.relayed[answer.id]
+            job.reported_at = -1.0
+
+    def _give_up_old(self, run: TrackedRun, job: _Job, now: float) -> None:
+        for name in [name for name, one in job.relayed.items() if now - one.since > RELAYED_S]:
+            del job.relayed[name]
+            unknown = fact(FATE_UNKNOWN, why=fact("job.no_head"))
+            self.settle(run, Outcome(id=name, stage="voided", code=unknown.code, fields=unknown.fields))
+
+    # inside -------------------------------------------------------------------------------------------------
+
+    def _body(self, job: _Job) -> bytes:
+        assert job.state is not None
+        if job.body[0] != job.version:
+            job.body = (job.version, job_records.encode_state(job.state))
+        return job.body[1]
+
+    def _now(self) -> float:
+        return self._node.clock.t() / 1e9
+
+
+def _first_rank(node: JobNode) -> int:
+    ranks = node.summary.ranks if node.summary is not None else ()
+    return min((rank.rank for rank in ranks), default=1 << 31)
+
+
+def _outcome(answer: CommandRecord) -> Outcome:
+    """Return what the head says of a command. Its stamps are of another clock."""
+    return Outcome(
+        id=answer.id,
+        stage=answer.stage,
+        step=answer.step,
+        before=answer.before,
+        effective=answer.effective,
+        version=answer.version,
+        code=answer.code,
+        fields=answer.fields,
+        reason=answer.reason,
+        took_s=answer.took_s,
+        followed=answer.followed,
+    )
