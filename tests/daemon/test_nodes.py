@@ -1,4 +1,7 @@
-"""One run on two nodes: each node has a directory, and so a daemon, of its own."""
+"""One run on two nodes: each node has a directory, and so a daemon, of its own.
+
+Each node tells the other what its ranks do, over the store of the ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import TestNode, new_node, until
+from hoptui.domain.jobs import JobState
+from hoptui.protocol.job_records import decode_state
+from tests.conftest import RawViewer, TestNode, new_node, until
 from tests.daemon.test_ranks import TRAINS
 from tests.impatient import impatient_daemon
+from tests.integrations.rank_pair import free_port
 from tests.sdk.two_ranks import pair
 
 
@@ -52,3 +58,94 @@ def test_a_node_without_rank_0_shows_and_records_its_ranks(node: TestNode, other
         until(lambda: there.run("two").exit_reason, what="the end")
         assert there.run("two").exit_reason == "stopped"
     assert other.where.recording(run.run).exists()
+
+
+def job_of(viewer: RawViewer, run: str) -> JobState | None:
+    """The state of a run on all its nodes, as a node tells it now."""
+    body = viewer.fetch(job=run, wait_s=0.0).job
+    return decode_state(body) if body is not None else None
+
+
+def conditions(state: JobState | None) -> list[str]:
+    return [node.condition for node in state.nodes] if state is not None else []
+
+
+def test_both_nodes_show_all_ranks_and_take_commands(node: TestNode, other: TestNode) -> None:
+    here, there = node.viewer(), other.viewer()
+    with pair(TRAINS, {}, of_ranks=(node.environment, other.environment)) as (first, second):
+        run = until(lambda: there.state().runs, seconds=60, what="the run on the node of rank 1")[0].run
+        for viewer, own in ((here, 0), (there, 1)):
+            until(
+                lambda viewer=viewer: conditions(job_of(viewer, run)) == ["live", "live"],
+                seconds=60,
+                what="both nodes",
+            )
+            state = job_of(viewer, run)
+            assert state is not None
+            assert (state.run, state.world, state.head, state.here) == (run, 2, 0, own)
+            assert state.store_problem == ""
+            assert [rank.rank for _, rank in state.ranks()] == [0, 1]
+            assert all((rank.step or 0) > 0 and rank.condition == "live" for _, rank in state.ranks())
+            assert all((rank.iteration_s or 0.0) > 0.01 for _, rank in state.ranks())
+
+        told = other.hoptui("set", "two", "grad_accum=8")
+        assert told.returncode == 0, told.stderr
+        assert "grad_accum 4 → 8" in told.stdout
+        (record,) = [r for r in node.viewer("later").fetch(run=run).commands if r.knob == "grad_accum"]
+        assert (record.stage, record.effective, record.origin.kind) == ("applied", 8, "person")
+        refused = other.hoptui("set", "two", "grad_accum=1000")
+        assert refused.returncode != 0
+        assert other.hoptui("tune", "two").returncode != 0
+
+        # The node of rank 1 disappears without a word.
+        again = node.viewer("again")
+        second.kill()
+        until(lambda: conditions(job_of(again, run))[1:] == ["silent"], seconds=60, what="a silent node")
+        silent = job_of(again, run)
+        assert silent is not None
+        assert silent.nodes[1].summary is not None  # its last state stays
+        assert silent.nodes[1].age_s > 5
+        assert first.poll() is None
+
+
+TORCH = """
+import sys, time
+import torch, torch.distributed as dist
+import hoptui
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", rank=rank, world_size=2)
+run = hoptui.connect("torch")
+knob = run.knob("n", 4, min=1, max=64)
+ones = torch.ones(3)
+for i in run.iterations():
+    dist.all_reduce(ones)
+    time.sleep(0.02)
+run.close()
+dist.destroy_process_group()
+"""
+
+
+def test_the_store_of_torch_carries_the_state_and_commands(node: TestNode, other: TestNode) -> None:
+    pytest.importorskip("torch")
+    here, there = node.viewer(), other.viewer()
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
+    with pair(TORCH, master, of_ranks=(node.environment, other.environment), begin="") as children:
+        run = until(lambda: there.state().runs, seconds=60, what="the run on the node of rank 1")[0].run
+        for viewer in (here, there):
+            until(
+                lambda viewer=viewer: conditions(job_of(viewer, run)) == ["live", "live"],
+                seconds=60,
+                what="both nodes",
+            )
+        state = job_of(there, run)
+        assert state is not None
+        assert (state.head, state.here, state.store_problem) == (0, 1, "")
+        told = other.hoptui("set", "torch", "n=8")
+        assert told.returncode == 0, told.stderr
+        assert "n 4 → 8" in told.stdout
+        assert other.hoptui("stop", "torch", "--yes").returncode == 0
+        assert [child.wait(20) for child in children] == [0, 0]
+        last = job_of(node.viewer("later"), run)
+        assert last is not None
+        assert last.nodes[1].condition in ("left", "live")

@@ -177,6 +177,16 @@ class JobDesk:
         job.renewal = PauseRenewal((job.renewal.number if job.renewal else 0) + 1, seconds)
         return True
 
+    def ended(self, run: TrackedRun, reason: str) -> None:
+        """The run has ended here. If it was stopped, so are the requests for that on their way."""
+        job = self._jobs.get(run.id)
+        if job is None:
+            return
+        for name, one in job.relayed.items():
+            if one.command.verb == "stop" and reason == "stopped":
+                self.settle(run, Outcome(id=name, stage="applied"))
+        job.relayed.clear()
+
     # every second -------------------------------------------------------------------------------------------
 
     def _spread(self, run: TrackedRun, now: float) -> bool:

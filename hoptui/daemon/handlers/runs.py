@@ -294,7 +294,8 @@ class RunDesk:
         node.registry.disconnect(run)
         wall = run.leaving.said.wall if run.leaving is not None else run.lived_until
         run.exit(reason, detail, node.clock.wall() if wall is None else wall)
-        epoch = run.state.epoch if told else None
+        self._jobs.ended(run, reason)
+        epoch = run.state.epoch if told and not run.away else None  # commands for it went another way
         for record in node.book.void(run.id, why, node.clock.t(), told=epoch):
             self._tell(record)
         level: Literal["info", "warning"] = "info" if reason in ("finished", "stopped") else "warning"
