@@ -66,22 +66,26 @@ def job_of(viewer: RawViewer, run: str) -> JobState | None:
     return decode_state(body) if body is not None else None
 
 
+def complete(viewer: RawViewer, run: str) -> JobState:
+    """The state of a run once both nodes are in it."""
+    until(lambda: conditions(job_of(viewer, run)) == ["live", "live"], seconds=60, what="both nodes")
+    state = job_of(viewer, run)
+    assert state is not None
+    return state
+
+
 def conditions(state: JobState | None) -> list[str]:
     return [node.condition for node in state.nodes] if state is not None else []
 
 
 def test_both_nodes_show_all_ranks_and_take_commands(node: TestNode, other: TestNode) -> None:
-    here, there = node.viewer(), other.viewer()
+    node.daemon()
+    there = other.viewer()
     with pair(TRAINS, {}, of_ranks=(node.environment, other.environment)) as (first, second):
         run = until(lambda: there.state().runs, seconds=60, what="the run on the node of rank 1")[0].run
-        for viewer, own in ((here, 0), (there, 1)):
-            until(
-                lambda viewer=viewer: conditions(job_of(viewer, run)) == ["live", "live"],
-                seconds=60,
-                what="both nodes",
-            )
-            state = job_of(viewer, run)
-            assert state is not None
+        for each, own in ((node, 0), (other, 1)):
+            viewer = each.viewer("asks")
+            state = complete(viewer, run)
             assert (state.run, state.world, state.head, state.here) == (run, 2, 0, own)
             assert state.store_problem == ""
             assert [rank.rank for _, rank in state.ranks()] == [0, 1]
@@ -128,18 +132,13 @@ dist.destroy_process_group()
 
 def test_the_store_of_torch_carries_the_state_and_commands(node: TestNode, other: TestNode) -> None:
     pytest.importorskip("torch")
-    here, there = node.viewer(), other.viewer()
+    node.daemon()
+    there = other.viewer()
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
     with pair(TORCH, master, of_ranks=(node.environment, other.environment), begin="") as children:
         run = until(lambda: there.state().runs, seconds=60, what="the run on the node of rank 1")[0].run
-        for viewer in (here, there):
-            until(
-                lambda viewer=viewer: conditions(job_of(viewer, run)) == ["live", "live"],
-                seconds=60,
-                what="both nodes",
-            )
-        state = job_of(there, run)
-        assert state is not None
+        for each in (node, other):
+            state = complete(each.viewer("asks"), run)
         assert (state.head, state.here, state.store_problem) == (0, 1, "")
         told = other.hoptui("set", "torch", "n=8")
         assert told.returncode == 0, told.stderr

@@ -1,0 +1,153 @@
+"""The thread that exchanges the records of nodes: nothing that a store does holds up its owner."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from hoptui.protocol.messages import JobReading, JobReport, StoredRecord
+from hoptui.sdk import job_exchange
+from hoptui.sdk.job_exchange import JobExchange, NodeRecords
+from tests.conftest import until
+
+
+class MemoryStore:
+    """A `RankStore` of one process. `before` is called with each key, and may wait or raise."""
+
+    def __init__(self, rank: int = 0, world: int = 4, values: dict[str, bytes] | None = None) -> None:
+        self.rank, self.world = rank, world
+        self.values = values if values is not None else {}
+        self.before: Callable[[str], object] = lambda _: None
+        self.asked: list[str] = []
+
+    def set(self, key: str, value: bytes) -> None:
+        self.before(key)
+        self.values[key] = value
+
+    def get(self, key: str) -> bytes | None:
+        self.before(key)
+        self.asked.append(key)
+        return self.values.get(key)
+
+    def delete(self, key: str) -> None:
+        self.values.pop(key, None)
+
+    def of(self, rank: int) -> MemoryStore:
+        """The same keys for another rank."""
+        return MemoryStore(rank, self.world, self.values)
+
+
+class Exchanges:
+    """Exchanges that end with the test, and what they have read."""
+
+    def __init__(self) -> None:
+        self.made: list[JobExchange] = []
+        self.faults: list[Exception] = []
+
+    def __call__(self, store: MemoryStore) -> JobExchange:
+        made = JobExchange(store, "0/job/n/", lambda: None, self.faults.append)
+        self.made.append(made)
+        return made
+
+
+@pytest.fixture
+def exchange() -> Iterator[Exchanges]:
+    found = Exchanges()
+    yield found
+    for each in found.made:
+        each.leave(in_order=False)
+
+
+def reading(exchange: JobExchange) -> JobReading:
+    found: list[JobReading] = []
+    until(lambda: found.extend(exchange.take()) or found, what="a reading")
+    return found[-1]
+
+
+def test_the_head_reads_what_has_changed_and_the_others_read_the_head(exchange: Exchanges) -> None:
+    store = MemoryStore()
+    head, other = exchange(store), exchange(store.of(2))
+    other.report(JobReport(number=1, record=b"two", read=True))
+    assert reading(other) == JobReading(number=1, took_s=pytest.approx(0, abs=5))
+    head.report(JobReport(number=1, head=True, record=b"all"))
+    assert reading(head).nodes == (StoredRecord(2, b"two"),)
+    head.report(JobReport(number=2, head=True))
+    assert reading(head).nodes == ()  # nothing has changed
+    other.report(JobReport(number=2, read=True))
+    assert reading(other).state == b"all"
+    other.report(JobReport(number=3, record=b"2", read=True))
+    assert reading(other).state is None
+    other.leave(in_order=True)
+    head.report(JobReport(number=3, head=True))
+    assert reading(head).nodes == (StoredRecord(2, b"2", left=True),)
+    assert exchange.faults == []
+
+
+def test_a_store_that_does_not_answer_holds_up_only_its_thread(exchange: Exchanges) -> None:
+    store, goes_on = MemoryStore(), threading.Event()
+    store.before = lambda _: goes_on.wait(20)
+    stuck = exchange(store)
+    began = time.monotonic()
+    for number in range(100):
+        stuck.report(JobReport(number=number, record=b"x"))
+        assert stuck.take() == []
+    stuck.leave(in_order=True)
+    assert time.monotonic() - began < 5
+    goes_on.set()
+
+
+def test_a_store_that_fails_is_reported_and_tried_again(
+    exchange: Exchanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_exchange, "AGAIN_S", (0.05,))
+    store = MemoryStore(rank=1)
+
+    def fails(_: str) -> None:
+        raise OSError("the folder is gone")
+
+    store.before = fails
+    found = exchange(store)
+    found.report(JobReport(number=1, record=b"x"))
+    assert reading(found).problem == "OSError: the folder is gone"
+    store.before = lambda _: None
+
+    def works() -> bool:
+        found.report(JobReport(number=2, record=b"x"))
+        return any(not each.problem for each in found.take())
+
+    until(works, what="the store to be tried again")
+    assert store.values["0/job/n/node/1"] == b"\x01x"
+    assert exchange.faults == []
+
+
+def test_records_are_looked_for_in_turns_and_odd_ones_are_left_out() -> None:
+    store = MemoryStore(world=200)
+    records = NodeRecords(store, "p/")
+    NodeRecords(store.of(150), "p/").write(b"far")
+    store.values["p/node/3"] = b"\x01" + bytes(job_exchange.LARGEST)
+    found: list[StoredRecord] = []
+    for _ in range(4):
+        store.asked.clear()
+        found += records.read()
+        assert len(store.asked) <= job_exchange.LOOKED_AT + 2
+    assert found == [StoredRecord(150, b"far")]
+
+
+def test_torch_stores_number_the_nodes() -> None:
+    dist = pytest.importorskip("torch.distributed")
+    from hoptui.sdk.rank_store import TorchStore
+
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    stores = [TorchStore(server, rank, 2048) for rank in range(2048)]
+    head = NodeRecords(stores[0].clone(), "p/")
+    assert head.read() == []
+    first, second = NodeRecords(stores[1024].clone(), "p/"), NodeRecords(stores[8].clone(), "p/")
+    first.write(b"a")
+    second.write(b"b")
+    server.add("p/nodes", 1)  # a node that ends before it has written
+    assert head.read() == [StoredRecord(0, b"a"), StoredRecord(1, b"b")]
+    second.write(b"c", left=True)
+    assert head.read() == [StoredRecord(1, b"c", left=True)]
