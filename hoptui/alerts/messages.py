@@ -20,6 +20,7 @@ TITLES: Mapping[str, str] = {
     "gpu_lost": "GPU lost",
     "memory": "is soon out of memory",
     "gpu_idle": "leaves GPUs idle",
+    "node_silent": "has a silent node",
     SUPPRESSED: "more alerts are suppressed",
     TEST: "test alert",
 }

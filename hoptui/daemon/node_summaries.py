@@ -23,7 +23,7 @@ from hoptui.protocol.job_records import MOST_ALARMS, MOST_RANKS, rounded
 from hoptui.protocol.messages import HUNG, Pulse
 
 SECOND = 1_000_000_000
-SAMPLED_S = 10.0
+SAMPLED_S = 20.0
 """The time over which stack samples count."""
 LEAST_SAMPLES = 20
 READ_S = 2.0
@@ -69,6 +69,7 @@ def _rank(node: Node, run: TrackedRun, rank: int, found: Counter[Activity]) -> R
         step=run.step if lead else pulse.step if pulse is not None else None,
         iteration_s=rounded(_iteration_s(node, source)),
         waiting=rounded(waits / total) if enough else None,
+        samples=total,
         progress_age_s=None if pulse is None else rounded(pulse.progress_age_s + max(0.0, now - pulse_at)),
         line=f"{line.place.file.rpartition('/')[2]}:{line.place.line} {line.place.function}"[:LONGEST_LINE]
         if line is not None

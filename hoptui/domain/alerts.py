@@ -11,7 +11,9 @@ from hoptui.domain.devices import Level
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
 
-Kind = Literal["ended", "crashed", "hung", "nan", "straggler", "gpu_lost", "memory", "gpu_idle"]
+Kind = Literal[
+    "ended", "crashed", "hung", "nan", "straggler", "gpu_lost", "memory", "gpu_idle", "node_silent"
+]
 KINDS: tuple[str, ...] = get_args(Kind)
 TEST, SUPPRESSED = "test", "suppressed"
 """Kinds that no setting turns off: that of `hoptui alerts test`, and the notice of the hourly limit."""
@@ -42,6 +44,9 @@ TRIGGERS: Mapping[str, Trigger] = {
     "gpu.not_listed": LOST,
     "memory.soon_full": Trigger("memory", good=("memory.steady",)),
     "gpu.idle": Trigger("gpu_idle", good=("gpu.not_idle",)),
+    "job.slow_rank": Trigger("straggler", good=("job.even",)),
+    "job.hung_rank": Trigger("hung", good=("job.progress",)),
+    "job.silent_node": Trigger("node_silent", good=("job.node_back",), subject="host"),
 }
 """By the code of the event."""
 GOOD: Mapping[str, frozenset[str]] = {

@@ -43,9 +43,9 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One rank in the summary of its node.
 
     `step` is the iteration in progress. `iteration_s` is the median time of its last iterations, and
-    `waiting` the share of its stack samples in which it waited for other ranks. `progress_age_s` is the time
-    since its last boundary. `line` is the line with most samples that do not wait, as `file.py:12 function`,
-    and `kind` what that line does. `mfu` is from 0 to 1.
+    `waiting` the share of its stack samples in which it waited for other ranks. `samples` is how many these
+    are. `progress_age_s` is the time since its last boundary. `line` is the line with most samples that do
+    not wait, as `file.py:12 function`, and `kind` what that line does. `mfu` is from 0 to 1.
     """
 
     rank: int
@@ -53,6 +53,7 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     iteration_s: float | None = None
     waiting: float | None = None
+    samples: int | None = None
     progress_age_s: float | None = None
     line: str = ""
     kind: str = ""

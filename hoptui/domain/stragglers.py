@@ -180,13 +180,18 @@ def _own_line(rank: int, ranks: Mapping[int, _Rank]) -> _Line:
 
 
 def _beyond_chance(rank: int, ranks: Mapping[int, _Rank], counts: Mapping[int, int]) -> float:
-    """Return how far the share of a rank is from that of the others together, in standard deviations.
+    """Return how far the share of a rank is from that of the others together, in standard deviations."""
+    of_others = sum(one.total for other, one in ranks.items() if other != rank)
+    others = sum(found for other, found in counts.items() if other != rank)
+    return deviation(counts[rank], ranks[rank].total, others, of_others)
+
+
+def deviation(count: int, of: int, others: int, of_others: int) -> float:
+    """Return how far the share `count / of` is from `others / of_others`, in standard deviations.
 
     It is the signed root of the likelihood ratio (G-test), which holds for small counts too. Negative if the
-    rank has less.
+    first share is lower.
     """
-    of, of_others = ranks[rank].total, sum(one.total for other, one in ranks.items() if other != rank)
-    count, others = counts[rank], sum(found for other, found in counts.items() if other != rank)
     share = (count + others) / (of + of_others)
 
     def part(found: int, total: int) -> float:

@@ -20,6 +20,9 @@ from hoptui.daemon.node_summaries import summary_of
 from hoptui.daemon.state.command_log import LONGEST_HOLD_S
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.diagnosis.job_health import JobHealth
+from hoptui.domain.alerts import TRIGGERS
+from hoptui.domain.devices import Level
 from hoptui.domain.facts import fact
 from hoptui.domain.jobs import SILENT_S, JobNode, JobState, NodeCondition, NodeSummary
 from hoptui.protocol import job_records, messages
@@ -86,6 +89,8 @@ class _Job:
     renewal: PauseRenewal | None = None
     taken: dict[str, str] = field(default_factory=dict)  # by the head: identity of its node, by id
     renewed: dict[str, int] = field(default_factory=dict)  # the last renewal of each node
+    health: JobHealth = field(default_factory=JobHealth)
+    judged_at: float = -1.0
 
 
 class JobDesk:
@@ -106,8 +111,6 @@ class JobDesk:
         """Renews the pause of a run."""
         self.settle: Callable[[TrackedRun, Outcome], None] = lambda *_: None
         """Processes the outcome of a command."""
-        self.judge: Callable[[TrackedRun, JobState], None] = lambda *_: None
-        """Called by the head with each new state."""
 
     @property
     def waiting(self) -> bool:
@@ -243,7 +246,7 @@ class JobDesk:
         else:
             job.state = self._of_head(run, job, problem, now)
             if not problem:
-                self.judge(run, job.state)
+                self._node.faults.attempt(f"judging the nodes of {run.id}", self._judge, run, job, now)
         job.version += 1
         self._node.changed()
 
@@ -277,6 +280,15 @@ class JobDesk:
             read_s=job.took_s,
             age_s=round(max(0.0, now - max(job.good_at, job.began)), 1) if problem else 0.0,
         )
+
+    def _judge(self, run: TrackedRun, job: _Job, now: float) -> None:
+        """Report slow and hung ranks and silent nodes, once each."""
+        if job.state is None or now - job.judged_at < EVERY_S:
+            return
+        job.judged_at = now
+        for what in job.health.look(job.state, now):
+            level: Level = "warning" if what.code in TRIGGERS else "info"
+            self._node.event("job", what, run=run.id, step=run.step, level=level)
 
     def _head_record(self, job: _Job) -> bytes:
         assert job.state is not None

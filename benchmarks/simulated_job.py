@@ -1,0 +1,135 @@
+"""A job of many ranks, as the daemons of its nodes summarise it. Random numbers; no I/O.
+
+The ranks wait for each other in each iteration. Each takes its own time, which differs a little from that of
+the others, and waits for the rest. As with real samples, the share of waiting is counted in ten samples a
+second over the last twenty seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Literal
+
+from hoptui.domain.jobs import SILENT_S, JobNode, JobState, NodeCondition, NodeSummary, RankGpu, RankSummary
+
+Fault = Literal["none", "slow", "hung", "silent"]
+SAMPLES_S, WINDOW_S = 10, 20
+OWN_S, DIFFER, SLOWER = 0.5, 0.005, 1.1
+"""The seconds of an iteration without waiting, by how much ranks differ, and how much longer a slow one
+takes."""
+COLLECTIVE = 0.02
+"""The share of an iteration that a collective takes on every rank."""
+
+
+class SimulatedJob:
+    """A job with at most one bad rank, or one bad node. Call `tick` once for each second.
+
+    Args:
+        world: Its ranks.
+        per_node: Ranks of a node.
+        seed: Of the random numbers.
+        fault: What is wrong from the second `fault_at` on.
+        bad: The rank that is slow or hung, or whose node is silent.
+    """
+
+    def __init__(
+        self,
+        world: int,
+        per_node: int = 8,
+        *,
+        seed: int = 1,
+        fault: Fault = "none",
+        fault_at: int = 30,
+        bad: int = 0,
+    ) -> None:
+        self.world, self.per_node = world, per_node
+        self.fault, self.fault_at, self.bad = fault, fault_at, bad
+        self.t = 0
+        self._random = random.Random(seed)
+        self._own = [OWN_S * (1 + self._random.gauss(0, DIFFER)) for _ in range(world)]
+        self._waited: list[deque[int]] = [deque(maxlen=WINDOW_S) for _ in range(world)]
+        self._written_at = [0] * self.nodes
+        self._written: list[NodeSummary | None] = [None] * self.nodes
+        self._step = 0.0
+        self._stands = 0
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return -(-self.world // self.per_node)
+
+    def tick(self) -> None:
+        """A second passes."""
+        self.t += 1
+        at_fault = self.t >= self.fault_at
+        own = list(self._own)
+        if self.fault == "slow" and at_fault:
+            own[self.bad] = SLOWER * OWN_S
+        self._iteration_s = max(own) / (1 - COLLECTIVE)
+        hangs = self.fault == "hung" and at_fault
+        self._stands = self._stands + 1 if hangs else 0
+        self._step += 0.0 if hangs else 1 / self._iteration_s
+        for rank in range(self.world):
+            waits = 1 - own[rank] / self._iteration_s
+            if hangs:
+                waits = 0.0 if rank == self.bad else 1.0
+            chance = self._random.random
+            self._waited[rank].append(sum(chance() < waits for _ in range(SAMPLES_S)))
+        for node in range(self.nodes):
+            if not (self.fault == "silent" and at_fault and node == self.bad // self.per_node):
+                self._written[node], self._written_at[node] = self.summary(node), self.t
+
+    def summary(self, node: int, wall: float = 0.0) -> NodeSummary:
+        """Return what a node says now."""
+        first = node * self.per_node
+        ranks = tuple(self._rank(rank) for rank in range(first, min(first + self.per_node, self.world)))
+        return NodeSummary(
+            host=f"node-{node:04d}",
+            run="simulated",
+            epoch=1,
+            number=self.t,
+            wall=wall,
+            ranks=ranks,
+            cpu=round(self._random.uniform(0.3, 0.4), 3),
+            memory=round(self._random.uniform(0.5, 0.51), 3),
+            sent_bytes_s=round(self._random.uniform(1e9, 1.2e9)),
+            received_bytes_s=round(self._random.uniform(1e9, 1.2e9)),
+        )
+
+    def state(self) -> JobState:
+        """Return what the head sees now."""
+        found = []
+        for index, summary in enumerate(self._written):
+            age_s = float(self.t - self._written_at[index])
+            condition: NodeCondition = "silent" if age_s > SILENT_S else "live"
+            found.append(JobNode(index=index, condition=condition, age_s=age_s, summary=summary))
+        return JobState(run="simulated", epoch=1, world=self.world, nodes=tuple(found), here=0)
+
+    def _rank(self, rank: int) -> RankSummary:
+        noise = self._random.uniform
+        samples = SAMPLES_S * len(self._waited[rank])
+        hung = self._stands > 10
+        return RankSummary(
+            rank=rank,
+            condition="hung" if hung else "live",
+            step=int(self._step),
+            iteration_s=round(self._iteration_s * noise(0.998, 1.002), 4),
+            waiting=round(sum(self._waited[rank]) / samples, 4),
+            samples=samples,
+            progress_age_s=self._stands + round(noise(0.0, self._iteration_s), 3),
+            line=("data.py:37 read" if rank == self.bad and self._stands else "train.py:120 step"),
+            kind="compute",
+            line_share=round(noise(0.3, 0.5), 3),
+            gpu=RankGpu(
+                uuid=f"GPU-{rank:08x}-1111-2222-3333-444444444444",
+                index=rank % self.per_node,
+                utilization=round(noise(0.9, 0.95), 3),
+                power_w=round(noise(600, 640), 1),
+                memory_used=round(noise(6.0e10, 6.1e10), -6),
+                memory_total=8.5e10,
+                clock_mhz=round(noise(1700, 1755)),
+                throttled="power_cap",
+                nvlink_bytes_s=round(noise(1e11, 1.1e11), -7),
+            ),
+        )

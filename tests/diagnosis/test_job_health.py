@@ -1,0 +1,64 @@
+"""One bad rank or node among 512 is named soon and once, and even ranks are not accused."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from msgspec import structs
+
+from benchmarks.simulated_job import Fault, SimulatedJob
+from hoptui.diagnosis.job_health import JobHealth
+from hoptui.domain.facts import Fact
+
+WITHIN_S = 20
+CODES = {"slow": "job.slow_rank", "hung": "job.hung_rank", "silent": "job.silent_node"}
+
+
+def reports(job: SimulatedJob, seconds: int) -> list[tuple[int, Fact]]:
+    """What is reported in so many seconds, each with its second."""
+    health, found = JobHealth(), []
+    for _ in range(seconds):
+        job.tick()
+        found += [(job.t, what) for what in health.look(job.state(), float(job.t))]
+    return found
+
+
+@pytest.mark.parametrize("fault", CODES)
+def test_a_bad_rank_among_512_is_named_once(fault: Fault) -> None:
+    bad = random.Random(fault).randrange(512)
+    job = SimulatedJob(512, fault=fault, fault_at=25, bad=bad, seed=7)
+    ((t, what),) = reports(job, 25 + WITHIN_S + 5)
+    assert what.code == CODES[fault]
+    assert t - 25 <= WITHIN_S
+    assert what.fields["host"] == f"node-{bad // 8:04d}"
+    if fault == "silent":
+        assert what.fields["ranks"] == list(range(bad // 8 * 8, bad // 8 * 8 + 8))
+    else:
+        assert what.fields["rank"] == bad
+
+
+def test_even_ranks_are_not_accused() -> None:
+    assert reports(SimulatedJob(64, seed=3), 120) == []
+
+
+def test_the_end_of_a_fault_is_reported_once() -> None:
+    job, health = SimulatedJob(16, fault="silent", fault_at=3, bad=9, seed=2), JobHealth()
+    found: list[Fact] = []
+    for second in range(30):
+        if second == 20:
+            job.fault = "none"
+        job.tick()
+        found += health.look(job.state(), float(second))
+    assert [what.code for what in found] == ["job.silent_node", "job.node_back"]
+
+
+def test_a_store_that_fails_and_a_restart_accuse_nobody() -> None:
+    job, health = SimulatedJob(16, fault="silent", fault_at=3, bad=9, seed=2), JobHealth()
+    found: list[Fact] = []
+    for second in range(20):
+        job.tick()
+        found += health.look(structs.replace(job.state(), store_problem="it is gone"), float(second))
+    assert found == []
+    health.look(structs.replace(job.state(), epoch=1), 20.0)
+    assert health.look(structs.replace(job.state(), epoch=2), 21.0) == []
