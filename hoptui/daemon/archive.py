@@ -198,6 +198,10 @@ class Archive:
         """Store the stack samples of a run."""
         self._add(lambda: self._history.stacks(run, batch), (run,), batch.samples)
 
+    def job(self, run: str, t: int, body: bytes) -> None:
+        """Store the state of a run on all its nodes."""
+        self._put(lambda: self._history.job(run, t, body))
+
     def keep(self, run: str) -> Callable[[], bool]:
         """Write the data of a run to disk now instead of with the next flush.
 

@@ -46,6 +46,7 @@ class RecordingWriter:
         self.node: NodeState | None = None
         self._remembered: dict[str, bytes] = {}
         self._notes: tuple[RunNote, ...] = ()  # those that the file had
+        self._job: tuple[int, bytes] | None = None  # that waits for the file
         self._waiting = Pending()
         self._asked: dict[str, int] = {}  # by id: the number of the record whose writing is reported
         self._on_disk: dict[str, int] = {}
@@ -104,6 +105,13 @@ class RecordingWriter:
             self.recording.stacks(t, body, samples)
         else:
             self._waiting.add_minute(t, body, samples)
+
+    def job(self, t: int, body: bytes) -> None:
+        """Add the state of the run on all its nodes. Before the file is open, the newest one waits."""
+        if self.recording is not None:
+            self.recording.job(t, body)
+        else:
+            self._job = (t, body)
 
     def lose(self, count: int) -> None:
         """Count rows, events or commands that were lost before they came here."""
@@ -206,6 +214,9 @@ class RecordingWriter:
             for t, (body, samples) in self._waiting.minutes.items():
                 self.recording.stacks(t, body, samples)
             self._waiting.clear_records()
+            if self._job is not None:
+                self.recording.job(*self._job)
+                self._job = None
         return self.recording
 
     def _pass_on(self, recording: Recording) -> str:

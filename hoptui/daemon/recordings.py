@@ -237,6 +237,11 @@ class History:
             body = stack_minutes.encode(batch.parts, batch.t, batch.most_bytes)
             writer.stacks(batch.t, body, batch.samples)
 
+    def job(self, run: str, t: int, body: bytes) -> None:
+        """Store the state of a run on all its nodes."""
+        for writer in self._of((run,)):
+            writer.job(t, body)
+
     def lose(self, counts: Mapping[str, int]) -> None:
         """Count what was lost on its way here, by run."""
         for run in self._open.keys() & counts.keys():

@@ -14,7 +14,7 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import Buckets, CommandRecord, Event
-from hoptui.recording import ingest, limits, pyramid, stack_minutes
+from hoptui.recording import ingest, job_states, limits, pyramid, stack_minutes
 from hoptui.recording.database import (
     RecordingError,
     damage_named,
@@ -153,6 +153,11 @@ class Recording:
         their number."""
         self._check_writable()
         self._pending.add_minute(t + self._frame.shift_ns, body, samples)
+
+    def job(self, t: int, body: bytes) -> None:
+        """Add the state of the run on all its nodes at the stamp `t`. One a minute is kept, for hours."""
+        stored = t + self._frame.shift_ns
+        self.remember(job_states.key(stored), job_states.pack(stored, body))
 
     def flush(self, *, summarise: bool = True) -> bool:
         """Write all waiting data to the file, in one transaction. Return whether there was any.
@@ -465,6 +470,19 @@ class Recording:
             return None
         with damage_named(self.path):
             return stack_minutes.decode(body, t)
+
+    def job_at(self, t: int) -> tuple[int, bytes] | None:
+        """Return the newest state of the run on all its nodes at or before `t`, and its stamp.
+
+        None if there is none of the minutes before.
+        """
+        stored = t + self._frame.shift_ns
+        for back in range(job_states.LOOKED_AT + 1):
+            at = stored - back * job_states.MINUTE_NS
+            found = job_states.unpack(self.recall(job_states.key(at))) if at >= 0 else None
+            if found is not None and 0 <= stored - found.t <= job_states.LOOKED_AT * job_states.MINUTE_NS:
+                return found.t - self._frame.shift_ns, found.body
+        return None
 
     def number_of(self, command: str) -> int:
         """Return the number of a command's state that was flushed last, 0 if none was."""

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from hoptui.domain.jobs import JobState
+from hoptui.model.recorded.store import RecordedStore
 from hoptui.protocol.job_records import decode_state
+from hoptui.recording import Recording
 from tests.conftest import RawViewer, TestNode, new_node, until
 from tests.daemon.test_ranks import TRAINS
 from tests.impatient import impatient_daemon
@@ -74,6 +76,14 @@ def complete(viewer: RawViewer, run: str) -> JobState:
     return state
 
 
+def recorded(node: TestNode, run: str) -> JobState | None:
+    """What the recording of a node has of the state, as a replay shows it at its end."""
+    with Recording.open(node.where.recording(run)) as opened:
+        store = RecordedStore(opened)
+        store.seek(store.span[1])
+        return store.jobs.get(run)
+
+
 def conditions(state: JobState | None) -> list[str]:
     return [node.condition for node in state.nodes] if state is not None else []
 
@@ -100,6 +110,9 @@ def test_both_nodes_show_all_ranks_and_take_commands(node: TestNode, other: Test
         refused = other.hoptui("set", "two", "grad_accum=1000")
         assert refused.returncode != 0
         assert other.hoptui("tune", "two").returncode != 0
+
+        for each in (node, other):
+            until(lambda each=each: recorded(each, run), seconds=30, what="the state in the recording")
 
         # The node of rank 1 disappears without a word.
         again = node.viewer("again")

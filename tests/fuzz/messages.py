@@ -44,6 +44,7 @@ from hoptui.node.processes import Peer
 from hoptui.presentation import diagnosis, numbers, sentences, targets, tuner, vocabulary
 from hoptui.protocol import codec, messages
 from hoptui.protocol.codec import WireError
+from hoptui.protocol.job_records import decode_state
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query, RunState
 from hoptui.recording import stack_minutes, stored_json
 from hoptui.recording.library import KnownRun, decode_node, encode_node
@@ -116,6 +117,9 @@ class Kept:
 
     def keep(self, run: str) -> Callable[[], bool]:
         return lambda: True
+
+    def job(self, run: str, t: int, body: bytes) -> None:
+        decode_state(body)
 
     def stacks(self, run: str, batch: StackBatch) -> None:
         stack_minutes.decode(stack_minutes.encode(batch.parts, batch.t, batch.most_bytes), batch.t)

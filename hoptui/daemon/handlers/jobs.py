@@ -41,6 +41,8 @@ ANSWER_S = 0.3
 """How long a reading wakes the daemon at once."""
 NO_ANSWER_S = 4.0
 """A store that has not answered for so long is reported."""
+RECORD_S = 30.0
+"""How often the state is recorded. The recording keeps one a minute."""
 RELAYED_S = 60.0
 """How long a command waits for the head. After that, what became of it is unknown."""
 NO_ANSWER = "the store of the job does not answer"
@@ -91,6 +93,7 @@ class _Job:
     renewed: dict[str, int] = field(default_factory=dict)  # the last renewal of each node
     health: JobHealth = field(default_factory=JobHealth)
     judged_at: float = -1.0
+    recorded_at: float = -RECORD_S
 
 
 class JobDesk:
@@ -248,6 +251,9 @@ class JobDesk:
             if not problem:
                 self._node.faults.attempt(f"judging the nodes of {run.id}", self._judge, run, job, now)
         job.version += 1
+        if now - job.recorded_at >= RECORD_S:
+            job.recorded_at = now
+            self._node.archive.job(run.id, self._node.clock.t(), self._body(job))
         self._node.changed()
 
     # the head -----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import NO_CORES, GpuInfo, GpuProcess, RunProcess
 from hoptui.domain.facts import fact
 from hoptui.domain.freshness import FORGET
+from hoptui.domain.jobs import JobState
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.progress import ITERATION, finished
 from hoptui.domain.run_notes import NoteAdded
@@ -29,6 +30,7 @@ from hoptui.model.recorded.point_in_time import Chronicle
 from hoptui.model.series import NAN, SeriesColumns, SeriesWindow, bucketed, with_medians
 from hoptui.model.stack_samples import RecordedStacks
 from hoptui.node.addresses import AddressError, addresses
+from hoptui.protocol.job_records import RecordError, decode_state
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
 from hoptui.recording import Recording, RecordingError, library
 
@@ -230,6 +232,8 @@ class RecordedStore:
         events, commands = recording.events(), recording.commands()
         self.pages = Pages(recording)
         self.stacks = RecordedStacks(recording)
+        self._recording = recording
+        self._job: tuple[int, JobState | None] | None = None  # at a position
         self.span = _span(recording, commands)
         self.run_id = state.run
         self.details = {state.run: details}
@@ -321,6 +325,24 @@ class RecordedStore:
     def events(self) -> Sequence[Event]:
         """The events up to the position, newest last."""
         return self.chronicle.events_at(self._position)
+
+    @property
+    def jobs(self) -> dict[str, JobState]:
+        """The state of the run on all its nodes, as it was recorded last before the position."""
+        if self._job is None or self._job[0] != self._position:
+            self._job = (self._position, self._job_at(self._position))
+        found = self._job[1]
+        return {self.run_id: found} if found is not None else {}
+
+    def _job_at(self, t: int) -> JobState | None:
+        try:
+            stored = self._recording.job_at(t)
+            if stored is None:
+                return None
+            state = decode_state(stored[1])
+        except (RecordingError, RecordError):  # only this part cannot be read
+            return None
+        return structs.replace(state, age_s=state.age_s + (t - stored[0]) / SECOND)
 
     @property
     def commands(self) -> dict[str, CommandRecord]:
