@@ -37,7 +37,7 @@ import sys, tempfile, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 import hoptui
-from hoptui.sdk import daemon_link, rank_schedule, stack_sampler
+from hoptui.sdk import daemon_link, job_exchange, rank_schedule, stack_sampler
 from tests.sdk.two_ranks import FolderStore
 run = hoptui.connect("toy", ranks={ranks})
 def broken(*_, **__):
@@ -56,12 +56,17 @@ KILLS: dict[str, tuple[str, str]] = {
     "hoptui/daemon/archive.py Thread": (ARCHIVE, "history"),
     "hoptui/daemon/metrics_server.py Thread": (METRICS, "metrics"),
     "hoptui/sdk/daemon_link.py Thread": ("", "runs"),
+    "hoptui/sdk/job_exchange.py Thread": ("", "runs"),
     "hoptui/sdk/rank_schedule.py Thread": ("", "runs"),
     "hoptui/sdk/stack_sampler.py Thread": ("", "runs"),
 }
 """What plants an error into a thread of the daemon, and the check of `hoptui doctor` that reports it."""
 ALONE = ("daemon_link.DaemonLink._send_due", "None")
 BROKEN = {
+    "hoptui/sdk/job_exchange.py Thread": (
+        "job_exchange.JobExchange._turn",
+        "FolderStore(Path(tempfile.mkdtemp()), 0)",
+    ),
     "hoptui/sdk/rank_schedule.py Thread": (
         "rank_schedule.RankSchedule._note_pace",
         "FolderStore(Path(tempfile.mkdtemp()), 0)",

@@ -24,7 +24,7 @@ from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
 from hoptui.presentation import diagnosis, numbers, sentences, vocabulary
-from hoptui.protocol.messages import OFF, STACKS_ENDED, Delta, NodeState, RunState, Verb, Vital
+from hoptui.protocol.messages import JOB_ENDED, OFF, STACKS_ENDED, Delta, NodeState, RunState, Verb, Vital
 from hoptui.settings import Config
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"
@@ -146,7 +146,7 @@ class NodeSnapshot:
 
     def broken(self, run: RunState) -> str:
         """What of hoptui has ended in a run by an error of its own; "" for nothing."""
-        ended = [each for each in run.refused if each.code == STACKS_ENDED]
+        ended = [each for each in run.refused if each.code in (STACKS_ENDED, JOB_ENDED)]
         return self.off(run) or "; ".join(map(sentences.sentence, ended))
 
     def age_s(self, source: str) -> float | None:

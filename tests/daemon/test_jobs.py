@@ -1,0 +1,267 @@
+"""Two daemons and one run, without processes: the store of the job is a dict, and time is scripted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hoptui.daemon.handlers.jobs import NO_ANSWER, RELAYED_S, JobDesk
+from hoptui.daemon.handlers.runs import RunDesk
+from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.registry import TrackedRun
+from hoptui.domain.jobs import JobState
+from hoptui.protocol import job_records, messages
+from hoptui.protocol.messages import Command, CommandRecord, JobReading, Outcome
+from hoptui.sdk.job_exchange import NodeRecords
+from tests.daemon.quiet_node import ANA, MICRO, RUN, SECOND, Keeper
+from tests.sdk.test_job_exchange import MemoryStore
+
+
+class Clock:
+    now = 100 * SECOND
+
+    def t(self) -> int:
+        return self.now
+
+    def wall(self) -> float:
+        return 1.7e9 + self.now / SECOND
+
+
+class JobNode:
+    """The daemon of one node, and the process of its only rank, which talks to the store at once."""
+
+    def __init__(self, clock: Clock, store: MemoryStore, rank: int) -> None:
+        self.clock, self.store, self.rank = clock, store, rank
+        self.problem, self.answers = "", True
+        self.commands: list[Command] = []
+        self.holds: list[float] = []
+        self.keeper = Keeper()
+        self.node = Node(clock, self.keeper, lambda: None, lambda _: None)
+        self.jobs = JobDesk(self.node, f"identity-{rank}", self._send)
+        self.runs = RunDesk(self.node, self._send, lambda _: None, lambda _: None, jobs=self.jobs)
+        self.keeper.written = lambda record: self.runs.written(record.run, {record.id: record.seq})
+        self.identity, self.records = b"", NodeRecords(store, "")
+
+    def start(self, nonce: str) -> None:
+        """The process of the rank says hello, until it is known."""
+        self.identity, self.records = nonce.encode(), NodeRecords(self.store, f"{nonce}/")
+        hello = messages.RunHello(
+            protocol=messages.PROTOCOL,
+            run=RUN,
+            name="lm",
+            epoch=1,
+            nonce=nonce,
+            pid=1 + self.rank,
+            started=0,
+            step=50,
+            knobs=(MICRO,),
+            rank=self.rank,
+            world=2,
+            away=self.rank > 0,
+        )
+        self.runs.receive(self.identity, None, hello)
+
+    @property
+    def run(self) -> TrackedRun:
+        found = self.node.registry.get(RUN)
+        assert found is not None
+        return found
+
+    @property
+    def state(self) -> JobState:
+        found = self.jobs.state(RUN)
+        assert found is not None
+        return found
+
+    def give(self, name: str, verb: Any = "set", **fields: Any) -> CommandRecord:
+        """A viewer of this node gives a command."""
+        own = {"knob": "micro_batch", "value": 64} if verb == "set" else {}
+        command = Command(id=name, run=RUN, epoch=self.run.state.epoch, verb=verb, origin=ANA, **own | fields)
+        answer, onward = self.node.book.submit(command, self.run, "v1", self.clock.wall(), self.clock.t())
+        if onward is not None:
+            self.runs.forward(onward, self.run)
+        return answer
+
+    def stage(self, name: str) -> str:
+        known = self.node.book.known(RUN, name)
+        return known.stage if known is not None else ""
+
+    def tend(self) -> None:
+        if self.run.identity is not None:
+            self.run.pulse(messages.Pulse(step=self.run.last_step), self.clock.now / SECOND)
+        self.jobs.tend()
+
+    def _send(self, identity: bytes, message: messages.ToRun) -> bool:
+        match message:
+            case messages.Command():
+                self.commands.append(message)
+            case messages.Hold(seconds=seconds):
+                self.holds.append(seconds)
+            case messages.JobReport() if self.answers:
+                self.runs.receive(identity, None, self._exchange(message))
+        return True
+
+    def _exchange(self, report: messages.JobReport) -> JobReading:
+        if self.problem:
+            return JobReading(number=report.number, problem=self.problem)
+        if report.head:
+            if report.record is not None:
+                self.records.write_head(report.record)
+            return JobReading(number=report.number, nodes=tuple(self.records.read()))
+        assert report.record is not None
+        self.records.write(report.record)
+        return JobReading(number=report.number, state=self.records.read_head())
+
+
+class Job:
+    """Two nodes, and the seconds that pass."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        store = MemoryStore(world=2)
+        self.head = JobNode(self.clock, store, 0)
+        self.other = JobNode(self.clock, store.of(1), 1)
+        self.start("n1")
+
+    def start(self, nonce: str) -> None:
+        """All ranks start, or restart."""
+        self.head.start(nonce)
+        for _ in range(3):
+            self.other.start(nonce)
+            self.clock.now += SECOND
+
+    def pass_by(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.clock.now += SECOND
+            self.other.tend()
+            self.head.tend()
+
+
+@pytest.fixture
+def job() -> Job:
+    found = Job()
+    found.pass_by(10)
+    return found
+
+
+def conditions(state: JobState) -> list[str]:
+    return [node.condition for node in state.nodes]
+
+
+def test_both_nodes_have_the_same_picture(job: Job) -> None:
+    job.other.node.viewers = 1
+    job.pass_by(2)
+    for node, here in ((job.head, 0), (job.other, 1)):
+        assert conditions(node.state) == ["live", "live"]
+        assert (node.state.head, node.state.here, node.state.world) == (0, here, 2)
+        assert [rank.rank for _, rank in node.state.ranks()] == [0, 1]
+        version, body = node.jobs.newer(RUN, 0)
+        assert body is not None
+        assert job_records.decode_state(body) == node.state
+        assert node.jobs.newer(RUN, version) == (version, None)
+
+
+def test_a_command_of_another_node_is_carried_out_once(job: Job) -> None:
+    assert job.other.give("c1").stage == "sent"
+    job.pass_by(5)
+    assert [command.id for command in job.head.commands] == ["c1"]
+    assert job.head.commands[0].origin == ANA
+    assert job.other.commands == []
+    outcome = Outcome(id="c1", stage="applied", step=51, effective=64, version=1, t=job.clock.now)
+    job.head.runs.receive(job.head.identity, None, outcome)
+    job.pass_by(3)
+    assert job.other.stage("c1") == "applied"
+    assert job.other.run.state.knobs[0].value == 64
+    job.pass_by(5)
+    assert [command.id for command in job.head.commands] == ["c1"]
+
+
+def test_the_refusal_of_the_head_comes_back(job: Job) -> None:
+    job.head.run.restarting = True
+    job.other.give("c1")
+    job.pass_by(4)
+    known = job.other.node.book.known(RUN, "c1")
+    assert known is not None
+    assert (known.stage, known.code) == ("rejected", "restarting")
+
+
+def test_a_command_without_an_answer_is_unknown_in_the_end(job: Job) -> None:
+    job.other.problem = "the store is gone"
+    job.other.give("c1")
+    job.pass_by(5)
+    assert job.other.stage("c1") == "sent"
+    job.pass_by(int(RELAYED_S))
+    known = job.other.node.book.known(RUN, "c1")
+    assert known is not None
+    assert (known.stage, known.code) == ("voided", "fate_unknown")
+
+
+def test_the_renewal_of_a_pause_reaches_the_run_once(job: Job) -> None:
+    assert job.other.runs.hold(job.other.run, 30.0)
+    job.pass_by(4)
+    assert job.head.holds == [30.0]
+    assert job.other.holds == []
+
+
+def test_a_silent_node_and_one_that_left(job: Job) -> None:
+    for _ in range(7):
+        job.clock.now += SECOND
+        job.head.tend()
+    assert conditions(job.head.state) == ["live", "silent"]
+    assert [event.code for event in job.head.keeper.events][-1] == "job.silent_node"
+    last = job.other.records
+    last.write(job.head.store.values["n1/node/1"][1:], left=True)
+    job.clock.now += SECOND
+    job.head.tend()
+    assert conditions(job.head.state) == ["live", "left"]
+
+
+def test_a_store_that_fails_is_said_and_accuses_nobody(job: Job) -> None:
+    job.head.problem = "RuntimeError: connection lost"
+    job.pass_by(20)
+    assert job.head.state.store_problem == "RuntimeError: connection lost"
+    assert conditions(job.head.state) == ["live", "live"]
+    assert job.head.state.age_s > 15
+    job.head.problem = ""
+    job.head.answers = False
+    job.pass_by(1)
+    job.head.answers = True
+    job.pass_by(2)
+    assert job.head.state.store_problem == ""
+    job.head.answers = False
+    job.pass_by(10)
+    assert job.head.state.store_problem == NO_ANSWER
+    assert not [event for event in job.head.keeper.events if event.kind == "job"]
+
+
+def test_a_restart_begins_with_no_nodes_and_ends_with_all(job: Job) -> None:
+    job.other.give("c1")
+    for node in (job.head, job.other):
+        node.runs.end(node.run, "exited", "")
+    job.start("n2")
+    job.head.tend()
+    job.pass_by(1)
+    assert job.head.run.state.epoch == job.other.run.state.epoch == 2
+    job.pass_by(8)
+    assert conditions(job.head.state) == ["live", "live"]
+    assert job.head.state.epoch == 2
+    assert job.head.commands == []  # the command was for the process before
+
+
+@pytest.mark.parametrize("record", [b"", b"x" * 100, b"\x78\x01", bytes(job_records.NODE_BYTES + 1)])
+def test_damaged_records_are_left_out(job: Job, record: bytes) -> None:
+    job.head.store.values["n1/node/1"] = b"\x01" + record
+    before = job.head.state.nodes[1].summary
+    job.clock.now += SECOND
+    job.head.tend()
+    assert job.head.state.nodes[1].summary == before
+    job.other.runs.receive(job.other.identity, None, JobReading(number=99, state=record))
+    assert conditions(job.other.state)[0] == "live"
+
+
+def test_too_many_commands_at_once_are_refused(job: Job) -> None:
+    for number in range(job_records.MOST_RELAYED + 1):
+        job.other.give(f"c{number}")
+    assert job.other.stage(f"c{job_records.MOST_RELAYED}") == "rejected"
+    assert job.other.stage("c0") == "sent"
