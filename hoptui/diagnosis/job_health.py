@@ -26,8 +26,9 @@ SPREADS = 8.0
 """How many times the usual spread of the ranks an iteration is longer."""
 FEWEST = 3
 """Ranks that can be compared by the time of an iteration."""
-TWICE, QUIET_LOOKS = 2, 15
-"""Looks in a row, one a second, before a report, and before its end."""
+TWICE, QUIET_LOOKS = 2, 60
+"""Looks in a row, one a second, before a report, and before its end. A rank that is slow by little is not
+found in each minute's samples."""
 HUNG_S, HUNG_ITERATIONS = 10.0, 5.0
 """A rank stands after so long without a boundary, and after so many usual iterations."""
 LATE_S, LATE_ITERATIONS = 2.0, 2.0

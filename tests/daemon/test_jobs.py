@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from hoptui.daemon.handlers.jobs import NO_ANSWER, RELAYED_S, JobDesk
@@ -74,10 +72,10 @@ class JobNode:
         assert found is not None
         return found
 
-    def give(self, name: str, verb: Any = "set", **fields: Any) -> CommandRecord:
+    def give(self, name: str) -> CommandRecord:
         """A viewer of this node gives a command."""
-        own = {"knob": "micro_batch", "value": 64} if verb == "set" else {}
-        command = Command(id=name, run=RUN, epoch=self.run.state.epoch, verb=verb, origin=ANA, **own | fields)
+        epoch = self.run.state.epoch
+        command = Command(id=name, run=RUN, epoch=epoch, verb="set", knob="micro_batch", value=64, origin=ANA)
         answer, onward = self.node.book.submit(command, self.run, "v1", self.clock.wall(), self.clock.t())
         if onward is not None:
             self.runs.forward(onward, self.run)

@@ -111,8 +111,7 @@ def test_both_nodes_show_all_ranks_and_take_commands(node: TestNode, other: Test
         assert refused.returncode != 0
         assert other.hoptui("tune", "two").returncode != 0
 
-        for each in (node, other):
-            until(lambda each=each: recorded(each, run), seconds=30, what="the state in the recording")
+        until(lambda: recorded(node, run) and recorded(other, run), seconds=30, what="the recorded state")
 
         # The node of rank 1 disappears without a word.
         again = node.viewer("again")
