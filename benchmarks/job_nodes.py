@@ -6,8 +6,9 @@ A TCPStore server, the nodes other than the head, and rank 0 are processes of th
 with a real daemon. Each simulated node writes its record once a second through a connection of its own, and
 reads the record of the head once in ten seconds. `delay_s` is the time from what a node has written to the
 state that a viewer of the head receives. CPU is in per cent of a core. `named` are the faults in a job of 512
-ranks that were named within 20 s and within a minute, out of the seeds; `wrong` are reports of others, `again` later ones of the same. A rank is
-10 % slower, hung, or its node is silent; the ranks also spend no, or 2 %, of an iteration in a collective.
+ranks that were named within 20 s and within a minute, out of the seeds. `wrong` are reports of others, and
+`again` later ones of the same. A rank is 10 % slower, hung, or its node is silent; the ranks also spend no,
+or 2 %, of an iteration in a collective.
 Prints JSON.
 """
 
