@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ class NamespaceNode:
         command = ["ip", "netns", "exec", self.name, sys.executable, "-m", "torch.distributed.run"]
         command += ["--nnodes", str(NODES), "--nproc-per-node", str(ranks), "--node-rank", str(self.number)]
         command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"10.77.0.1:{PORT}", "--rdzv-id", "bench"]
+        command += ["--rdzv-conf", f"is_host={int(self.number == 0)}"]  # no name leads to the address
         command += ["--local-addr", self.address, str(script), *WORKLOADS[workload], "--device", "cpu"]
         environment = self.environment | {"WEIGHTS": str(weights)}
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
@@ -186,7 +188,7 @@ def _change(clients: list[Client], run: str, changes: int) -> dict[str, Any]:
         knob = source.choice([knob for knob in state.knobs if knob.spec.cost != "restart"])
         began = time.monotonic()
         name = client.send("set", run, knob=knob.spec.name, value=_value(knob, source))
-        record: CommandRecord = until(lambda c=client, n=name: _final(c, n), CHANGE_S, f"{knob.spec.name}")
+        record: CommandRecord = until(partial(_final, client, name), CHANGE_S, knob.spec.name)
         seconds[at].append(time.monotonic() - began)
         outcomes[record.stage] += 1
         if record.stage != "applied":

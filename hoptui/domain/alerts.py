@@ -17,6 +17,8 @@ Kind = Literal[
 KINDS: tuple[str, ...] = get_args(Kind)
 TEST, SUPPRESSED = "test", "suppressed"
 """Kinds that no setting turns off: that of `hoptui alerts test`, and the notice of the hourly limit."""
+OF_THE_HEAD: frozenset[str] = frozenset(("ended", "crashed", "hung", "nan", "straggler"))
+"""Kinds that concern all ranks of a run: of its nodes, that of rank 0 alone sends them."""
 NORMAL_ENDS = ("finished", "stopped")
 
 

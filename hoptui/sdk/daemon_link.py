@@ -33,7 +33,7 @@ from hoptui.sdk.details import packages
 from hoptui.sdk.job_exchange import JobExchange
 from hoptui.sdk.metric_values import clean_name
 from hoptui.sdk.send_buffer import SendBuffer
-from hoptui.sdk.shared_state import Ending, SharedState, new_run_id
+from hoptui.sdk.shared_state import Ending, JobStore, SharedState, new_run_id
 from hoptui.sdk.stack_sampler import LONGEST_NAME, StackSampler
 
 log = logging.getLogger("hoptui")
@@ -50,6 +50,7 @@ ERRORS_IN_A_ROW = 5
 START_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 OTHERS_START_S = 4.0
 """How long a rank that is not the first one of its node waits for a daemon before it starts one itself."""
+NO_STORE = "the ranks share no store"
 TOO_MUCH_DECLARED = "the declarations of {} knobs are too large: {} are shown, without descriptions"
 MOST_COMPLAINTS = 10
 CLOSE_S = 1.0
@@ -326,7 +327,10 @@ class DaemonLink:
             case messages.Hold(seconds=seconds):
                 state.renew_pause(seconds)
             case messages.JobReport():
-                self._exchange_records(message)
+                if state.job is not None:
+                    self._exchange_records(state.job, message)
+                else:
+                    self._send(sock, zmq, messages.JobReading(number=message.number, problem=NO_STORE))
             case messages.Retire():
                 self._retired = True
             case messages.Error(code="hello_first"):
@@ -341,11 +345,8 @@ class DaemonLink:
             case messages.Error(code="too_large" | "malformed", text=text):
                 self._complain(f"the daemon refused a message: {text}")
 
-    def _exchange_records(self, report: messages.JobReport) -> None:
+    def _exchange_records(self, job: JobStore, report: messages.JobReport) -> None:
         """Have a thread exchange the records of the nodes. The first time, start it."""
-        job = self._state.job
-        if job is None:
-            return
         if self._job is None:
             self._job = JobExchange(job.store, job.prefix, self.wake, self._state.lose_job)
         self._job.report(report)

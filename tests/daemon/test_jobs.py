@@ -258,6 +258,14 @@ def test_damaged_records_are_left_out(job: Job, record: bytes) -> None:
     assert conditions(job.other.state)[0] == "live"
 
 
+def test_only_the_head_alerts_of_what_concerns_all_ranks(job: Job) -> None:
+    for node in (job.head, job.other):
+        node.runs.end(node.run, "exited", "killed by SIGKILL")
+    alerts = [event.alert for event in job.head.keeper.events if event.kind == "exited"]
+    assert alerts == ["crashed"]
+    assert [event.alert for event in job.other.keeper.events if event.kind == "exited"] == [""]
+
+
 def test_too_many_commands_at_once_are_refused(job: Job) -> None:
     for number in range(job_records.MOST_RELAYED + 1):
         job.other.give(f"c{number}")

@@ -45,7 +45,7 @@ RECORD_S = 30.0
 """How often the state is recorded. The recording keeps one a minute."""
 RELAYED_S = 60.0
 """How long a command waits for the head. After that, what became of it is unknown."""
-NO_ANSWER = "the store of the job does not answer"
+NO_ANSWER = "no word from the store of the job"
 NO_IDENTITY = "its directory cannot be used"
 MOST_TAKEN = 4096
 

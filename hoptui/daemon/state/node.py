@@ -23,7 +23,7 @@ from hoptui.daemon.state.registry import Registry, TrackedRun
 from hoptui.daemon.state.row_buffers import MAX_ROWS, Rings, one_row
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain import pacing
-from hoptui.domain.alerts import SUPPRESSED, Alert
+from hoptui.domain.alerts import OF_THE_HEAD, SUPPRESSED, Alert, kind_of
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.devices import CORES, GpuInfo, GpuProcess, HostInfo, Level, RunProcess
 from hoptui.domain.facts import Fact, fact
@@ -302,10 +302,12 @@ class Node:
 
     def _alerts(self, what: Fact, run: str, source: str, step: int | None, level: Level, wall: float) -> str:
         """Return the kind of alert that an event is, "" for none. A fault costs only the alert."""
+        tracked = self.registry.get(run) if run else None
+        if tracked is not None and tracked.away and kind_of(what) in OF_THE_HEAD:
+            return ""
         kind = self.faults.attempt("deciding on alerts", self.alerts.judge, what, run or source, wall)
         if not kind:
             return ""
-        tracked = self.registry.get(run) if run else None
         state = tracked.state if tracked is not None else None
         suppressed = fact("alerts.suppressed", most=self.alerts.settings.most_per_hour)
         found = Alert(
