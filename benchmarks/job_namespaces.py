@@ -190,6 +190,7 @@ def _change(clients: list[Client], run: str, changes: int) -> dict[str, Any]:
         name = client.send("set", run, knob=knob.spec.name, value=_value(knob, source))
         record: CommandRecord = until(partial(_final, client, name), CHANGE_S, knob.spec.name)
         seconds[at].append(time.monotonic() - began)
+        tell(f"change {number + 1}", {"knob": knob.spec.name, "node": at, "stage": record.stage})
         outcomes[record.stage] += 1
         if record.stage != "applied":
             reasons[f"{knob.spec.name}: {record.code}"] += 1
