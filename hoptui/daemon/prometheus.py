@@ -442,7 +442,7 @@ def snapshot(node: Node) -> Snapshot:
         vitals={run.id: run.vital(t / 1e9) for run in live},
         readings=readings,
         happened=dict(node.happened),
-        jobs={run.id: local_job(node, run) for run in live},
+        jobs={run.id: run.job or local_job(node, run) for run in live},
         slurm_jobs={
             run.id: number
             for run in live

@@ -22,10 +22,10 @@ LEAST_THROTTLED = 0.05
 
 def rank_device(node: Node, run: TrackedRun, rank: int, since: int) -> RankDevice:
     """Return where a rank of this node runs, with the readings of its GPU after the stamp `since`."""
-    own = gpu_of(node, run, rank)
+    own = _gpu_of(node, run, rank)
     if own is None:
         return RankDevice(node.host)
-    others = {gpu.uuid: gpu for each in run.known_ranks if (gpu := gpu_of(node, run, each)) is not None}
+    others = {gpu.uuid: gpu for each in run.known_ranks if (gpu := _gpu_of(node, run, each)) is not None}
     others.pop(own.uuid, None)
     clocks = [clock for uuid in others if (clock := _clock(_rows(node, uuid, since))) is not None]
     rows = _rows(node, own.uuid, since)
@@ -38,7 +38,7 @@ def rank_device(node: Node, run: TrackedRun, rank: int, since: int) -> RankDevic
     )
 
 
-def gpu_of(node: Node, run: TrackedRun, rank: int) -> GpuInfo | None:
+def _gpu_of(node: Node, run: TrackedRun, rank: int) -> GpuInfo | None:
     """Return the GPU of a rank: the only one that it claims, or else the only one with its process."""
     if rank not in run.known_ranks:  # it has left
         return None

@@ -1,25 +1,32 @@
-"""The ranks of a run on this node, as a job of one node. No I/O."""
+"""The ranks of a run on this node: what the node says of them, and a job of this node alone. No I/O."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator
+
+from msgspec import structs
 
 from hoptui.daemon.rank_devices import rank_device
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
+from hoptui.domain.activities import Activity
 from hoptui.domain.devices import REASONS
 from hoptui.domain.facts import Fact
 from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankCondition, RankGpu, RankSummary
 from hoptui.domain.progress import ITERATION
 from hoptui.domain.stack_groups import WAITS
 from hoptui.domain.throughput import took
+from hoptui.protocol.job_records import MOST_ALARMS, MOST_RANKS, rounded
 from hoptui.protocol.messages import HUNG
 
 SECOND = 1_000_000_000
-SAMPLES_S = 30.0
-"""How far back stack samples count."""
+SAMPLES_S = 20.0
+"""How far back stack samples count, as `hoptui.diagnosis.job_health` takes it."""
+LONGEST = 120
+"""Characters of a name or a line."""
 LEAST_SAMPLES = 50
 """With fewer stack samples the share of waiting is unknown."""
 MOST_ITERATIONS = 31
@@ -30,32 +37,30 @@ NVLINK = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
 
 def local_job(node: Node, run: TrackedRun) -> JobState:
     """Return a run as far as this node knows it: with its ranks here."""
-    now = node.clock.t()
-    samples = run.stacks.activities(now - int(SAMPLES_S * SECOND))
-    waiting = {
-        rank: sum(count for what, count in counts.items() if what.kind in WAITS) / counts.total()
-        for rank, counts in samples.items()
-        if counts.total() >= LEAST_SAMPLES
-    }
-    ranks = tuple(_rank(node, run, rank, waiting.get(rank)) for rank in sorted((0, *run.members)))
+    here = JobNode(index=0, condition="live", age_s=0.0, summary=node_summary(node, run, 0))
+    return JobState(run=run.id, epoch=run.state.epoch, world=run.state.world, nodes=(here,), here=0)
+
+
+def node_summary(node: Node, run: TrackedRun, number: int) -> NodeSummary:
+    """Return what this node says of its part of a run. `number` counts its summaries."""
+    samples = run.stacks.activities(node.clock.t() - int(SAMPLES_S * SECOND))
+    ranks = sorted(run.known_ranks)[:MOST_RANKS]
     host = _fresh(node, "host")
     memory, cpu = host.get("memory_used_bytes"), host.get("cpu_percent")
     total = host.get("memory_total_bytes")
-    summary = NodeSummary(
-        host=node.host,
+    return NodeSummary(
+        host=node.host[:LONGEST],
         run=run.id,
         epoch=run.state.epoch,
-        number=0,
-        wall=node.clock.wall(),
-        ranks=ranks,
-        cpu=None if cpu is None else cpu / 100,
-        memory=memory / total if memory is not None and total else None,
-        sent_bytes_s=host.get("net_sent_bytes_per_s"),
-        received_bytes_s=host.get("net_received_bytes_per_s"),
-        alarms=tuple(_alarms(node, run)),
+        number=number,
+        wall=round(node.clock.wall(), 3),
+        ranks=tuple(_rank(node, run, rank, samples.get(rank, Counter())) for rank in ranks),
+        cpu=None if cpu is None else rounded(cpu / 100),
+        memory=rounded(memory / total) if memory is not None and total else None,
+        sent_bytes_s=rounded(host.get("net_sent_bytes_per_s")),
+        received_bytes_s=rounded(host.get("net_received_bytes_per_s")),
+        alarms=tuple(_alarms(node, run))[:MOST_ALARMS],
     )
-    here = JobNode(index=0, condition="live", age_s=0.0, summary=summary)
-    return JobState(run=run.id, epoch=run.state.epoch, world=run.state.world, nodes=(here,), here=0)
 
 
 def _alarms(node: Node, run: TrackedRun) -> Iterator[Fact]:
@@ -67,43 +72,72 @@ def _alarms(node: Node, run: TrackedRun) -> Iterator[Fact]:
     yield from (gpu.problem for gpu in node.gpus if gpu.uuid in run.state.gpus and gpu.problem is not None)
 
 
-def _rank(node: Node, run: TrackedRun, rank: int, waiting: float | None) -> RankSummary:
-    now = node.clock.t() / SECOND
-    condition = _condition(run, rank, now)
-    gpu = _gpu(node, run, rank)
-    if rank == 0:
-        vital = run.vital(now)
-        return RankSummary(
-            rank=0,
-            condition=condition,
-            step=vital.step,
-            iteration_s=vital.iteration_s,
-            waiting=waiting,
-            progress_age_s=vital.progress_age_s,
-            gpu=gpu,
-        )
+def _rank(node: Node, run: TrackedRun, rank: int, samples: Counter[Activity]) -> RankSummary:
+    now, total = node.clock.t() / SECOND, samples.total()
+    waits = sum(count for what, count in samples.items() if what.kind in WAITS)
+    enough = total >= LEAST_SAMPLES
+    found = RankSummary(
+        rank=rank,
+        condition=_condition(run, rank, now),
+        waiting=rounded(waits / total) if enough else None,
+        samples=total,
+        gpu=_gpu(node, run, rank),
+    )
+    if (line := _line(samples)) is not None:
+        place = f"{line.place.file.rpartition('/')[2]}:{line.place.line} {line.place.function}"
+        share = rounded(samples[line] / total) if enough else None
+        found = structs.replace(found, line=place[:LONGEST], kind=line.kind, line_share=share)
+    if rank == run.rank:
+        return _of_lead(found, run, now)
     ring = node.rings.get(f"rank/{run.id}/{rank}")
     rows = ring.excerpt((ITERATION,), most=MOST_ITERATIONS) if ring is not None else None
-    if rows is None or not len(rows):
-        return RankSummary(rank=rank, condition=condition, waiting=waiting, gpu=gpu)
-    seconds = list(filter(took, rows.column(ITERATION))) if ITERATION in rows.names else []
-    return RankSummary(
-        rank=rank,
-        condition=condition,
-        step=rows.steps()[-1] + 1,
-        iteration_s=statistics.median(seconds) if seconds else None,
-        waiting=waiting,
-        progress_age_s=max(0.0, now - rows.last_t / SECOND),
-        gpu=gpu,
+    if rows is not None and len(rows):
+        seconds = list(filter(took, rows.column(ITERATION))) if ITERATION in rows.names else []
+        found = structs.replace(
+            found,
+            step=rows.steps()[-1] + 1,
+            iteration_s=rounded(statistics.median(seconds)) if seconds else None,
+            progress_age_s=rounded(max(0.0, now - rows.last_t / SECOND)),
+        )
+    member = run.members[rank]
+    if (pulse := member.pulse) is not None:  # it says so without rows too
+        age_s = pulse.progress_age_s + max(0.0, now - member.pulse_at)
+        found = structs.replace(found, step=max(found.step or 0, pulse.step), progress_age_s=rounded(age_s))
+    return found
+
+
+def _of_lead(found: RankSummary, run: TrackedRun, now: float) -> RankSummary:
+    """Add what is known of the rank that represents the run here."""
+    vital = run.vital(now)
+    mfu = run.current_metrics().get("mfu", math.nan)
+    return structs.replace(
+        found,
+        step=vital.step,
+        iteration_s=rounded(vital.iteration_s),
+        progress_age_s=rounded(vital.progress_age_s),
+        throughput=rounded(vital.throughput),
+        mfu=rounded(mfu / 100) if math.isfinite(mfu) else None,
     )
+
+
+def _line(samples: Counter[Activity]) -> Activity | None:
+    """Return what a rank does most often, apart from waiting for others."""
+    works = Counter({what: count for what, count in samples.items() if what.kind not in WAITS})
+    return works.most_common(1)[0][0] if works else None
 
 
 def _condition(run: TrackedRun, rank: int, now: float) -> RankCondition:
     state, why = run.judge(now)
     if why is not None and why.code == HUNG:
         return "hung"
+    if rank in run.dead or run.exited:
+        return "ended"
     if run.silent_s(rank, now) is not None:
         return "unknown"
+    if rank != run.rank and run.members[rank].pulse is None:
+        return "unknown"
+    if state == "busy":  # in a long iteration, or in another phase of the script
+        return "live"
     return state if state in ("live", "paused") else "unknown"
 
 
@@ -117,15 +151,15 @@ def _gpu(node: Node, run: TrackedRun, rank: int) -> RankGpu | None:
     row = _fresh(node, f"gpu/{gpu.uuid}")
     busy, links = row.get("busy"), [row[name] for name in NVLINK if name in row]
     return RankGpu(
-        uuid=gpu.uuid,
+        uuid=gpu.uuid[:LONGEST],
         index=index,
-        utilization=None if busy is None else busy / 100,
-        power_w=row.get("power_w"),
-        memory_used=row.get("memory_used_bytes"),
+        utilization=None if busy is None else rounded(busy / 100),
+        power_w=rounded(row.get("power_w")),
+        memory_used=rounded(row.get("memory_used_bytes")),
         memory_total=row.get("memory_total_bytes", gpu.memory_total_bytes),
-        clock_mhz=row.get("sm_clock_mhz"),
+        clock_mhz=rounded(row.get("sm_clock_mhz")),
         throttled=_throttled(row.get("throttle")),
-        nvlink_bytes_s=sum(links) if len(links) == len(NVLINK) else None,
+        nvlink_bytes_s=rounded(sum(links)) if len(links) == len(NVLINK) else None,
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from hoptui.daemon.node_summaries import summary_of
+from hoptui.daemon.rank_summaries import node_summary
 from hoptui.daemon.state.command_log import LONGEST_HOLD_S
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
@@ -213,7 +213,7 @@ class JobDesk:
         job = self._job(run)
         if now - job.reported_at < EVERY_S or run.identity is None:
             return
-        job.own = summary_of(self._node, run, job.number + 1)
+        job.own = node_summary(self._node, run, job.number + 1)
         if run.away:
             self._give_up_old(run, job, now)
             record = NodeRecord(
@@ -251,6 +251,7 @@ class JobDesk:
             if not problem:
                 self._node.faults.attempt(f"judging the nodes of {run.id}", self._judge, run, job, now)
         job.version += 1
+        run.job = job.state
         if now - job.recorded_at >= RECORD_S:
             job.recorded_at = now
             self._node.archive.job(run.id, self._node.clock.t(), self._body(job))

@@ -23,6 +23,7 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.details import Repository, RunDetails
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.jobs import JobState
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.outputs import OutputTail, StreamName
 from hoptui.domain.pacing import DEFAULT
@@ -88,7 +89,7 @@ class TrackedRun:
     come. `left_tuner` is how a tuner of an earlier process or daemon ended, or one that was stopped
     before the run had said what is in effect. It is None once this process has no trial of it in effect.
     `watched` is whether the end of its process will be seen. `straggler` is the report that its other ranks
-    wait for one, until they do not any more.
+    wait for one, until they do not any more. `job` is its state on all nodes, None if it has one node.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class TrackedRun:
         self._typical: float | None = None  # their median, computed on demand
         self._rates: deque[float] = deque(maxlen=RECENT)
         self._throughput: float | None = None  # computed on demand
+        self.job: JobState | None = None
         self.straggler: Fact | None = None
         self.stalled: Fact | None = None  # why it stands, as the hangs were judged last
         self._longest_s = self._longest_gap_s = 0.0  # of its iterations but the first, and between its rows
