@@ -187,7 +187,9 @@ def _change(clients: list[Client], run: str, changes: int) -> dict[str, Any]:
         client = clients[at]
         state = client.store.run(run)
         assert state is not None
-        knob = source.choice([knob for knob in state.knobs if knob.spec.name not in LEFT_OUT])
+        knob = source.choice(
+            [knob for knob in state.knobs if knob.spec.cost != "restart" and knob.spec.name not in LEFT_OUT]
+        )
         began = time.monotonic()
         name = client.send("set", run, knob=knob.spec.name, value=_value(knob, source))
         record: CommandRecord = until(partial(_final, client, name), CHANGE_S, knob.spec.name)
