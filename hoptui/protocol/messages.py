@@ -723,9 +723,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
 
     `state` is the version of `node`, which is None if the viewer already has it. `now` is the stamp of the
     answer. `behind_ms` is how far the newest row sent lags behind the newest one known. `processes` are those
-    on GPUs, if the viewer asked for them and lacks this version, and `tree` are those of the runs. `job` is the
-    state on all nodes of the run that it asked for, encoded by `job_records.encode_state`, None if it has this
-    version or there is none.
+    on GPUs, if the viewer asked for them and lacks this version, and `tree` are those of the runs. `job` is
+    the state on all nodes of the run that it asked for, encoded by `job_records.encode_state`. It is None if
+    the viewer has this version, or if there is none.
     """
 
     id: int
