@@ -241,7 +241,7 @@ class RunCore:
         known = msgspec.msgpack.decode(identity, type=RunIdentity)
         self._identify(known)
         self._share_records()
-        self.state.away = bool(known.node) and known.node != node_identity()
+        self.state.away = self._own.on and bool(known.node) and known.node != node_identity()
         if known.on and self._own.on and not self._closed:
             self.state.link = _start_link(self)
 
@@ -274,7 +274,9 @@ class RunCore:
         try:
             if store is not None and store.world > 1:
                 _open.add(self)
-                own = msgspec.structs.replace(self._own, node=node_identity())
+                own = self._own
+                if own.on:  # it makes the directory of the daemon
+                    own = msgspec.structs.replace(own, node=node_identity())
                 self._store = store
                 if store.rank == 0:
                     self._share_records()
