@@ -269,7 +269,7 @@ class CommandExecution:
                 outcome = structs.replace(outcome, followed=followed)
             else:
                 self._declarations.revision += 1  # so that the daemon gets the value that is in effect
-        if self._state.away:  # the daemon of this node gets no outcomes
+        if self._state.rank:  # the daemon of a node without rank 0 gets no outcomes
             self._declarations.revision += 1
         self.applied += outcome.stage == "applied"
         self._report(outcome)

@@ -33,7 +33,7 @@ from hoptui.sdk.details import packages
 from hoptui.sdk.job_exchange import JobExchange
 from hoptui.sdk.metric_values import clean_name
 from hoptui.sdk.send_buffer import SendBuffer
-from hoptui.sdk.shared_state import Ending, JobStore, SharedState, new_run_id
+from hoptui.sdk.shared_state import Ending, JobPlace, JobStore, SharedState, new_run_id
 from hoptui.sdk.stack_sampler import LONGEST_NAME, StackSampler
 
 log = logging.getLogger("hoptui")
@@ -73,8 +73,9 @@ DESCRIPTORS = 32
 class DaemonLink:
     """Owns the socket. Its public methods are safe to call from the training thread."""
 
-    def __init__(self, state: SharedState, owner: object = None) -> None:
+    def __init__(self, state: SharedState, owner: object = None, place: JobPlace | None = None) -> None:
         self._state = state
+        self._place = place or JobPlace()
         self._owner = owner  # alive as long as the thread, so that it is closed at exit
         self._buffer = SendBuffer(_source(state))
         self._thread = threading.Thread(target=self._main, name="hoptui-link", daemon=True)
@@ -95,7 +96,7 @@ class DaemonLink:
         self._rows_at = 0.0
         self._taken_at = 0.0  # when the socket took a message last
         self._next_pulse = self._next_rows = self._next_start = 0.0
-        if state.away and process.local_rank(os.environ):  # the first one on the node starts a daemon
+        if self._place.away and process.local_rank(os.environ):  # the first one on the node starts a daemon
             self._next_start = time.monotonic() + OTHERS_START_S
         self._starts = 0
         self._started = False  # this link has started a daemon
@@ -113,6 +114,11 @@ class DaemonLink:
         self._next_output = 0.0
         self._job: JobExchange | None = None  # of a run on several nodes
 
+    @property
+    def _describes(self) -> bool:
+        """Whether this process tells its daemon what the run is: rank 0, or one on a node without it."""
+        return self._state.rank == 0 or self._place.away
+
     def start(self) -> None:
         self._thread.start()
 
@@ -126,7 +132,7 @@ class DaemonLink:
 
         A run that has not reached its daemon yet has `REACH_S` more for that.
         """
-        confirm = self._state.describes and processes.ends_with_daemon(os.environ)
+        confirm = self._describes and processes.ends_with_daemon(os.environ)
         self._bye = messages.Bye(reason=reason, detail=detail, at_exit=at_exit, confirm=confirm)
         self.leave()
 
@@ -327,8 +333,8 @@ class DaemonLink:
             case messages.Hold(seconds=seconds):
                 state.renew_pause(seconds)
             case messages.JobReport():
-                if state.job is not None:
-                    self._exchange_records(state.job, message)
+                if (shared := self._place.shared) is not None:
+                    self._exchange_records(shared, message)
                 else:
                     self._send(sock, zmq, messages.JobReading(number=message.number, problem=NO_STORE))
             case messages.Retire():
@@ -364,7 +370,7 @@ class DaemonLink:
         self._revision = state.declarations.revision
         declared = self._declare()
         self._details_revision = state.details.revision
-        self._details = state.details.message() if state.describes else None
+        self._details = state.details.message() if self._describes else None
         self._greeted = self._send(
             sock,
             zmq,
@@ -399,7 +405,7 @@ class DaemonLink:
                 refused=declared.refused,
                 number=self._hello_number,
                 stacks_off=not state.training.sampled,
-                away=state.away,
+                away=self._place.away,
             ),
         )
         return self._greeted
@@ -412,7 +418,7 @@ class DaemonLink:
 
     def _declare(self) -> messages.Declare:
         state = self._state
-        if not state.describes:
+        if not self._describes:
             return messages.Declare(gpus=state.declarations.gpu_uuids)
         full = messages.Declare(
             knobs=tuple(knob.state() for knob in list(state.declarations.knobs.values())),
@@ -436,7 +442,7 @@ class DaemonLink:
         """Look whether the script has set something, or has imported other packages."""
         self._next_details = time.monotonic() + DETAILS_EVERY_S
         state, sent = self._state, self._details
-        if not state.describes:
+        if not self._describes:
             return False
         if state.details.revision != self._details_revision:
             return True
@@ -543,7 +549,7 @@ class DaemonLink:
 
         Only a rank does whose pulse may be the run's.
         """
-        if not self._state.describes:
+        if not self._describes:
             return ()
         spans = self._state.phases.spans
         taken = [spans.popleft() for _ in range(len(spans))]
@@ -569,7 +575,7 @@ class DaemonLink:
     # the daemon ---------------------------------------------------------------------------------------------
 
     def _ensure_daemon(self, where: Addresses, now: float) -> None:
-        if not self._state.describes or self._retired or now < self._next_start:
+        if not self._describes or self._retired or now < self._next_start:
             return
         if processes.daemon_lives(where):
             return

@@ -29,7 +29,7 @@ from hoptui.sdk.details import DetailsBook
 from hoptui.sdk.iteration import IterationBoundary, IterationRecorder
 from hoptui.sdk.rank_store import RankStore, store_of_torch, torch_has_ranks
 from hoptui.sdk.ranks import RankAgreement, RunIdentity
-from hoptui.sdk.shared_state import Ending, JobStore, LinkControl, SharedState, new_run_id
+from hoptui.sdk.shared_state import Ending, JobPlace, JobStore, LinkControl, SharedState, new_run_id
 
 log = logging.getLogger("hoptui")
 
@@ -45,7 +45,8 @@ class RunCore:
     """One run as its training thread sees it. `Run` is its public face.
 
     `state` is shared with the link thread. `recorder` makes the rows, `meeting` is the boundary of all ranks,
-    and `execution` carries out commands. `made` counts the runs of this process, ended ones included.
+    and `execution` carries out commands. `place` is where the process is among the nodes. `made` counts the
+    runs of this process, ended ones included.
     """
 
     made: ClassVar[int] = 0
@@ -73,6 +74,7 @@ class RunCore:
         self.meeting = IterationBoundary(state, self._agreement, self.execution)
         self._closed = False
         self._store: RankStore | None = None
+        self.place = JobPlace()
         state.training.sampled = bool(stacks) and not process.stacks_off(os.environ)
         if not process.switched_off(os.environ):
             output_copy.install_if_asked(os.environ)
@@ -241,7 +243,7 @@ class RunCore:
         known = msgspec.msgpack.decode(identity, type=RunIdentity)
         self._identify(known)
         self._share_records()
-        self.state.away = self._own.on and bool(known.node) and known.node != node_identity()
+        self.place.away = self._own.on and bool(known.node) and known.node != node_identity()
         if known.on and self._own.on and not self._closed:
             self.state.link = _start_link(self)
 
@@ -266,7 +268,7 @@ class RunCore:
         """Let the link exchange the records of nodes, under keys that no other process of the run has had."""
         if self._store is not None:
             prefix = f"{self._agreement.prefix}job/{self.state.nonce}/"
-            self.state.job = JobStore(self._store, prefix)
+            self.place.shared = JobStore(self._store, prefix)
 
     def _join(self, store: RankStore | None) -> None:
         """Take part in the run of several ranks, if there is a store to do so."""
@@ -369,7 +371,7 @@ def _start_link(core: RunCore) -> LinkControl | None:
     try:
         from hoptui.sdk.daemon_link import DaemonLink
 
-        link = DaemonLink(core.state, core)
+        link = DaemonLink(core.state, core, core.place)
         link.start()
     except Exception as error:
         log.warning("hoptui is off in this run: %s: %s", type(error).__name__, error)

@@ -261,6 +261,17 @@ class JobStore(NamedTuple):
     prefix: str
 
 
+class JobPlace:
+    """Where a process is among the nodes of its run.
+
+    `away`: rank 0 is on another node. `shared` is what the ranks share, None for a process that is alone.
+    """
+
+    def __init__(self) -> None:
+        self.away = False
+        self.shared: JobStore | None = None
+
+
 class TrainingThread:
     """The thread that passes the boundaries. `ident` is 0 if its stack is not to be sampled.
 
@@ -283,8 +294,6 @@ class SharedState:
     Attributes:
         training: The thread that passes the boundaries, and where it does so.
         rank: Index of this process among the `world` processes of the run.
-        away: Whether rank 0 is on another node.
-        job: What the nodes of the run share, None for one process.
         step: The iteration in progress.
         began: Whether the first iteration has begun.
         progress: Monotonic seconds of the last boundary.
@@ -308,8 +317,6 @@ class SharedState:
         self.started = time.monotonic_ns()
         self.training = TrainingThread()
         self.rank, self.world = 0, 1
-        self.away = False
-        self.job: JobStore | None = None
         self.declarations = Declarations()
         self.details = details or DetailsBook(None, (), "")
         self.inbox = CommandInbox(
@@ -334,11 +341,6 @@ class SharedState:
         self.boundary_wake = threading.Event()
         self.link: LinkControl | None = None
         self.link_sleeps = False
-
-    @property
-    def describes(self) -> bool:
-        """Whether this process tells its daemon what the run is: rank 0, or one on a node without it."""
-        return self.rank == 0 or self.away
 
     # called by the training thread --------------------------------------------------------------------------
 
