@@ -18,6 +18,7 @@ from hoptui.domain.columns import Columns, is_known, run_of
 from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import CORES, NO_CORES, CoreLoads, GpuProcess, RunProcess
 from hoptui.domain.facts import fact, nested
+from hoptui.domain.job_history import JobHistory
 from hoptui.domain.jobs import JobState
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.run_notes import NoteAdded
@@ -111,6 +112,7 @@ class Store:
         self.processes: tuple[GpuProcess, ...] = ()
         self.tree: tuple[RunProcess, ...] = ()
         self.jobs: dict[str, JobState] = {}
+        self._job_histories: dict[str, JobHistory] = {}
         self.changes = 0
         self.node_version = 0
         self.events_version = 0
@@ -307,9 +309,14 @@ class Store:
                 self.outputs = {run: found}
                 self.changes += 1
 
+    def job(self, run_id: str) -> JobHistory | None:
+        """Return the last minutes of a run on several nodes, None for another run."""
+        return self._job_histories.get(run_id)
+
     def apply_job(self, run: str, state: JobState) -> None:
         """Process the state of a run on all its nodes."""
         with self._lock:
+            self._job_histories.setdefault(run, JobHistory()).add(self.now() / SECOND, state)
             if self.jobs.get(run) != state:
                 self.jobs = {**self.jobs, run: state}
                 self.changes += 1
@@ -393,6 +400,8 @@ class Store:
             self.vitals = {run: vital for run, vital in self.vitals.items() if run in there}
             self.vitals_version += 1
         self.jobs = {run: state for run, state in self.jobs.items() if run in there}
+        for run in self._job_histories.keys() - there:
+            del self._job_histories[run]
         for source in list(self._series):
             run = run_of(source)
             if run and run not in there:

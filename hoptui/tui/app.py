@@ -17,8 +17,9 @@ from textual.css.query import NoMatches
 from textual.screen import Screen
 
 from hoptui.client.client import Change, Client
+from hoptui.domain.jobs import JobNode, JobState
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run
-from hoptui.presentation import numbers
+from hoptui.presentation import jobs, numbers
 from hoptui.protocol.messages import NodeState, RunState
 from hoptui.settings import Config
 from hoptui.tui.actions import ACTIONS, Action, bindings
@@ -181,6 +182,7 @@ class HoptuiApp(DrawnApp):
         "screens/tuner/screen.tcss",
         "screens/where/screen.tcss",
         "screens/output/screen.tcss",
+        "screens/job/screen.tcss",
         "screens/charts/screen.tcss",
         "styles/finder.tcss",
         "styles/notes.tcss",
@@ -392,6 +394,38 @@ class HoptuiApp(DrawnApp):
         from hoptui.tui.screens.output.screen import OutputScreen
 
         self.push_screen(OutputScreen(run))
+
+    def open_job(self, run: str) -> None:
+        """Show a run on all of its nodes."""
+        from hoptui.tui.screens.job.screen import JobScreen
+
+        self.push_screen(JobScreen(run))
+
+    def open_node(self, node: JobNode, job: JobState) -> None:
+        """Open the dashboard of a node of a job over ssh, or say why that is not possible."""
+        name = jobs.node_name(node)
+        if node.index == job.here and not self.client.link.node:
+            self.tell(f"{name} is the node of this dashboard", "information")
+        elif self.view(None).replay is not None:
+            self.tell("a replay opens no other node")
+        elif not node.host:
+            self.tell(f"{name} has never said its name")
+        else:
+            self._visit(node.host, job.run)
+
+    @work(exclusive=True, group="visit")
+    async def _visit(self, host: str, run: str) -> None:
+        from hoptui.tui import node_visit
+
+        self.tell(f"connecting to {host} over ssh", "information", timeout=3)
+        if why := await node_visit.unreachable(host):
+            self.tell(why, timeout=10)
+            return
+        argv = node_visit.command(host, run, ["--read-only"] if self.client.read_only else [])
+        if node_visit.lend_terminal(self._driver, argv):
+            self._draw_again()
+        else:
+            self.tell(f"there is no terminal for it here: hoptui attach ssh://{host}/{run}", timeout=10)
 
     def open_charts(self, run: str | None, *, find: bool) -> None:
         """Open the charts of a run, or of the node, as they were left; with `find`, open the search for

@@ -157,6 +157,7 @@ _FURTHER = (
     "tuner.screen",
     "where.screen",
     "output.screen",
+    "job.screen",
     "settings.screen",
 )
 """Screens that are imported when they are opened, or one per beat after the first frame: the start does not

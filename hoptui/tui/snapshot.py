@@ -9,6 +9,7 @@ from hoptui.client.client import Link
 from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
 from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import CoreLoads, GpuInfo, GpuProcess, RunProcess
+from hoptui.domain.job_history import JobHistory
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.run_notes import NoteAdded
@@ -86,6 +87,7 @@ class AnyStore(Protocol):
     def left_out(self, source: str) -> int: ...
     def run(self, run_id: str) -> RunState | None: ...
     def vital(self, run_id: str) -> Vital | None: ...
+    def job(self, run_id: str) -> JobHistory | None: ...
 
 
 class ViewerClient(Protocol):
@@ -143,6 +145,12 @@ class View(NamedTuple):
     def source(self) -> str:
         """Where the run's metrics come from."""
         return f"run/{self.run.run}" if self.run else ""
+
+    @property
+    def job(self) -> JobHistory | None:
+        """The run on all of its nodes, None if it has one or nothing of others is known."""
+        found = self.store.job(self.run.run) if self.run else None
+        return found if found is not None and found.state is not None else None
 
     @property
     def exited(self) -> bool:

@@ -45,10 +45,15 @@ _OWN_ASCII = str.maketrans(
         "▾": "v",
         "←": "<",
         "⇧": "+",
+        "▒": ":",
+        "▓": "o",
         "≤": "<=",
         "≥": ">=",
     }
 )
+
+HOTTEST = "heat-4"
+"""The ink of the most remarkable cell of a heat map. Its character is that of the one below."""
 
 _WITH_A_BLANK = {"± ": "+-", "→ ": "->", "≤ ": "<=", "≥ ": ">=", " … ": "..."}
 """ASCII replacements that are longer than the symbol take a blank beside it, so that measured text still
@@ -86,6 +91,8 @@ def _textures() -> dict[tuple[str, bool], dict[int, str]]:
     ):
         found[ink, False] = {ord(FULL): bar, **braille}
         found[ink, True] = {ord(FULL): letter, **_halves(f" {letter * 3}")}
+    found[HOTTEST, False] = {ord("█"): "▲"}
+    found[HOTTEST, True] = {ord("█"): "@"}
     found["band", False] = {0x2800 + dots: "⠐" for dots in range(1, 256)}
     found["band", True] = _halves(" " * 4)
     return found

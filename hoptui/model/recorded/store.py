@@ -18,6 +18,7 @@ from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import NO_CORES, GpuInfo, GpuProcess, RunProcess
 from hoptui.domain.facts import fact
 from hoptui.domain.freshness import FORGET
+from hoptui.domain.job_history import JobHistory
 from hoptui.domain.jobs import JobState
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.progress import ITERATION, finished
@@ -354,6 +355,10 @@ class RecordedStore:
         """Keep where the time went, as `Store.apply_lines` does. Any thread may call it."""
         self.lines = {**self.lines, (run, whole): found}
         self._answers += 1
+
+    def job(self, run_id: str) -> JobHistory | None:
+        """Return None: one recording has the ranks of one node."""
+        return None
 
     def refuse(self, record: CommandRecord) -> None:
         """Keep a command of this viewer, which cannot be carried out."""

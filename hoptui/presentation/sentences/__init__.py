@@ -12,7 +12,17 @@ from collections.abc import Iterable, Mapping
 from hoptui.domain.facts import Fact
 from hoptui.domain.tuning import Measured, Trial, Tuned, TunerState
 from hoptui.presentation import numbers
-from hoptui.presentation.sentences import alerts, commands, diagnosis, hardware, notes, runs, targets, tuner
+from hoptui.presentation.sentences import (
+    alerts,
+    commands,
+    diagnosis,
+    hardware,
+    jobs,
+    notes,
+    runs,
+    targets,
+    tuner,
+)
 from hoptui.presentation.sentences.template import Entry, fill
 from hoptui.protocol.messages import CommandRecord, Event
 
@@ -21,6 +31,7 @@ LONGEST = 300
 
 CATALOGUE: Mapping[str, Entry] = {
     **runs.SENTENCES,
+    **jobs.SENTENCES,
     **commands.SENTENCES,
     **diagnosis.SENTENCES,
     **tuner.SENTENCES,

@@ -237,6 +237,8 @@ class RunScreen(LiveScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "next_panel":
             return self.mode == "compact"
+        if action == "job":
+            return self.run_id is not None and self.view().job is not None
         if action in ("details", "where", "output"):
             return self.run_id is not None
         if action == "gpus":
@@ -324,6 +326,10 @@ class RunScreen(LiveScreen):
     def action_output(self) -> None:
         if self.run_id is not None:
             self.hoptui.open_output(self.run_id)
+
+    def action_job(self) -> None:
+        if self.run_id is not None:
+            self.hoptui.open_job(self.run_id)
 
     def action_gpus(self) -> None:
         shown = self.view().gpus() or self.hoptui.view(None).gpus()

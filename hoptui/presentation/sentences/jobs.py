@@ -1,0 +1,141 @@
+"""What is wrong in a run on several nodes: its ranks, its nodes and the links between them.
+
+Fields that are absent or None are not known, and left out of the sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hoptui.domain.devices import REASONS
+from hoptui.presentation import numbers, stacks
+from hoptui.presentation.readings import value_text
+from hoptui.presentation.sentences.template import Entry, Fields, Write
+
+_REASONS = {reason.name: reason.word for reason in REASONS}
+MOST_NAMED = 3
+
+
+def _who(fields: Fields) -> str:
+    """`rank 301 (gpu38, GPU 5)`."""
+    host, gpu = _host(fields), fields.get("gpu")
+    place = ", ".join(filter(None, (host, f"GPU {gpu}" if gpu is not None else "")))
+    return f"rank {fields['rank']} ({place})" if place else f"rank {fields['rank']}"
+
+
+def _host(fields: Fields) -> str:
+    """The name of a node, or its number in the job, "" for neither."""
+    if host := fields.get("host"):
+        return numbers.clean(str(host), 60)
+    return f"node {fields['node']}" if fields.get("node") is not None else ""
+
+
+def _does(fields: Fields) -> str:
+    """`it loads data in data.py:37 read`, "" without a line."""
+    line, kind = fields.get("line"), fields.get("kind")
+    if not line:
+        return ""
+    return f"it {stacks.KINDS.get(str(kind), 'is')} in {numbers.clean(str(line), 120)}"
+
+
+def _since(fields: Fields) -> str:
+    """` for 42 s`, "" if that is not known."""
+    after_s = fields.get("after_s")
+    return f" for {numbers.duration(after_s)}" if after_s is not None else ""
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
+
+
+def _slow_rank(fields: Fields, _: Write) -> str:
+    value, usual = fields.get("value"), fields.get("usual")
+    against = ""
+    if value is not None and usual is not None:
+        against = (
+            f": {numbers.seconds(value)} of its own in an iteration, the median is {numbers.seconds(usual)}"
+        )
+    return _joined(f"{_who(fields)} is slow{_since(fields)}{against}", _does(fields))
+
+
+def _hung_rank(fields: Fields, _: Write) -> str:
+    return _joined(f"{_who(fields)} hangs: no boundary{_since(fields)}", _does(fields))
+
+
+def _silent_node(fields: Fields, _: Write) -> str:
+    ranks = fields.get("ranks") or ([fields["rank"]] if fields.get("rank") is not None else [])
+    of = f" with {rank_names(ranks)}" if ranks else ""
+    return f"{_host(fields) or 'a node'}{of} is silent{_since(fields)}"
+
+
+def _missing_node(fields: Fields, _: Write) -> str:
+    return f"{_host(fields) or 'a node'} has not reported yet"
+
+
+def _no_progress(fields: Fields, _: Write) -> str:
+    step = fields.get("step")
+    at = f", in iteration {numbers.grouped(step)}" if step is not None else ""
+    return f"{_host(fields) or 'a node'} makes no progress{_since(fields)}{at}, while other nodes do"
+
+
+def _stalled(fields: Fields, _: Write) -> str:
+    return f"no node makes progress{_since(fields)}, and no rank is known to hold up the others"
+
+
+def _clock(fields: Fields, state: str) -> str:
+    value, usual = fields.get("value"), fields.get("usual")
+    reason = fields.get("reason")
+    against = f": {value_text('MHz', value)}" if value is not None else ""
+    if value is not None and usual is not None:
+        against += f", the median is {value_text('MHz', usual)}"
+    why = f" ({_REASONS.get(str(reason), numbers.clean(str(reason), 40))})" if reason else ""
+    return f"{_who(fields)} has {state}{against}{why}"
+
+
+def _throttled(fields: Fields, _: Write) -> str:
+    return _clock(fields, "throttled clocks")
+
+
+def _low_clock(fields: Fields, _: Write) -> str:
+    return _clock(fields, "a lower clock than the others")
+
+
+def _slow_link(fields: Fields, _: Write) -> str:
+    link = "NVLink" if fields["link"] == "nvlink" else "the network"
+    who = _who(fields) if fields.get("rank") is not None else _host(fields) or "a node"
+    value, usual = value_text("B/s", fields["value"]), value_text("B/s", fields["usual"])
+    waits = numbers.percent(fields["waiting"])
+    return f"{who} moves {value} over {link}, the median is {usual}; ranks wait {waits} of the time"
+
+
+def _slower_network(fields: Fields, _: Write) -> str:
+    value, usual = value_text("B/s", fields["value"]), value_text("B/s", fields["usual"])
+    waits, waited = numbers.percent(fields["waiting"]), numbers.percent(fields["waited"])
+    return (
+        f"the network between the nodes has become slower: {value} a node, before {usual}; "
+        f"ranks wait {waits} of the time, before {waited}"
+    )
+
+
+def rank_names(ranks: list[int]) -> str:
+    """`rank 3`, `ranks 8–15` for consecutive ones, `ranks 1, 5, 9`, `5 ranks`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    ordered = sorted(ranks)
+    if ordered[-1] - ordered[0] == len(ordered) - 1:
+        return f"ranks {ordered[0]}–{ordered[-1]}"
+    return f"ranks {', '.join(map(str, ordered))}" if len(ordered) <= MOST_NAMED else f"{len(ordered)} ranks"
+
+
+SENTENCES: Mapping[str, Entry] = {
+    "job.slow_rank": _slow_rank,
+    "job.hung_rank": _hung_rank,
+    "job.silent_node": _silent_node,
+    "job.missing_node": _missing_node,
+    "job.no_progress": _no_progress,
+    "job.stalled": _stalled,
+    "job.throttled": _throttled,
+    "job.low_clock": _low_clock,
+    "job.slow_link": _slow_link,
+    "job.slower_network": _slower_network,
+}

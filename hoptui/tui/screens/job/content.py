@@ -1,0 +1,197 @@
+"""The text of the screen of a job: size, spread and totals, what is wrong, and the ranks of a node. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hoptui.domain.facts import Fact
+from hoptui.domain.job_history import RANK_READINGS, JobHistory
+from hoptui.domain.jobs import JobNode, JobState, NodeCondition, RankSummary
+from hoptui.presentation import jobs, numbers, sentences, stacks
+from hoptui.presentation.readings import value_text
+from hoptui.tui.components import lines
+from hoptui.tui.screens.job import heat_maps
+from hoptui.tui.snapshot import SECOND, View
+from hoptui.tui.styled_text import Line, Span, first_fitting, width_of
+
+INKS: dict[NodeCondition, str] = {"live": "good", "silent": "warn", "missing": "bad", "left": "dim"}
+OLD_S = 5.0
+"""What is known of the job is old from then on."""
+ALARMS = ("job.missing_node", "job.silent_node", "job.hung_rank", "job.no_progress", "job.stalled")
+
+
+def age_s(view: View, job: JobHistory) -> float | None:
+    """How long ago the newest state was, None in a replay."""
+    moments = job.moments
+    return view.now / SECOND - moments[-1].t if moments and view.replay is None else None
+
+
+def nothing(view: View) -> str:
+    """Why there is no job to show, in one sentence."""
+    if view.run is None:
+        return "the run is no longer known"
+    if view.replay is not None:
+        return (
+            "a recording has the ranks of one node: hoptui replay with the recordings of all nodes shows "
+            "them together"
+        )
+    if view.run.world == 1:
+        return "the run has one process"
+    return "nothing is known of other nodes: they share what they know once init_process_group has run"
+
+
+def size(state: JobState, width: int) -> Line:
+    """`512 ranks on 64 nodes   ● 62 live   ◌ 2 silent`, or why other nodes are not read."""
+    line: Line = (Span(" "), Span(jobs.size(state), "strong"))
+    for condition, count in jobs.conditions(state):
+        word = jobs.CONDITIONS[condition]
+        line = (*line, Span(f"   {word.symbol} ", INKS.get(condition, "")), Span(f"{count} {word.text}"))
+    if problem := jobs.store_problem(state):
+        line = (*line, Span("   "), Span(problem, "warn"))
+    return line
+
+
+def spread(state: JobState, reading: str, width: int) -> Line:
+    """`iteration   best 0.41 s rank 7 (gpu00, GPU 7)   median …   worst …`."""
+    label = jobs.READINGS[reading].label
+    parts = jobs.spread_parts(state, reading)
+    if not parts:
+        return Span(f" {label}  ", "dim"), Span("not known on any rank", "dim")
+    whole: Line = (Span(f" {label}  ", "dim"),)
+    short = whole
+    for word, value, where in parts:
+        ink = "warn" if word == "worst" else "strong"
+        part = (Span(f"{word} ", "dim"), Span(value, ink), Span(" "))
+        whole = (*whole, *part, Span(f"{where}   "))
+        short = (*short, *part, Span(f"{where.partition(' (')[0]}   "))
+    return first_fitting((whole, short), width)
+
+
+def totals(state: JobState, unit: str, width: int) -> Line:
+    """`power 312 kW of 512 GPUs   mean MFU 41 %   rank 0 reports 1.2 M tokens/s`."""
+    line: Line = (Span(" "),)
+    for label, text in jobs.totals_parts(state, unit):
+        item = (Span(f"{label} ", "dim"), Span(text, "strong"), Span("   "))
+        if width_of(line) + width_of(item) > width:
+            break
+        line = (*line, *item)
+    return line if len(line) > 1 else (Span(" no power, MFU or throughput is known", "dim"),)
+
+
+def findings(found: Sequence[Fact], width: int, height: int) -> list[Line]:
+    """What is wrong, the worst first: whole sentences as far as there is room, then how many more."""
+    if not found:
+        return [(Span("every rank is like the others, and every node reports", "dim"),)]
+    shown: list[Line] = []
+    for at, one in enumerate(found):
+        ink = "bad" if one.code in ALARMS else "warn"
+        wrapped = textwrap.wrap(sentences.sentence(one), max(16, width - 2), break_on_hyphens=False)
+        room = height - len(shown) - (at < len(found) - 1)
+        if len(wrapped) > max(1, room):
+            wrapped = [sentences.sentence(one)]  # it is cut
+        if room < 1:
+            shown.append((Span(f"  and {len(found) - at} more", "dim"),))
+            break
+        shown += [(Span("▲ " if not i else "  ", ink), Span(part)) for i, part in enumerate(wrapped)]
+    return shown[:height]
+
+
+def node_line(node: JobNode, state: JobState) -> Line:
+    """`gpu38   ● live   ranks 304–311   CPU 34 %   memory 41 %   network 1.2 GB/s out, 1.1 GB/s in`."""
+    word = jobs.CONDITIONS[node.condition]
+    since = f" for {numbers.duration(node.age_s)}" if node.condition in ("silent", "missing") else ""
+    roles = [name for name, index in (("head", state.head), ("here", state.here)) if index == node.index]
+    line: Line = (
+        Span(jobs.node_name(node), "strong"),
+        Span(f" ({', '.join(roles)})" if roles else "", "dim"),
+        Span(f"  {word.symbol} {word.text}{since}", INKS.get(node.condition, "")),
+    )
+    summary = node.summary
+    if summary is None:
+        return (*line, Span("  it has never reported", "dim"))
+    values = [("CPU", numbers.percent(summary.cpu)), ("memory", numbers.percent(summary.memory))]
+    sent, received = (value_text("B/s", one) for one in (summary.sent_bytes_s, summary.received_bytes_s))
+    values.append(("network", f"{sent} out, {received} in"))
+    for label, text in values:
+        line = (*line, Span(f"   {label} ", "dim"), Span(text))
+    return line
+
+
+class Column(NamedTuple):
+    """A column of the table of ranks. `width` is in cells, with the gap before it."""
+
+    head: str
+    width: int
+    write: Callable[[RankSummary], str]
+
+
+def _gpu(write: Callable[[RankSummary], str]) -> Callable[[RankSummary], str]:
+    return lambda rank: write(rank) if rank.gpu is not None else numbers.UNKNOWN
+
+
+def _reading(name: str) -> Callable[[RankSummary], str]:
+    shades, read = jobs.READINGS[name], RANK_READINGS[name]
+    return lambda rank: shades.show(read(rank))
+
+
+COLUMNS = (
+    Column("rank", 5, lambda rank: str(rank.rank)),
+    Column(
+        "GPU", 5, _gpu(lambda rank: str(rank.gpu.index) if rank.gpu and rank.gpu.index is not None else "–")
+    ),
+    Column("iteration", 11, _reading("iteration_s")),
+    Column("own time", 10, _reading("own_s")),
+    Column("waits", 7, _reading("waiting")),
+    Column("busy", 7, _reading("utilization")),
+    Column("power", 7, _reading("power_w")),
+    Column("memory", 8, _reading("memory")),
+    Column("clock", 11, _reading("clock_mhz")),
+    Column("progress", 12, _reading("progress_age_s")),
+)
+LINE = 30
+"""Cells from which the line of a rank is worth its room."""
+
+
+def table(nodes: Sequence[JobNode], width: int, *, named: bool) -> list[Line]:
+    """The ranks of some nodes with their readings. `named`: with the node of each."""
+    name = max((len(jobs.node_name(node)) for node in nodes), default=0) + 2 if named else 0
+    shown: list[Column] = []
+    used = name
+    for column in COLUMNS:
+        if used + column.width > width:
+            break
+        shown.append(column)
+        used += column.width
+    room = width - used - 2
+    head: Line = (
+        *([Span("node", "dim", name)] if named else []),
+        *(Span(column.head, "dim", column.width, right=True) for column in shown),
+        *([Span("  "), Span("where it is most", "dim")] if room >= LINE else []),
+    )
+    rows = [head]
+    for node in nodes:
+        pale = "" if node.condition == "live" else "stale"
+        for rank in heat_maps.of_node(node):
+            place = _place(rank) if room >= LINE else ()
+            rows.append(
+                (
+                    *([Span(jobs.node_name(node), pale or "dim", name)] if named else []),
+                    *(Span(column.write(rank), pale, column.width, right=True) for column in shown),
+                    *place,
+                )
+            )
+    return rows
+
+
+def _place(rank: RankSummary) -> Line:
+    if not rank.line:
+        return ()
+    share = f" {numbers.percent(rank.line_share)}" if rank.line_share is not None else ""
+    kind = stacks.KINDS.get(rank.kind, rank.kind)
+    return (
+        Span("  "),
+        Span(f"{kind}{share} ", lines.INKS.get(rank.kind, "dim")),
+        Span(numbers.clean(rank.line, 120)),
+    )

@@ -1,0 +1,278 @@
+"""Heat maps of a job: nodes × ranks now, and ranks × time. Pure.
+
+Both have a constant size. Nodes stand in several columns if there are more of them than lines. Ranks share a
+cell if there are more of them than cells: then the cell has the most remarkable one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from hoptui.domain.job_history import RANK_READINGS, JobMoment, live_ranks
+from hoptui.domain.jobs import JobNode, JobState, RankSummary
+from hoptui.presentation import jobs, numbers
+from hoptui.tui.styled_text import HOTTEST, Line, Span
+
+GLYPHS = ("░", "▒", "▓", "█", "█")
+INKS = ("heat-0", "heat-1", "heat-2", "heat-3", HOTTEST)
+UNKNOWN = "?"
+CELLS = (4, 3, 2, 1)
+"""Cells of a rank, the widest first."""
+MARK, GAP = 1, 2
+LONGEST_NAME = 24
+
+
+class Grid(NamedTuple):
+    """How nodes are laid out: `lines` of so many `columns`, a label, and `cells` for each rank.
+
+    `together` ranks share a cell. `named`: labels are names of hosts, otherwise numbers of nodes.
+    """
+
+    lines: int
+    columns: int
+    label: int
+    cells: int
+    together: int
+    named: bool
+
+    @property
+    def gap(self) -> int:
+        """Blanks between two columns. Where room is scarce, the mark of a node is blank enough."""
+        return GAP if self.named or self.cells > 1 else 0
+
+    @property
+    def places(self) -> int:
+        """How many nodes there is room for."""
+        return self.lines * self.columns
+
+
+def names(state: JobState) -> list[str]:
+    """The names of the nodes up to the first dot, or whole ones if those are not different."""
+    whole = [jobs.node_name(node) for node in state.nodes]
+    short = [name.partition(".")[0] for name in whole]
+    return short if len(set(short)) == len(short) else whole
+
+
+def grid(state: JobState, width: int, height: int) -> Grid:
+    """The layout with the most room for each node that shows all of them, else the tightest one."""
+    count = max(1, len(state.nodes))
+    ranks = max((len(node.summary.ranks) for node in state.nodes if node.summary), default=1)
+    height = max(1, height)
+    label = min(LONGEST_NAME, max(map(len, names(state)), default=1))
+    number = len(str(max((node.index for node in state.nodes), default=0)))
+    lines = min(height, count)
+    for named, cells in ((True, 4), (True, 3), (True, 2), (True, 1), (False, 2), (False, 1)):
+        found = Grid(lines, 1, label if named else number, cells, 1, named)
+        room = MARK + found.label + 1 + ranks * cells
+        columns = max(1, (width + found.gap) // (room + found.gap))
+        if columns * lines >= count and room <= width:
+            # As few lines as the columns need: no column is nearly empty.
+            used = -(-count // lines)
+            return found._replace(lines=-(-count // used), columns=used)
+    room = MARK + number + 1
+    columns = max(1, width // (room + ranks))
+    together = -(-ranks // max(1, width - room)) if room + ranks > width else 1
+    return Grid(min(height, -(-count // columns)), columns, number, 1, together, False)
+
+
+def first_shown(grid: Grid, count: int, chosen: int) -> int:
+    """The first node to show, so that the chosen one is among them. Whole columns move."""
+    if count <= grid.places:
+        return 0
+    column = chosen // grid.lines
+    return max(0, column - grid.columns + 1) * grid.lines
+
+
+def nodes_map(state: JobState, reading: str, grid: Grid, chosen: int, first: int = 0) -> list[Line]:
+    """Nodes × ranks now. Those of a node that is not live are as they were last, and pale."""
+    read = RANK_READINGS[reading]
+    known = [value for _, rank in live_ranks(state) if (value := read(rank)) is not None]
+    base = jobs.base(reading, known)
+    labels = names(state)
+    lines = []
+    ranks = max((len(node.summary.ranks) for node in state.nodes if node.summary), default=1)
+    width = -(-ranks // grid.together) * grid.cells
+    for row in range(grid.lines):
+        line: Line = ()
+        for column in range(grid.columns):
+            place = first + column * grid.lines + row
+            if place >= len(state.nodes):
+                continue
+            node = state.nodes[place]
+            label = labels[place] if grid.named else str(node.index)
+            gap = (Span(" " * grid.gap),) if column and grid.gap else ()
+            line = (
+                *line,
+                *gap,
+                *_label(node, label, grid.label, chosen=place == chosen),
+                *_cells(node, reading, base, grid, width),
+            )
+        lines.append(line)
+    return lines
+
+
+def node_at(grid: Grid, state: JobState, first: int, x: int, y: int) -> int | None:
+    """The place of the node at a cell of the map, None if there is none."""
+    ranks = max((len(node.summary.ranks) for node in state.nodes if node.summary), default=1)
+    width = MARK + grid.label + 1 + -(-ranks // grid.together) * grid.cells + grid.gap
+    place = first + min(x // width, grid.columns - 1) * grid.lines + y
+    return place if y < grid.lines and place < len(state.nodes) else None
+
+
+def _label(node: JobNode, label: str, width: int, *, chosen: bool) -> Line:
+    word = jobs.CONDITIONS[node.condition]
+    ink = {"silent": "warn", "missing": "bad"}.get(node.condition, "dim")
+    sign = " " if node.condition == "live" else word.symbol
+    mark = Span("›", "key") if chosen else Span(sign, ink)
+    return mark, Span(label, "strong" if chosen else ink, width), Span(" ")
+
+
+def _cells(node: JobNode, reading: str, base: float | None, grid: Grid, width: int) -> Line:
+    if node.summary is None:
+        return (Span(jobs.CONDITIONS[node.condition].text, "bad", width),)
+    read = RANK_READINGS[reading]
+    shades = [jobs.shade(reading, read(rank), base) for rank in node.summary.ranks]
+    cells = [_most(shades[start : start + grid.together]) for start in range(0, len(shades), grid.together)]
+    faded = node.condition != "live"
+    line = tuple(_cell(shade, grid.cells, faded=faded) for shade in cells)
+    rest = width - len(cells) * grid.cells
+    return (*_merged(line), *([Span(" " * rest)] if rest > 0 else []))
+
+
+def _cell(shade: int | None, cells: int, *, faded: bool = False) -> Span:
+    if shade is None:
+        return Span(UNKNOWN.center(cells) if cells > 1 else UNKNOWN, "faint")
+    block = GLYPHS[shade] * (cells - 1) + " " if cells > 2 else GLYPHS[shade] * cells
+    return Span(block, "stale" if faded else INKS[shade])
+
+
+def _merged(line: Sequence[Span]) -> Line:
+    """Neighbours of one ink as one span."""
+    found: list[Span] = []
+    for span in line:
+        if found and found[-1].ink == span.ink:
+            found[-1] = Span(found[-1].text + span.text, span.ink)
+        else:
+            found.append(span)
+    return tuple(found)
+
+
+def _most(shades: Sequence[int | None]) -> int | None:
+    """The most remarkable of some shades."""
+    return max((shade for shade in shades if shade is not None), default=None)
+
+
+def legend(reading: str, width: int) -> Line:
+    """`░ < 1.05×  ▒ ≥ 1.05×  …  ? unknown`, without what does not fit."""
+    line: Line = ()
+    used = 0
+    entries = [(GLYPHS[i], INKS[i], text) for i, text in enumerate(jobs.legend(reading))]
+    for glyph, ink, text in (*entries, (UNKNOWN, "faint", "unknown")):
+        item = (Span(glyph, ink), Span(f" {text}  ", "dim"))
+        used += 1 + len(text) + 3
+        if used > width:
+            break
+        line = (*line, *item)
+    return line
+
+
+# ranks × time
+
+
+def group_size(state: JobState, height: int) -> int:
+    """How many ranks share a line of the map over time, so that nodes are not cut where that is possible."""
+    needed = -(-state.world // max(1, height))
+    ranks = max((len(node.summary.ranks) for node in state.nodes if node.summary), default=1)
+    if needed > ranks:
+        return -(-needed // ranks) * ranks
+    return next(size for size in range(needed, ranks + 1) if ranks % size == 0) if needed else 1
+
+
+def time_map(
+    state: JobState,
+    moments: Sequence[JobMoment],
+    reading: str,
+    width: int,
+    height: int,
+    span_s: float,
+) -> list[Line]:
+    """Ranks × time: the last `span_s`, the newest at the right. A cell has its most remarkable rank."""
+    size = group_size(state, height)
+    groups = [(start, min(start + size, state.world)) for start in range(0, state.world, size)]
+    labels = [str(start) if end - start == 1 else f"{start}–{end - 1}" for start, end in groups]
+    label = max(map(len, labels), default=1)
+    cells = max(1, width - label - 1)
+    newest = moments[-1].t if moments else 0.0
+    found: list[list[int | None]] = [[None] * cells for _ in groups]
+    for moment in moments:
+        column = cells - 1 - int((newest - moment.t) / span_s * cells)
+        if column < 0:
+            continue
+        for row, shade in enumerate(_shades(moment, reading, groups)):
+            found[row][column] = _most((found[row][column], shade))
+    _fill(found, len(moments))
+    return [
+        (
+            Span(labels[row], "dim", label, right=True),
+            Span(" "),
+            *_merged([Span(" ") if shade is None else _cell(shade, 1) for shade in shades]),
+        )
+        for row, shades in enumerate(found)
+    ]
+
+
+def _shades(moment: JobMoment, reading: str, groups: Sequence[tuple[int, int]]) -> list[int | None]:
+    """The most remarkable shade of each group of ranks."""
+    falling = jobs.READINGS[reading].falling
+    values = [value for value in moment.ranks[reading] if value == value]
+    base = jobs.base(reading, values)
+    if base is None:
+        return [None] * len(groups)
+    missing = math.inf if falling else -math.inf
+    known = [value if value == value else missing for value in moment.ranks[reading]]
+    extreme = min if falling else max
+    worst = (extreme(known[start:end], default=missing) for start, end in groups)
+    return [jobs.shade(reading, value, base) if value != missing else None for value in worst]
+
+
+def _fill(found: list[list[int | None]], moments: int) -> None:
+    """Fill cells between two moments with the one before: moments are further apart than cells."""
+    if moments < 2:
+        return
+    columns = len(found[0]) if found else 0
+    known = [any(row[column] is not None for row in found) for column in range(columns)]
+    gap = _longest_step(known)
+    since = columns
+    for column in range(columns):
+        if known[column]:
+            since = 0
+            continue
+        since += 1
+        if since < gap:
+            for row in found:
+                row[column] = row[column - 1]
+
+
+def _longest_step(known: Sequence[bool]) -> int:
+    """The usual distance of known cells, and one more."""
+    at = [column for column, there in enumerate(known) if there]
+    steps = sorted(b - a for a, b in pairwise(at))
+    return steps[len(steps) // 2] + 1 if steps else 0
+
+
+def time_axis(width: int, label: int, span_s: float) -> Line:
+    """`−5 m … now` below the map."""
+    ago = numbers.duration(span_s)
+    return (
+        Span(" " * (label + 1)),
+        Span(f"{ago} ago", "dim", max(1, width - label - 1 - 3)),
+        Span("now", "dim"),
+    )
+
+
+def of_node(node: JobNode) -> tuple[RankSummary, ...]:
+    """The ranks of a node as they were last, none if it has never written."""
+    return node.summary.ranks if node.summary is not None else ()

@@ -1,0 +1,231 @@
+"""The screen of a job: a run on several nodes, with a heat map of its ranks, and what is wrong with them."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.events import Click
+
+from hoptui.domain.facts import Fact
+from hoptui.domain.job_findings import findings
+from hoptui.domain.job_history import JobHistory
+from hoptui.domain.jobs import JobNode, JobState
+from hoptui.presentation import jobs
+from hoptui.presentation.time_ticks import SPANS
+from hoptui.tui.actions import Action, bindings, picking
+from hoptui.tui.app_protocol import Moved, Picked
+from hoptui.tui.components import lines
+from hoptui.tui.screen_base import RunPage, set_height
+from hoptui.tui.screens.job import content, heat_maps
+from hoptui.tui.screens.job.heat_maps import Grid
+from hoptui.tui.snapshot import View
+from hoptui.tui.styled_text import Line, Span
+from hoptui.tui.widgets import BORDER, Choices, KeyBar, Lines, Panel
+
+SHORTEST_S, LONGEST_S = 60.0, 300.0
+LEAST_TABLE = 3
+"""Lines of the table of ranks below which it is left out: its head and two ranks."""
+MOST_FINDINGS = 10
+
+
+class NodeMap(Choices):
+    """The heat map of nodes × ranks. The cursor stands on a node, also in several columns."""
+
+    BINDINGS = bindings("nodes")
+
+    def __init__(self) -> None:
+        super().__init__("node-map")
+        self._grid = Grid(1, 1, 1, 1, 1, False)
+        self._shown: JobState | None = None
+
+    def show_map(self, state: JobState, reading: str, grid: Grid, *, faded: bool) -> None:
+        """Draw the nodes of a state, with the cursor on the node where it was."""
+        self.keep([node.index for node in state.nodes])
+        self._grid, self._shown, self._count = grid, state, len(state.nodes)
+        self._first = heat_maps.first_shown(grid, self._count, self.index)
+        self.show(heat_maps.nodes_map(state, reading, grid, self.index, self._first), faded=faded)
+
+    def show_text(self, sentences: list[str]) -> None:
+        """Draw a text in the place of the map."""
+        self._shown = None
+        self.show_rows([(Span(part, "dim"),) for part in sentences], 0)
+
+    @property
+    def part(self) -> str:
+        """`1–48 of 64` where there is no room for all nodes."""
+        last = min(self._first + self._grid.places, self._count)
+        return "" if last - self._first >= self._count else f"{self._first + 1}–{last} of {self._count}"
+
+    def action_column(self, by: int) -> None:
+        """Go to the node beside this one."""
+        self.move_to(self.index + by * self._grid.lines)
+
+    def action_page(self, direction: int) -> None:
+        self.move_to(self.index + direction * max(1, self._grid.lines - 1))
+
+    def on_resize(self) -> None:
+        if self._count:
+            self.post_message(Moved())
+
+    def on_click(self, event: Click) -> None:
+        if self._shown is None:
+            return
+        place = heat_maps.node_at(self._grid, self._shown, self._first, event.x, event.y)
+        if place is not None:
+            self.move_to(place)
+            if event.chain > 1:
+                self.post_message(Picked(self.index, clicked=True))
+
+
+class JobScreen(RunPage):
+    """The run with the id `run` on all of its nodes."""
+
+    BINDINGS = bindings("job")
+
+    page = "job"
+    run_id: str
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run)
+        self.reading = next(iter(jobs.READINGS))
+        self.span_s = LONGEST_S
+        self._found: tuple[int, list[Fact]] = (-1, [])
+
+    def compose(self) -> ComposeResult:
+        yield Lines("identity")
+        yield Lines("job-size")
+        yield Lines("job-spread")
+        yield Lines("job-totals")
+        with Horizontal(id="maps"):
+            yield Panel(NodeMap(), Lines("node-line"), Lines("rank-table"), name="nodes")
+            yield Panel(Lines("time-map"), name="times")
+        yield Panel(Lines("finding-lines"), name="findings")
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self._map.focus()
+        super().on_mount()
+
+    # drawing ----------------------------------------------------------------------------------------------
+
+    def draw_lists(self, view: View) -> None:
+        job = view.job
+        state = job.state if job is not None else None
+        self.set_class(state is None, "-nothing")
+        if job is None or state is None:
+            width = self._map.size.width
+            self._map.show_text(lines.wrapped(content.nothing(view), width))
+            self._panel("nodes").label("Nodes")
+            return
+        age_s = content.age_s(view, job)
+        faded = age_s is not None and age_s > content.OLD_S
+        width = self.size.width
+        unit = view.run.units.get(view.run.headline, "") if view.run else ""
+        for name, line in (
+            ("job-size", content.size(state, width)),
+            ("job-spread", content.spread(state, self.reading, width)),
+            ("job-totals", content.totals(state, unit, width)),
+        ):
+            self._lines(name).show([line], faded=faded)
+        self._draw_findings(job, state)
+        self._draw_nodes(state, faded=faded)
+        self._draw_times(job, state, faded=faded)
+
+    def _draw_findings(self, job: JobHistory, state: JobState) -> None:
+        if self._found[0] != job.version:
+            self._found = job.version, findings(state, job.moments)
+        found = self._found[1]
+        told = self._lines("finding-lines")
+        most = max(2, min(MOST_FINDINGS, self.size.height // 6))
+        shown = content.findings(found, told.size.width, most)
+        set_height(self._panel("findings"), len(shown) + BORDER)
+        self._panel("findings").label(
+            " · ".join(("What differs", str(len(found)))) if found else "What differs"
+        )
+        told.show(shown)
+
+    def _draw_nodes(self, state: JobState, *, faded: bool) -> None:
+        panel, node_map = self._panel("nodes"), self._map
+        width, room = panel.content_size
+        table = self._table(state, width, room)
+        grid = heat_maps.grid(state, width, max(1, room - 1 - len(table)))
+        set_height(node_map, grid.lines)
+        node_map.show_map(state, self.reading, grid, faded=faded)
+        chosen = self._chosen(state)
+        self._lines("node-line").show([content.node_line(chosen, state)] if chosen else [], faded=faded)
+        self._lines("rank-table").show(table, faded=faded)
+        legend = heat_maps.legend(self.reading, width)
+        title = ["Nodes", node_map.part, jobs.title(self.reading)]
+        if grid.together > 1:
+            title.append(f"{grid.together} ranks in a cell")
+        panel.label(" · ".join(filter(None, title)), "".join(span.text for span in legend).rstrip())
+
+    def _table(self, state: JobState, width: int, room: int) -> list[Line]:
+        """The ranks of all nodes if there is room for them below the map, else those of the chosen one."""
+        every = content.table(state.nodes, width, named=True)
+        if len(every) + len(state.nodes) + 2 <= room:
+            return [(), *every]
+        chosen = self._chosen(state)
+        if chosen is None:
+            return []
+        found = content.table([chosen], width, named=False)
+        tight = heat_maps.grid(state, width, max(1, room - 2 - len(found)))
+        if tight.places >= len(state.nodes) and len(found) >= LEAST_TABLE:
+            return [(), *found] if tight.lines + len(found) + 2 <= room else found
+        return []
+
+    def _draw_times(self, job: JobHistory, state: JobState, *, faded: bool) -> None:
+        drawn, panel = self._lines("time-map"), self._panel("times")
+        width, height = drawn.size
+        if not height:
+            return
+        shown = heat_maps.time_map(state, job.moments, self.reading, width, height - 1, self.span_s)
+        label = shown[0][0].width if shown else 1
+        drawn.show([*shown, heat_maps.time_axis(width, label, self.span_s)], faded=faded)
+        size = heat_maps.group_size(state, height - 1)
+        title = ["Ranks over time", jobs.title(self.reading)]
+        if size > 1:
+            title.append(f"{size} ranks in a line, the most remarkable counts")
+        panel.label(
+            " · ".join(title), "".join(s.text for s in heat_maps.legend(self.reading, width)).rstrip()
+        )
+
+    def keys(self, view: View) -> list[Action]:
+        opens = [picking("open node")] if view.job is not None else []
+        return [*opens, *self.key_actions("job")]
+
+    # state ------------------------------------------------------------------------------------------------
+
+    @property
+    def _map(self) -> NodeMap:
+        return self.query_one(NodeMap)
+
+    def _chosen(self, state: JobState) -> JobNode | None:
+        index = self._map.index
+        return state.nodes[index] if index < len(state.nodes) else None
+
+    # keys -------------------------------------------------------------------------------------------------
+
+    def action_reading(self, by: int) -> None:
+        every = list(jobs.READINGS)
+        self.reading = every[(every.index(self.reading) + by) % len(every)]
+        self.redraw()
+
+    def action_shorter(self) -> None:
+        self.span_s = max((s for s in SPANS if SHORTEST_S <= s < self.span_s), default=self.span_s)
+        self.redraw()
+
+    def action_longer(self) -> None:
+        self.span_s = min((s for s in SPANS if self.span_s < s <= LONGEST_S), default=self.span_s)
+        self.redraw()
+
+    def action_next_panel(self) -> None:
+        self.toggle_class("-times")
+        self.call_after_refresh(self.redraw)
+
+    def on_picked(self, event: Picked) -> None:
+        event.stop()
+        job = self.view().job
+        chosen = self._chosen(job.state) if job is not None and job.state is not None else None
+        if job is not None and job.state is not None and chosen is not None:
+            self.hoptui.open_node(chosen, job.state)
