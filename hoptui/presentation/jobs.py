@@ -49,8 +49,8 @@ class Shades(NamedTuple):
 RATIOS = (1.05, 1.15, 1.3, 2.0)
 SHARES = (0.2, 0.4, 0.6, 0.8)
 READINGS: Mapping[str, Shades] = {
-    "iteration_s": Shades("iteration", RATIOS, numbers.seconds, "median"),
     "own_s": Shades("own time", RATIOS, numbers.seconds, "median"),
+    "iteration_s": Shades("iteration", RATIOS, numbers.seconds, "median"),
     "waiting": Shades("waiting", (0.1, 0.2, 0.4, 0.6), numbers.percent),
     "utilization": Shades("GPU busy", SHARES, numbers.percent),
     "power_w": Shades("power", SHARES, lambda value: value_text("W", value), "highest"),
@@ -63,7 +63,8 @@ READINGS: Mapping[str, Shades] = {
         "NVLink", (0.9, 0.75, 0.5, 0.25), lambda value: value_text("B/s", value), "median"
     ),
 }
-"""The readings of a heat map, in the order in which a key switches between them."""
+"""The readings of a heat map, in the order in which a key switches between them. Own time is first: where
+ranks wait for each other, all iterations take as long as those of the slowest."""
 
 
 def base(reading: str, values: Iterable[float]) -> float | None:

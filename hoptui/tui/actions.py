@@ -80,7 +80,7 @@ ACTIONS = (
            "Show what the run writes to stdout and stderr"),
     Action("view.notes", "run", "number_sign", "app.notes", "",
            "Show the notes on the run, and add one"),
-    Action("view.job", "run", "J", "job", "",
+    Action("view.job", "run", "J", "job", "job",
            "Show the ranks of all nodes of the run: which differ, and which node does not answer"),
     Action("view.details", "run", "i", "details", "",
            "Show what the run is: configuration, results, tags, commit and packages"),

@@ -126,7 +126,7 @@ class Panel(Vertical):
     def __init__(self, *children: Widget, name: str, kind: str = "panel") -> None:
         super().__init__(*children, id=name, classes=kind)
         self._texts = ("", "")
-        self._entries: tuple[tuple[str, str], ...] = ()
+        self._entries: tuple[tuple[str, str, str], ...] = ()
         self._engraved: Literal["title", "subtitle"] | None = None
 
     def on_mount(self) -> None:
@@ -151,6 +151,10 @@ class Panel(Vertical):
 
     def legend(self, entries: Sequence[tuple[str, str]]) -> None:
         """Name the curves of a chart in the lower border, each after a stroke of its ink: (label, ink)."""
+        self.glyph_legend([(FULL, label, ink) for label, ink in entries])
+
+    def glyph_legend(self, entries: Sequence[tuple[str, str, str]]) -> None:
+        """Explain glyphs in the lower border: (glyph, label, ink)."""
         if tuple(entries) != self._entries:
             self._entries = tuple(entries)
             self._engrave("subtitle", Content(self._shown(self._texts[1])))  # where there is none any more
@@ -159,10 +163,10 @@ class Panel(Vertical):
     def _draw_legend(self) -> None:
         """In the colours of the theme; of a panel without a legend nothing."""
         parts = []
-        for label, ink in self._entries:
+        for glyph, label, ink in self._entries:
             style = ContentStyle.from_rich_style(self._hoptui.inks[ink])
             parts += [
-                Content.styled(f"{self._shown(FULL, ink)} ", style),
+                Content.styled(f"{self._shown(glyph, ink)} ", style),
                 Content(f"{self._shown(label)}   "),
             ]
         if parts:

@@ -42,14 +42,19 @@ def nothing(view: View) -> str:
     return "nothing is known of other nodes: they share what they know once init_process_group has run"
 
 
-def size(state: JobState, width: int) -> Line:
-    """`512 ranks on 64 nodes   ● 62 live   ◌ 2 silent`, or why other nodes are not read."""
+def size(state: JobState, age_s: float | None) -> Line:
+    """`512 ranks on 64 nodes   ● 62 live   ◌ 2 silent`, and how old that is, or why other nodes are not read.
+
+    `age_s` is the time since the state came.
+    """
     line: Line = (Span(" "), Span(jobs.size(state), "strong"))
     for condition, count in jobs.conditions(state):
         word = jobs.CONDITIONS[condition]
         line = (*line, Span(f"   {word.symbol} ", INKS.get(condition, "")), Span(f"{count} {word.text}"))
     if problem := jobs.store_problem(state):
         line = (*line, Span("   "), Span(problem, "warn"))
+    elif age_s is not None and age_s > OLD_S:
+        line = (*line, Span(f"   no news for {numbers.duration(age_s)}", "warn"))
     return line
 
 
@@ -65,7 +70,7 @@ def spread(state: JobState, reading: str, width: int) -> Line:
         ink = "warn" if word == "worst" else "strong"
         part = (Span(f"{word} ", "dim"), Span(value, ink), Span(" "))
         whole = (*whole, *part, Span(f"{where}   "))
-        short = (*short, *part, Span(f"{where.partition(' (')[0]}   "))
+        short = (*short, *part, Span(f"{where.partition(' (')[0]}  "))
     return first_fitting((whole, short), width)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hoptui.domain.job_history import RANK_READINGS, JobMoment, live_ranks
 from hoptui.domain.jobs import JobNode, JobState, RankSummary
-from hoptui.presentation import jobs, numbers
+from hoptui.presentation import jobs
 from hoptui.tui.styled_text import HOTTEST, Line, Span
 
 GLYPHS = ("░", "▒", "▓", "█", "█")
@@ -23,6 +23,8 @@ CELLS = (4, 3, 2, 1)
 """Cells of a rank, the widest first."""
 MARK, GAP = 1, 2
 LONGEST_NAME = 24
+MOST_LINES = 5
+"""Lines of a rank in the map over time."""
 
 
 class Grid(NamedTuple):
@@ -165,18 +167,17 @@ def _most(shades: Sequence[int | None]) -> int | None:
     return max((shade for shade in shades if shade is not None), default=None)
 
 
-def legend(reading: str, width: int) -> Line:
-    """`░ < 1.05×  ▒ ≥ 1.05×  …  ? unknown`, without what does not fit."""
-    line: Line = ()
+def legend(reading: str, width: int) -> list[tuple[str, str, str]]:
+    """What the shades mean, for `Panel.glyph_legend`, as far as there is room."""
+    entries = [(GLYPHS[i], text, INKS[i]) for i, text in enumerate(jobs.legend(reading))]
+    found: list[tuple[str, str, str]] = []
     used = 0
-    entries = [(GLYPHS[i], INKS[i], text) for i, text in enumerate(jobs.legend(reading))]
-    for glyph, ink, text in (*entries, (UNKNOWN, "faint", "unknown")):
-        item = (Span(glyph, ink), Span(f" {text}  ", "dim"))
-        used += 1 + len(text) + 3
+    for entry in (*entries, (UNKNOWN, "unknown", "faint")):
+        used += len(entry[1]) + 5
         if used > width:
             break
-        line = (*line, *item)
-    return line
+        found.append(entry)
+    return found
 
 
 # ranks × time
@@ -199,9 +200,13 @@ def time_map(
     height: int,
     span_s: float,
 ) -> list[Line]:
-    """Ranks × time: the last `span_s`, the newest at the right. A cell has its most remarkable rank."""
-    size = group_size(state, height)
+    """Ranks × time: the last `span_s`, the newest at the right. A cell has its most remarkable rank.
+
+    A few ranks have several lines each. The last line is the axis.
+    """
+    size, room = group_size(state, height - 1), max(1, height - 1)
     groups = [(start, min(start + size, state.world)) for start in range(0, state.world, size)]
+    tall = max(1, min(MOST_LINES, room // max(1, len(groups))))
     labels = [str(start) if end - start == 1 else f"{start}–{end - 1}" for start, end in groups]
     label = max(map(len, labels), default=1)
     cells = max(1, width - label - 1)
@@ -214,14 +219,21 @@ def time_map(
         for row, shade in enumerate(_shades(moment, reading, groups)):
             found[row][column] = _most((found[row][column], shade))
     _fill(found, len(moments))
-    return [
-        (
-            Span(labels[row], "dim", label, right=True),
-            Span(" "),
-            *_merged([Span(" ") if shade is None else _cell(shade, 1) for shade in shades]),
-        )
-        for row, shades in enumerate(found)
-    ]
+    lines: list[Line] = []
+    for row, shades in enumerate(found):
+        drawn = _merged([Span(" ") if shade is None else _cell(shade, 1) for shade in shades])
+        for part in range(tall):
+            name = labels[row] if part == (tall - 1) // 2 else ""
+            lines.append((Span(name, "dim", label, right=True), Span(" "), *drawn))
+    return [*lines, _axis(label, cells, span_s)]
+
+
+def _axis(label: int, cells: int, span_s: float) -> Line:
+    return (
+        Span(" " * (label + 1)),
+        Span(f"{span_s / 60:g} min ago", "dim", max(1, cells - 3)),
+        Span("now", "dim"),
+    )
 
 
 def _shades(moment: JobMoment, reading: str, groups: Sequence[tuple[int, int]]) -> list[int | None]:
@@ -261,16 +273,6 @@ def _longest_step(known: Sequence[bool]) -> int:
     at = [column for column, there in enumerate(known) if there]
     steps = sorted(b - a for a, b in pairwise(at))
     return steps[len(steps) // 2] + 1 if steps else 0
-
-
-def time_axis(width: int, label: int, span_s: float) -> Line:
-    """`−5 m … now` below the map."""
-    ago = numbers.duration(span_s)
-    return (
-        Span(" " * (label + 1)),
-        Span(f"{ago} ago", "dim", max(1, width - label - 1 - 3)),
-        Span("now", "dim"),
-    )
 
 
 def of_node(node: JobNode) -> tuple[RankSummary, ...]:

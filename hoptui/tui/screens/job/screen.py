@@ -20,7 +20,7 @@ from hoptui.tui.screens.job import content, heat_maps
 from hoptui.tui.screens.job.heat_maps import Grid
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span
-from hoptui.tui.widgets import BORDER, Choices, KeyBar, Lines, Panel
+from hoptui.tui.widgets import BORDER, SIDES, Choices, KeyBar, Lines, Panel
 
 SHORTEST_S, LONGEST_S = 60.0, 300.0
 LEAST_TABLE = 3
@@ -122,12 +122,13 @@ class JobScreen(RunPage):
         width = self.size.width
         unit = view.run.units.get(view.run.headline, "") if view.run else ""
         for name, line in (
-            ("job-size", content.size(state, width)),
+            ("job-size", content.size(state, age_s)),
             ("job-spread", content.spread(state, self.reading, width)),
             ("job-totals", content.totals(state, unit, width)),
         ):
             self._lines(name).show([line], faded=faded)
         self._draw_findings(job, state)
+        self._lay_out(state)
         self._draw_nodes(state, faded=faded)
         self._draw_times(job, state, faded=faded)
 
@@ -136,13 +137,32 @@ class JobScreen(RunPage):
             self._found = job.version, findings(state, job.moments)
         found = self._found[1]
         told = self._lines("finding-lines")
-        most = max(2, min(MOST_FINDINGS, self.size.height // 6))
+        bare = self.has_class("-low")  # without a border there is room for more
+        most = max(2, min(MOST_FINDINGS, self.size.height // 8 + 2 * bare))
         shown = content.findings(found, told.size.width, most)
-        set_height(self._panel("findings"), len(shown) + BORDER)
+        set_height(self._panel("findings"), len(shown) + (0 if bare else BORDER))
         self._panel("findings").label(
             " · ".join(("What differs", str(len(found)))) if found else "What differs"
         )
         told.show(shown)
+
+    def _lay_out(self, state: JobState) -> None:
+        """A small job has the nodes with all ranks above the time. A large one has them beside each other."""
+        rows = len(content.table(state.nodes, self.size.width - SIDES, named=True))
+        needed = len(state.nodes) + rows + 2 + BORDER
+        few = self._both and needed <= self.query_one("#maps").size.height // 2
+        if self.has_class("-few") != few:
+            self.set_class(few, "-few")
+            self.call_after_refresh(self.redraw)
+        if few:
+            set_height(self._panel("nodes"), needed)
+        else:
+            self._panel("nodes").styles.clear_rule("height")
+
+    @property
+    def _both(self) -> bool:
+        """Whether there is room for the nodes and for the map over time."""
+        return self.has_class("-wide") and self.has_class("-tall")
 
     def _draw_nodes(self, state: JobState, *, faded: bool) -> None:
         panel, node_map = self._panel("nodes"), self._map
@@ -154,11 +174,11 @@ class JobScreen(RunPage):
         chosen = self._chosen(state)
         self._lines("node-line").show([content.node_line(chosen, state)] if chosen else [], faded=faded)
         self._lines("rank-table").show(table, faded=faded)
-        legend = heat_maps.legend(self.reading, width)
         title = ["Nodes", node_map.part, jobs.title(self.reading)]
         if grid.together > 1:
             title.append(f"{grid.together} ranks in a cell")
-        panel.label(" · ".join(filter(None, title)), "".join(span.text for span in legend).rstrip())
+        panel.label(" · ".join(filter(None, title)))
+        panel.glyph_legend(heat_maps.legend(self.reading, width))
 
     def _table(self, state: JobState, width: int, room: int) -> list[Line]:
         """The ranks of all nodes if there is room for them below the map, else those of the chosen one."""
@@ -179,16 +199,12 @@ class JobScreen(RunPage):
         width, height = drawn.size
         if not height:
             return
-        shown = heat_maps.time_map(state, job.moments, self.reading, width, height - 1, self.span_s)
-        label = shown[0][0].width if shown else 1
-        drawn.show([*shown, heat_maps.time_axis(width, label, self.span_s)], faded=faded)
+        shown = heat_maps.time_map(state, job.moments, self.reading, width, height, self.span_s)
+        drawn.show(shown, faded=faded)
         size = heat_maps.group_size(state, height - 1)
         title = ["Ranks over time", jobs.title(self.reading)]
-        if size > 1:
-            title.append(f"{size} ranks in a line, the most remarkable counts")
-        panel.label(
-            " · ".join(title), "".join(s.text for s in heat_maps.legend(self.reading, width)).rstrip()
-        )
+        panel.label(" · ".join([*title, f"{size} ranks a line"] if size > 1 else title))
+        panel.glyph_legend(heat_maps.legend(self.reading, width))
 
     def keys(self, view: View) -> list[Action]:
         opens = [picking("open node")] if view.job is not None else []
@@ -205,6 +221,9 @@ class JobScreen(RunPage):
         return state.nodes[index] if index < len(state.nodes) else None
 
     # keys -------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "next_panel" or not self._both
 
     def action_reading(self, by: int) -> None:
         every = list(jobs.READINGS)
