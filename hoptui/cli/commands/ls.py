@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from hoptui.cli.commands.status import age, summary, throughput
+from hoptui.cli.support import jobs
 from hoptui.cli.support.options import Json
 from hoptui.cli.support.snapshot import START_ONE, NodeSnapshot, look
 from hoptui.cli.support.terminal import OK, Fail, dump, say, table, warn
@@ -89,7 +90,16 @@ def _line(seen: NodeSnapshot, run: RunState) -> tuple[str, ...]:
     latest = seen.store.latest(f"run/{run.run}")
     rate = throughput(run, vital, latest) if seen.lives(run) else numbers.UNKNOWN
     name = numbers.clean(run.name, 40)
-    return (f"{symbol} {word}", name, run.run, iteration + total, rate, age(run), _tags(run))
+    return (
+        f"{symbol} {word}",
+        name,
+        run.run,
+        iteration + total,
+        rate,
+        age(run),
+        _tags(run),
+        jobs.brief(jobs.job_of(seen, run)),
+    )
 
 
 def _tags(run: RunState | None) -> str:
@@ -119,8 +129,8 @@ def _everything(tags: frozenset[str], *, json: bool) -> int:
                 if not tags.issubset(run.tags):
                     continue
                 found.append({**summary(seen, run), **_on_disk(run, entry)})
-                *line, shown = _line(seen, run)
-                lines.append((*line, *_kept(run, entry), shown))
+                *line, tagged, job = _line(seen, run)
+                lines.append((*line, *_kept(run, entry), tagged, job))
             _warn_of_problems(seen)
     except Fail as error:
         warn(f"hoptui: {error}; only recordings are listed")
@@ -165,6 +175,7 @@ def _recorded(entry: RecordingEntry) -> dict[str, Any]:
         "knobs": {},
         "metrics": {},
         "tags": run.tags if run else (),
+        "job": None,
         **_on_disk(run, entry),
     }
 

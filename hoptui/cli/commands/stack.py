@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -13,7 +13,7 @@ import msgspec
 from cyclopts import Parameter
 
 from hoptui.cli.commands.where import OLD_DAEMON
-from hoptui.cli.support import nccl_ras
+from hoptui.cli.support import jobs, nccl_ras
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import MISSING, OK, Fail, dump, say
@@ -22,6 +22,7 @@ from hoptui.domain.stack_groups import StackGroup, grouped, usual_stack
 from hoptui.domain.stacks import Stack, StackFrame, without_phases
 from hoptui.node.processes import process_state
 from hoptui.presentation import numbers, stacks
+from hoptui.presentation.sentences.jobs import rank_names
 from hoptui.presentation.vocabulary import hung
 from hoptui.protocol.messages import RankState, RunState
 
@@ -46,12 +47,16 @@ class RankStack(NamedTuple):
 
 
 class StackReport(NamedTuple):
-    """The ranks of a run, those with equal stacks as groups, and the answer of NCCL if there is one."""
+    """The ranks of a run, those with equal stacks as groups, and the answer of NCCL if there is one.
+
+    `elsewhere` are the ranks on other nodes, with the line of each, as far as that is known.
+    """
 
     run: RunState
     ranks: list[RankStack]
     groups: list[StackGroup]
     nccl: Any
+    elsewhere: list[dict[str, Any]]
 
 
 def stack(
@@ -71,7 +76,7 @@ def stack(
     if json:
         dump(as_json(found))
     else:
-        _show(found.run, found.ranks, found.groups)
+        _show(found)
         if found.nccl is not None:
             for each in nccl_ras.uneven(found.nccl, {each.pid: each.rank for each in found.ranks}):
                 say(numbers.clean(stacks.uneven_text(each.collective, each.ranks)))
@@ -90,12 +95,17 @@ def stacks_of(name: str, rank: int | None = None) -> StackReport:
         processes = (RankState(rank=run.rank, pid=run.pid, thread=run.thread), *run.ranks)
         wanted = [each for each in processes if rank in (None, each.rank)]
         if not wanted:
+            words = ["stack", run.name, "--rank", str(rank)]
+            if rank is not None and (away := jobs.elsewhere(jobs.job_of(seen, run), rank, words)):
+                raise Fail(away, MISSING)
             known = ", ".join(str(each.rank) for each in processes)
             raise Fail(f"{numbers.clean(run.name)} has no rank {rank} on this node, only {known}", MISSING)
         ranks = _ranks(seen, run.run, wanted)
         hangs = hung(seen.store.vital(run.run))
+        elsewhere = jobs.ranks_elsewhere(jobs.job_of(seen, run)) if rank is None else []
     groups = grouped({each.rank: each.stack for each in ranks if each.stack})
-    return StackReport(run, ranks, groups, nccl_ras.status() if run.world > 1 and hangs else None)
+    nccl = nccl_ras.status() if run.world > 1 and hangs else None
+    return StackReport(run, ranks, groups, nccl, elsewhere)
 
 
 def _ranks(seen: NodeSnapshot, run: str, processes: Iterable[RankState]) -> list[RankStack]:
@@ -158,7 +168,7 @@ def _is_thread(found: dict[str, Any], thread: int) -> bool:
 
 def as_json(found: StackReport) -> dict[str, Any]:
     """The stacks of a run as `--json` shows them."""
-    run, ranks, groups, nccl = found
+    run, ranks, groups, nccl, elsewhere = found
     return {
         "run": run.run,
         "name": run.name,
@@ -190,10 +200,12 @@ def as_json(found: StackReport) -> dict[str, Any]:
             for each in ranks
         ],
         "nccl": nccl,
+        "elsewhere": elsewhere,
     }
 
 
-def _show(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) -> None:
+def _show(found: StackReport) -> None:
+    run, ranks, groups = found.run, found.ranks, found.groups
     known = {each.rank: each for each in ranks}
     for group in groups:
         text = stacks.group_text(
@@ -206,8 +218,26 @@ def _show(run: RunState, ranks: list[RankStack], groups: list[StackGroup]) -> No
     for each in ranks:
         if not each.stack:
             say(_unknown(run, each))
-    if away := run.world - len(run.ranks) - 1:
+    for text in _elsewhere(found.elsewhere):
+        say(text)
+    if away := run.world - len(run.ranks) - 1 - len(found.elsewhere):
         say(f"{numbers.counted(away, 'rank')} not known on this node")
+
+
+def _elsewhere(ranks: Sequence[dict[str, Any]]) -> list[str]:
+    """`504 ranks on other nodes are most at train.py:120 step`: by line, the rarest first."""
+    lines: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for each in ranks:
+        lines.setdefault((each["kind"] or "", each["line"] or ""), []).append(each)
+    texts = []
+    for (_, line), found in sorted(lines.items(), key=lambda item: len(item[1])):
+        who = rank_names([each["rank"] for each in found])
+        hosts = {each["host"] or "?" for each in found}
+        where = f"on {numbers.clean(hosts.pop(), 60)}" if len(hosts) == 1 else f"on {len(hosts)} other nodes"
+        are = "is" if len(found) == 1 else "are"
+        known = f"{are} most in {numbers.clean(line, 120)}" if line else "sent no stack samples"
+        texts.append(f"{who} {where} {known}")
+    return texts
 
 
 def _source(found: RankStack) -> str:

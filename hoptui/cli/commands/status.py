@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from hoptui.cli.commands import gpus, target
+from hoptui.cli.support import jobs
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import (
     SECOND,
@@ -63,6 +64,7 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "knobs": knobs_of(run),
         "metrics": metrics_json(seen.store.latest(f"run/{run.run}")),
         "tags": run.tags,
+        "job": jobs.brief_json(jobs.job_of(seen, run)),
     }
 
 
@@ -106,6 +108,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
             one.phase: {**one.readings, "samples": one.samples} for one in (vital.phases if vital else ())
         },
         "where": _where_json(seen, run),
+        "job": jobs.whole_json(jobs.job_of(seen, run)),
         "world": run.world,
         "ranks": _ranks(seen, run),
         "gpus": [gpus.report(seen, gpu) for gpu in seen.gpus_of(run)],
@@ -234,6 +237,8 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
         table(target.lines(seen, run, run.targets), indent="  ")
     if run.world > 1:
         _print_ranks(seen, run)
+    if (job := jobs.job_of(seen, run)) is not None and seen.lives(run):
+        jobs.show(job, run.units.get(run.headline, ""))
     _print_gpus(seen, run)
     aside = ("iteration_s", headline(run, metrics)[0])
     own = [name for name in metrics if name not in aside and not name.startswith("phase/")]

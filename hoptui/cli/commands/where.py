@@ -9,7 +9,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
-from hoptui.cli.support import recordings
+from hoptui.cli.support import jobs, recordings
 from hoptui.cli.support.options import Force, Json
 from hoptui.cli.support.recordings import size
 from hoptui.cli.support.snapshot import NodeSnapshot, look
@@ -58,11 +58,15 @@ class Window(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A run and its samples. `recorded` is whether they come from its recording."""
+    """A run and its samples. `recorded` is whether they come from its recording.
+
+    `elsewhere` says on which other node the rank is that was asked for, "" if that is not known.
+    """
 
     run: RunState
     samples: RunSamples
     recorded: bool
+    elsewhere: str = ""
 
 
 def where(
@@ -134,6 +138,8 @@ def samples_of(name: str, window: Window, rank: int | None) -> Found:
         Fail: there are none, or none of that rank; exit code 3.
     """
     found = _any_samples(name, window, rank)
+    if rank is not None and found.elsewhere and _here(found.run, rank) not in found.samples.ranks:
+        raise Fail(found.elsewhere, MISSING)
     if not found.samples.known:
         raise Fail(_nothing(found), MISSING)
     if rank is not None and _here(found.run, rank) not in found.samples.ranks:
@@ -159,7 +165,11 @@ def _any_samples(name: str, window: Window, rank: int | None) -> Found:
                 raise
             return _of_file(recordings.find(name), window, rank)
         if seen.lives(run) and window.live:
-            return Found(run, _of_live(seen, run, window.seconds or KEPT_S), False)
+            away = ""
+            if rank is not None:
+                words = ["where", run.name, "--rank", str(rank)]
+                away = jobs.elsewhere(jobs.job_of(seen, run), rank, words)
+            return Found(run, _of_live(seen, run, window.seconds or KEPT_S), False, away)
         path = seen.session.where.recording(run.run)
     if not path.exists():
         raise Fail(f"{numbers.clean(run.name)} has no recording here: {path} does not exist", MISSING)

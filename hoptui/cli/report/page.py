@@ -114,7 +114,9 @@ def _head(report: Report) -> Facts:
         ("iterations", _iterations(report)),
     ]
     if state.world > 1:
-        rows.append(("ranks", numbers.grouped(state.world)))
+        here = len(state.ranks) + 1
+        part = f", {numbers.grouped(here)} of them on this node" if here < state.world else ""
+        rows.append(("ranks", f"{numbers.grouped(state.world)}{part}"))
     if state.recording:
         rows.append(("recording", numbers.clean(state.recording)))
     if report.complete_from is not None:

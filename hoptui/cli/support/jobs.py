@@ -1,0 +1,97 @@
+"""A run on several nodes on the command line: its size, spread and findings, and where a rank is."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from hoptui.cli.support.snapshot import NodeSnapshot
+from hoptui.cli.support.terminal import say
+from hoptui.domain.job_findings import findings
+from hoptui.domain.jobs import JobState
+from hoptui.presentation import jobs, numbers, sentences
+from hoptui.protocol.messages import RunState
+
+MOST_FINDINGS = 10
+SPREADS = ("own_s", "iteration_s", "waiting")
+
+
+def job_of(seen: NodeSnapshot, run: RunState) -> JobState | None:
+    """The state of a run on all of its nodes, None if nothing of other nodes is known."""
+    found = seen.store.job(run.run)
+    return found.state if found is not None else None
+
+
+def brief(state: JobState | None) -> str:
+    """`512 ranks on 64 nodes, 2 silent`, "" for a run on one node."""
+    if state is None:
+        return ""
+    odd = [f"{count} {jobs.CONDITIONS[one].text}" for one, count in jobs.conditions(state) if one != "live"]
+    return ", ".join([jobs.size(state), *odd])
+
+
+def brief_json(state: JobState | None) -> dict[str, Any] | None:
+    """A job as `ls --json` shows it."""
+    if state is None:
+        return None
+    return {
+        "world": state.world,
+        "conditions": dict(jobs.conditions(state)),
+        "findings": [
+            {"code": one.code, "fields": one.fields, "text": sentences.sentence(one)}
+            for one in findings(state)
+        ],
+    }
+
+
+def whole_json(state: JobState | None) -> dict[str, Any] | None:
+    """A job as `status --json` shows it."""
+    return {**(brief_json(state) or {}), **jobs.as_json(state)} if state is not None else None
+
+
+def show(state: JobState, unit: str) -> None:
+    """Print a job: its nodes, spread, totals, and what differs."""
+    say()
+    say(f"on all nodes: {brief(state)}")
+    if problem := jobs.store_problem(state):
+        say(f"  {problem}")
+    for name in SPREADS:
+        if text := jobs.spread_text(state, name):
+            say(f"  {text}")
+    if parts := jobs.totals_parts(state, unit):
+        say(f"  {', '.join(f'{label} {text}' for label, text in parts)}")
+    found = jobs.findings_text(state)
+    for text in found[:MOST_FINDINGS]:
+        say(f"  {text}")
+    if len(found) > MOST_FINDINGS:
+        say(f"  and {len(found) - MOST_FINDINGS} more: hoptui status --json")
+
+
+def elsewhere(state: JobState | None, rank: int, words: list[str]) -> str:
+    """On which node a rank of another node is, and the command to see it there; "" if that is not known."""
+    if state is None:
+        return ""
+    node = jobs.node_of(state, rank)
+    if node is None or node.index == state.here:
+        return ""
+    silent = f", which is silent for {numbers.duration(node.age_s)}" if node.condition == "silent" else ""
+    there = f"ssh {shlex.quote(node.host)} {shlex.join(['hoptui', *words])}" if node.host else ""
+    return f"rank {rank} is on {jobs.node_name(node)}{silent}{f': {there}' if there else ''}"
+
+
+def ranks_elsewhere(state: JobState | None) -> list[dict[str, Any]]:
+    """The ranks on other nodes with their lines, as `stack --json` shows them."""
+    if state is None:
+        return []
+    return [
+        {
+            "rank": rank.rank,
+            "host": node.host or None,
+            "condition": rank.condition if node.condition == "live" else node.condition,
+            "kind": rank.kind or None,
+            "line": rank.line or None,
+            "share": rank.line_share,
+        }
+        for node, rank in state.ranks()
+        if node.index != state.here
+    ]
