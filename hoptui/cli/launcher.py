@@ -186,10 +186,13 @@ def configured(options: Options | None = None) -> Config:
     return settings.read(options, encoding=sys.stdout.encoding or "")
 
 
-def replay(recording: str, options: Options | None = None, *, guided: str = "") -> int:
+def replay(
+    recording: str, options: Options | None = None, *, more: Sequence[str] = (), guided: str = ""
+) -> int:
     """Open the dashboard on a recording: its file, or the name or id of the recorded run.
 
-    `guided` shows the hints of the demo. It names what the recording is of.
+    `more` are the recordings of other nodes of the same run. `guided` shows the hints of the demo. It names
+    what the recording is of.
     """
     from hoptui.cli.support import recordings
     from hoptui.recording import RecordingError
@@ -200,7 +203,9 @@ def replay(recording: str, options: Options | None = None, *, guided: str = "") 
         )
     refuse_dumb()
     path = recordings.find(recording)
+    others = [str(recordings.find(one)) for one in more]
     with _uncollected():
+        from hoptui.model.recorded.joined import JoinError
         from hoptui.tui import replay_app
 
         try:
@@ -210,7 +215,9 @@ def replay(recording: str, options: Options | None = None, *, guided: str = "") 
 
                 app = partial(GuidedReplay, hints=Hints(guided))
                 return replay_app.replay(str(path), config=configured(options), app=app)
-            return replay_app.replay(str(path), config=configured(options))
+            return replay_app.replay(str(path), *others, config=configured(options))
+        except JoinError as error:
+            raise usage(str(error)) from None
         except RecordingError as error:
             raise Fail(str(error), REJECTED) from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Unpack
@@ -39,7 +39,7 @@ class Tick(NamedTuple):
 
 class Reel(NamedTuple):
     """The state of a replay. Stamps are the recording's. `ticks` are all of its events and commands, in
-    order."""
+    order. `clocks` has a sentence on the clock of each file that is joined with it."""
 
     playing: bool
     speed: float
@@ -49,6 +49,7 @@ class Reel(NamedTuple):
     wall_offset_ns: int
     path: str
     ticks: tuple[Tick, ...]
+    clocks: tuple[str, ...] = ()
 
     def wall(self, t: int) -> float:
         """Return a stamp as seconds since 1970."""
@@ -60,20 +61,33 @@ class Replay:
 
     Only `advance` moves the position while playing, so a frame shows one position. Used by one thread.
 
+    `more` are recordings of other nodes of the same run.
+
     Raises:
-        RecordingError: the file is not a recording, cannot be read, or is empty.
+        RecordingError: a file is not a recording, cannot be read, or is empty.
+        JoinError: the recordings are not of one run, or of one node.
     """
 
     read_only = True  # the run is in the past
 
-    def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = Path(path)
-        self._recording = Recording.open(self._path)
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        more: Sequence[str | Path] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._opened: list[Recording] = []
+        self._clocks: tuple[str, ...] = ()
         try:
-            self.store = RecordedStore(self._recording)
+            for one in (path, *more):
+                self._opened.append(Recording.open(Path(one)))
+            self.store = self._store()
         except BaseException:
-            self._recording.close()
+            self.close()
             raise
+        self._recording = self.store.pages.recording
+        self._path = self._recording.path
         self._clock = clock
         self._lines = LineReader()
         self._sampled = bool(self._recording.minutes()[0])
@@ -90,6 +104,15 @@ class Replay:
         self._ticks = tuple(sorted(ticks))
         self._stops = _stops(chronicle.moments)
 
+    def _store(self) -> RecordedStore:
+        if len(self._opened) == 1:
+            return RecordedStore(self._opened[0])
+        from hoptui.model.recorded.joined import JoinedStore
+
+        joined = JoinedStore(self._opened)
+        self._clocks = tuple(joined.clock_notes())
+        return joined
+
     # the connection -----------------------------------------------------------------------------------------
 
     @property
@@ -103,8 +126,9 @@ class Replay:
         self.play()
 
     def close(self) -> None:
-        """Close the recording."""
-        self._recording.close()
+        """Close the recordings."""
+        for recording in self._opened:
+            recording.close()
 
     def watch(self, run: str | None) -> None:
         """Do nothing: rows are read on demand."""
@@ -183,6 +207,7 @@ class Replay:
             self._wall_offset_ns,
             str(self._path),
             self._ticks,
+            self._clocks,
         )
 
     @property

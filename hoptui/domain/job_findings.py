@@ -39,6 +39,8 @@ SLOW_LINK = 0.5
 """The part of the median traffic below which a link is slow."""
 STALLED_S, STALLED = 10.0, 5.0
 """Seconds, and usual iterations, without progress."""
+HALF = 0.5
+"""The share of waiting from which a hung rank is one that waits."""
 MORE_WAITING, LESS_TRAFFIC, SAME_OWN = 0.1, 0.8, 1.1
 """The network has become slower: by how much more ranks wait, the part of the traffic that is left, and the
 most that their own time may have grown."""
@@ -108,7 +110,7 @@ def _stalled(state: JobState) -> Iterator[Fact]:
     """
     live = live_ranks(state)
     hung = [(node, rank) for node, rank in live if rank.condition == "hung"]
-    causes = [(node, rank) for node, rank in hung if rank.kind not in WAITS]
+    causes = [(node, rank) for node, rank in hung if _works(rank)]
     for node, rank in causes:
         yield _of_rank("job.hung_rank", node, rank, after_s=rank.progress_age_s)
     paces = [rank.iteration_s for _, rank in live if rank.iteration_s is not None]
@@ -129,6 +131,11 @@ def _stalled(state: JobState) -> Iterator[Fact]:
                            after_s=stalled[node.index])  # fmt: skip
     else:
         yield fact("job.stalled", nodes=len(stalled), after_s=min(stalled.values()))
+
+
+def _works(rank: RankSummary) -> bool:
+    """Whether a rank is known to do something else than to wait for others."""
+    return bool(rank.line) and rank.kind not in WAITS and (rank.waiting is None or rank.waiting < HALF)
 
 
 def _ages(node: JobNode) -> list[float] | None:

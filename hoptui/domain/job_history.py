@@ -97,6 +97,12 @@ class JobHistory:
         if not self._moments or t - self._moments[-1].t >= 0.9 * self._every_s:
             self._moments.append(moment(t, state))
 
+    def fill(self, state: JobState, moments: Iterable[JobMoment]) -> None:
+        """Take a state and all moments up to it, oldest first, as a recording has them."""
+        self.state = state
+        self.version += 1
+        self._moments = deque(moments, maxlen=MOST_MOMENTS)
+
     @property
     def moments(self) -> list[JobMoment]:
         """The moments of the last `KEPT_S`, oldest first."""

@@ -210,6 +210,10 @@ class ReplayApp(HoptuiApp):
     def view(self, run: str | None) -> View:
         return super().view(run)._replace(replay=self.replay.reel)
 
+    def on_mount(self) -> None:  # Textual calls that of DrawnApp too
+        for note in self.replay.reel.clocks:
+            self.tell(note, "information", timeout=10)
+
     def get_default_screen(self) -> Screen[Any]:
         if not self.replay.store.run_id:  # of a node alone: the overview
             return super().get_default_screen()
@@ -317,21 +321,28 @@ def _about(reel: Reel) -> str:
     return f"{first} … {last} · {numbers.clean(Path(reel.path).name, 40)}"
 
 
-def replay(path: str, *, config: Config | None = None, app: Callable[..., ReplayApp] = ReplayApp) -> int:
+def replay(
+    path: str,
+    *more: str,
+    config: Config | None = None,
+    app: Callable[..., ReplayApp] = ReplayApp,
+) -> int:
     """Open a recording in the dashboard; blocks until the user leaves. It needs no daemon, GPU or run.
 
     Args:
         path: the file.
+        more: the recordings of other nodes of the same run.
         app: makes the dashboard.
 
     Returns:
         The exit code: 0, or 128 + the signal that ended the dashboard.
 
     Raises:
-        RecordingError: the file is no recording, cannot be read, or is empty.
+        RecordingError: a file is no recording, cannot be read, or is empty.
+        JoinError: the recordings are not of one run, or of one node.
     """
     config = config or Config()
-    opened = app(Replay(path), config=config)
+    opened = app(Replay(path, more=more), config=config)
     opened.alone = True
     opened.run(mouse=config.mouse)
     return opened.return_code or 0

@@ -17,7 +17,9 @@ def replay(
         str | None, Parameter(help="A recording file, or the name or id of a recorded run.")
     ] = None,
     /,
-    *,
+    *more: Annotated[
+        str, Parameter(help="Recordings of other nodes of the same run: their ranks are shown together.")
+    ],
     example: Annotated[
         bool,
         Parameter(
@@ -28,14 +30,20 @@ def replay(
     ] = False,
     options: Dashboard = AS_SET,
 ) -> int:
-    """Play a recording in the dashboard. This needs neither a daemon nor a GPU."""
+    """Play a recording in the dashboard. This needs neither a daemon nor a GPU.
+
+    Several recordings of one run, of a node each, are played as one. Their clocks are aligned by the
+    iterations that they have in common.
+    """
     if example:
         from hoptui.cli.support import recordings
 
         recording = str(recordings.example(recordings.EXAMPLE if recording is None else recording))
+    if example and more:
+        raise usage("--example plays one recording")
     if recording is None:
         raise usage(
             "hoptui replay needs RECORDING (hoptui ls --all lists them) or --example; "
             "try hoptui replay --help"
         )
-    return launcher.replay(recording, dataclasses.asdict(options))
+    return launcher.replay(recording, dataclasses.asdict(options), more=more)

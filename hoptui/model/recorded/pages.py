@@ -55,7 +55,7 @@ class Pages:
         self.problem = ""
         self.sources = recording.sources()
         self._gone = recording.thinned_before or 0
-        self._recording = recording
+        self.recording = recording
         self._pages: Cache[RowPage] = Cache(MOST_PAGE_BYTES, _page_bytes)
         self._tiles: Cache[Entries] = Cache(MOST_TILE_BYTES, entries_bytes)
         self._charted: dict[str, list[str]] = {}
@@ -200,12 +200,12 @@ class Pages:
         if end < start:
             return NOTHING
         try:
-            parts = list(self._recording.rows(source, start, end))
-            gone = self._recording.thinned_before
+            parts = list(self.recording.rows(source, start, end))
+            gone = self.recording.thinned_before
             first = min(parts[0].times()[0] if parts else end + 1, gone or 0)
             if start < first:
                 parts = [
-                    _as_rows(self._recording.buckets(source, (), start, first - 1, PAGE_ROWS), length),
+                    _as_rows(self.recording.buckets(source, (), start, first - 1, PAGE_ROWS), length),
                     *parts,
                 ]
         except RecordingError as error:
@@ -219,7 +219,7 @@ class Pages:
         # An empty tuple would request all names.
         names = tuple(name for name in names if name != STEPS) or ("iteration_s",)
         try:
-            return self._recording.buckets(source, names, t0, t1, points)
+            return self.recording.buckets(source, names, t0, t1, points)
         except RecordingError as error:
             self.problem = error.reason
             nothing = tuple(b"" for _ in names)

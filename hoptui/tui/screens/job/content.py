@@ -42,10 +42,10 @@ def nothing(view: View) -> str:
     return "nothing is known of other nodes: they share what they know once init_process_group has run"
 
 
-def size(state: JobState, age_s: float | None) -> Line:
+def size(state: JobState, age_s: float | None, clocks: Sequence[str] = ()) -> Line:
     """`512 ranks on 64 nodes   ● 62 live   ◌ 2 silent`, and how old that is, or why other nodes are not read.
 
-    `age_s` is the time since the state came.
+    `age_s` is the time since the state came. `clocks` are sentences on the clocks of joined recordings.
     """
     line: Line = (Span(" "), Span(jobs.size(state), "strong"))
     for condition, count in jobs.conditions(state):
@@ -53,6 +53,8 @@ def size(state: JobState, age_s: float | None) -> Line:
         line = (*line, Span(f"   {word.symbol} ", INKS.get(condition, "")), Span(f"{count} {word.text}"))
     if problem := jobs.store_problem(state):
         line = (*line, Span("   "), Span(problem, "warn"))
+    elif clocks:
+        line = (*line, Span(f"   {clocks[0]}", "dim"))
     elif age_s is not None and age_s > OLD_S:
         line = (*line, Span(f"   no news for {numbers.duration(age_s)}", "warn"))
     return line

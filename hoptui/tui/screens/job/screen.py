@@ -122,7 +122,7 @@ class JobScreen(RunPage):
         width = self.size.width
         unit = view.run.units.get(view.run.headline, "") if view.run else ""
         for name, line in (
-            ("job-size", content.size(state, age_s)),
+            ("job-size", content.size(state, age_s, view.replay.clocks if view.replay is not None else ())),
             ("job-spread", content.spread(state, self.reading, width)),
             ("job-totals", content.totals(state, unit, width)),
         ):
