@@ -40,10 +40,10 @@ def state(
 
 
 def states(
-    nodes: int, ranks: int, seconds: int, *, run: str = "job01", faults: bool = True
+    nodes: int, ranks: int, seconds: int, *, first: int = 0, run: str = "job01", faults: bool = True
 ) -> Iterator[tuple[float, JobState]]:
-    """Each second and the state then."""
-    for second in range(seconds):
+    """Each second from the `first` to before `seconds`, and the state then."""
+    for second in range(first, seconds):
         yield float(second), state(nodes, ranks, float(second), run=run, faults=faults)
 
 

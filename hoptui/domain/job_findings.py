@@ -161,8 +161,8 @@ def _slow_ranks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fact]
     bounds = usual(list(own.values()))
     if bounds is None:
         return
-    slow = [rank for rank, value in own.items() if value > bounds.high]
-    places = {rank.rank: (node, rank) for node, rank in live_ranks(state)}
+    places = {rank.rank: (node, rank) for node, rank in live_ranks(state) if rank.condition != "hung"}
+    slow = [rank for rank, value in own.items() if value > bounds.high and rank in places]
     for each in sorted(slow, key=lambda rank: -own[rank]):
         node, rank = places[each]
         yield _of_rank("job.slow_rank", node, rank, value=own[each], usual=bounds.median)

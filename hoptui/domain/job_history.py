@@ -16,6 +16,8 @@ MOST_MOMENTS, LEAST_MOMENTS = 300, 30
 MOST_VALUES = 300_000
 """Values of one reading. A job of more ranks has fewer moments, further apart."""
 MOST_RANKS = 65_536
+EARLY_S = 0.2
+"""By how much a state may come before its time."""
 NAN = math.nan
 
 
@@ -94,7 +96,7 @@ class JobHistory:
         self.state = state
         self.version += 1
         # A state that comes a little early is not left out.
-        if not self._moments or t - self._moments[-1].t >= 0.9 * self._every_s:
+        if not self._moments or t - self._moments[-1].t >= self._every_s - EARLY_S:
             self._moments.append(moment(t, state))
 
     def fill(self, state: JobState, moments: Iterable[JobMoment]) -> None:
