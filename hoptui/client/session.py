@@ -145,11 +145,13 @@ class Session:
         latest: bool = False,
         hz: float = 0.0,
         processes: int | None = None,
+        job: str = "",
     ) -> messages.Delta:
         """Return what is new since these cursors; by default the node, its runs, and every event and command.
 
         `hz` requests a sampling rate of the GPUs; repeat it to keep the rate. `processes` is the known
-        version of the processes on GPUs (0: none); with it, the answer includes them.
+        version of the processes on GPUs (0: none); with it, the answer includes them. `job` is a run whose
+        state on all its nodes is wanted.
         """
         fetch = messages.Fetch(
             id=self._next(),
@@ -164,6 +166,7 @@ class Session:
             hz=hz,
             processes=processes,
             page=0,
+            job=job,
         )
         found = self._ask(fetch, fetch.id, messages.Delta, wait_s + self._timeout_s)
         return self._rest(fetch, found) if found.more else found

@@ -35,6 +35,7 @@ def test_ls_json_is_exactly_what_scripts_rely_on(hoptui: Hoptui, ppo: FakeDaemon
         "iteration": 1204,
         "metrics": {"env_steps_per_s": 512_345.0, "loss": 0.183, "iteration_s": 1.82},
         "tags": [],
+        "job": None,
     }
     assert list(knobs) == ["grad_accum", "lr", "precision"]
     assert knobs["grad_accum"] == {

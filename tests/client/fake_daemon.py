@@ -15,10 +15,12 @@ from msgspec import structs
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.details import RunDetails
+from hoptui.domain.jobs import JobState
 from hoptui.domain.tuning import Tune, Tuned
 from hoptui.model.store import Store
 from hoptui.node.addresses import Addresses
 from hoptui.protocol import codec
+from hoptui.protocol.job_records import encode_state
 from hoptui.protocol.messages import (
     FINAL,
     PROTOCOL,
@@ -85,6 +87,7 @@ class FakeDaemon:
         )
         self.details: dict[str, RunDetails] = {}
         self.stacks: dict[str, tuple[RankStacks, ...]] = {}
+        self.jobs: dict[str, JobState] = {}
         self.protocol = PROTOCOL
         self.pid = 77
         self.answer: Answer = lambda message: None
@@ -219,6 +222,7 @@ class FakeDaemon:
             columns=tuple(parts),
             events=fresh,
             commands=commands,
+            job=encode_state(self.jobs[fetch.job]) if fetch.job in self.jobs else None,
         )
 
     def _past(self, query: Query) -> ToViewer:

@@ -98,7 +98,7 @@ def _line(seen: NodeSnapshot, run: RunState) -> tuple[str, ...]:
         rate,
         age(run),
         _tags(run),
-        jobs.brief(jobs.job_of(seen, run)),
+        jobs.brief(seen.job(run)),
     )
 
 

@@ -96,13 +96,13 @@ def stacks_of(name: str, rank: int | None = None) -> StackReport:
         wanted = [each for each in processes if rank in (None, each.rank)]
         if not wanted:
             words = ["stack", run.name, "--rank", str(rank)]
-            if rank is not None and (away := jobs.elsewhere(jobs.job_of(seen, run), rank, words)):
+            if rank is not None and (away := jobs.elsewhere(seen.job(run), rank, words)):
                 raise Fail(away, MISSING)
             known = ", ".join(str(each.rank) for each in processes)
             raise Fail(f"{numbers.clean(run.name)} has no rank {rank} on this node, only {known}", MISSING)
         ranks = _ranks(seen, run.run, wanted)
         hangs = hung(seen.store.vital(run.run))
-        elsewhere = jobs.ranks_elsewhere(jobs.job_of(seen, run)) if rank is None else []
+        elsewhere = jobs.ranks_elsewhere(seen.job(run)) if rank is None else []
     groups = grouped({each.rank: each.stack for each in ranks if each.stack})
     nccl = nccl_ras.status() if run.world > 1 and hangs else None
     return StackReport(run, ranks, groups, nccl, elsewhere)

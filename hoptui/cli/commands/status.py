@@ -64,7 +64,7 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "knobs": knobs_of(run),
         "metrics": metrics_json(seen.store.latest(f"run/{run.run}")),
         "tags": run.tags,
-        "job": jobs.brief_json(jobs.job_of(seen, run)),
+        "job": jobs.brief_json(seen.job(run)),
     }
 
 
@@ -108,7 +108,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
             one.phase: {**one.readings, "samples": one.samples} for one in (vital.phases if vital else ())
         },
         "where": _where_json(seen, run),
-        "job": jobs.whole_json(jobs.job_of(seen, run)),
+        "job": jobs.whole_json(seen.job(run)),
         "world": run.world,
         "ranks": _ranks(seen, run),
         "gpus": [gpus.report(seen, gpu) for gpu in seen.gpus_of(run)],
@@ -237,7 +237,7 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
         table(target.lines(seen, run, run.targets), indent="  ")
     if run.world > 1:
         _print_ranks(seen, run)
-    if (job := jobs.job_of(seen, run)) is not None and seen.lives(run):
+    if (job := seen.job(run)) is not None:
         jobs.show(job, run.units.get(run.headline, ""))
     _print_gpus(seen, run)
     aside = ("iteration_s", headline(run, metrics)[0])

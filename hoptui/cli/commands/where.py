@@ -168,7 +168,7 @@ def _any_samples(name: str, window: Window, rank: int | None) -> Found:
             away = ""
             if rank is not None:
                 words = ["where", run.name, "--rank", str(rank)]
-                away = jobs.elsewhere(jobs.job_of(seen, run), rank, words)
+                away = jobs.elsewhere(seen.job(run), rank, words)
             return Found(run, _of_live(seen, run, window.seconds or KEPT_S), False, away)
         path = seen.session.where.recording(run.run)
     if not path.exists():

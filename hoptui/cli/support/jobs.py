@@ -5,21 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from hoptui.cli.support.snapshot import NodeSnapshot
 from hoptui.cli.support.terminal import say
 from hoptui.domain.job_findings import findings
 from hoptui.domain.jobs import JobState
 from hoptui.presentation import jobs, numbers, sentences
-from hoptui.protocol.messages import RunState
 
 MOST_FINDINGS = 10
 SPREADS = ("own_s", "iteration_s", "waiting")
-
-
-def job_of(seen: NodeSnapshot, run: RunState) -> JobState | None:
-    """The state of a run on all of its nodes, None if nothing of other nodes is known."""
-    found = seen.store.job(run.run)
-    return found.state if found is not None else None
 
 
 def brief(state: JobState | None) -> str:

@@ -18,12 +18,14 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import fact
+from hoptui.domain.jobs import JobState
 from hoptui.domain.knobs import KnobState, missing
 from hoptui.domain.learning_metrics import headline_name
 from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
 from hoptui.presentation import diagnosis, numbers, sentences, vocabulary
+from hoptui.protocol.job_records import RecordError, decode_state
 from hoptui.protocol.messages import JOB_ENDED, OFF, STACKS_ENDED, Delta, NodeState, RunState, Verb, Vital
 from hoptui.settings import Config
 
@@ -52,6 +54,8 @@ class NodeSnapshot:
         self.session = session
         self.store = Store()
         self._readings = readings
+        self._jobs: dict[str, JobState | None] = {}
+        self._state = 0
         self.refresh()
         if session.started_daemon:
             self._await_runs(time.monotonic() + RETURN_S)
@@ -87,6 +91,8 @@ class NodeSnapshot:
     def refresh(self) -> None:
         """Fetch everything again."""
         newest = self.session.fetch(latest=True)
+        self._state = newest.state
+        self._jobs.clear()
         rows = self._gpu_rows(newest) if self._readings else ()
         self.store.apply(structs.replace(newest, columns=(*rows, *newest.columns)))
 
@@ -102,6 +108,22 @@ class NodeSnapshot:
             cursors |= {part.source: part.last_t for part in delta.columns if len(part)}
             more = delta.more
         return tuple(found)
+
+    def job(self, run: RunState) -> JobState | None:
+        """The state of a live run on all its nodes, None if it has one, or nothing is known of the others."""
+        if run.world == 1 or not self.lives(run):
+            return None
+        if run.run not in self._jobs:
+            self._jobs[run.run] = self._read_job(run)
+        return self._jobs[run.run]
+
+    def _read_job(self, run: RunState) -> JobState | None:
+        found = self.session.fetch(job=run.run, events=NONE, commands=NONE, state=self._state).job
+        try:
+            return decode_state(found) if found is not None else None
+        except RecordError as error:
+            warn(f"hoptui: the ranks of other nodes are not shown: {error}")
+            return None
 
     def find(self, name: str) -> RunState:
         """Find a run by name or id.
