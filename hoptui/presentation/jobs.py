@@ -228,11 +228,6 @@ def findings_text(state: JobState, moments: Sequence[JobMoment] = ()) -> list[st
     return [sentences.sentence(one) for one in findings(state, moments)]
 
 
-def attach_command(node: JobNode, run: str) -> str:
-    """Return the command that opens the dashboard of a node, "" if its name is not known."""
-    return f"hoptui attach ssh://{node.host}/{run}" if node.host else ""
-
-
 def as_json(state: JobState) -> dict[str, Any]:
     """Return a job as every `--json` shows it."""
     found: list[Fact] = findings(state)

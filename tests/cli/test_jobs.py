@@ -58,6 +58,17 @@ def test_a_rank_of_another_node_is_seen_there(hoptui: Hoptui, job: FakeDaemon, c
     assert "gpu" not in hoptui(command, "ppo", "--rank", "99").err
 
 
+def test_a_name_that_is_no_host_is_in_no_command(hoptui: Hoptui, job: FakeDaemon) -> None:
+    found = job.jobs[RUN]
+    node = found.nodes[2]
+    assert node.summary is not None
+    evil = structs.replace(node, summary=structs.replace(node.summary, host="-oProxyCommand=x"))
+    job.jobs[RUN] = structs.replace(found, nodes=(*found.nodes[:2], evil, *found.nodes[3:]))
+    ended = hoptui("where", "ppo", "--rank", "5")
+    assert "rank 5 is on -oProxyCommand=x" in ended.err
+    assert "ssh" not in ended.err
+
+
 def test_stacks_name_the_lines_of_ranks_on_other_nodes(hoptui: Hoptui, job: FakeDaemon) -> None:
     ended = hoptui("stack", "ppo")
     assert "rank 13 on gpu06 is most in data.py:37 augment" in ended.out

@@ -34,6 +34,7 @@ from hoptui.settings import Config
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.styled_text import Line, lay
 from hoptui.tui.widgets import Lines
+from screenshots.made_up_job import states
 from tests import factories
 from tests.model.recorded_run import ID, write
 from tests.tui.fast_pilot import no_naps, style_sheets_parsed_once
@@ -331,6 +332,18 @@ class Scene:
         record = factories.record(**given, stage=stage, t=t, wall=WALL - ago, settled=settled)
         self.tell(commands=(record,))
         return record
+
+    def job(
+        self, nodes: int, ranks: int, seconds: int = 150, *, first: int = 0, faults: bool = True
+    ) -> Scene:
+        """The run is one of so many nodes and ranks; its states from the `first` second on."""
+        self.update(run={"world": nodes * ranks})
+        now = self.client.ns
+        for t, state in states(nodes, ranks, seconds, first=first, run=RUN, faults=faults):
+            self.client.ns = now - round((seconds - 1 - t) * SECOND)
+            self.client.store.apply_job(RUN, state)
+        self.client.ns = now
+        return self
 
     def history(self) -> Scene:
         """Two applied changes and a checkpoint, as after some minutes of work."""

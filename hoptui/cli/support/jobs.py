@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 from hoptui.cli.support.terminal import say
+from hoptui.client.target import SCHEME, BadPlace, parse
 from hoptui.domain.job_findings import findings
 from hoptui.domain.jobs import JobState
 from hoptui.presentation import jobs, numbers, sentences
@@ -67,8 +68,16 @@ def elsewhere(state: JobState | None, rank: int, words: list[str]) -> str:
     if node is None or node.index == state.here:
         return ""
     silent = f", which is silent for {numbers.duration(node.age_s)}" if node.condition == "silent" else ""
-    there = f"ssh {shlex.quote(node.host)} {shlex.join(['hoptui', *words])}" if node.host else ""
+    there = f"ssh {node.host} {shlex.join(['hoptui', *words])}" if _is_host(node.host) else ""
     return f"rank {rank} is on {jobs.node_name(node)}{silent}{f': {there}' if there else ''}"
+
+
+def _is_host(name: str) -> bool:
+    """Whether a name that another node gives itself may be an argument of ssh."""
+    try:
+        return parse(f"{SCHEME}{name}").host == name
+    except BadPlace:
+        return False
 
 
 def ranks_elsewhere(state: JobState | None) -> list[dict[str, Any]]:
