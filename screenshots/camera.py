@@ -14,25 +14,32 @@ from textual.widgets import Input
 
 from hoptui.client.client import Change, Client, Link
 from hoptui.client.replay import Replay
+from hoptui.domain.job_history import JobHistory
 from hoptui.domain.knobs import KnobValue
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.protocol.messages import RunState, Verb
+from hoptui.recording import Recording
 from hoptui.settings import read
 from hoptui.tui.app import HoptuiApp
 from hoptui.tui.app_protocol import StoreChanged
 from hoptui.tui.hosts_app import FleetApp, Reached
 from hoptui.tui.replay_app import ReplayApp
+from screenshots import made_up_job
 
 EXAMPLES = Path(__file__).parent.parent / "hoptui" / "examples"
 RECORDING = EXAMPLES / "ppo-h100.hoptui"
 TUNED = EXAMPLES / "ppo-cpu-tuned.hoptui"
 HOME = "/home/me"
 """Of somebody who has set nothing."""
+JOB, JOB_S, JOB_SHOWN_S = (32, 8), 200, 150
+"""Nodes and ranks of the made-up job, for how many seconds it has run, and how many of them are known."""
+SECOND = 1_000_000_000
 SETTLE_S = 1.0  # what is drawn least often is drawn once a second
 
-Seat = Literal["replay", "live", "hosts", "tuned"]
+Seat = Literal["replay", "live", "hosts", "tuned", "job"]
 """Who looks: somebody who plays the recording, or who sat there when it was made, alone or with another host
-that is down; or when another one was made, of a run with a tuner."""
+that is down; or when another one was made, of a run with a tuner; or as if the run was one of several nodes,
+whose states are made up."""
 
 
 class To(NamedTuple):
@@ -100,6 +107,30 @@ class Then(Replay):
             if (given.verb, given.knob, given.wanted) == (verb, knob, value):
                 return given.id
         raise NeverGivenError(f"{verb} {knob} {value}")
+
+
+class JobStore(ThenStore):
+    """The recording, and a made-up job in the place of its run."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording)
+        self._job: JobHistory | None = None
+
+    def job(self, run_id: str) -> JobHistory | None:
+        if self._job is None:
+            self._job = JobHistory()
+            last = self.now() / SECOND
+            for second, state in made_up_job.states(*JOB, JOB_S, first=JOB_S - JOB_SHOWN_S, run=run_id):
+                self._job.add(last - (JOB_S - 1 - second), state)
+        return self._job
+
+
+class OnNodes(Then):
+    """The recording as a live node, with a made-up job in the place of its run."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], float]) -> None:
+        super().__init__(path, clock=clock)
+        self.store = JobStore(self._recording)
 
 
 class Down(Client):
@@ -176,7 +207,8 @@ async def sitting(
     and rows."""
     clock, config = Clock(), read({"theme": theme}, {"HOME": HOME})
     path = TUNED if seat == "tuned" else RECORDING
-    replay = Replay(path, clock=clock) if seat == "replay" else Then(path, clock=clock)
+    kinds: dict[str, type[Replay]] = {"replay": Replay, "job": OnNodes}
+    replay = kinds.get(seat, Then)(path, clock=clock)
     replay.seek(replay.find(moment))
     app: HoptuiApp
     if seat == "replay":

@@ -14,6 +14,7 @@ from hoptui.tui.screens.charts.screen import ChartScreen
 from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.history.screen import HistoryScreen, Story
 from hoptui.tui.screens.hosts.screen import HostsScreen
+from hoptui.tui.screens.job.screen import JobScreen
 from hoptui.tui.screens.knob_editor.screen import KnobEditor, StagedBox
 from hoptui.tui.screens.output.screen import OutputScreen
 from hoptui.tui.screens.overview import OverviewScreen
@@ -75,6 +76,7 @@ FULL = (
     Shot("history", HistoryScreen, ("h",)),
     Shot("where", WhereScreen, ("w",)),
     Shot("output", OutputScreen, ("l",), seat="live"),
+    Shot("job", JobScreen, ("J",), seat="job"),
     Shot("settings", SettingsScreen, ("f4",)),
     Shot("tuner", TunerScreen, ("t",), seat="tuned", moment=END),
     Shot("hosts", HostsScreen, ("down",), seat="hosts"),

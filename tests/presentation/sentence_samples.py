@@ -11,7 +11,7 @@ from hoptui.domain.knobs import KnobSpec
 from hoptui.domain.targets import Target
 from hoptui.presentation.sentences import hardware
 from hoptui.presentation.sentences.diagnosis import CURES, VERDICTS
-from tests.presentation import sentence_samples_tuner
+from tests.presentation import sentence_samples_jobs, sentence_samples_tuner
 
 Fields = dict[str, Any]
 LR = msgspec.to_builtins(KnobSpec(name="lr", kind="float", default=3e-4, min=1e-5, max=1e-2, scale="log"))
@@ -447,6 +447,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"verdict": verdict} for verdict, text in VERDICTS.items() if text.without_a_knob
     ],
     **sentence_samples_tuner.SAMPLES,
+    **sentence_samples_jobs.SAMPLES,
     # hardware
     "gpu.xid": [{"number": number} for number in (*hardware.XIDS, 777)],
     "gpu.double_bit": {},

@@ -32,6 +32,8 @@ TITLES: Mapping[str, str] = {
     "tuner": "On the tuner",
     "where": "On the lines",
     "output": "On the output",
+    "job": "On the nodes of a run",
+    "nodes": "On the map of nodes",
     "limits": "While limits are chosen",
     "filter": "While a filter is typed",
     "story": "In the story of a command",
@@ -200,6 +202,22 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
          "What libraries in C write is missing."),
         ("follows", "The cursor is on the last line and stays there. Move it up to stop that."),
         ("kept", "The newest 2 000 lines, from the newest 256 KiB. Output is not recorded."),
+    ),
+    "job": (
+        _UNKNOWN,
+        _FADED,
+        ("map", "A line for each node, a cell for each rank. The shade is the reading in the title, and what "
+         "it means is in the lower border. A cell that many ranks share has the most remarkable one."),
+        ("own time", "The time of an iteration without waiting for other ranks, by stack samples. Where ranks "
+         "wait for each other, the iterations of all take as long as those of the slowest: own time names it."),
+        ("◌ silent", "The node has not reported for five seconds. Its ranks are as they were last, and do not "
+         "count in medians and totals."),
+        ("– missing", "The node has never reported."),
+        ("what differs", "Each rank is compared with the median of all, over the last ten seconds: own time, "
+         "clocks, links and progress."),
+        ("rank 0 reports", "The throughput as rank 0 logs it. Whether that is of one rank or of all, only the "
+         "author of the script knows."),
+        ("open", "The dashboard of a node, over ssh from this machine. Leaving it leads back here."),
     ),
     "filter": (
         ("words", "All of them must be in what is said of a command: the knob, its values, how far it came, "
