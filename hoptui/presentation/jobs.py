@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from hoptui.domain.enumerations import ByValue
 from hoptui.domain.facts import Fact
-from hoptui.domain.job_findings import findings
 from hoptui.domain.job_history import RANK_READINGS, JobMoment, live_ranks
 from hoptui.domain.jobs import JobNode, JobState, NodeCondition, RankSummary, Spread, spread
 from hoptui.presentation import numbers, sentences
@@ -223,16 +222,21 @@ def totals_parts(state: JobState, unit: str = "") -> list[tuple[str, str]]:
     return parts
 
 
-def findings_text(state: JobState, moments: Sequence[JobMoment] = ()) -> list[str]:
-    """Return a sentence for each finding, the worst first."""
-    return [sentences.sentence(one) for one in findings(state, moments)]
-
-
-def as_json(state: JobState) -> dict[str, Any]:
-    """Return a job as every `--json` shows it."""
-    found: list[Fact] = findings(state)
+def brief_json(state: JobState, found: Sequence[Fact]) -> dict[str, Any]:
+    """Return the size of a job and what is wrong in it, as `ls --json` shows it."""
     return {
         "world": state.world,
+        "conditions": dict(conditions(state)),
+        "findings": [
+            {"code": one.code, "fields": one.fields, "text": sentences.sentence(one)} for one in found
+        ],
+    }
+
+
+def as_json(state: JobState, found: Sequence[Fact]) -> dict[str, Any]:
+    """Return a job as `status --json` shows it."""
+    return {
+        **brief_json(state, found),
         "nodes": [
             {
                 "node": node.index,
@@ -255,9 +259,6 @@ def as_json(state: JobState) -> dict[str, Any]:
             for name in READINGS
         },
         "totals": totals(state)._asdict(),
-        "findings": [
-            {"code": one.code, "fields": one.fields, "text": sentences.sentence(one)} for one in found
-        ],
         "store_problem": state.store_problem,
         "age_s": state.age_s,
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from hoptui.cli.support.terminal import say
 from hoptui.client.target import SCHEME, BadPlace, parse
-from hoptui.domain.job_findings import findings
+from hoptui.diagnosis.job_findings import findings
 from hoptui.domain.jobs import JobState
 from hoptui.presentation import jobs, numbers, sentences
 
@@ -25,21 +25,12 @@ def brief(state: JobState | None) -> str:
 
 def brief_json(state: JobState | None) -> dict[str, Any] | None:
     """A job as `ls --json` shows it."""
-    if state is None:
-        return None
-    return {
-        "world": state.world,
-        "conditions": dict(jobs.conditions(state)),
-        "findings": [
-            {"code": one.code, "fields": one.fields, "text": sentences.sentence(one)}
-            for one in findings(state)
-        ],
-    }
+    return jobs.brief_json(state, findings(state)) if state is not None else None
 
 
 def whole_json(state: JobState | None) -> dict[str, Any] | None:
     """A job as `status --json` shows it."""
-    return {**(brief_json(state) or {}), **jobs.as_json(state)} if state is not None else None
+    return jobs.as_json(state, findings(state)) if state is not None else None
 
 
 def show(state: JobState, unit: str) -> None:
@@ -53,9 +44,9 @@ def show(state: JobState, unit: str) -> None:
             say(f"  {text}")
     if parts := jobs.totals_parts(state, unit):
         say(f"  {', '.join(f'{label} {text}' for label, text in parts)}")
-    found = jobs.findings_text(state)
-    for text in found[:MOST_FINDINGS]:
-        say(f"  {text}")
+    found = findings(state)
+    for one in found[:MOST_FINDINGS]:
+        say(f"  {sentences.sentence(one)}")
     if len(found) > MOST_FINDINGS:
         say(f"  and {len(found) - MOST_FINDINGS} more: hoptui status --json")
 

@@ -206,17 +206,17 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
     "job": (
         _UNKNOWN,
         _FADED,
-        ("map", "A line for each node, a cell for each rank. The shade is the reading in the title, and what "
-         "it means is in the lower border. A cell that many ranks share has the most remarkable one."),
-        ("own time", "The time of an iteration without waiting for other ranks, by stack samples. Where ranks "
-         "wait for each other, the iterations of all take as long as those of the slowest: own time names it."),
-        ("◌ silent", "The node has not reported for five seconds. Its ranks are as they were last, and do not "
-         "count in medians and totals."),
+        ("map", "A line for each node, a cell for each rank. The shade is the reading in the title; the "
+         "lower border says what it means. A cell of several ranks has the most remarkable one."),
+        ("own time", "The time of an iteration without waiting for other ranks, by stack samples. Where "
+         "ranks wait for each other, all iterations take as long as those of the slowest: own time names it."),
+        ("◌ silent", "The node has not reported for five seconds. Its ranks are as they were last, and do "
+         "not count in medians and totals."),
         ("– missing", "The node has never reported."),
-        ("what differs", "Each rank is compared with the median of all, over the last ten seconds: own time, "
-         "clocks, links and progress."),
-        ("rank 0 reports", "The throughput as rank 0 logs it. Whether that is of one rank or of all, only the "
-         "author of the script knows."),
+        ("what differs", "Each rank is compared with the median of all, over the last ten seconds: own "
+         "time, clocks, links and progress."),
+        ("rank 0 reports", "The throughput as rank 0 logs it. Whether that is of one rank or of all, only "
+         "the author of the script knows."),
         ("open", "The dashboard of a node, over ssh from this machine. Leaving it leads back here."),
     ),
     "filter": (

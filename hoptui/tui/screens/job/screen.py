@@ -7,7 +7,7 @@ from textual.containers import Horizontal
 from textual.events import Click
 
 from hoptui.domain.facts import Fact
-from hoptui.domain.job_findings import findings
+from hoptui.diagnosis.job_findings import findings
 from hoptui.domain.job_history import JobHistory
 from hoptui.domain.jobs import JobNode, JobState
 from hoptui.presentation import jobs
