@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from hoptui.domain.devices import REASONS
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.job_history import (
+    NAN,
     RANK_READINGS,
     JobMoment,
     last,
@@ -44,6 +45,8 @@ HALF = 0.5
 MORE_WAITING, LESS_TRAFFIC, SAME_OWN = 0.1, 0.8, 1.1
 """The network has become slower: by how much more ranks wait, the part of the traffic that is left, and the
 most that their own time may have grown."""
+MOST_NAMED = 8
+"""Ranks of a silent node that are listed."""
 LEAST_RECENT, LEAST_EARLIER = 3, 10
 """Moments of which the two are compared at least."""
 _FAULTS = frozenset(reason.name for reason in REASONS if reason.level == "alarm")
@@ -55,7 +58,7 @@ _SEVERITY = (
     "job.stalled",
     "job.throttled",
     "job.low_clock",
-    "job.slow_rank",
+    "job.own_time",
     "job.slow_link",
     "job.slower_network",
 )
@@ -98,7 +101,8 @@ def _nodes(state: JobState) -> Iterator[Fact]:
     for node in state.nodes:
         ranks = [rank.rank for rank in node.summary.ranks] if node.summary is not None else []
         if node.condition == "silent":
-            yield fact("job.silent_node", node=node.index, host=node.host, ranks=ranks, after_s=node.age_s)
+            yield fact("job.silent_node", node=node.index, host=node.host, ranks=ranks[:MOST_NAMED],
+                       count=len(ranks), world=state.world, age_s=node.age_s)  # fmt: skip
         elif node.condition == "missing":
             yield fact("job.missing_node", node=node.index, after_s=node.age_s)
 
@@ -112,7 +116,7 @@ def _stalled(state: JobState) -> Iterator[Fact]:
     hung = [(node, rank) for node, rank in live if rank.condition == "hung"]
     causes = [(node, rank) for node, rank in hung if _works(rank)]
     for node, rank in causes:
-        yield _of_rank("job.hung_rank", node, rank, after_s=rank.progress_age_s)
+        yield _of_rank("job.hung_rank", node, rank, world=state.world, age_s=rank.progress_age_s, heard=True)
     paces = [rank.iteration_s for _, rank in live if rank.iteration_s is not None]
     longest = max(STALLED_S, STALLED * statistics.median(paces)) if paces else STALLED_S
     stalled = {
@@ -165,7 +169,7 @@ def _slow_ranks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fact]
     slow = [rank for rank, value in own.items() if value > bounds.high and rank in places]
     for each in sorted(slow, key=lambda rank: -own[rank]):
         node, rank = places[each]
-        yield _of_rank("job.slow_rank", node, rank, value=own[each], usual=bounds.median)
+        yield _of_rank("job.own_time", node, rank, value=own[each], usual=bounds.median)
 
 
 def _clocks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fact]:
@@ -228,7 +232,7 @@ def _slower_network(moments: Sequence[JobMoment]) -> Iterator[Fact]:
     earlier = [one for one in moments if one.t < moments[-1].t - 2 * OVER_S]
     if len(recently) < LEAST_RECENT or len(earlier) < LEAST_EARLIER:
         return
-    now, before = _level(recently), _level(earlier)
+    now, before = _level(recently), _level(earlier[:: max(1, len(earlier) // LEAST_EARLIER)])
     if (
         now is not None
         and before is not None
@@ -267,10 +271,11 @@ def _traffic(node: JobNode, place: int, moments: Sequence[JobMoment]) -> float |
 
 def _values(state: JobState, moments: Sequence[JobMoment], reading: str) -> dict[int, float]:
     """A reading of the live ranks, by rank: the mean of the last seconds."""
-    now, found = last(moments, OVER_S), {}
+    means, found = recent(last(moments, OVER_S), reading), {}
     for _, rank in live_ranks(state):
-        value = recent(now, reading, rank.rank)
-        value = RANK_READINGS[reading](rank) if value is None else value
+        value: float | None = means[rank.rank] if rank.rank < len(means) else NAN
+        if value != value:
+            value = RANK_READINGS[reading](rank)
         if value is not None:
             found[rank.rank] = value
     return found

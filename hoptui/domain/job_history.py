@@ -132,9 +132,10 @@ def _number(value: float | None) -> float:
     return NAN if value is None else value
 
 
-def recent(moments: Sequence[JobMoment], reading: str, rank: int) -> float | None:
-    """Return the mean of a reading of a rank over some moments, None if it is not known."""
-    return mean(one.of_rank(reading, rank) for one in moments)
+def recent(moments: Sequence[JobMoment], reading: str) -> list[float]:
+    """Return the mean of a reading over some moments, by rank, NaN where it is not known."""
+    rows = [one.ranks[reading] for one in moments]
+    return [NAN if (found := mean(values)) is None else found for values in zip(*rows, strict=True)]
 
 
 def recent_network(moments: Sequence[JobMoment], place: int) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hoptui.domain.enumerations import ByValue
 from hoptui.domain.facts import Fact
-from hoptui.domain.job_history import RANK_READINGS, JobMoment, live_ranks
+from hoptui.domain.job_history import RANK_READINGS, live_ranks
 from hoptui.domain.jobs import JobNode, JobState, NodeCondition, RankSummary, Spread, spread
 from hoptui.presentation import numbers, sentences
 from hoptui.presentation.readings import value_text

@@ -38,7 +38,7 @@ def test_json_has_the_job(hoptui: Hoptui, job: FakeDaemon) -> None:
     assert found["nodes"][8]["ranks"] == [16, 17]
     assert found["spread"]["own_s"]["highest"]["rank"] == 13
     assert found["totals"]["gpus"] == 16
-    assert "job.slow_rank" in [one["code"] for one in found["findings"]]
+    assert "job.own_time" in [one["code"] for one in found["findings"]]
     listed = next(one for one in hoptui("ls", "--json").json if one["run"] == RUN)["job"]
     assert listed == {key: found[key] for key in ("world", "conditions", "findings")}
 

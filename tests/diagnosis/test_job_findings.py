@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.domain.facts import Fact
 from hoptui.diagnosis.job_findings import findings
+from hoptui.domain.facts import Fact
 from hoptui.domain.job_history import JobHistory
 from hoptui.domain.jobs import JobState, RankSummary
 from hoptui.presentation import sentences
@@ -63,12 +63,12 @@ def test_one_slow_rank_of_512_is_found_with_its_node_gpu_and_line() -> None:
     for t, one in states(64, 8, 85, first=72):
         history.add(t, one)
     assert history.state is not None
-    found = [one for one in findings(history.state, history.moments) if one.code == "job.slow_rank"]
+    found = [one for one in findings(history.state, history.moments) if one.code == "job.own_time"]
     assert [one.fields["rank"] for one in found] == [328]
     fields = found[0].fields
     assert (fields["host"], fields["gpu"], fields["line"]) == ("gpu41", 0, "data.py:37 augment")
     assert fields["value"] > 1.4 * fields["usual"]
-    assert sentences.sentence(found[0]).startswith("rank 328 (gpu41, GPU 0) is slow: ")
+    assert sentences.sentence(found[0]).startswith("rank 328 (gpu41, GPU 0) takes 5")
 
 
 def test_a_single_slow_second_is_no_finding() -> None:
@@ -77,7 +77,7 @@ def test_a_single_slow_second_is_no_finding() -> None:
         slow = changed(job, of_rank(5, iteration_s=0.8, waiting=0.0)) if second == 29 else job
         history.add(float(second), slow)
     assert codes(findings(slow, history.moments)) == []
-    assert codes(findings(slow)) == ["job.slow_rank"], "it is slow in that second"
+    assert codes(findings(slow)) == ["job.own_time"], "it is slow in that second"
 
 
 @pytest.mark.parametrize(

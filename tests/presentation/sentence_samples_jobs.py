@@ -17,15 +17,9 @@ LINK = {
 }
 
 SAMPLES: dict[str, Any] = {
-    "job.slow_rank": [
-        {**RANK, "value": 0.92, "usual": 0.41, "after_s": 12.0},
-        {**BARE, "value": None, "usual": None},
-    ],
-    "job.hung_rank": [{**RANK, "after_s": 42.0}, BARE],
-    "job.silent_node": [
-        {"node": 8, "host": "gpu08", "ranks": [16, 17], "after_s": 38.0},
-        {"host": "gpu08", "rank": 16, "after_s": 7.0},
-        {"node": 8, "host": "", "ranks": [1, 5, 9, 13], "after_s": None},
+    "job.own_time": [
+        {**RANK, "value": 0.92, "usual": 0.41},
+        {**BARE, "value": 0.92, "usual": 0.41},
     ],
     "job.missing_node": {"node": 9, "after_s": 100.0},
     "job.no_progress": [

@@ -49,7 +49,7 @@ def test_64_nodes_of_8_ranks_fit_on_a_small_terminal(play: Play, read: Read) -> 
         assert "60 missing" in shown
         assert app.screen.query_one(NodeMap).part == "", "no node is left out"
         told = read(app, "finding-lines")
-        assert "rank 328 (gpu41, GPU 0) is slow" in told
+        assert "rank 328 (gpu41, GPU 0) takes 5" in told
         assert "gpu51 with ranks 408–415 is silent" in told
         assert "512 ranks on 64 nodes   ● 62 live   ◌ 1 silent   – 1 missing" in read(app, "job-size")
         assert "worst 5" in read(app, "job-spread")
@@ -129,11 +129,11 @@ def test_a_map_over_time_has_the_same_size_whatever_there_is(reading: str) -> No
     job = there.client.store.job(RUN)
     assert job is not None
     assert job.state is not None
-    lines = heat_maps.time_map(job.state, job.moments, reading, 60, 20, 300.0)
+    lines = heat_maps.time_map(job.state, job.moments, reading, 60, 20, 300.0, heat_maps.ShadeCache())
     assert len(lines) <= 20
     assert {len(line) for line in rendered(lines[:-1], 60)} <= set(range(61))
     bare = structs.replace(job.state, nodes=())
-    assert heat_maps.time_map(bare, [], reading, 60, 20, 300.0)
+    assert heat_maps.time_map(bare, [], reading, 60, 20, 300.0, heat_maps.ShadeCache())
 
 
 def test_the_slow_rank_is_seen_in_its_group_over_time() -> None:
@@ -141,7 +141,9 @@ def test_the_slow_rank_is_seen_in_its_group_over_time() -> None:
     job = there.client.store.job(RUN)
     assert job is not None
     assert job.state is not None
-    lines = rendered(heat_maps.time_map(job.state, job.moments, "own_s", 60, 20, 60.0), 60)
+    lines = rendered(
+        heat_maps.time_map(job.state, job.moments, "own_s", 60, 20, 60.0, heat_maps.ShadeCache()), 60
+    )
     assert [line.split()[0] for line in lines if "█" in line] == ["320–351"]
 
 
@@ -273,7 +275,7 @@ def test_recordings_of_two_nodes_are_one_job(tmp_path: Path, play: Play, read: R
             assert "the clock of node1.hoptui is 421 ms ahead of that of node0.hoptui" in read(
                 app, "job-size"
             )
-            assert "rank 3 (gpu01) is slow" in read(app, "finding-lines")
+            assert "rank 3 (gpu01) takes 4" in read(app, "finding-lines")
             assert "by 400 common iterations" in notes(app)
 
     asyncio.run(main())

@@ -48,24 +48,11 @@ def _joined(*parts: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _slow_rank(fields: Fields, _: Write) -> str:
-    value, usual = fields.get("value"), fields.get("usual")
-    against = ""
-    if value is not None and usual is not None:
-        against = (
-            f": {numbers.seconds(value)} of its own in an iteration, the median is {numbers.seconds(usual)}"
-        )
-    return _joined(f"{_who(fields)} is slow{_since(fields)}{against}", _does(fields))
-
-
-def _hung_rank(fields: Fields, _: Write) -> str:
-    return _joined(f"{_who(fields)} hangs: no boundary{_since(fields)}", _does(fields))
-
-
-def _silent_node(fields: Fields, _: Write) -> str:
-    ranks = fields.get("ranks") or ([fields["rank"]] if fields.get("rank") is not None else [])
-    of = f" with {rank_names(ranks)}" if ranks else ""
-    return f"{_host(fields) or 'a node'}{of} is silent{_since(fields)}"
+def _own_time(fields: Fields, _: Write) -> str:
+    """`rank 301 (gpu38, GPU 5) takes 562 ms of its own in an iteration, the median is 362 ms; it loads …`."""
+    value, usual = numbers.seconds(fields["value"]), numbers.seconds(fields["usual"])
+    takes = f"{_who(fields)} takes {value} of its own in an iteration, the median is {usual}"
+    return _joined(takes, _does(fields))
 
 
 def _missing_node(fields: Fields, _: Write) -> str:
@@ -128,9 +115,7 @@ def rank_names(ranks: list[int]) -> str:
 
 
 SENTENCES: Mapping[str, Entry] = {
-    "job.slow_rank": _slow_rank,
-    "job.hung_rank": _hung_rank,
-    "job.silent_node": _silent_node,
+    "job.own_time": _own_time,
     "job.missing_node": _missing_node,
     "job.no_progress": _no_progress,
     "job.stalled": _stalled,

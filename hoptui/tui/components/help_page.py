@@ -209,7 +209,8 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("map", "A line for each node, a cell for each rank. The shade is the reading in the title; the "
          "lower border says what it means. A cell of several ranks has the most remarkable one."),
         ("own time", "The time of an iteration without waiting for other ranks, by stack samples. Where "
-         "ranks wait for each other, all iterations take as long as those of the slowest: own time names it."),
+         "ranks wait for each other, all iterations take as long as those of the slowest, and own time "
+         "names it."),
         ("◌ silent", "The node has not reported for five seconds. Its ranks are as they were last, and do "
          "not count in medians and totals."),
         ("– missing", "The node has never reported."),

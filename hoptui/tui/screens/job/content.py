@@ -161,6 +161,11 @@ LINE = 30
 """Cells from which the line of a rank is worth its room."""
 
 
+def table_lines(state: JobState) -> int:
+    """The lines of the table of all ranks."""
+    return 1 + sum(len(heat_maps.of_node(node)) for node in state.nodes)
+
+
 def table(nodes: Sequence[JobNode], width: int, *, named: bool) -> list[Line]:
     """The ranks of some nodes with their readings. `named`: with the node of each."""
     name = max((len(jobs.node_name(node)) for node in nodes), default=0) + 2 if named else 0

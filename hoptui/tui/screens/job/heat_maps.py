@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from hoptui.domain.job_history import RANK_READINGS, JobMoment, live_ranks
+from hoptui.domain.job_history import MOST_MOMENTS, RANK_READINGS, JobMoment, live_ranks
 from hoptui.domain.jobs import JobNode, JobState, RankSummary
 from hoptui.presentation import jobs
 from hoptui.tui.styled_text import HOTTEST, Line, Span
@@ -23,6 +23,8 @@ CELLS = (4, 3, 2, 1)
 """Cells of a rank, the widest first."""
 MARK, GAP = 1, 2
 LONGEST_NAME = 24
+MOST_CACHED = 2 * MOST_MOMENTS
+"""Moments whose shades are kept."""
 MOST_LINES = 5
 """Lines of a rank in the map over time."""
 
@@ -192,6 +194,22 @@ def group_size(state: JobState, height: int) -> int:
     return next(size for size in range(needed, ranks + 1) if ranks % size == 0) if needed else 1
 
 
+class ShadeCache:
+    """The shades of moments, which do not change: only those of a new moment are worked out."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[float, str, int], list[int | None]] = {}
+
+    def of(self, moment: JobMoment, reading: str, groups: Sequence[tuple[int, int]]) -> list[int | None]:
+        """The most remarkable shade of each group of ranks."""
+        key = moment.t, reading, len(groups)
+        if key not in self._known:
+            if len(self._known) >= MOST_CACHED:
+                self._known.clear()
+            self._known[key] = _shades(moment, reading, groups)
+        return self._known[key]
+
+
 def time_map(
     state: JobState,
     moments: Sequence[JobMoment],
@@ -199,6 +217,7 @@ def time_map(
     width: int,
     height: int,
     span_s: float,
+    cache: ShadeCache,
 ) -> list[Line]:
     """Ranks × time: the last `span_s`, the newest at the right. A cell has its most remarkable rank.
 
@@ -216,7 +235,7 @@ def time_map(
         column = cells - 1 - int((newest - moment.t) / span_s * cells)
         if column < 0:
             continue
-        for row, shade in enumerate(_shades(moment, reading, groups)):
+        for row, shade in enumerate(cache.of(moment, reading, groups)):
             found[row][column] = _most((found[row][column], shade))
     _fill(found, len(moments))
     lines: list[Line] = []

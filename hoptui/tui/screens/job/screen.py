@@ -6,8 +6,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.events import Click
 
-from hoptui.domain.facts import Fact
 from hoptui.diagnosis.job_findings import findings
+from hoptui.domain.facts import Fact
 from hoptui.domain.job_history import JobHistory
 from hoptui.domain.jobs import JobNode, JobState
 from hoptui.presentation import jobs
@@ -20,7 +20,7 @@ from hoptui.tui.screens.job import content, heat_maps
 from hoptui.tui.screens.job.heat_maps import Grid
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span
-from hoptui.tui.widgets import BORDER, SIDES, Choices, KeyBar, Lines, Panel
+from hoptui.tui.widgets import BORDER, Choices, KeyBar, Lines, Panel
 
 SHORTEST_S, LONGEST_S = 60.0, 300.0
 LEAST_TABLE = 3
@@ -89,6 +89,7 @@ class JobScreen(RunPage):
         super().__init__(run)
         self.reading = next(iter(jobs.READINGS))
         self.span_s = LONGEST_S
+        self._shades = heat_maps.ShadeCache()
         self._found: tuple[int, list[Fact]] = (-1, [])
 
     def compose(self) -> ComposeResult:
@@ -148,8 +149,7 @@ class JobScreen(RunPage):
 
     def _lay_out(self, state: JobState) -> None:
         """A small job has the nodes with all ranks above the time. A large one has them beside each other."""
-        rows = len(content.table(state.nodes, self.size.width - SIDES, named=True))
-        needed = len(state.nodes) + rows + 2 + BORDER
+        needed = len(state.nodes) + content.table_lines(state) + 2 + BORDER
         few = self._both and needed <= self.query_one("#maps").size.height // 2
         if self.has_class("-few") != few:
             self.set_class(few, "-few")
@@ -182,9 +182,8 @@ class JobScreen(RunPage):
 
     def _table(self, state: JobState, width: int, room: int) -> list[Line]:
         """The ranks of all nodes if there is room for them below the map, else those of the chosen one."""
-        every = content.table(state.nodes, width, named=True)
-        if len(every) + len(state.nodes) + 2 <= room:
-            return [(), *every]
+        if content.table_lines(state) + len(state.nodes) + 2 <= room:
+            return [(), *content.table(state.nodes, width, named=True)]
         chosen = self._chosen(state)
         if chosen is None:
             return []
@@ -199,7 +198,7 @@ class JobScreen(RunPage):
         width, height = drawn.size
         if not height:
             return
-        shown = heat_maps.time_map(state, job.moments, self.reading, width, height, self.span_s)
+        shown = heat_maps.time_map(state, job.moments, self.reading, width, height, self.span_s, self._shades)
         drawn.show(shown, faded=faded)
         size = heat_maps.group_size(state, height - 1)
         title = ["Ranks over time", jobs.title(self.reading)]
