@@ -39,6 +39,8 @@ SCOPES = {
     "tuner": "Tuner",
     "where": "Lines",
     "output": "Output",
+    "job": "Several nodes",
+    "nodes": "Several nodes: the map",
     "limits": "Tuner: limits",
     "chart": "Charts",
     "finder": "Series finder",

@@ -7,7 +7,7 @@ from typing import Any
 
 from hoptui.cli.support.terminal import say
 from hoptui.client.target import SCHEME, BadPlace, parse
-from hoptui.diagnosis.job_findings import findings
+from hoptui.domain.job_findings import findings
 from hoptui.domain.jobs import JobState
 from hoptui.presentation import jobs, numbers, sentences
 

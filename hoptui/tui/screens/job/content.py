@@ -126,7 +126,7 @@ def node_line(node: JobNode, state: JobState) -> Line:
     return line
 
 
-class Column(NamedTuple):
+class RankColumn(NamedTuple):
     """A column of the table of ranks. `width` is in cells, with the gap before it."""
 
     head: str
@@ -144,18 +144,18 @@ def _reading(name: str) -> Callable[[RankSummary], str]:
 
 
 COLUMNS = (
-    Column("rank", 5, lambda rank: str(rank.rank)),
-    Column(
+    RankColumn("rank", 5, lambda rank: str(rank.rank)),
+    RankColumn(
         "GPU", 5, _gpu(lambda rank: str(rank.gpu.index) if rank.gpu and rank.gpu.index is not None else "–")
     ),
-    Column("iteration", 11, _reading("iteration_s")),
-    Column("own time", 10, _reading("own_s")),
-    Column("waits", 7, _reading("waiting")),
-    Column("busy", 7, _reading("utilization")),
-    Column("power", 7, _reading("power_w")),
-    Column("memory", 8, _reading("memory")),
-    Column("clock", 11, _reading("clock_mhz")),
-    Column("progress", 12, _reading("progress_age_s")),
+    RankColumn("iteration", 11, _reading("iteration_s")),
+    RankColumn("own time", 10, _reading("own_s")),
+    RankColumn("waits", 7, _reading("waiting")),
+    RankColumn("busy", 7, _reading("utilization")),
+    RankColumn("power", 7, _reading("power_w")),
+    RankColumn("memory", 8, _reading("memory")),
+    RankColumn("clock", 11, _reading("clock_mhz")),
+    RankColumn("progress", 12, _reading("progress_age_s")),
 )
 LINE = 30
 """Cells from which the line of a rank is worth its room."""
@@ -169,7 +169,7 @@ def table_lines(state: JobState) -> int:
 def table(nodes: Sequence[JobNode], width: int, *, named: bool) -> list[Line]:
     """The ranks of some nodes with their readings. `named`: with the node of each."""
     name = max((len(jobs.node_name(node)) for node in nodes), default=0) + 2 if named else 0
-    shown: list[Column] = []
+    shown: list[RankColumn] = []
     used = name
     for column in COLUMNS:
         if used + column.width > width:

@@ -29,7 +29,7 @@ MOST_LINES = 5
 """Lines of a rank in the map over time."""
 
 
-class Grid(NamedTuple):
+class NodeGrid(NamedTuple):
     """How nodes are laid out: `lines` of so many `columns`, a label, and `cells` for each rank.
 
     `together` ranks share a cell. `named`: labels are names of hosts, otherwise numbers of nodes.
@@ -60,7 +60,7 @@ def names(state: JobState) -> list[str]:
     return short if len(set(short)) == len(short) else whole
 
 
-def grid(state: JobState, width: int, height: int) -> Grid:
+def grid(state: JobState, width: int, height: int) -> NodeGrid:
     """The layout with the most room for each node that shows all of them, else the tightest one."""
     count = max(1, len(state.nodes))
     ranks = max((len(node.summary.ranks) for node in state.nodes if node.summary), default=1)
@@ -69,7 +69,7 @@ def grid(state: JobState, width: int, height: int) -> Grid:
     number = len(str(max((node.index for node in state.nodes), default=0)))
     lines = min(height, count)
     for named, cells in ((True, 4), (True, 3), (True, 2), (True, 1), (False, 2), (False, 1)):
-        found = Grid(lines, 1, label if named else number, cells, 1, named)
+        found = NodeGrid(lines, 1, label if named else number, cells, 1, named)
         room = MARK + found.label + 1 + ranks * cells
         columns = max(1, (width + found.gap) // (room + found.gap))
         if columns * lines >= count and room <= width:
@@ -79,10 +79,10 @@ def grid(state: JobState, width: int, height: int) -> Grid:
     room = MARK + number + 1
     columns = max(1, width // (room + ranks))
     together = -(-ranks // max(1, width - room)) if room + ranks > width else 1
-    return Grid(min(height, -(-count // columns)), columns, number, 1, together, False)
+    return NodeGrid(min(height, -(-count // columns)), columns, number, 1, together, False)
 
 
-def first_shown(grid: Grid, count: int, chosen: int) -> int:
+def first_shown(grid: NodeGrid, count: int, chosen: int) -> int:
     """The first node to show, so that the chosen one is among them. Whole columns move."""
     if count <= grid.places:
         return 0
@@ -90,7 +90,7 @@ def first_shown(grid: Grid, count: int, chosen: int) -> int:
     return max(0, column - grid.columns + 1) * grid.lines
 
 
-def nodes_map(state: JobState, reading: str, grid: Grid, chosen: int, first: int = 0) -> list[Line]:
+def nodes_map(state: JobState, reading: str, grid: NodeGrid, chosen: int, first: int = 0) -> list[Line]:
     """Nodes × ranks now. Those of a node that is not live are as they were last, and pale."""
     read = RANK_READINGS[reading]
     known = [value for _, rank in live_ranks(state) if (value := read(rank)) is not None]
@@ -118,7 +118,7 @@ def nodes_map(state: JobState, reading: str, grid: Grid, chosen: int, first: int
     return lines
 
 
-def node_at(grid: Grid, state: JobState, first: int, x: int, y: int) -> int | None:
+def node_at(grid: NodeGrid, state: JobState, first: int, x: int, y: int) -> int | None:
     """The place of the node at a cell of the map, None if there is none."""
     ranks = max((len(node.summary.ranks) for node in state.nodes if node.summary), default=1)
     width = MARK + grid.label + 1 + -(-ranks // grid.together) * grid.cells + grid.gap
@@ -134,7 +134,7 @@ def _label(node: JobNode, label: str, width: int, *, chosen: bool) -> Line:
     return mark, Span(label, "strong" if chosen else ink, width), Span(" ")
 
 
-def _cells(node: JobNode, reading: str, base: float | None, grid: Grid, width: int) -> Line:
+def _cells(node: JobNode, reading: str, base: float | None, grid: NodeGrid, width: int) -> Line:
     if node.summary is None:
         return (Span(jobs.CONDITIONS[node.condition].text, "bad", width),)
     read = RANK_READINGS[reading]

@@ -6,8 +6,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.events import Click
 
-from hoptui.diagnosis.job_findings import findings
 from hoptui.domain.facts import Fact
+from hoptui.domain.job_findings import findings
 from hoptui.domain.job_history import JobHistory
 from hoptui.domain.jobs import JobNode, JobState
 from hoptui.presentation import jobs
@@ -17,7 +17,7 @@ from hoptui.tui.app_protocol import Moved, Picked
 from hoptui.tui.components import lines
 from hoptui.tui.screen_base import RunPage, set_height
 from hoptui.tui.screens.job import content, heat_maps
-from hoptui.tui.screens.job.heat_maps import Grid
+from hoptui.tui.screens.job.heat_maps import NodeGrid
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span
 from hoptui.tui.widgets import BORDER, Choices, KeyBar, Lines, Panel
@@ -35,10 +35,10 @@ class NodeMap(Choices):
 
     def __init__(self) -> None:
         super().__init__("node-map")
-        self._grid = Grid(1, 1, 1, 1, 1, False)
+        self._grid = NodeGrid(1, 1, 1, 1, 1, False)
         self._shown: JobState | None = None
 
-    def show_map(self, state: JobState, reading: str, grid: Grid, *, faded: bool) -> None:
+    def show_map(self, state: JobState, reading: str, grid: NodeGrid, *, faded: bool) -> None:
         """Draw the nodes of a state, with the cursor on the node where it was."""
         self.keep([node.index for node in state.nodes])
         self._grid, self._shown, self._count = grid, state, len(state.nodes)

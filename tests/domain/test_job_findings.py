@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.diagnosis.job_findings import findings
 from hoptui.domain.facts import Fact
+from hoptui.domain.job_findings import findings
 from hoptui.domain.job_history import JobHistory
 from hoptui.domain.jobs import JobState, RankSummary
 from hoptui.presentation import sentences
