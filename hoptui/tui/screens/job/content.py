@@ -69,11 +69,19 @@ def spread(state: JobState, reading: str, width: int) -> Line:
     whole: Line = (Span(f" {label}  ", "dim"),)
     short = whole
     for word, value, where in parts:
-        ink = "warn" if word == "worst" else "strong"
+        ink = "warn" if word == "worst" and _apart(state, reading) else "strong"
         part = (Span(f"{word} ", "dim"), Span(value, ink), Span(" "))
         whole = (*whole, *part, Span(f"{where}   "))
         short = (*short, *part, Span(f"{where.partition(' (')[0]}  "))
     return first_fitting((whole, short), width)
+
+
+def _apart(state: JobState, reading: str) -> bool:
+    """Whether the highest value is beyond the first bound of the shades."""
+    found = jobs.spread_of(state, reading)
+    return found is not None and bool(
+        jobs.shade(reading, found.highest[1], jobs.base(reading, [found.median[1]]))
+    )
 
 
 def totals(state: JobState, unit: str, width: int) -> Line:
@@ -90,7 +98,7 @@ def totals(state: JobState, unit: str, width: int) -> Line:
 def findings(found: Sequence[Fact], width: int, height: int) -> list[Line]:
     """What is wrong, the worst first: whole sentences as far as there is room, then how many more."""
     if not found:
-        return [(Span("every rank is like the others, and every node reports", "dim"),)]
+        return [(Span("no rank or node is known to differ from the others", "dim"),)]
     shown: list[Line] = []
     for at, one in enumerate(found):
         ink = "bad" if one.code in ALARMS else "warn"

@@ -54,10 +54,18 @@ class NodeGrid(NamedTuple):
 
 
 def names(state: JobState) -> list[str]:
-    """The names of the nodes up to the first dot, or whole ones if those are not different."""
+    """The names of the nodes up to the first dot, or whole ones if those are not different.
+
+    Nodes of one name have their numbers, too.
+    """
     whole = [jobs.node_name(node) for node in state.nodes]
     short = [name.partition(".")[0] for name in whole]
-    return short if len(set(short)) == len(short) else whole
+    if len(set(short)) == len(short):
+        return short
+    return [
+        f"{name} ({node.index})" if whole.count(name) > 1 else name
+        for name, node in zip(whole, state.nodes, strict=True)
+    ]
 
 
 def grid(state: JobState, width: int, height: int) -> NodeGrid:
