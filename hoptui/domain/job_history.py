@@ -71,12 +71,11 @@ class JobMoment(NamedTuple):
 class JobHistory:
     """The newest state of a job, and its moments of the last `KEPT_S`, oldest first.
 
-    A restart, and another number of ranks, begin anew. `version` rises with each state.
+    A restart, and another number of ranks, begin anew.
     """
 
     def __init__(self) -> None:
         self.state: JobState | None = None
-        self.version = 0
         self._every_s = 0.0
         self._moments: deque[JobMoment] = deque(maxlen=MOST_MOMENTS)
 
@@ -94,7 +93,6 @@ class JobHistory:
         elif self._moments and t < self._moments[-1].t:
             self._moments.clear()
         self.state = state
-        self.version += 1
         # A state that comes a little early is not left out.
         if not self._moments or t - self._moments[-1].t >= self._every_s - EARLY_S:
             self._moments.append(moment(t, state))
@@ -102,7 +100,6 @@ class JobHistory:
     def fill(self, state: JobState, moments: Iterable[JobMoment]) -> None:
         """Take a state and all moments up to it, oldest first, as a recording has them."""
         self.state = state
-        self.version += 1
         self._moments = deque(moments, maxlen=MOST_MOMENTS)
 
     @property

@@ -6,8 +6,10 @@ import random
 from pathlib import Path
 
 from hoptui.domain.columns import pack
+from hoptui.domain.jobs import JobState
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
+from hoptui.protocol.job_records import encode_state
 from hoptui.protocol.messages import RankState, RunState
 from hoptui.recording import Recording, stack_minutes, stored_json
 from hoptui.recording.ingest import Boot
@@ -29,7 +31,7 @@ WAIT = StackFrame(
 )
 
 
-def state(node: int, run: str = ID) -> RunState:
+def of_node(node: int, run: str = ID) -> RunState:
     """The run on a node with two ranks."""
     lead = 2 * node
     return factories.run(
@@ -38,10 +40,20 @@ def state(node: int, run: str = ID) -> RunState:
     )  # fmt: skip
 
 
-def write_node(path: Path, node: int, *, run: str = ID, steps: range = range(STEPS)) -> Path:
-    """Write the recording of a node. Rank 3 needs longest, so that the others wait for it."""
+def write_node(
+    path: Path,
+    node: int,
+    *,
+    run: str = ID,
+    steps: range = range(STEPS),
+    state: JobState | None = None,
+) -> Path:
+    """Write the recording of a node. Rank 3 needs longest, so that the others wait for it.
+
+    `state` is that of the run on all nodes, recorded once a minute.
+    """
     draw, first = random.Random(node), FIRST[node]
-    found = state(node, run)
+    found = of_node(node, run)
     with Recording.create(path, boot=boot(node)) as recording:
         known = KnownRun(state=found, nonce="n", process_started=1, details=None)
         recording.remember(RUN, stored_json.encode(known))
@@ -68,6 +80,8 @@ def write_node(path: Path, node: int, *, run: str = ID, steps: range = range(STE
                 ]
                 for rank in (found.rank, found.rank + 1)
             }
+            if state is not None:
+                recording.job(end, encode_state(state))
             recording.stacks(end, stack_minutes.encode(samples, end), 200)
     return path
 

@@ -8,7 +8,9 @@ import pytest
 
 from hoptui.model.recorded.clock_offsets import clock_offset
 from hoptui.model.recorded.joined import JoinedStore, JoinError
+from hoptui.model.recorded.store import RecordedStore
 from hoptui.recording import Recording
+from screenshots import made_up_job
 from tests.model.node_recordings import AHEAD_S, FIRST, ID, JITTER_S, STEP_S, STEPS, write_node
 from tests.model.recorded_run import SECOND
 
@@ -117,3 +119,31 @@ def test_iterations_that_one_node_repeats_do_not_move_the_clocks() -> None:
     other = {step: 1_000 * step + 50 for step in range(100)} | dict.fromkeys(range(10), 99000)
     found = clock_offset(base, other, 0)
     assert (found.offset_ns, found.spread_ns, found.steps) == (50, 0, 100)
+
+
+def test_the_gpus_of_ranks_are_known_from_a_recorded_state_of_the_run(tmp_path: Path) -> None:
+    one = write_node(tmp_path / "a.hoptui", 0, state=made_up_job.state(2, 2, 0.0, run=ID, faults=False))
+    other = write_node(tmp_path / "b.hoptui", 1)
+    store = JoinedStore([Recording.open(one), Recording.open(other)])
+    store.seek(FIRST[0] + 100 * SECOND)
+    job = store.job(ID)
+    assert job is not None
+    assert job.state is not None
+    gpus = {rank.rank: rank.gpu.uuid for _, rank in job.state.ranks() if rank.gpu is not None}
+    assert gpus == {0: "GPU-0", 1: "GPU-1"}, "the other file does not say"
+
+
+def test_one_recording_has_the_states_of_all_nodes_minute_by_minute(tmp_path: Path) -> None:
+    path = write_node(tmp_path / "a.hoptui", 0, state=made_up_job.state(2, 2, 0.0, run=ID, faults=False))
+    with Recording.open(path) as recording:
+        store = RecordedStore(recording)
+        store.seek(FIRST[0] + 150 * SECOND)
+        job = store.job(ID)
+        assert job is not None
+        assert job.state is not None
+        assert [rank.rank for _, rank in job.state.ranks()] == [0, 1, 2, 3]
+        assert job.state.age_s == pytest.approx(30.0)
+        assert [round(one.t - FIRST[0] / SECOND) for one in job.moments] == [60, 120]
+        assert store.job(ID) is job, "it is worked out once for a position"
+        store.seek(FIRST[0] + 10 * SECOND)
+        assert store.job(ID) is None, "what comes later is not known yet"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from hoptui.model.recorded.clock_offsets import ClockOffset, clock_note, clock_o
 from hoptui.model.recorded.store import RecordedSeries, RecordedSteps, RecordedStore
 from hoptui.model.series import SeriesColumns, SeriesWindow
 from hoptui.presentation import stacks
+from hoptui.protocol.job_records import RecordError, decode_state
 from hoptui.protocol.messages import RankState, RunState
 from hoptui.recording import Recording, RecordingError
 
@@ -55,6 +57,7 @@ class _Part:
         self.recording = recording
         self.store = store
         self.offset = offset
+        self.gpus = _gpus(self)
         self._stamps, _ = recording.minutes()
         self._minutes: dict[int, dict[int, _Minute]] = {}
 
@@ -144,7 +147,7 @@ class JoinedStore(RecordedStore):
         self.span = min(first for first, _ in spans), max(last for _, last in spans)
         self._places = self._sources()
         self._moved: dict[tuple[str, str], MovedSeries] = {}
-        self._history: tuple[int, JobHistory] | None = None
+        self._joined: tuple[int, JobHistory] | None = None
         self.seek(self.span[0])
 
     def _sources(self) -> dict[str, tuple[_Part, str]]:
@@ -226,11 +229,11 @@ class JoinedStore(RecordedStore):
         if run_id != self.run_id:
             return None
         second = self.now() // SECOND
-        if self._history is None or self._history[0] != second:
+        if self._joined is None or self._joined[0] != second:
             history = JobHistory()
             history.fill(self._state(), self._moments())
-            self._history = second, history
-        return self._history[1]
+            self._joined = second, history
+        return self._joined[1]
 
     @property
     def _parts(self) -> list[_Part]:
@@ -286,7 +289,7 @@ class JoinedStore(RecordedStore):
             kind=line.kind if line is not None else "",
             line_share=line.share if line is not None else None,
             throughput=latest.get(part.state.headline) if lead and part.state.headline else None,
-            gpu=_gpu(part),
+            gpu=_gpu(part, part.gpus[rank]) if rank in part.gpus else None,
         )
 
     def _condition(self, part: _Part, age_s: float | None, pace: float | None) -> RankCondition:
@@ -327,7 +330,7 @@ class JoinedStore(RecordedStore):
         """Fill in what is known of a rank at each of these times."""
         if not times:
             return
-        gpu = _only_gpu(part)
+        gpu = part.gpus.get(rank, "")
         paces = _at(part, source, ITERATION, times, step)
         read = (
             {name: _at(part, f"gpu/{gpu}", of, times, step) for name, of in GPU_READINGS.items()}
@@ -361,15 +364,22 @@ def _at(part: _Part, source: str, name: str, times: Sequence[int], step: int) ->
     return found
 
 
-def _only_gpu(part: _Part) -> str:
-    """The GPU of a node of one rank and one GPU. Which of several ranks has which GPU is not recorded."""
-    return part.state.gpus[0] if len(part.state.gpus) == 1 and not part.state.ranks else ""
+def _gpus(part: _Part) -> dict[int, str]:
+    """The GPU of each rank of a node as far as it is known.
+
+    Recorded states of the run have it. Without one it is known of a node of one rank and one GPU.
+    """
+    with suppress(RecordingError, RecordError):
+        stored = part.recording.job_at(part.store.span[1])
+        if stored is not None:
+            ranks = (rank for _, rank in decode_state(stored[1]).ranks() if rank.rank in part.ranks)
+            return {rank.rank: rank.gpu.uuid for rank in ranks if rank.gpu is not None}
+    gpus, ranks_here = part.state.gpus, part.state.ranks
+    return {part.state.rank: gpus[0]} if len(gpus) == 1 and not ranks_here else {}
 
 
-def _gpu(part: _Part) -> RankGpu | None:
-    uuid = _only_gpu(part)
-    if not uuid:
-        return None
+def _gpu(part: _Part, uuid: str) -> RankGpu:
+    """The readings of a GPU at the position."""
     node, latest = part.store.node, part.store.latest(f"gpu/{uuid}")
     info = next((gpu for gpu in node.gpus if gpu.uuid == uuid), None) if node is not None else None
     busy = latest.get("busy")

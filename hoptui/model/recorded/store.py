@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import NO_CORES, GpuInfo, GpuProcess, RunProcess
 from hoptui.domain.facts import fact
 from hoptui.domain.freshness import FORGET
-from hoptui.domain.job_history import JobHistory
+from hoptui.domain.job_history import KEPT_S, JobHistory, JobMoment, moment
 from hoptui.domain.jobs import JobState
 from hoptui.domain.line_counts import FoundLines
 from hoptui.domain.progress import ITERATION, finished
@@ -129,6 +130,10 @@ SECOND = 1_000_000_000
 RAW_ROWS = 4096  # windows of at most this many rows are drawn from the rows themselves
 PACE = 31  # the iteration time is the median of this many, as in the daemon
 LEAST_BUSY_S = 3.0  # a run with progress younger than this is never busy
+STATE_NS = 60 * SECOND
+"""How far apart the recorded states of a run on several nodes are."""
+MOST_STATES = 64
+"""States of such a run whose readings are kept."""
 GPU_ALIVE_S = 5.0  # a GPU with a row this young was readable, whatever happened later
 
 
@@ -235,6 +240,8 @@ class RecordedStore:
         self.stacks = RecordedStacks(recording)
         self._recording = recording
         self._job: tuple[int, JobState | None] | None = None  # at a position
+        self._history = JobHistory()
+        self._moments_of_job: dict[int, JobMoment] = {}  # by the stamp of the state
         self.span = _span(recording, commands)
         self.run_id = state.run
         self.details = {state.run: details}
@@ -357,8 +364,31 @@ class RecordedStore:
         self._answers += 1
 
     def job(self, run_id: str) -> JobHistory | None:
-        """Return None: one recording has the ranks of one node."""
-        return None
+        """Return the run on all its nodes with the states of its last minutes, one a minute.
+
+        None if no state of the minutes before the position is recorded.
+        """
+        state = self.jobs.get(run_id)
+        if state is None:
+            return None
+        if self._history.state is not state:
+            self._history = JobHistory()
+            self._history.fill(state, self._job_moments(self._position))
+        return self._history
+
+    def _job_moments(self, t: int) -> list[JobMoment]:
+        """The recorded states of the last minutes, oldest first. A state is read once."""
+        found: dict[int, JobMoment] = {}
+        for at in range(t, t - round(KEPT_S * SECOND), -STATE_NS):
+            with suppress(RecordingError, RecordError):
+                if (stored := self._recording.job_at(at)) is not None:
+                    stamp, body = stored
+                    if stamp not in self._moments_of_job:
+                        if len(self._moments_of_job) >= MOST_STATES:
+                            self._moments_of_job.clear()
+                        self._moments_of_job[stamp] = moment(stamp / SECOND, decode_state(body))
+                    found[stamp] = self._moments_of_job[stamp]
+        return [found[stamp] for stamp in sorted(found)]
 
     def refuse(self, record: CommandRecord) -> None:
         """Keep a command of this viewer, which cannot be carried out."""

@@ -34,18 +34,18 @@ def nothing(view: View) -> str:
         return "the run is no longer known"
     if view.replay is not None:
         return (
-            "a recording has the ranks of one node: hoptui replay with the recordings of all nodes shows "
-            "them together"
+            "no state of other nodes is recorded of this time: hoptui replay with the recordings of all "
+            "nodes shows their ranks"
         )
     if view.run.world == 1:
         return "the run has one process"
     return "nothing is known of other nodes: they share what they know once init_process_group has run"
 
 
-def size(state: JobState, age_s: float | None, clocks: Sequence[str] = ()) -> Line:
+def size(state: JobState, age_s: float | None, clocks: Sequence[str] = (), *, recorded: bool = False) -> Line:
     """`512 ranks on 64 nodes   ● 62 live   ◌ 2 silent`, and how old that is, or why other nodes are not read.
 
-    `age_s` is the time since the state came. `clocks` are sentences on the clocks of joined recordings.
+    `age_s` is the time since the state came, `recorded` whether a recording has it. `clocks` are sentences on the clocks of joined recordings.
     """
     line: Line = (Span(" "), Span(jobs.size(state), "strong"))
     for condition, count in jobs.conditions(state):
@@ -53,6 +53,8 @@ def size(state: JobState, age_s: float | None, clocks: Sequence[str] = ()) -> Li
         line = (*line, Span(f"   {word.symbol} ", INKS.get(condition, "")), Span(f"{count} {word.text}"))
     if problem := jobs.store_problem(state):
         line = (*line, Span("   "), Span(problem, "warn"))
+    elif recorded and state.age_s > OLD_S:
+        line = (*line, Span(f"   recorded {numbers.duration(state.age_s)} before", "dim"))
     elif clocks:
         line = (*line, Span(f"   {clocks[0]}", "dim"))
     elif age_s is not None and age_s > OLD_S:

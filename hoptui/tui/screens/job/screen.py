@@ -90,7 +90,7 @@ class JobScreen(RunPage):
         self.reading = next(iter(jobs.READINGS))
         self.span_s = LONGEST_S
         self._shades = heat_maps.ShadeCache()
-        self._found: tuple[int, list[Fact]] = (-1, [])
+        self._found: tuple[JobState | None, list[Fact]] = (None, [])  # of a state
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
@@ -121,9 +121,10 @@ class JobScreen(RunPage):
         age_s = content.age_s(view, job)
         faded = age_s is not None and age_s > content.OLD_S
         width = self.size.width
+        clocks = view.replay.clocks if view.replay is not None else ()
         unit = view.run.units.get(view.run.headline, "") if view.run else ""
         for name, line in (
-            ("job-size", content.size(state, age_s, view.replay.clocks if view.replay is not None else ())),
+            ("job-size", content.size(state, age_s, clocks, recorded=view.replay is not None)),
             ("job-spread", content.spread(state, self.reading, width)),
             ("job-totals", content.totals(state, unit, width)),
         ):
@@ -134,8 +135,8 @@ class JobScreen(RunPage):
         self._draw_times(job, state, faded=faded)
 
     def _draw_findings(self, job: JobHistory, state: JobState) -> None:
-        if self._found[0] != job.version:
-            self._found = job.version, findings(state, job.moments)
+        if self._found[0] is not state:
+            self._found = state, findings(state, job.moments)
         found = self._found[1]
         told = self._lines("finding-lines")
         bare = self.has_class("-low")  # without a border there is room for more

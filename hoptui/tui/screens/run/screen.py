@@ -238,7 +238,8 @@ class RunScreen(LiveScreen):
         if action == "next_panel":
             return self.mode == "compact"
         if action == "job":
-            return self.run_id is not None and self.view().job is not None
+            view = self.view()
+            return view.run is not None and view.run.world > 1 and view.job is not None
         if action in ("details", "where", "output"):
             return self.run_id is not None
         if action == "gpus":
