@@ -45,7 +45,8 @@ def nothing(view: View) -> str:
 def size(state: JobState, age_s: float | None, clocks: Sequence[str] = (), *, recorded: bool = False) -> Line:
     """`512 ranks on 64 nodes   ● 62 live   ◌ 2 silent`, and how old that is, or why other nodes are not read.
 
-    `age_s` is the time since the state came, `recorded` whether a recording has it. `clocks` are sentences on the clocks of joined recordings.
+    `age_s` is the time since the state came, `recorded` whether a recording has it. `clocks` are sentences on
+    the clocks of joined recordings.
     """
     line: Line = (Span(" "), Span(jobs.size(state), "strong"))
     for condition, count in jobs.conditions(state):
