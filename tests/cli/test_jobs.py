@@ -27,6 +27,7 @@ def test_status_has_the_spread_what_differs_and_silent_nodes(
 ) -> None:
     assert hoptui("status", "ppo").code == 0
     assert hoptui("ls").code == 0
+    assert hoptui("ls", "--all").code == 0
     golden(hoptui.transcript())
 
 

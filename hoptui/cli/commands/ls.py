@@ -138,7 +138,7 @@ def _everything(tags: frozenset[str], *, json: bool) -> int:
         if not tags.issubset(entry.state.tags if entry.state is not None else ()):
             continue
         found.append(_recorded(entry))
-        lines.append((*_recorded_line(entry), *_kept(entry.state, entry), _tags(entry.state)))
+        lines.append((*_recorded_line(entry), *_kept(entry.state, entry), _tags(entry.state), ""))
     if json:
         dump(found)
     elif lines:
