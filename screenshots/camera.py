@@ -114,15 +114,15 @@ class JobStore(ThenStore):
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        self._job: JobHistory | None = None
+        self._made_up: JobHistory | None = None
 
     def job(self, run_id: str) -> JobHistory | None:
-        if self._job is None:
-            self._job = JobHistory()
+        if self._made_up is None:
+            self._made_up = JobHistory()
             last = self.now() / SECOND
             for second, state in made_up_job.states(*JOB, JOB_S, first=JOB_S - JOB_SHOWN_S, run=run_id):
-                self._job.add(last - (JOB_S - 1 - second), state)
-        return self._job
+                self._made_up.add(last - (JOB_S - 1 - second), state)
+        return self._made_up
 
 
 class OnNodes(Then):
