@@ -63,6 +63,12 @@ def test_the_tuner_is_pictured_at_work_and_its_list_fills_the_room_that_it_has()
     assert (said.count("◷ running"), said.count("● kept"), said.count("↶ reverted")) == (1, 1, 3)
 
 
+def test_the_made_up_job_is_pictured() -> None:
+    picture = next(p for p in pictures() if p.file == "job_80x24")
+    said = asyncio.run(shoot(picture)).replace("&#160;", " ")
+    assert "256 ranks on 32 nodes" in said
+
+
 def test_steps_that_lead_elsewhere_make_no_picture() -> None:
     shot = Shot("history", RunScreen, ("h",))
     with pytest.raises(WrongScreenError, match="HistoryScreen"):
