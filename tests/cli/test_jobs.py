@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec import structs
 
+from hoptui.cli import launcher
+from hoptui.tui import replay_app
 from screenshots.made_up_job import state
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon
 from tests.golden import Golden
+from tests.model.node_recordings import write_node
 
 RUN = "abcd2345"
 
@@ -80,3 +85,26 @@ def test_stacks_name_the_lines_of_ranks_on_other_nodes(hoptui: Hoptui, job: Fake
         "rank": 17, "host": "gpu08", "condition": "silent", "kind": "compute", "line": "train.py:120 step",
         "share": 0.81,
     }  # fmt: skip
+
+
+def test_a_replay_joins_only_recordings_of_one_run(
+    hoptui: Hoptui, ppo: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_drawable", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    one = write_node(tmp_path / "a.hoptui", 0)
+    other = write_node(tmp_path / "b.hoptui", 1, run="job02")
+    ended = hoptui("replay", str(one), str(other))
+    assert ended.code == 2
+    assert "only recordings of one run are joined" in ended.err
+    shown: list[tuple[str, ...]] = []
+
+    def play(*paths: str, config: object) -> int:
+        shown.append(paths)
+        return 0
+
+    monkeypatch.setattr(replay_app, "replay", play)
+    same = write_node(tmp_path / "c.hoptui", 1)
+    assert hoptui("replay", str(one), str(same)).code == 0
+    assert shown == [(str(one), str(same))]
+    assert hoptui("replay", "--example", "ppo-h100", str(one)).code == 2
