@@ -60,7 +60,7 @@ def test_a_rank_of_another_node_is_seen_there(hoptui: Hoptui, job: FakeDaemon, c
     assert ended.code == 3
     assert f"rank 5 is on gpu02: ssh gpu02 hoptui {command} ppo --rank 5" in ended.err
     silent = hoptui(command, "ppo", "--rank", "16")
-    assert "rank 16 is on gpu08, which is silent for 1 m 28 s" in silent.err
+    assert "rank 16 is on gpu08, which has been silent for 1 m 28 s" in silent.err
     assert "gpu" not in hoptui(command, "ppo", "--rank", "99").err
 
 

@@ -153,7 +153,7 @@ def test_nodes_that_are_silent_or_missing_are_named() -> None:
         ("job.missing_node", 9),
         ("job.silent_node", 8),
     ]
-    assert sentences.sentence(found[1]) == "node gpu08 (ranks 16, 17 of 20) is silent for 38 s"
+    assert sentences.sentence(found[1]) == "node gpu08 (ranks 16, 17 of 20) has been silent for 38 s"
 
 
 def test_the_hung_rank_that_works_is_the_cause_and_those_that_wait_are_not() -> None:

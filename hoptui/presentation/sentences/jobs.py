@@ -104,6 +104,42 @@ def _slower_network(fields: Fields, _: Write) -> str:
     )
 
 
+def _slow_rank(fields: Fields, _: Write) -> str:
+    """`rank 37 of 512 on node-4 is slow: it waits 1 % of the time, the others 11 %; train.py:12 step`."""
+    who = f"rank {fields['rank']} of {fields['world']} on {fields['host']} is slow"
+    waits, others, took, usual = (fields[name] for name in ("waits", "others_wait", "iteration_s", "usual_s"))
+    parts = []
+    if waits is not None and others is not None:
+        parts.append(f"it waits {numbers.percent(waits)} of the time, the others {numbers.percent(others)}")
+    if took is not None and usual is not None and took > usual:
+        parts.append(
+            f"its iterations take {numbers.seconds(took)}, those of the others {numbers.seconds(usual)}"
+        )
+    if fields["line"]:
+        parts.append(f"most often in {fields['line']}")
+    if fields["throttled"]:
+        parts.append(f"GPU {fields['gpu']} lowers its clocks: {fields['throttled']}")
+    return f"{who}: {'; '.join(parts)}" if parts else who
+
+
+def _hung_rank(fields: Fields, _: Write) -> str:
+    who = f"rank {fields['rank']} of {fields['world']} on {fields['host']}"
+    age = fields["age_s"]
+    since = f" for {numbers.duration(age)}" if age is not None else ""
+    if not fields["heard"]:
+        return f"no boundary{since}: {who} sends no pulse"
+    where = f": it is in {fields['line']}" if fields["line"] else ""
+    return f"no boundary{since}: {who} does not wait for the others{where}"
+
+
+def _silent_node(fields: Fields, _: Write) -> str:
+    """`node gpu51 (ranks 408–415 of 512) has been silent for 137 s`."""
+    ranks, count = fields["ranks"], fields["count"]
+    which = rank_names(ranks) if count == len(ranks) else f"{count} ranks"
+    since = f"{fields['age_s']:.0f} s"
+    return f"node {fields['host']} ({which} of {fields['world']}) has been silent for {since}"
+
+
 def rank_names(ranks: list[int]) -> str:
     """`rank 3`, `ranks 8–15` for consecutive ones, `ranks 1, 5, 9`, `5 ranks`."""
     if len(ranks) == 1:
@@ -115,6 +151,13 @@ def rank_names(ranks: list[int]) -> str:
 
 
 SENTENCES: Mapping[str, Entry] = {
+    "job.slow_rank": _slow_rank,
+    "job.even": "rank {rank} is not slow any more, after {after_s:duration}",
+    "job.hung_rank": _hung_rank,
+    "job.progress": "rank {rank} goes on, after {after_s:duration}",
+    "job.silent_node": _silent_node,
+    "job.node_back": "node {host} is there again, after {after_s:duration}",
+    "job.ended": "the ranks of other nodes are not shown any more: {problem}",
     "job.own_time": _own_time,
     "job.missing_node": _missing_node,
     "job.no_progress": _no_progress,

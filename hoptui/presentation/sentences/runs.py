@@ -115,43 +115,6 @@ def _straggler(fields: Fields, _: Write) -> str:
     return "; ".join(parts)
 
 
-def _slow_rank(fields: Fields, _: Write) -> str:
-    """`rank 37 of 512 on node-4 is slow: it waits 1 % of the time, the others 11 %; train.py:12 step`."""
-    who = f"rank {fields['rank']} of {fields['world']} on {fields['host']} is slow"
-    waits, others, took, usual = (fields[name] for name in ("waits", "others_wait", "iteration_s", "usual_s"))
-    parts = []
-    if waits is not None and others is not None:
-        parts.append(f"it waits {numbers.percent(waits)} of the time, the others {numbers.percent(others)}")
-    if took is not None and usual is not None and took > usual:
-        parts.append(
-            f"its iterations take {numbers.seconds(took)}, those of the others {numbers.seconds(usual)}"
-        )
-    if fields["line"]:
-        parts.append(f"most often in {fields['line']}")
-    if fields["throttled"]:
-        parts.append(f"GPU {fields['gpu']} lowers its clocks: {fields['throttled']}")
-    return f"{who}: {'; '.join(parts)}" if parts else who
-
-
-def _hung_rank(fields: Fields, _: Write) -> str:
-    who = f"rank {fields['rank']} of {fields['world']} on {fields['host']}"
-    age = fields["age_s"]
-    since = f" for {numbers.duration(age)}" if age is not None else ""
-    if not fields["heard"]:
-        return f"no boundary{since}: {who} sends no pulse"
-    where = f" in {fields['line']}" if fields["line"] else ""
-    return f"no boundary{since}: {who} does not wait for the others, it is{where or ' elsewhere'}"
-
-
-def _silent_node(fields: Fields, _: Write) -> str:
-    ranks, more = fields["ranks"], fields["count"] - len(fields["ranks"])
-    which = ", ".join(map(str, ranks)) + (f" and {more} more" if more else "")
-    name = "rank" if fields["count"] == 1 else "ranks"
-    return (
-        f"node {fields['host']} ({name} {which} of {fields['world']}) is silent for {fields['age_s']:.0f} s"
-    )
-
-
 SENTENCES: Mapping[str, Entry] = {
     # why a run is not live
     "state.starting": "starting: no iteration has begun",
@@ -187,13 +150,6 @@ SENTENCES: Mapping[str, Entry] = {
         "{total_bytes:gib} are used"
     ),
     "memory.steady": "the memory of {of} does not fill up any more",
-    "job.slow_rank": _slow_rank,
-    "job.even": "rank {rank} is not slow any more, after {after_s:duration}",
-    "job.hung_rank": _hung_rank,
-    "job.progress": "rank {rank} goes on, after {after_s:duration}",
-    "job.silent_node": _silent_node,
-    "job.node_back": "node {host} is there again, after {after_s:duration}",
-    "job.ended": "the ranks of other nodes are not shown any more: {problem}",
     "stacks.ended": "there are no more stack samples: {problem}",
     "command.reverted": "{knob} is back at {value:value}: {why:fact}",
     "knob.reverted": "{knob} {before:value} → {value:value}: {why:fact}",
