@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,9 @@ from hoptui.daemon.state.alert_book import FiredAlerts
 from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.domain.alert_settings import AlertSettings
 from hoptui.domain.alerts import Alert
+from hoptui.domain.outputs import OutputPart
 from hoptui.model.store import Store
+from hoptui.protocol.messages import FetchOutput, RunOutput
 from tests.simulation.fabric import READ, Fabric, FakeContext, FakePoller
 from tests.simulation.kernel import Kernel, Killed, Process, Signal, Task
 
@@ -164,6 +166,21 @@ class SilentAlertWorker:
     def keep(self, state: FiredAlerts) -> None: ...
 
     def close(self, timeout: float) -> None: ...
+
+
+class NoOutputFiles:
+    """Stands for the thread that reads the files of stdout and stderr. Simulated processes have none."""
+
+    def __init__(self, reply: Callable[[bytes, RunOutput], None]) -> None:
+        self._reply = reply
+
+    def follow(self, live: object, known: object) -> None: ...
+
+    def ask(self, identity: bytes, asked: FetchOutput, copied: Collection[OutputPart]) -> None:
+        parts = tuple(copied)
+        self._reply(identity, RunOutput(id=asked.id, run=asked.run, rank=asked.rank, parts=parts))
+
+    def close(self) -> None: ...
 
 
 class SilentSampler:
@@ -428,6 +445,7 @@ class System:
                     if isinstance(value, types.ModuleType) and id(value) in by_id:
                         replace(module, name, by_id[id(value)])
         replace(server, "AlertWorker", SilentAlertWorker)
+        replace(server, "OutputFiles", NoOutputFiles)
         if sampler is None:
             replace(server, "Sampler", SilentSampler)
         else:

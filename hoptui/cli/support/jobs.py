@@ -58,7 +58,9 @@ def elsewhere(state: JobState | None, rank: int, words: list[str]) -> str:
     node = jobs.node_of(state, rank)
     if node is None or node.index == state.here:
         return ""
-    silent = f", which is silent for {numbers.duration(node.age_s)}" if node.condition == "silent" else ""
+    silent = (
+        f", which has been silent for {numbers.duration(node.age_s)}" if node.condition == "silent" else ""
+    )
     there = f"ssh {node.host} {shlex.join(['hoptui', *words])}" if _is_host(node.host) else ""
     return f"rank {rank} is on {jobs.node_name(node)}{silent}{f': {there}' if there else ''}"
 
