@@ -321,9 +321,12 @@ class JobDesk:
             if command.id not in job.taken and len(job.taken) < MOST_TAKEN:
                 self._submit(run, job, record, command)
         renewal = record.renewal
-        if renewal is not None and renewal.number > job.renewed.get(record.node, 0):
+        if (
+            renewal is not None
+            and renewal.number > job.renewed.get(record.node, 0)
+            and self.hold(run, min(max(renewal.seconds, 1.0), LONGEST_HOLD_S))
+        ):  # else it is still in the record the next time
             job.renewed[record.node] = renewal.number
-            self.hold(run, min(max(renewal.seconds, 1.0), LONGEST_HOLD_S))
 
     def _submit(self, run: TrackedRun, job: _Job, record: NodeRecord, command: Command) -> None:
         node = self._node
