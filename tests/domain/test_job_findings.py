@@ -153,7 +153,7 @@ def test_nodes_that_are_silent_or_missing_are_named() -> None:
         ("job.missing_node", 9),
         ("job.silent_node", 8),
     ]
-    assert sentences.sentence(found[1]) == "node gpu08 (ranks 16, 17 of 20) has been silent for 38 s"
+    assert sentences.sentence(found[1]) == "node gpu08 (ranks 16–17 of 20) has been silent for 38 s"
 
 
 def test_the_hung_rank_that_works_is_the_cause_and_those_that_wait_are_not() -> None:
@@ -167,7 +167,7 @@ def test_the_hung_rank_that_works_is_the_cause_and_those_that_wait_are_not() -> 
     (found,) = findings(changed(even(), hang))
     assert (found.code, found.fields["rank"], found.fields["age_s"]) == ("job.hung_rank", 17, 42.0)
     assert sentences.sentence(found) == (
-        "no boundary for 42 s: rank 17 of 64 on gpu02 does not wait for the others, it is in data.py:37 read"
+        "no boundary for 42 s: rank 17 of 64 on gpu02 does not wait for the others: it is in data.py:37 read"
     )
 
 

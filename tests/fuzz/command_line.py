@@ -49,7 +49,7 @@ WORDS = (
     "busy>nan", "temperature_c", "busy=-", "loss,power_w", ",", "run", "gpu", "gpu/GPU-0", ":9400",
     "[::1]:99999", "é", "\x1b[2J", "\udcff", "",
 )  # fmt: skip
-ENDLESS = frozenset({"demo", "serve", "record"})
+ENDLESS = frozenset({"demo", "mcp", "serve", "record"})
 """Commands that start something of their own. Only their arguments are parsed."""
 
 
