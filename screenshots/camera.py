@@ -24,7 +24,7 @@ from hoptui.tui.app import HoptuiApp
 from hoptui.tui.app_protocol import StoreChanged
 from hoptui.tui.hosts_app import FleetApp, Reached
 from hoptui.tui.replay_app import ReplayApp
-from screenshots import made_up_job
+from screenshots import made_up_job, made_up_output
 
 EXAMPLES = Path(__file__).parent.parent / "hoptui" / "examples"
 RECORDING = EXAMPLES / "ppo-h100.hoptui"
@@ -85,6 +85,10 @@ class Then(Replay):
 
     def again(self) -> None:
         """It is there."""
+
+    def fetch_output(self, run_id: str, rank: int) -> None:
+        """Make the output up."""
+        self.store.outputs = {run_id: made_up_output.output(run_id, rank)}
 
     def send(
         self,

@@ -45,8 +45,10 @@ def test_an_example_is_steered_and_ends_well(path: Path, node: TestNode, tmp_pat
         return vital is not None and vital.step > 0 and bool(vital.throughput)
 
     until(training, seconds=LIMIT_S, what=f"iterations of {example.run}")
-    changed = node.hoptui("set", example.run, f"{example.knob}={example.value}", "--yes", "--json")
-    assert changed.returncode == 0, (changed.stdout, changed.stderr)
+    run = viewer.run(example.run)
+    kind = next(type(knob.value) for knob in run.knobs if knob.spec.name == example.knob)
+    changed = viewer.outcome(viewer.command(run, knob=example.knob, value=kind(example.value)), LIMIT_S)
+    assert changed.stage == "applied", (changed.code, changed.fields)
     output, errors = child.communicate(timeout=LIMIT_S)
     assert child.returncode == 0, f"{output[-2000:]}\n{errors[-4000:]}"
     ended = node.status_at_end(example.run)
