@@ -65,7 +65,7 @@ def model(dropout: float = 0.0) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(
         GPT2Config(
             n_layer=3, n_head=2, n_embd=16, vocab_size=WORDS, n_positions=LENGTH, bos_token_id=0,
-            eos_token_id=0, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+            eos_token_id=0, use_cache=False, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
         )
     )  # fmt: skip
 
