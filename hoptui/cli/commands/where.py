@@ -10,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 
 from hoptui.cli.support import jobs, recordings
-from hoptui.cli.support.options import Force, Json
+from hoptui.cli.support.options import Force, Json, RunOrFile
 from hoptui.cli.support.recordings import size
 from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import (
@@ -70,7 +70,7 @@ class Found(NamedTuple):
 
 
 def where(
-    run: Annotated[str, Parameter(help="The name or id of a run, the beginning of an id, or a recording.")],
+    run: RunOrFile,
     /,
     *,
     rank: Annotated[
