@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.docs.python_pages import FRAMEWORKS
 from tests.integrations.proof import Proof, required
 
 FOLDER = Path(__file__).parent
+MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"
 if any(importlib.util.find_spec(name) is None for name in FRAMEWORKS):
     # `make test-integrations` checks that none is missing there. A GPU node rarely has all of them.
     collect_ignore = [path.name for path in FOLDER.glob("test_*.py") if path.name != "test_two_gpus.py"]
@@ -40,6 +42,24 @@ def pytest_runtest_makereport(
     if report.when == "call":
         item.stash[PASSED] = report.passed
     return report
+
+
+@pytest.fixture(autouse=True)
+def numerics() -> Iterator[None]:
+    """Restore what a framework sets for the whole process: threads and precision.
+
+    Older versions of TrainingArguments leave `bf16` to all that come later, in a variable.
+    """
+    import torch
+
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    mixed = os.environ.get(MIXED_PRECISION)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    os.environ.pop(MIXED_PRECISION, None)
+    if mixed is not None:
+        os.environ[MIXED_PRECISION] = mixed
 
 
 @pytest.fixture
