@@ -18,8 +18,6 @@ SAMPLES_S, WINDOW_S = 10, 20
 OWN_S, DIFFER, SLOWER = 0.5, 0.005, 1.1
 """The seconds of an iteration without waiting, by how much ranks differ, and how much longer a slow one
 takes."""
-COLLECTIVE = 0.02
-"""The share of an iteration that a collective takes on every rank."""
 
 
 class SimulatedJob:
@@ -31,6 +29,7 @@ class SimulatedJob:
         seed: Of the random numbers.
         fault: What is wrong from the second `fault_at` on.
         bad: The rank that is slow or hung, or whose node is silent.
+        collective: The share of an iteration that a collective takes on every rank.
     """
 
     def __init__(
@@ -42,9 +41,11 @@ class SimulatedJob:
         fault: Fault = "none",
         fault_at: int = 30,
         bad: int = 0,
+        collective: float = 0.02,
     ) -> None:
         self.world, self.per_node = world, per_node
         self.fault, self.fault_at, self.bad = fault, fault_at, bad
+        self._collective = collective
         self.t = 0
         self._random = random.Random(seed)
         self._own = [OWN_S * (1 + self._random.gauss(0, DIFFER)) for _ in range(world)]
@@ -66,7 +67,7 @@ class SimulatedJob:
         own = list(self._own)
         if self.fault == "slow" and at_fault:
             own[self.bad] = SLOWER * OWN_S
-        self._iteration_s = max(own) / (1 - COLLECTIVE)
+        self._iteration_s = max(own) / (1 - self._collective)
         hangs = self.fault == "hung" and at_fault
         self._stands = self._stands + 1 if hangs else 0
         self._step += 0.0 if hangs else 1 / self._iteration_s

@@ -10,7 +10,7 @@ from cyclopts import App, CycloptsError
 from cyclopts.exceptions import MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
 from hoptui import __version__
-from hoptui.cli.support.completion import register_install
+from hoptui.cli.completion.scripts import register_install
 from hoptui.cli.support.options import AS_SET, Dashboard
 from hoptui.cli.support.terminal import OK, carried_out, one_line, usage
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hoptui.daemon.metric_families import Labels, Point, gauge
-from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankGpu, RankSummary, spread
+from hoptui.domain.jobs import JobState, NodeSummary, RankGpu, RankSummary, spread
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -117,7 +117,7 @@ def _ranks(jobs: Iterable[tuple[Labels, JobState]]) -> Iterator[Metric]:
         ((*key, names[node.index], str(rank.rank)), rank)
         for key, job in jobs
         for names in [node_names(job)]
-        for node, rank in _reporting(job)[:MOST_RANKS]
+        for node, rank in job.live_ranks()[:MOST_RANKS]
     ]
     for reading in RANKS:
         points = _known((key, reading.value(rank)) for key, rank in ranks)
@@ -135,7 +135,7 @@ def _spreads(jobs: Iterable[tuple[Labels, JobState]]) -> Iterator[Metric]:
     values: list[Point] = []
     ranks: list[Point] = []
     for key, job in jobs:
-        reporting = [rank for _, rank in _reporting(job)]
+        reporting = [rank for _, rank in job.live_ranks()]
         for reading in SPREAD:
             found = spread((rank.rank, reading.value(rank)) for rank in reporting)
             if found is not None:
@@ -145,11 +145,6 @@ def _spreads(jobs: Iterable[tuple[Labels, JobState]]) -> Iterator[Metric]:
     labels = (*RUN, "reading", "side")
     yield from gauge("hoptui_job_spread", "A reading of all ranks, in base units", labels, values)
     yield from gauge("hoptui_job_spread_rank", "The rank that has this reading", labels, ranks)
-
-
-def _reporting(job: JobState) -> list[tuple[JobNode, RankSummary]]:
-    """Return the ranks of live nodes. What is known of the others is old."""
-    return [(node, rank) for node, rank in job.ranks() if node.condition == "live"]
 
 
 def _reads_store(job: JobState) -> bool:

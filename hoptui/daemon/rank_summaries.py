@@ -15,20 +15,25 @@ from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.activities import Activity
 from hoptui.domain.devices import REASONS
 from hoptui.domain.facts import Fact
-from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankCondition, RankGpu, RankSummary
+from hoptui.domain.jobs import (
+    SAMPLES_S,
+    JobNode,
+    JobState,
+    NodeSummary,
+    RankCondition,
+    RankGpu,
+    RankSummary,
+)
 from hoptui.domain.progress import ITERATION
 from hoptui.domain.stack_groups import WAITS
+from hoptui.domain.stragglers import LEAST_SAMPLES
 from hoptui.domain.throughput import took
 from hoptui.protocol.job_records import MOST_ALARMS, MOST_RANKS, rounded
 from hoptui.protocol.messages import HUNG
 
 SECOND = 1_000_000_000
-SAMPLES_S = 20.0
-"""How far back stack samples count, as `hoptui.diagnosis.job_health` takes it."""
 LONGEST = 120
 """Characters of a name or a line."""
-LEAST_SAMPLES = 50
-"""With fewer stack samples the share of waiting is unknown."""
 MOST_ITERATIONS = 31
 FRESH_S = 15.0
 """Older readings of a GPU or the host are unknown."""

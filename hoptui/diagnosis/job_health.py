@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.jobs import JobNode, JobState, RankSummary
-from hoptui.domain.stragglers import deviation
+from hoptui.domain.job_findings import hung_rank, silent_node
+from hoptui.domain.jobs import SAMPLES_S, JobNode, JobState, RankSummary
+from hoptui.domain.stragglers import LEAST_SAMPLES, deviation
 
-LEAST_SAMPLES = 50
-"""Stack samples of a rank."""
 LEAST = 0.05
 """The share of the time by which the others wait more, and by which an iteration is longer."""
 SURE = 5.0
@@ -30,18 +29,14 @@ TWICE, QUIET_LOOKS = 2, 60
 """Looks in a row, one a second, before a report, and before its end. A rank that is slow by little is not
 found in each minute's samples."""
 HUNG_S, HUNG_ITERATIONS = 10.0, 5.0
-"""A rank stands after so long without a boundary, and after so many usual iterations."""
+"""A job hangs after so long without a boundary, and after so many usual iterations."""
 LATE_S, LATE_ITERATIONS = 2.0, 2.0
-"""Ranks that are late by so much may be about to stand: nobody is called slow."""
+"""Ranks that are late by so much may be about to hang. Then no rank is called slow."""
 WAITS, OTHERS_WAIT = 0.35, 0.5
 """In a hung run, the named rank waits for at most this share of the time, and the median one for more."""
-MOST_RANKS = 8
-"""Ranks of a silent node that are listed."""
-
-
-SAMPLES_S, BEFORE = 20.0, 2
-"""The time over which the samples of a summary count, and how many times before are counted too: a rank that
-is slow by little is found in a minute."""
+BEFORE = 2
+"""How many times `SAMPLES_S` before the newest samples are counted too. A rank that is slow by little is
+found in a minute."""
 Counts = dict[int, tuple[int, int]]
 """By rank: the samples in which it waits, and all."""
 
@@ -102,17 +97,18 @@ class JobHealth:
         """Yield what looks wrong now."""
         for node in state.nodes:
             if node.condition == "silent" and node.summary is not None:
-                yield _silent(node, state)
+                what = silent_node(node, state)
+                yield Suspect("silent", f"{node.host} {what.fields['ranks'][:1]}", what)
         live = {
             rank.rank: (node, rank)
-            for node, rank in state.ranks()
-            if node.condition == "live" and rank.condition not in ("paused", "ended")
+            for node, rank in state.live_ranks()
+            if rank.condition not in ("paused", "ended")
         }
         ranks = {rank: summary for rank, (_, summary) in live.items()}
         if _most(ranks, HUNG_S, HUNG_ITERATIONS):
             named = _not_waiting(ranks)
             if named is not None:
-                yield _hung(*live[named], state)
+                yield Suspect("hung", str(named), hung_rank(*live[named], state))
         elif not _most(ranks, LATE_S, LATE_ITERATIONS):
             slow = self._slow(ranks, now)
             if slow is not None:
@@ -222,32 +218,6 @@ def _slow(node: JobNode, rank: RankSummary, ranks: Mapping[int, RankSummary], st
         throttled=rank.gpu.throttled if rank.gpu is not None else None,
     )
     return Suspect("slow", str(rank.rank), what)
-
-
-def _hung(node: JobNode, rank: RankSummary, state: JobState) -> Suspect:
-    what = fact(
-        "job.hung_rank",
-        rank=rank.rank,
-        world=state.world,
-        host=node.host,
-        age_s=rank.progress_age_s,
-        heard=rank.condition != "unknown",
-        line=rank.line,
-    )
-    return Suspect("hung", str(rank.rank), what)
-
-
-def _silent(node: JobNode, state: JobState) -> Suspect:
-    ranks = [rank.rank for rank in node.summary.ranks] if node.summary is not None else []
-    what = fact(
-        "job.silent_node",
-        host=node.host,
-        ranks=ranks[:MOST_RANKS],
-        count=len(ranks),
-        world=state.world,
-        age_s=node.age_s,
-    )
-    return Suspect("silent", f"{node.host} {ranks[:1]}", what)
 
 
 def _end(kind: str, case: _Case, now: float) -> Fact:

@@ -17,7 +17,6 @@ from hoptui.domain.job_history import (
     RANK_READINGS,
     JobMoment,
     last,
-    live_ranks,
     network_bytes_s,
     recent,
     recent_network,
@@ -45,8 +44,8 @@ HALF = 0.5
 MORE_WAITING, LESS_TRAFFIC, SAME_OWN = 0.1, 0.8, 1.1
 """The network has become slower: by how much more ranks wait, the part of the traffic that is left, and the
 most that their own time may have grown."""
-MOST_NAMED = 8
-"""Ranks of a silent node that are listed."""
+MOST_NAMED = 64
+"""Ranks of a silent node that its report lists."""
 LEAST_RECENT, LEAST_EARLIER = 3, 10
 """Moments of which the two are compared at least."""
 _FAULTS = frozenset(reason.name for reason in REASONS if reason.level == "alarm")
@@ -88,6 +87,19 @@ def findings(state: JobState, moments: Sequence[JobMoment] = ()) -> list[Fact]:
     return sorted(found, key=lambda one: _SEVERITY.index(one.code))
 
 
+def silent_node(node: JobNode, state: JobState) -> Fact:
+    """Return the report of a node that has not written for a while."""
+    ranks = [rank.rank for rank in node.summary.ranks] if node.summary is not None else []
+    return fact("job.silent_node", node=node.index, host=node.host, ranks=ranks[:MOST_NAMED],
+                count=len(ranks), world=state.world, age_s=node.age_s)  # fmt: skip
+
+
+def hung_rank(node: JobNode, rank: RankSummary, state: JobState) -> Fact:
+    """Return the report of a rank that passes no boundary and does not wait for others."""
+    heard = rank.condition != "unknown"
+    return _of_rank("job.hung_rank", node, rank, world=state.world, age_s=rank.progress_age_s, heard=heard)
+
+
 def usual(values: Sequence[float]) -> Usual | None:
     """Return the median, and the bound above which a value is high. None for fewer than two values."""
     if len(values) < 2:
@@ -99,10 +111,8 @@ def usual(values: Sequence[float]) -> Usual | None:
 
 def _nodes(state: JobState) -> Iterator[Fact]:
     for node in state.nodes:
-        ranks = [rank.rank for rank in node.summary.ranks] if node.summary is not None else []
         if node.condition == "silent":
-            yield fact("job.silent_node", node=node.index, host=node.host, ranks=ranks[:MOST_NAMED],
-                       count=len(ranks), world=state.world, age_s=node.age_s)  # fmt: skip
+            yield silent_node(node, state)
         elif node.condition == "missing":
             yield fact("job.missing_node", node=node.index, after_s=node.age_s)
 
@@ -112,11 +122,11 @@ def _stalled(state: JobState) -> Iterator[Fact]:
 
     A rank that waits for others is not the cause. If every rank waits, that is one fact.
     """
-    live = live_ranks(state)
+    live = state.live_ranks()
     hung = [(node, rank) for node, rank in live if rank.condition == "hung"]
     causes = [(node, rank) for node, rank in hung if _works(rank)]
     for node, rank in causes:
-        yield _of_rank("job.hung_rank", node, rank, world=state.world, age_s=rank.progress_age_s, heard=True)
+        yield hung_rank(node, rank, state)
     paces = [rank.iteration_s for _, rank in live if rank.iteration_s is not None]
     longest = max(STALLED_S, STALLED * statistics.median(paces)) if paces else STALLED_S
     stalled = {
@@ -165,7 +175,7 @@ def _slow_ranks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fact]
     bounds = usual(list(own.values()))
     if bounds is None:
         return
-    places = {rank.rank: (node, rank) for node, rank in live_ranks(state) if rank.condition != "hung"}
+    places = {rank.rank: (node, rank) for node, rank in state.live_ranks() if rank.condition != "hung"}
     slow = [rank for rank, value in own.items() if value > bounds.high and rank in places]
     for each in sorted(slow, key=lambda rank: -own[rank]):
         node, rank = places[each]
@@ -174,7 +184,7 @@ def _slow_ranks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fact]
 
 def _clocks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fact]:
     """GPUs with lower clocks than the others, or that something forces to lower them."""
-    live = live_ranks(state)
+    live = state.live_ranks()
     busy = _values(state, moments, "utilization")
     clocks = {
         rank: clock
@@ -198,7 +208,7 @@ def _slow_nvlinks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fac
         return
     traffic = _values(state, moments, "nvlink_bytes_s")
     middle = statistics.median_low(traffic.values()) if len(traffic) >= 3 else None
-    for node, rank in live_ranks(state):
+    for node, rank in state.live_ranks():
         value = traffic.get(rank.rank)
         if value is not None and middle is not None and value < SLOW_LINK * middle:
             yield _of_rank(
@@ -272,7 +282,7 @@ def _traffic(node: JobNode, place: int, moments: Sequence[JobMoment]) -> float |
 def _values(state: JobState, moments: Sequence[JobMoment], reading: str) -> dict[int, float]:
     """A reading of the live ranks, by rank: the mean of the last seconds."""
     means, found = recent(last(moments, OVER_S), reading), {}
-    for _, rank in live_ranks(state):
+    for _, rank in state.live_ranks():
         value: float | None = means[rank.rank] if rank.rank < len(means) else NAN
         if value != value:
             value = RANK_READINGS[reading](rank)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankGpu, RankSummary
+from hoptui.domain.jobs import JobState, NodeSummary, RankGpu, RankSummary
 
 KEPT_S = 300.0
 """How long moments are kept."""
@@ -149,8 +149,3 @@ def mean(values: Iterable[float]) -> float | None:
     """Return the mean of the known values, None if there are none."""
     known = [value for value in values if value == value]
     return sum(known) / len(known) if known else None
-
-
-def live_ranks(state: JobState) -> list[tuple[JobNode, RankSummary]]:
-    """Return the ranks of the nodes that are live, in order of rank."""
-    return [(node, rank) for node, rank in state.ranks() if node.condition == "live"]

@@ -16,6 +16,8 @@ from hoptui.domain.facts import Fact
 
 SILENT_S = 5.0
 """A node whose summary is older than this is silent."""
+SAMPLES_S = 20.0
+"""The time over which the stack samples of a summary count."""
 RankCondition = Literal["live", "paused", "hung", "ended", "unknown"]
 NodeCondition = Literal["live", "silent", "left", "missing"]
 """`left`: its ranks have left the run in order. `missing`: it has never written."""
@@ -130,6 +132,10 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         """Return all ranks whose nodes have written, in order of rank, each with its node."""
         found = [(node, rank) for node in self.nodes if node.summary for rank in node.summary.ranks]
         return sorted(found, key=lambda pair: pair[1].rank)
+
+    def live_ranks(self) -> list[tuple[JobNode, RankSummary]]:
+        """Return the ranks of the nodes that report. What is known of the others is old."""
+        return [(node, rank) for node, rank in self.ranks() if node.condition == "live"]
 
 
 class Spread(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hoptui.domain.enumerations import ByValue
 from hoptui.domain.facts import Fact
-from hoptui.domain.job_history import RANK_READINGS, live_ranks
+from hoptui.domain.job_history import RANK_READINGS
 from hoptui.domain.jobs import JobNode, JobState, NodeCondition, RankSummary, Spread, spread
 from hoptui.presentation import numbers, sentences
 from hoptui.presentation.readings import value_text
@@ -147,7 +147,7 @@ def store_problem(state: JobState) -> str:
 
 def spread_of(state: JobState, reading: str) -> Spread | None:
     """Return the spread of a reading over the ranks of live nodes."""
-    return spread((rank.rank, RANK_READINGS[reading](rank)) for _, rank in live_ranks(state))
+    return spread((rank.rank, RANK_READINGS[reading](rank)) for _, rank in state.live_ranks())
 
 
 def spread_parts(state: JobState, reading: str) -> list[tuple[str, str, str]]:
@@ -160,7 +160,7 @@ def spread_parts(state: JobState, reading: str) -> list[tuple[str, str, str]]:
         return []
     ranked = reading in ("iteration_s", "own_s", "progress_age_s")
     words = ("best", "median", "worst") if ranked else ("lowest", "median", "highest")
-    places = {rank.rank: place(node, rank) for node, rank in live_ranks(state)}
+    places = {rank.rank: place(node, rank) for node, rank in state.live_ranks()}
     return [
         (word, READINGS[reading].show(value), f"rank {rank} ({places[rank]})")
         for word, (rank, value) in zip(words, found, strict=True)
@@ -189,7 +189,7 @@ class Totals(NamedTuple):
 
 def totals(state: JobState) -> Totals:
     """Return the totals of a job. A GPU that several ranks use counts once."""
-    live = live_ranks(state)
+    live = state.live_ranks()
     gpus = {(node.index, rank.gpu.uuid): rank.gpu for node, rank in live if rank.gpu is not None}
     watts = [gpu.power_w for gpu in gpus.values() if gpu.power_w is not None]
     mfus = [rank.mfu for _, rank in live if rank.mfu is not None]
@@ -209,7 +209,7 @@ def totals_parts(state: JobState, unit: str = "") -> list[tuple[str, str]]:
     found = totals(state)
     gpus = f"{found.powered} of {numbers.counted(found.gpus, 'GPU')}"
     of = numbers.counted(found.gpus, "GPU") if found.powered == found.gpus else gpus
-    ranks = len(live_ranks(state))
+    ranks = len(state.live_ranks())
     part = "" if found.with_mfu == ranks else f" of {found.with_mfu} of {numbers.counted(ranks, 'rank')}"
     parts = []
     if found.power_w is not None:

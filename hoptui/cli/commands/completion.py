@@ -9,8 +9,8 @@ from hoptui.cli.support.terminal import OK, emit
 
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
     """Print the completion script of a shell. `hoptui --install-completion` installs it."""
+    from hoptui.cli.completion.scripts import script
     from hoptui.cli.main import build
-    from hoptui.cli.support.completion import script
 
     emit(script(build(), shell))
     return OK

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from hoptui.domain.job_history import MOST_MOMENTS, RANK_READINGS, JobMoment, live_ranks
+from hoptui.domain.job_history import MOST_MOMENTS, RANK_READINGS, JobMoment
 from hoptui.domain.jobs import JobNode, JobState, RankSummary
 from hoptui.presentation import jobs
 from hoptui.tui.styled_text import HOTTEST, Line, Span
@@ -101,7 +101,7 @@ def first_shown(grid: NodeGrid, count: int, chosen: int) -> int:
 def nodes_map(state: JobState, reading: str, grid: NodeGrid, chosen: int, first: int = 0) -> list[Line]:
     """Nodes × ranks now. Those of a node that is not live are as they were last, and pale."""
     read = RANK_READINGS[reading]
-    known = [value for _, rank in live_ranks(state) if (value := read(rank)) is not None]
+    known = [value for _, rank in state.live_ranks() if (value := read(rank)) is not None]
     base = jobs.base(reading, known)
     labels = names(state)
     lines = []
