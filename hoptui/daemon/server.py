@@ -22,7 +22,7 @@ from hoptui.daemon.alert_worker import AlertWorker, fired_alerts
 from hoptui.daemon.archive import Archive
 from hoptui.daemon.diagnosis import Diagnosing
 from hoptui.daemon.handlers.jobs import JobDesk
-from hoptui.daemon.handlers.runs import Lives, RunDesk
+from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.samplers import SamplerDesk
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.tuners import TunerDesk
@@ -32,6 +32,7 @@ from hoptui.daemon.idle_gpus import IdleGpus
 from hoptui.daemon.memory import MemoryForecast
 from hoptui.daemon.output_files import OutputFiles
 from hoptui.daemon.phases import PhaseJoin
+from hoptui.daemon.process_watch import ProcessWatch
 from hoptui.daemon.prometheus import Endpoint, MetricsError, snapshot
 from hoptui.daemon.recordings import limits, refused
 from hoptui.daemon.repositories import RepositoryReader
@@ -160,11 +161,11 @@ class Server:
         self._tended = -1  # the node's version at the last round
         self._alerts_kept = 0
         desk = self._run_desk
-        self._lives = Lives(self._poller, desk.end, timings.last_words_s, desk.rank_ended)
+        self._processes = ProcessWatch(self._poller, desk.end, timings.last_words_s, desk.rank_ended)
         for found in self._archive.restore(timings.restore_s):
             run = self._run_desk.restore(found)
             if run is not None:
-                self._lives.watch(run)
+                self._processes.watch(run)
         # A message above the limit of the protocol is refused with a reason, up to four times the limit.
         self._runs = Doorway(self._context, where.runs, 4 * codec.MAX_BYTES, OF_A_RUN)
         self._viewers = Doorway(self._context, where.viewers)
@@ -227,7 +228,7 @@ class Server:
             self._gate.answer()
             self._come_at = time.monotonic()
             self._mind_descriptors()
-        self._lives.look(ready, time.monotonic())
+        self._processes.look(ready, time.monotonic())
         if self._runs.socket in ready or not self._at_once:
             self._drain(self._runs, self._from_run)
         if self._viewers.socket in ready:
@@ -242,7 +243,7 @@ class Server:
         for pipe, sampler in list(self._pipes.items()):
             if pipe in ready:
                 self._read(sampler, pipe)
-        self._lives.ended(ready, time.monotonic(), unread=self._runs.more)
+        self._processes.ended(ready, time.monotonic(), unread=self._runs.more)
         self._run_desk.pump()
 
     def _listen(self) -> None:
@@ -282,10 +283,10 @@ class Server:
                 return
             known = self._node.registry.get(message.run)
             if known is None or known.nonce != message.nonce:
-                self._lives.bury(message.run)
+                self._processes.report_end(message.run)
         run = self._run_desk.receive(identity, peer, message)
         if run is not None:
-            self._lives.watch(run, time.monotonic())
+            self._processes.watch(run, time.monotonic())
             self._follow_outputs()
 
     def _from_viewer(self, identity: bytes, peer: Peer | None, body: list[bytes]) -> None:
@@ -527,7 +528,7 @@ class Server:
         if self._serve or (not self._at_once and self._runs.more):
             return 0
         now = time.monotonic()
-        until = min(next_tick, self._serve_by(), self._lives.next_deadline() or math.inf)
+        until = min(next_tick, self._serve_by(), self._processes.next_deadline() or math.inf)
         if self._run_desk.waiting:
             until = min(until, now + FORWARD_AGAIN_S)
         if (deadline := self._node.book.barrier.next_deadline) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from hoptui.daemon.handlers.runs import Lives
+from hoptui.daemon.process_watch import ProcessWatch
 from hoptui.daemon.state.registry import Leaving, Registry, TrackedRun
 from hoptui.protocol.messages import RunHello
 from hoptui.recording.library import KnownEnding
@@ -30,15 +30,15 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 class Told:
-    """Lives with a run that is `child`, and what they said of it."""
+    """A watch with a run that is `child`, and what they said of it."""
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self.ends: list[tuple[str, str, str]] = []
         self.poller = zmq.Poller()
-        self.lives = Lives(self.poller, self.end, LAST_WORDS_S)
+        self.watch = ProcessWatch(self.poller, self.end, LAST_WORDS_S)
         hello = RunHello(protocol=1, run="r", name="toy", epoch=1, nonce="n", pid=child.pid, started=0)
         self.run, _ = Registry().hello(b"i", hello, 0.0)
-        self.lives.watch(self.run)
+        self.watch.watch(self.run)
         self.child = child
 
     def end(self, run: TrackedRun, reason: str, detail: str, *, told: bool = False) -> None:
@@ -59,21 +59,21 @@ def told(child: subprocess.Popen[bytes]) -> Told:
 
 
 def test_a_bye_that_is_read_after_the_end_explains_it(told: Told) -> None:
-    told.lives.ended(told.kill(), 100.0)
+    told.watch.ended(told.kill(), 100.0)
     assert told.ends == []
-    assert told.lives.next_deadline() == 100.0 + LAST_WORDS_S
+    assert told.watch.next_deadline() == 100.0 + LAST_WORDS_S
     told.run.exit("finished", "", 0.0)  # what a Bye does
-    told.lives.ended({}, 100.0 + LAST_WORDS_S)
+    told.watch.ended({}, 100.0 + LAST_WORDS_S)
     assert told.ends == []
-    assert told.lives.next_deadline() is None
+    assert told.watch.next_deadline() is None
 
 
 def test_an_end_without_a_word_is_told_once(told: Told) -> None:
-    told.lives.ended(told.kill(), 100.0)
-    told.lives.ended({}, 100.0 + LAST_WORDS_S / 2)
+    told.watch.ended(told.kill(), 100.0)
+    told.watch.ended({}, 100.0 + LAST_WORDS_S / 2)
     assert told.ends == []
     for _ in range(2):
-        told.lives.ended({}, 100.0 + LAST_WORDS_S)
+        told.watch.ended({}, 100.0 + LAST_WORDS_S)
         assert told.ends == SILENT
 
 
@@ -82,10 +82,10 @@ def test_a_hello_of_the_next_process_ends_the_one_before_at_once(told: Told, see
     ready = told.kill()
     told.child.wait(10)
     if seen:
-        told.lives.ended(ready, 100.0)
-    told.lives.bury("r")
+        told.watch.ended(ready, 100.0)
+    told.watch.report_end("r")
     assert told.ends == SILENT
-    told.lives.ended({}, 1e9)
+    told.watch.ended({}, 1e9)
     assert told.ends == SILENT
 
 
@@ -94,20 +94,20 @@ def test_a_hello_that_is_read_after_the_end_is_followed_by_the_last_words(told: 
     """The last rows of a run, and its goodbye, were lost if its hello was read too late."""
     ready = told.kill()
     if seen:
-        told.lives.ended(ready, 100.0)
+        told.watch.ended(ready, 100.0)
     told.child.wait(10)
-    told.lives.watch(told.run, 101.0)
-    told.lives.ended({} if seen else ready, 101.0)
+    told.watch.watch(told.run, 101.0)
+    told.watch.ended({} if seen else ready, 101.0)
     assert told.ends == []
-    assert told.lives.next_deadline() == 101.0 + LAST_WORDS_S
-    told.lives.ended({}, 101.0 + LAST_WORDS_S)
+    assert told.watch.next_deadline() == 101.0 + LAST_WORDS_S
+    told.watch.ended({}, 101.0 + LAST_WORDS_S)
     assert [name for name, *_ in told.ends] == ["toy"]
 
 
 def test_the_end_of_a_restored_run_is_told_at_once(told: Told) -> None:
     told.kill()
     told.child.wait(10)
-    Lives(zmq.Poller(), told.end, LAST_WORDS_S).watch(told.run)
+    ProcessWatch(zmq.Poller(), told.end, LAST_WORDS_S).watch(told.run)
     assert told.ends == [("toy", "exited", "its process is gone")]
 
 
@@ -116,13 +116,13 @@ def test_a_restored_run_that_had_said_goodbye_ends_as_it_said(told: Told) -> Non
     told.child.wait(10)
     said = KnownEnding(reason="stopped", detail="by SIGTERM", told=True, wall=5.0)
     told.run.leaving = Leaving(said, 10.0)
-    Lives(zmq.Poller(), told.end, LAST_WORDS_S).watch(told.run)
+    ProcessWatch(zmq.Poller(), told.end, LAST_WORDS_S).watch(told.run)
     assert told.ends == [("toy", "stopped", "by SIGTERM")]
 
 
 def test_nothing_stays_open(told: Told) -> None:
     [(number, _)] = told.poller.sockets
-    told.lives.ended(told.kill(), 100.0)
+    told.watch.ended(told.kill(), 100.0)
     assert told.poller.sockets == []
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)

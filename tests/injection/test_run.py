@@ -300,7 +300,7 @@ def test_output_is_copied_from_the_import_of_torch_on(node: TestNode, tmp_path: 
     run = live_run(viewer, "copied", child.pid)
 
     def copied() -> list[bytes]:
-        """Return the parts that the process has sent. Until then the answer names its two pipes, without data."""
+        """Return the parts that the process has sent. Before that, it names two pipes without data."""
         parts = viewer.ask(FetchOutput(id=1, run=run.run), RunOutput).parts
         return [part.data for part in parts if part.origin == "copied"]
 

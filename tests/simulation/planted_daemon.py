@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from hoptui.client import connection, conversation
-from hoptui.daemon import server, sockets
+from hoptui.daemon import process_watch, server, sockets
 from hoptui.daemon.handlers import pages, runs, viewers
 from hoptui.daemon.state import command_log, registry
 from hoptui.sdk import command_inbox
@@ -157,7 +157,7 @@ def _same_epoch() -> list[Patch]:
 
 @defect("the end of a process is not noticed", "kill run")
 def _unnoticed_end() -> list[Patch]:
-    return [(runs.Lives, "watch", nothing)]
+    return [(process_watch.ProcessWatch, "watch", nothing)]
 
 
 @defect("a socket that was removed is not bound again")

@@ -426,7 +426,7 @@ class System:
         """Let the modules of hoptui use this node. `sampler` stands for the processes that read its GPUs."""
         for name in USED:
             importlib.import_module(name)
-        from hoptui.daemon import descriptors, sampler_supervisor, server
+        from hoptui.daemon import descriptors, process_watch, sampler_supervisor, server
         from hoptui.daemon.handlers import runs
         from hoptui.node import processes
         from hoptui.sdk import daemon_link, details, ranks, run_core
@@ -455,7 +455,8 @@ class System:
         for module in (daemon_link, details):  # what this process has imported must not show
             replace(module, "sys", Substitute(sys, script))
         replace(descriptors, "free", lambda: FREE_DESCRIPTORS)
-        replace(runs, "process_started", self.process_started)
+        for module in (runs, process_watch):
+            replace(module, "process_started", self.process_started)
         replace(processes, "start_daemon", start_daemon)
         replace(ranks, "next_prefix", lambda: "0/")  # each process has one run
         replace(run_core, "_runs", _RunsOfProcesses(self.kernel))
