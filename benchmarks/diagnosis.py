@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.measure import Bench, bench, tell, until
+from benchmarks.measure import Bench, bench, newer_state, tell, until
 from benchmarks.training import TORCHRUN, TRAINER, Options, finish, gpus, spawn
 from hoptui.client.session import Session
 from hoptui.domain.diagnosis import Diagnosis, Verdict
@@ -127,7 +127,7 @@ def watch(session: Session, name: str, child: subprocess.Popen[str]) -> Seen:
     begun = time.monotonic()
     first: float | None = None
     while time.monotonic() - begun < LONGEST_S and child.poll() is None:
-        delta = session.fetch(state=state, cursors={"host": 1 << 62}, wait_s=0.5)
+        delta = newer_state(session, state, wait_s=0.5)
         state = delta.state
         if delta.node is not None and (run := _live(delta.node, name)) is not None:
             last = run.diagnosis

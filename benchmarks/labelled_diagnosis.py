@@ -24,7 +24,7 @@ from typing import Any, get_args
 import psutil
 
 from benchmarks.labelled.catalogue import LabelledLoad, Lot, all_loads, lot_of
-from benchmarks.measure import Bench, bench, in_lanes, report, tell
+from benchmarks.measure import Bench, bench, in_lanes, newer_state, report, tell
 from benchmarks.training import TORCHRUN, gpus
 from hoptui.client.session import Session
 from hoptui.domain.diagnosis import Diagnosis
@@ -51,7 +51,7 @@ def watch(session: Session, load: LabelledLoad, child: subprocess.Popen[bytes]) 
     began, first_row, told = time.monotonic(), math.nan, None
     first_right, verdicts = math.nan, Counter[str]()
     while child.poll() is None and time.monotonic() - began < START_S + WATCHED_S:
-        delta = session.fetch(state=state, cursors={"host": 1 << 62}, wait_s=0.5)
+        delta = newer_state(session, state, wait_s=0.5)
         state, now = delta.state, time.monotonic()
         if delta.node is not None:
             run = next((r for r in reversed(delta.node.runs) if r.name == name and not r.exit_reason), None)

@@ -30,8 +30,8 @@ from typing import Any, TypeVar
 
 import psutil
 
-from hoptui.client.session import Session
-from hoptui.protocol.messages import RunState
+from hoptui.client.session import NO_EVENTS, Session
+from hoptui.protocol.messages import Delta, RunState
 
 Figures = TypeVar("Figures")
 Case = TypeVar("Case")
@@ -106,6 +106,14 @@ def until(check: Callable[[], Any], seconds: float = 30.0, what: str = "") -> An
             raise TimeoutError(f"waited {seconds:g} s in vain for {what or check}")
         time.sleep(0.01)
     return found
+
+
+def newer_state(session: Session, state: int, *, wait_s: float, hz: float = 0.0) -> Delta:
+    """Wait for a newer state of the node, and return it with the vitals of its runs.
+
+    Rows and events are left out: with them the daemon answers at once, and a loop would take most of a core.
+    """
+    return session.fetch(state=state, cursors={"host": 1 << 62}, events=NO_EVENTS, wait_s=wait_s, hz=hz)
 
 
 def in_lanes(measure: Callable[[Case, int], Figures], cases: Sequence[Case], lanes: int) -> list[Figures]:

@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.labelled.catalogue import LabelledLoad, all_loads, lot_of
 from benchmarks.labelled_diagnosis import THREADS, right_of, started
-from benchmarks.measure import Bench, bench, in_lanes, quantile, report, spread, tell
+from benchmarks.measure import Bench, bench, in_lanes, newer_state, quantile, report, spread, tell
 from hoptui.client.session import Session, Unreachable
 
 ITERATIONS_S = (0.01, 0.1, 0.5, 2.0)
@@ -58,7 +58,7 @@ def verdicts(session: Session, name: str, child: subprocess.Popen[Any], until: f
     """Follow a run until it ends, and return its verdicts. A run without one is `none`."""
     state, shown = 0, [Shown(0.0, "none")]
     while child.poll() is None and time.monotonic() < until:
-        delta = session.fetch(state=state, cursors={"host": 1 << 62}, wait_s=0.2)
+        delta = newer_state(session, state, wait_s=0.2)
         state = delta.state
         if delta.node is None:
             continue
@@ -134,7 +134,7 @@ def verdicts_until_one(session: Session, name: str, child: subprocess.Popen[Any]
     """Wait for the first verdict of a run, and return it."""
     end, state = time.monotonic() + START_S, 0
     while child.poll() is None and time.monotonic() < end:
-        delta = session.fetch(state=state, cursors={"host": 1 << 62}, wait_s=0.2)
+        delta = newer_state(session, state, wait_s=0.2)
         state = delta.state
         for run in delta.node.runs if delta.node is not None else ():
             if run.name == name and not run.exit_reason and run.diagnosis is not None:

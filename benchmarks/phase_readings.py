@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.measure import Bench, bench, report, tell
+from benchmarks.measure import Bench, bench, newer_state, report, tell
 
 INTERVAL_S = 0.5
 TIMES = (10.0, 3.0, 1.0, 0.1)
@@ -65,8 +65,10 @@ def measured(node: Bench, clock: str, times: float, seconds: float) -> dict[str,
         end = time.monotonic() + max(seconds, 6 * length)
         found: dict[str, Any] = {}
         with node.session() as session:
+            state = 0
             while time.monotonic() < end and child.poll() is None:
-                delta = session.fetch(cursors={"host": 1 << 62}, hz=1 / INTERVAL_S, wait_s=0.5)
+                delta = newer_state(session, state, wait_s=0.5, hz=1 / INTERVAL_S)
+                state = delta.state
                 vital = delta.vitals.get(run.run)
                 if vital is not None:
                     found = {p.phase: {**p.readings, "samples": p.samples} for p in vital.phases}
