@@ -22,16 +22,21 @@ __all__ = ["LATER", "Knob", "Run", "__version__", "connect"]
 
 TYPE_CHECKING = False  # to import it from typing takes longer than the rest of `hoptui run`
 if TYPE_CHECKING:
-    from hoptui.sdk.knobs import LATER, Knob
+    from hoptui.sdk.knob_declarations import Knob
+    from hoptui.sdk.knobs import LATER
     from hoptui.sdk.run import Run, connect
 
 
 def __getattr__(name: str) -> object:
     # Imported on first use: `hoptui --help` and the daemon need none of it.
-    if name in ("LATER", "Knob"):
-        from hoptui.sdk import knobs
+    if name == "Knob":
+        from hoptui.sdk.knob_declarations import Knob
 
-        return getattr(knobs, name)
+        return Knob
+    if name == "LATER":
+        from hoptui.sdk.knobs import LATER
+
+        return LATER
     if name in ("Run", "connect"):
         from hoptui.sdk import run
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from hoptui.domain.facts import clean_text
 from hoptui.domain.knobs import KnobError
-from hoptui.sdk.knobs import Knob, KnobHandle
+from hoptui.sdk.knob_declarations import Knob
+from hoptui.sdk.knobs import KnobHandle
 from hoptui.sdk.shared_state import Declarations
 
 log = logging.getLogger("hoptui")

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any
 
 from hoptui.domain.knobs import KnobError
-from hoptui.sdk.knobs import Knob, KnobHandle
+from hoptui.sdk.knob_declarations import Knob
+from hoptui.sdk.knobs import KnobHandle
 from hoptui.sdk.shared_state import Declarations
 
 RATES = ("initial_lr", "max_lr", "min_lr")

@@ -25,16 +25,15 @@ from hoptui.domain.knobs import MOST_NAMED, KnobError, KnobSpec, KnobValue, chec
 from hoptui.protocol.messages import JOB_ENDED, OFF, STACKS_ENDED, Command, Flops, Note
 from hoptui.sdk.command_inbox import DECLINED, CommandInbox
 from hoptui.sdk.details import DetailsBook
-from hoptui.sdk.knobs import (
+from hoptui.sdk.knob_declarations import (
     Knob,
-    KnobHandle,
-    LiveKnob,
     annotated,
     check_choice,
     field_reader,
     field_setter,
     knob_spec,
 )
+from hoptui.sdk.knobs import KnobHandle, LiveKnob
 from hoptui.sdk.metric_values import MetricConverter, QueuedRow, clean_name
 from hoptui.sdk.rank_store import RankStore
 

@@ -8,7 +8,8 @@ from msgspec import structs
 from hoptui.domain.facts import fact
 from hoptui.protocol.messages import Bye
 from hoptui.sdk.command_inbox import CommandInbox
-from hoptui.sdk.knobs import Knob, LiveKnob, knob_spec
+from hoptui.sdk.knob_declarations import Knob, knob_spec
+from hoptui.sdk.knobs import LiveKnob
 from tests.daemon.quiet_node import LR, MICRO, RUN, UP, QuietNode
 
 STAGES = ("sent", "accepted", "scheduled")

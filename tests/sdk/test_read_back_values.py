@@ -21,7 +21,8 @@ from hoptui.presentation import numbers
 from hoptui.protocol import codec, messages
 from hoptui.recording import Recording, library
 from hoptui.recording.library import RUN, KnownRun
-from hoptui.sdk.knobs import Knob, LiveKnob, SetterError, knob_spec
+from hoptui.sdk.knob_declarations import Knob, knob_spec
+from hoptui.sdk.knobs import LiveKnob, SetterError
 from tests import factories
 from tests.daemon.test_recordings import NODE
 

@@ -11,7 +11,8 @@ import pytest
 import hoptui
 from hoptui.domain.facts import fact, nested
 from hoptui.domain.tuning import Change
-from hoptui.sdk.knobs import LiveKnob, SetterError, knob_spec
+from hoptui.sdk.knob_declarations import knob_spec
+from hoptui.sdk.knobs import LiveKnob, SetterError
 from hoptui.sdk.run import Run
 from tests.run_state import run_state
 from tests.sdk.unit_run import send

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from hoptui.domain.tuning import Limits, may_turn
-from hoptui.sdk.knobs import knob_spec
+from hoptui.sdk.knob_declarations import knob_spec
 from hoptui_trainer.common.options import declared
 from hoptui_trainer.lm.config import LMConfig
 from hoptui_trainer.ppo.config import PPOConfig
