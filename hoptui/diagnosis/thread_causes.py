@@ -233,7 +233,7 @@ def computing(window: ObservationWindow) -> Iterator[Finding]:
     computes = sampled.share("compute", "evaluate")
     if window.gpus or not (sure := COMPUTING.confidence(computes)):
         return
-    facts = (fact("cpu.computes", share=share(computes)), *_line(sampled, "compute"))
+    facts = (fact("cpu.computes", share=share(computes)), *_line(sampled, "compute", "evaluate"))
     found = Finding("healthy", sure, 0.0, facts)
     count = pieces(window.knobs)
     if count > 1 and window.seconds < SMALL_PIECE_S * count * window.iterations and room_on_host(window) > 1:

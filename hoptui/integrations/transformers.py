@@ -12,7 +12,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from hoptui.integrations.micro_batches import row_count, token_count
 from hoptui.integrations.recomputation import GradientCheckpointing
 from hoptui.integrations.recomputation import obstacle as recomputation_obstacle
 from hoptui.integrations.torch_trace import TorchTrace, rank
+from hoptui.integrations.trainer_callbacks import CallbackTimer
 from hoptui.integrations.trainer_internals import replicas
 from hoptui.integrations.trainer_settings import offer_compilation, offer_loader, offer_settings
 from hoptui.integrations.versions import Supported
@@ -89,9 +90,8 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self._samples = self._tokens = 0
         self._save_wanted = False
         self._save_error: Exception | None = None  # of the save that hoptui alone asked for
-        self._computing: AbstractContextManager[None] | None = None  # the phases of each step
-        self._stepping: AbstractContextManager[None] | None = None
-        self._entered = False
+        self._computing: AbstractContextManager[None] | None = None  # the phase of each micro-batch
+        self._callbacks: CallbackTimer | None = None
         self._trace: TorchTrace | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -124,6 +124,8 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             self._wrap("get_batch_samples", "data", after=self._count)
             self._wrap("evaluate", "eval")
             self._wrap("_save_checkpoint", "save", instead=self._save)
+            self._callbacks = CallbackTimer(run)
+            self._callbacks.start(trainer.callback_handler)
         optimizer, scheduler = kwargs.get("optimizer"), kwargs.get("lr_scheduler")
         offer_settings(run, trainer, args, state, optimizer, scheduler)
         self._loader = offer_loader(run, kwargs.get("train_dataloader"), args, state)
@@ -136,7 +138,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         else:
             for name in ("micro_batch_split", GRADIENT_CHECKPOINTING, COMPILE):
                 run.decline(name, "the trainer is unknown")
-        self._computing, self._stepping = run.phase("forward_backward"), run.phase("optimizer")
+        self._computing = run.phase("forward_backward")
         run.on_checkpoint(self._ask_for_checkpoint)
         self._trace = TorchTrace(run, rank=rank(), others=False)
         run.on_profile(self._trace.start)
@@ -157,20 +159,6 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             if self._loader is not None:
                 self._loader.begin_epoch()
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._stepping is not None:
-            self._stepping.__enter__()
-            self._entered = True
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._stepping is not None and self._entered:
-            self._entered = False
-            self._stepping.__exit__(None, None, None)
-
     @harmless
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -189,7 +177,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         step = state.global_step
         if self._loader is not None and self._split is not None:
             self._loader.batch = self._split.seen
-        if step < state.max_steps and not run.boundary(step):
+        if step < state.max_steps and not self._end_iteration(run, step):
             control.should_training_stop = True  # after the last step there is no iteration to begin
         if self._loader is not None:
             self._loader.batch = None
@@ -265,8 +253,10 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         if self._compilation is not None:
             self._compilation.restore()
         self._wrapped, self._trainer, self._split, self._run = [], None, None, None
-        self._recomputing = self._loader = self._compilation = None
-        self._computing = self._stepping = None
+        self._recomputing = self._loader = self._compilation = self._computing = None
+        if self._callbacks is not None:
+            self._callbacks.stop()
+        self._callbacks = None
         if self._trace is not None:
             self._trace.close()
         if run is not None and error is not None:
@@ -351,9 +341,14 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
     def give_up(self) -> None:
         """End the run after an error of this class."""
         run, self._run = self._run, None
-        self._stepping = self._computing = None
+        self._computing = None
         if run is not None:
             run.close()
+
+    def _end_iteration(self, run: hoptui.Run, step: int) -> bool:
+        """Return whether the training goes on. The phase of the callbacks belongs to one iteration each."""
+        with self._callbacks.aside() if self._callbacks is not None else nullcontext():
+            return run.boundary(step)
 
     def _ask_for_checkpoint(self) -> object:
         self._save_wanted = True

@@ -33,6 +33,10 @@ STACKS: dict[Kind, Stack] = {
     ),
     "script": (StackFrame("/job/train.py", "main", 50, call="sorted"),),
     "collective": (StackFrame("/job/train.py", "main", 60, call="dist.all_reduce"),),
+    "evaluate": (
+        StackFrame("/job/train.py", "main", 70),
+        StackFrame(f"{SITE}transformers/trainer.py", "Trainer.evaluate", 9),
+    ),
 }
 CODE = TrainingCode([TrainingFunction("/job/train.py", "main", (20, 30), (31,))])
 """`main` trains. It runs its model in lines 20 and 30, and computes gradients in line 31."""
@@ -81,6 +85,7 @@ IDLE = {"busy": 0.1, "sm": 0.05, "tensor": 0.0, "fp32": 0.0, "dram": 0.0}
         ({"input": 170, "compute": 30}, None, "data-bound", 37),
         ({"script": 170, "compute": 30}, None, "host-bound", 50),
         ({"compute": 190, "script": 10}, None, "healthy", 21),
+        ({"evaluate": 170, "compute": 30}, None, "healthy", 70),
     ],
 )
 def test_what_keeps_a_gpu_idle(
