@@ -253,6 +253,15 @@ RAY_REPORT = (
     "ray/train/v2/_internal/execution/context.py TrainContext.report 474"
 )
 RAY_CONTEXT = "ray/train/v2/_internal/execution/context.py TrainContext."
+RAY_BATCHES = (
+    "train.py train_func 25 > hoptui/integrations/ray.py _Counted.__iter__ 301 > "
+    "ray/data/iterator.py DataIterator._iter_batches.<locals>._create_iterator"
+)
+RAY_BLOCKS = "ray/data/_internal/block_batching"
+RAY_GET = (
+    "ray/_private/auto_init_hook.py wrap_auto_init.<locals>.auto_init_wrapper 22 > "
+    "ray/_private/worker.py Worker.get_objects 1007 = self.core_worker.get_objects"
+)
 SB3_EVALUATION = (
     f"{ROLLOUT} > {STEP} > stable_baselines3/common/callbacks.py EvalCallback._on_step 465 > "
     "stable_baselines3/common/evaluation.py evaluate_policy 92"
@@ -333,9 +342,32 @@ FRAMEWORKS = [
         "StorageContext.persist_current_checkpoint 504 > pyarrow/fs.py copy_files 256 = _copy_files_selector",
     ),
     ("log", f"{RAY_REPORT} > {RAY_CONTEXT}_wait_then_report 397 > ~queue.py Queue.put 140 = wait"),
+    # the shard of a dataset: its batches, their conversion, the other workers of a new epoch, and the shard
+    (
+        "input",
+        f"{RAY_BATCHES} 293 > {RAY_BLOCKS}/iter_batches.py BatchIterator._iter_batches 281 > "
+        f"{RAY_BLOCKS}/util.py iter_threaded 151 > ~queue.py Queue.get 171 > "
+        "~threading.py Condition.wait 327 = waiter.acquire",
+    ),
+    (
+        "input",
+        f"{RAY_BATCHES} 212 > {RAY_BLOCKS}/iter_batches.py BatchIterator._iter_batches 227 > "
+        "ray/data/_internal/util.py _InterruptibleQueue.get 886 > ~threading.py Condition.wait 331",
+    ),
+    ("input", f"{RAY_BATCHES} 293 > {RAY_BLOCKS}/util.py f 90 > torch/_tensor.py f 9 = torch.as_tensor"),
+    (
+        "input",
+        f"{RAY_BATCHES} 256 > ray/data/_internal/iterator/stream_split_iterator.py "
+        f"StreamSplitDataIterator._get_dataset_tag 187 > {RAY_GET}",
+    ),
+    (
+        "input",
+        f"train.py train_func 22 > {RAY_CONTEXT}get_dataset_shard 223 > ray/train/v2/_internal/callbacks/"
+        f"datasets.py RayDatasetShardProvider.get_dataset_shard 67 > {RAY_GET}",
+    ),
 ]
-"""Shortened stacks of trainings with ignite 0.5.5, MMEngine 0.10.7, fastai 2.8.12, Ray 2.60, TorchTitan 0.3,
-Stable-Baselines3 2.9.2 and Accelerate 1.15. Those of Composer 0.32.1 are from its source."""
+"""Shortened stacks of trainings with ignite 0.5.5, MMEngine 0.10.7, fastai 2.8.12, Ray 2.51 and 2.60,
+TorchTitan 0.3, Stable-Baselines3 2.9.2 and Accelerate 1.15. Those of Composer 0.32.1 are from its source."""
 
 
 @pytest.mark.parametrize(("kind", "text"), FRAMEWORKS, ids=[f"{k} {t[-60:]}" for k, t in FRAMEWORKS])
