@@ -19,6 +19,8 @@ import hoptui
 import hoptui_trainer
 from benchmarks.measure import Bench, Terminal, bench, report, spread, tell
 from hoptui.domain.tuning import Measured
+from hoptui.presentation import vocabulary
+from hoptui.protocol.messages import CommandRecord
 
 STARTS = 10
 PRESS_S, MOST_S, STEP_S = 20.0, 120.0, 0.5
@@ -39,6 +41,8 @@ class Start(NamedTuple):
     advised_s: float | None
     effect_s: float | None
     gain: float | None
+    missed: str = ""
+    """What became of the change, where its effect was not significant in time."""
 
     @classmethod
     def of(cls, node: Bench, priority: int) -> Start:
@@ -57,11 +61,13 @@ class Start(NamedTuple):
                     pressed = terminal.clock()
                     terminal.type(b"o")
             at = terminal.clock()
+            missed = "" if found else became(node)
             frame, trains = first(terminal, FULL), first(terminal, TRAINS)
             leave(terminal)
         finally:
             terminal.close()
-        return cls(frame, trains, pressed, at if found else None, found.gain if found else None)
+        gain = found.gain if found else None
+        return cls(frame, trains, pressed, at if found else None, gain, missed)
 
 
 def first(terminal: Terminal, pattern: str) -> float | None:
@@ -69,13 +75,24 @@ def first(terminal: Terminal, pattern: str) -> float | None:
     return next((when for when, _ in terminal.shown(pattern, 0.0)), None)
 
 
-def significant(node: Bench) -> Measured | None:
-    """The effect of the newest change of a knob, once it is larger than its interval."""
+def newest(node: Bench) -> CommandRecord | None:
+    """The newest change of a knob."""
     with node.session() as session:
         records = session.fetch(state=0).commands
-    changes = [record.measured for record in records if record.verb == "set"]
-    found = changes[-1] if changes else None
+    return next((record for record in reversed(records) if record.verb == "set"), None)
+
+
+def significant(node: Bench) -> Measured | None:
+    """The effect of the newest change of a knob, once it is larger than its interval."""
+    change = newest(node)
+    found = change.measured if change is not None else None
     return found if found is not None and found.detectable else None
+
+
+def became(node: Bench) -> str:
+    """What became of the newest change of a knob, in a sentence."""
+    change = newest(node)
+    return vocabulary.sentence(change) if change is not None else "no knob was changed"
 
 
 def leave(terminal: Terminal) -> None:

@@ -17,7 +17,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     Both are None while unknown. `before` and `after` are values of `metric` (see `throughput.level`),
     `iterations` is how many were measured after the change. `detectable` is False if the interval includes
-    zero. `settled` means that the measurement is complete. Until then, it goes on up to `until` iterations; 0
+    zero. `interval` is its upper, wider side, so a large gain may be detectable although it is smaller than
+    that. `settled` means that the measurement is complete. Until then, it goes on up to `until` iterations; 0
     means that it does not, or that this is unknown. `remarks` give the reason for a missing figure, or
     the changes that share it. `note` is the text of an older recording.
     """

@@ -216,7 +216,7 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
     interval = numbers.percent(measured.interval, decimals=1)
     if measured.detectable:
         gain = numbers.percent(measured.gain, signed=True, decimals=1)
-        found = gain if brief else f"{gain} ± {interval.removesuffix(' %')}"
+        found = gain if brief else f"{gain} {_certain(measured.gain, measured.interval)}"
     elif undecided(measured):
         count = f"{measured.iterations} of up to {numbers.counted(measured.until, 'iteration')}"
         found = "measuring" if brief else f"measuring: {count}"
@@ -225,6 +225,17 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
         found = "no detectable change" if brief else f"no detectable change (± {wide})"
     found = f"unclear: {found}" if unclear(measured) else found
     return f"{found}, {note}" if note and shared else found
+
+
+def _certain(gain: float, interval: float) -> str:
+    """Return what follows a gain: `± 1.2`. That of a gain with a wider interval is `(at least +80.0 %)`.
+
+    An interval is wider above the gain than below, and ± is the wider side.
+    """
+    if interval < abs(gain):
+        return f"± {numbers.percent(interval, decimals=1).removesuffix(' %')}"
+    least = (1 + gain) ** 2 / (1 + gain + interval) - 1
+    return f"(at least {numbers.percent(least, signed=True, decimals=1)})"
 
 
 def undecided(measured: Measured) -> bool:

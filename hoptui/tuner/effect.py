@@ -34,6 +34,9 @@ CLEAR = 0.10
 that surely loses more."""
 SLOW_S = 0.3
 """Slow iterations take at least this long. With shorter ones, a change may disturb more than the warm-up."""
+LARGE = 0.5
+"""An effect that is surely a gain of more than this is one of a user's change, however wide its interval is
+above it. On shared cores, the end of a load often looks like a gain of less."""
 WARM_UP = 5
 """Iterations after a change that are ignored: caches, recompilation and workers that start distort them."""
 FINE_ENOUGH = 0.02
@@ -194,7 +197,7 @@ def _figure(
     # The upper side of the interval is the wider one once it is no longer in logarithms: ± must hold for
     # both.
     interval = _relative(log_gain + half_width) - gain
-    detectable = abs(gain) > interval
+    detectable = abs(gain) > interval or (worth is None and log_gain - half_width > math.log1p(LARGE))
     decided = detectable or interval < FINE_ENOUGH if worth is None else abs(gain - worth) > interval
     return Measured(
         metric=metric,

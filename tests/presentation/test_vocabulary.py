@@ -108,6 +108,10 @@ def test_a_cost_is_told_beforehand_and_as_it_was_measured() -> None:
             "+90.0 % ± 50.0",
         ),
         (
+            Measured(gain=4.0, interval=7.5, iterations=30, until=90, detectable=True),
+            "+400.0 % (at least +100.0 %)",
+        ),
+        (
             Measured(gain=0.003, interval=0.4, iterations=90, until=180, note="together with lr"),
             "measuring: 90 of up to 180 iterations, together with lr",
         ),

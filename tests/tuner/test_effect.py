@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
 from hoptui.tuner import noise
-from hoptui.tuner.effect import LOOKS, WARM_UP, MeasurementPlan, _half_width, measure, plan_for
+from hoptui.tuner.effect import LARGE, LOOKS, WARM_UP, MeasurementPlan, _half_width, measure, plan_for
 
 SEEDS = 300
 
@@ -51,6 +51,33 @@ def test_the_true_gain_lies_within_the_interval_nearly_always(gain: float, befor
 @pytest.mark.parametrize("before", [30, 90])
 def test_a_change_that_did_nothing_is_rarely_told_as_an_effect(before: int) -> None:
     assert fmean(told(seed, 0.0, before).detectable for seed in range(SEEDS)) <= 0.06
+
+
+def test_five_times_the_speed_is_found_after_few_uneven_iterations() -> None:
+    """As in a demo on cores that other work takes: six blocks before the change, which differ by 1.5."""
+    chance = random.Random(5)
+    found = []
+    for _ in range(SEEDS):
+        levels = [math.exp(chance.gauss(0.0, 0.35)) for _ in range(6 + 1 + LOOKS[-1] // 5)]
+        rates = [level * math.exp(chance.gauss(0.0, 0.05)) for level in levels for _ in range(5)]
+        found.append(measure("m", rates[:30], [5 * rate for rate in rates[30:]]))
+    assert fmean(figure.detectable for figure in found) >= 0.95
+    assert fmean(figure.iterations for figure in found if figure.detectable) < 45
+
+
+def test_a_gain_is_large_by_its_lower_end_and_only_a_user_is_told() -> None:
+    """Three blocks on each side: the ends of the interval are a factor of 2 from the gain."""
+    levels = [math.exp(level) for level in (-0.3, 0.3, 0.0)]
+    old = [level for level in levels for _ in range(5)]
+    found = {}
+    for factor in (2.5, 5.0, 8.0):
+        new = [*old[:WARM_UP], *(factor * rate for rate in old)]
+        found[factor] = measure("m", old, new, MeasurementPlan((15,)))
+        least = factor**2 / (factor + (found[factor].interval or 0.0)) - 1
+        assert found[factor].detectable == (least > LARGE)
+        trial = measure("m", old, new, plan_for(["rows"], trial=True))
+        assert trial.detectable == (factor - 1 > (trial.interval or 0.0))
+    assert [figure.detectable for figure in found.values()] == [False, True, True]
 
 
 @pytest.mark.parametrize("gain", [-0.06, 0.06])
@@ -129,7 +156,8 @@ def test_any_floats_give_a_figure_or_a_reason(before: list[float], after: list[f
         assert math.isfinite(figure.gain)
         assert math.isfinite(figure.interval)
         assert figure.interval >= 0
-        assert figure.detectable == (abs(figure.gain) > figure.interval)
+        assert figure.detectable or abs(figure.gain) <= figure.interval
+        assert not figure.detectable or figure.gain > 0 or abs(figure.gain) > figure.interval
         assert figure.iterations in LOOKS
 
 

@@ -13,8 +13,9 @@ from hoptui.tui.styled_text import Line, Span, first_fitting
 
 HINT_S = 30.0
 """A hint is shown for so long, unless its key is pressed before."""
-ENOUGH = 20
-"""Iterations before the advised change: after fewer, its effect could not be measured."""
+ENOUGH = 30
+"""Iterations before the advised change. Fewer do not show how uneven a run is on a busy machine, and even a
+large effect may then not be found."""
 PERIOD_S = 120.0
 """After so long since the first one, no hint is shown."""
 
