@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hoptui.domain.outputs import READ, StreamName, StreamOrigin
-from hoptui.domain.terminal_text import TerminalText, TextLine
+from hoptui.domain.terminal_text import TerminalText, TextLine, plain
 from hoptui.protocol.messages import RunOutput
+
+BY_USE: tuple[StreamName, ...] = ("stderr", "output", "stdout")
+"""Where the reason of a crash is, the likeliest first. `output` is both in one file."""
 
 
 class FoundStream(NamedTuple):
@@ -35,6 +38,14 @@ class FoundOutput(NamedTuple):
     streams: tuple[FoundStream, ...] = ()
     ranks: tuple[int, ...] = ()
     problem: str = ""
+
+
+def last_lines(found: FoundOutput | None, most: int) -> tuple[str, ...]:
+    """Return the newest lines with text: of stderr, or of stdout if nothing is known of stderr."""
+    streams = found.streams if found is not None else ()
+    written = {one.stream: [line for line in map(plain, one.lines) if line.strip()] for one in streams}
+    last = next((written[name] for name in BY_USE if written.get(name)), [])
+    return tuple(last[-most:])
 
 
 class _Stream:

@@ -62,6 +62,11 @@ class StartingRun:
         return self.state
 
 
+def failed(run: RunState) -> bool:
+    """Return whether a run has ended otherwise than by itself or by a command."""
+    return run.exit_reason not in ("", "finished", "stopped")
+
+
 def lives(run: RunState, vitals: Mapping[str, Vital]) -> bool:
     """Return whether a run has not exited, as far as known."""
     vital = vitals.get(run.run)

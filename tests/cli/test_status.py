@@ -7,6 +7,7 @@ from msgspec import structs
 
 from hoptui.domain.columns import pack
 from hoptui.domain.facts import fact
+from hoptui.domain.outputs import OutputPart
 from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.tuning import Measured
 from hoptui.node import processes
@@ -197,6 +198,22 @@ def test_an_exited_run_keeps_its_last_values(hoptui: Hoptui, ppo: FakeDaemon, go
     ended = hoptui("status", "old")
     assert (ended.code, over.exit_detail in ended.out) == (0, True)
     golden(hoptui.transcript())
+
+
+def test_a_run_that_failed_shows_the_end_of_its_output(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    data = b"".join(b"line %d\n" % i for i in range(30)) + b"cuda \x1b[31merror\x1b[0m\n"
+    part = OutputPart(stream="stderr", origin="file", source="a", path="/log", end=len(data), data=data)
+    for run, reason in (("eeee5555", "killed"), ("ffff6666", "finished")):
+        ppo.add(factories.run(run, run, exit_reason=reason, exited_wall=1e6), Vital(state="exited", step=7))
+        ppo.outputs[run] = (part,)
+    shown = hoptui("status", "eeee5555").out
+    assert "the last lines of its output\n  line 21\n" in shown
+    assert "  cuda error\n" in shown
+    assert hoptui("status", "eeee5555", "--json").json["last_output"][-2:] == ["line 29", "cuda error"]
+    assert "cuda error" not in hoptui("status", "ffff6666").out
+    assert hoptui("status", "ffff6666", "--json").json["last_output"] is None
+    ppo.outputs.clear()
+    assert hoptui("status", "eeee5555", "--json").json["last_output"] == []
 
 
 def test_a_run_that_is_not_there(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:

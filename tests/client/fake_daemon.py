@@ -16,6 +16,7 @@ from msgspec import structs
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.details import RunDetails
 from hoptui.domain.jobs import JobState
+from hoptui.domain.outputs import OutputPart
 from hoptui.domain.tuning import Tune, Tuned
 from hoptui.model.store import Store
 from hoptui.node.addresses import Addresses
@@ -33,6 +34,7 @@ from hoptui.protocol.messages import (
     Error,
     Event,
     Fetch,
+    FetchOutput,
     FetchStacks,
     FromViewer,
     Lease,
@@ -40,6 +42,7 @@ from hoptui.protocol.messages import (
     Outcome,
     Query,
     RankStacks,
+    RunOutput,
     RunStacks,
     RunState,
     Shutdown,
@@ -87,6 +90,7 @@ class FakeDaemon:
         )
         self.details: dict[str, RunDetails] = {}
         self.stacks: dict[str, tuple[RankStacks, ...]] = {}
+        self.outputs: dict[str, tuple[OutputPart, ...]] = {}
         self.jobs: dict[str, JobState] = {}
         self.protocol = PROTOCOL
         self.pid = 77
@@ -194,6 +198,9 @@ class FakeDaemon:
                 return [Description(id=message.id, run=message.run, details=self.details.get(message.run))]
             case FetchStacks():
                 return [RunStacks(id=message.id, run=message.run, ranks=self.stacks.get(message.run, ()))]
+            case FetchOutput():
+                parts = self.outputs.get(message.run, ())
+                return [RunOutput(id=message.id, run=message.run, rank=message.rank, parts=parts)]
             case Command():
                 return [self._pushed(message, stage) for stage in self.stages]
             case Lease():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hoptui.domain.outputs import PAGE_BYTES, TAIL_BYTES, OutputPart, OutputTail
+from hoptui.domain.outputs import PAGE_BYTES, TAIL_BYTES, OutputPart, OutputTail, StreamName
 from hoptui.domain.terminal_text import plain
-from hoptui.model.outputs import FoundOutput, OutputText
+from hoptui.model.outputs import FoundOutput, OutputText, last_lines
 from hoptui.protocol.messages import RunOutput
 
 
@@ -64,3 +64,15 @@ def test_a_tail_keeps_the_newest_bytes_in_pages() -> None:
     assert tail.page(tail.end) == (tail.end, b"")
     tail.add(part(b"x", start=tail.end + 5))
     assert tail.page(0)[1] == b"x", "a gap begins anew"
+
+
+def test_the_last_lines_are_those_of_stderr_without_empty_ones() -> None:
+    def written(name: StreamName, data: bytes) -> OutputPart:
+        return OutputPart(stream=name, origin="file", source=name, path="/log", end=len(data), data=data)
+
+    found, _ = add(OutputText(), written("stdout", b"loss 0.4\n"), written("stderr", b"one\n\ntwo\n \n"))
+    assert last_lines(found, 1) == ("two",)
+    assert last_lines(found, 9) == ("one", "two")
+    quiet, _ = add(OutputText(), written("stdout", b"loss 0.4\n"), written("stderr", b"\n"))
+    assert last_lines(quiet, 1) == ("loss 0.4",)
+    assert last_lines(None, 1) == last_lines(FoundOutput(), 1) == ()

@@ -144,3 +144,24 @@ def test_it_says_why_there_are_no_lines(play: Play, read: Read) -> None:
             assert " ".join(read(app, "output-list").split()) == expected
 
     play(there.app(), script)
+
+
+def test_the_run_screen_shows_the_last_line_of_a_run_that_failed(play: Play, read: Read) -> None:
+    there = Scene().live()
+    shows(there, stream(b"loss 0.4\n", "stdout"), stream(b"Traceback\nNCCL error: unhandled\n\n", "stderr"))
+
+    async def script(app: Any, pilot: Any) -> None:
+        async def ends(reason: str, detail: str = "") -> str:
+            there.update(vital={"state": "exited"}, run={"exit_reason": reason, "exit_detail": detail})
+            app.screen.redraw()
+            await pilot.pause()
+            return read(app, "verdict")
+
+        assert "NCCL error" not in read(app, "verdict")
+        assert there.client.output_asked == []
+        assert "last output: NCCL error: unhandled  l shows more" in await ends("killed")
+        assert (RUN, 0) in there.client.output_asked
+        assert "last output" not in await ends("exception", "NCCL error: unhandled")
+        assert "last output" not in await ends("finished")
+
+    play(there.app(), script)

@@ -91,15 +91,22 @@ def _explain(known: FoundOutput) -> None:
 
 
 def _known(seen: NodeSnapshot, run: str, rank: int, text: OutputText) -> FoundOutput:
-    """Ask for page after page until the newest is there."""
+    try:
+        return newest(seen, run, rank, text)
+    except RefusedError as error:
+        if error.code == "unsupported":
+            raise Fail(outputs.problem_text("old_daemon"), MISSING) from None
+        raise Fail(str(error), MISSING) from None
+
+
+def newest(seen: NodeSnapshot, run: str, rank: int, text: OutputText) -> FoundOutput:
+    """Ask for page after page until the newest is there.
+
+    Raises:
+        RefusedError: the daemon does not answer that, such as an older one.
+    """
     while True:
-        try:
-            answer = seen.session.output(run, rank, text.since)
-        except RefusedError as error:
-            if error.code == "unsupported":
-                raise Fail(outputs.problem_text("old_daemon"), MISSING) from None
-            raise Fail(str(error), MISSING) from None
-        found, more = text.add(answer)
+        found, more = text.add(seen.session.output(run, rank, text.since))
         if not more:
             return found
 

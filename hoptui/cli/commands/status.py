@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from hoptui.cli.commands import gpus, target
+from hoptui.cli.commands import gpus, output, target
 from hoptui.cli.support import jobs
 from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import (
@@ -31,6 +31,7 @@ from hoptui.domain.knobs import KnobState
 from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.model import runs
+from hoptui.model.outputs import OutputText, last_lines
 from hoptui.presentation import details as presented
 from hoptui.presentation import diagnosis, numbers, sentences, stacks, tuner, vocabulary
 from hoptui.presentation.readings import value_text
@@ -38,6 +39,7 @@ from hoptui.protocol.messages import Event, RunState, Vital
 
 LAST = 10  # events and commands in `status`
 MOST_ENTRIES = 12  # of the configuration
+WIDEST = 300  # characters of a line of output
 
 
 def status(run: Run, /, *, json: Json = False) -> int:
@@ -119,9 +121,19 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "started": run.started_wall,
         "exited": run.exited_wall or None,
         "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run.exit_reason else None,
+        "last_output": _last_output(seen, run),
         "events": _events(seen, run),
         "commands": [record for record in seen.store.commands.values() if record.run == run.run][-LAST:],
     }
+
+
+def _last_output(seen: NodeSnapshot, run: RunState) -> tuple[str, ...] | None:
+    """The last lines that a run which failed has written, None of any other run."""
+    if not runs.failed(run):
+        return None
+    with suppress(RefusedError):  # of an older daemon
+        return last_lines(output.newest(seen, run.run, run.rank, OutputText()), LAST)
+    return ()
 
 
 def _samples(seen: NodeSnapshot, run: RunState) -> StackSamples | None:
@@ -209,6 +221,11 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     samples = _samples(seen, run)
     if samples is not None and (where := stacks.where(samples)):
         say(f"{'where' if seen.lives(run) else 'where it last was'}: {where}")
+    if last := _last_output(seen, run):
+        say()
+        say("the last lines of its output")
+        for line in last:
+            say(f"  {numbers.clean(line, WIDEST)}")
     phases = _phases(metrics)
     whole = max(metrics.get("iteration_s", 0.0), sum(s for name, s in phases.items() if "/" not in name))
     if phases:

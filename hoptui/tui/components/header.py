@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from hoptui.domain.enumerations import ByValue
+from hoptui.model.runs import failed
 from hoptui.presentation import numbers, sentences, vocabulary
 from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import State
@@ -165,11 +166,10 @@ def banner(view: View) -> Banner | None:
         return _of_node(view)
     if view.exited:
         word = vocabulary.STATES["exited"]
-        failed = run.exit_reason not in ("", "finished", "stopped")
         when = f" at {numbers.clock(run.exited_wall)}" if run.exited_wall else ""
         at = f", after {numbers.counted(vital.step, 'iteration')}" if vital else ""
         said = f"{vocabulary.state_text(vital, run)}{when}"
-        return Banner(word.symbol, said + at, "bad" if failed else "warn", said)
+        return Banner(word.symbol, said + at, "bad" if failed(run) else "warn", said)
     if vital is not None and vital.state != "live":
         whole, brief = _explained(view)
         return Banner(vocabulary.STATES[vital.state].symbol, whole, INKS[vital.state], brief)

@@ -7,6 +7,8 @@ from typing import NamedTuple, TypeVar
 
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.learning_metrics import learning_names
+from hoptui.model.outputs import last_lines
+from hoptui.model.runs import failed
 from hoptui.presentation import diagnosis, numbers, vocabulary
 from hoptui.presentation.metric_names import label_of
 from hoptui.protocol.messages import RunState, State
@@ -274,14 +276,25 @@ UNKNOWN = "what holds the run back is not known"
 
 def diagnosis_line(view: View, split: Split, width: int) -> Line:
     """`▸ launch-bound: SM active 5.6 % · busy 32 % try compile off → default`, as much as fits; else
-    `_phase`.
+    `_phase`. Of a run that failed, the last line that it has written, if that is known.
     """
     if view.run is None:
         return ()
+    if last := _last_output(view, view.run):
+        head, said = (SIGN, Span("last output: ", "dim")), Span(numbers.clean(last, 300), "strong")
+        key = Span(f"  {view.hint('view.output', 'shows more')}", "faint")
+        return first_fitting([(*head, said, key), (*head, said)], width)
     found = view.run.diagnosis
     if found is not None and found.verdict != "unknown":
         return first_fitting(_of(found, view), width)
     return _phase(view, split, width)
+
+
+def _last_output(view: View, run: RunState) -> str:
+    """The last line that a run which failed has written; empty if unknown, or if the reason of its end says
+    it."""
+    found = last_lines(view.store.outputs.get(run.run), 1) if failed(run) else ()
+    return next((line.strip() for line in found if not run.exit_detail or run.exit_detail not in line), "")
 
 
 def _of(found: Diagnosis, view: View) -> Iterator[Line]:

@@ -10,6 +10,7 @@ from textual.events import Click
 from textual.reactive import reactive
 
 from hoptui.domain.knobs import KnobState
+from hoptui.model.runs import failed
 from hoptui.presentation.time_ticks import SPANS
 from hoptui.protocol.messages import Verb
 from hoptui.tui import dialogs
@@ -177,6 +178,8 @@ class RunScreen(LiveScreen):
         split = phases.measured(view)
         if self.run_id is not None:
             self.hoptui.client.fetch_lines(self.run_id)
+            if view.run is not None and view.replay is None and failed(view.run):
+                self.hoptui.client.fetch_output(self.run_id, view.run.rank)
         self._lines("verdict").show(
             [runs.diagnosis_line(view, split, self.size.width - 2)], faded=view.metrics_stale
         )
