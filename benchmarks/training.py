@@ -152,9 +152,11 @@ class Started(NamedTuple):
     arguments: tuple[str, ...]
 
 
-def start(node: Bench, arguments: Sequence[str], *, ranks: int = 1, seed: int = SEED) -> Started:
+def start(
+    node: Bench, arguments: Sequence[str], *, ranks: int = 1, seed: int = SEED, name: str = ""
+) -> Started:
     """Start `hoptui_trainer` with these arguments, by torchrun if there are several ranks."""
-    name = f"bench-{time.monotonic_ns()}"
+    name = name or f"bench-{time.monotonic_ns()}"
     launcher = (*TORCHRUN, "--nproc-per-node", str(ranks)) if ranks > 1 else ()
     command = [
         *(sys.executable, *launcher, *TRAINER, *arguments),
