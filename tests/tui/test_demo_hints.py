@@ -16,7 +16,17 @@ from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.model.runs import StartingRun
 from hoptui.settings import Config
 from hoptui.tui.app import HoptuiApp
-from hoptui.tui.components.hints import ENOUGH, HINT_S, HINTS, PERIOD_S, RECORDING, STARTING, Hints
+from hoptui.tui.components.hints import (
+    ENOUGH,
+    FEWEST,
+    FEWEST_S,
+    HINT_S,
+    HINTS,
+    PERIOD_S,
+    RECORDING,
+    STARTING,
+    Hints,
+)
 from hoptui.tui.guided_app import GuidedApp, GuidedReplay
 from hoptui.tui.widgets import Lines
 from hoptui.tuner.effect import BLOCK, MIN_BLOCKS
@@ -145,17 +155,31 @@ def test_what_is_not_advised_yet_is_not_hinted_at() -> None:
 
 def test_advice_waits_until_its_effect_can_be_measured() -> None:
     made = scene()
-    made.update(vital={"step": ENOUGH - 1})
+    made.update(vital={"step": ENOUGH - 1, "iteration_s": 0.1})
     clock = Clock(made)
 
     async def script(app: GuidedApp, pilot: Pilot[None]) -> None:
         assert shown(app).startswith("› w ")
-        made.update(vital={"step": ENOUGH})
+        made.update(vital={"step": ENOUGH, "iteration_s": 0.1})
         await wait(app, pilot, clock, 1)
         assert shown(app).startswith("› o ")
 
     follow(guided(made, clock), script, (80, 24))
-    assert ENOUGH > BLOCK * MIN_BLOCKS
+
+
+def test_advice_waits_for_fewer_iterations_if_each_takes_long() -> None:
+    made = scene()
+    made.update(vital={"step": FEWEST, "iteration_s": 0.9 * FEWEST_S / FEWEST})
+    clock = Clock(made)
+
+    async def script(app: GuidedApp, pilot: Pilot[None]) -> None:
+        assert shown(app).startswith("› w ")
+        made.update(vital={"step": FEWEST, "iteration_s": FEWEST_S / FEWEST})
+        await wait(app, pilot, clock, 1)
+        assert shown(app).startswith("› o ")
+
+    follow(guided(made, clock), script, (80, 24))
+    assert ENOUGH > FEWEST > BLOCK * MIN_BLOCKS
 
 
 def test_a_hint_names_the_key_that_the_user_has_chosen() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hoptui.presentation import numbers
+from hoptui.protocol.messages import Vital
 from hoptui.tui.actions import ACTIONS, key_text
 from hoptui.tui.run_control import advised
 from hoptui.tui.snapshot import View
@@ -16,6 +17,8 @@ HINT_S = 30.0
 ENOUGH = 30
 """Iterations before the advised change. Fewer do not show how uneven a run is on a busy machine, and even a
 large effect may then not be found."""
+FEWEST, FEWEST_S = 20, 12.0
+"""So few suffice if they took that many seconds: on a very busy machine nobody should wait for more."""
 PERIOD_S = 120.0
 """After so long since the first one, no hint is shown."""
 
@@ -89,7 +92,13 @@ def _possible(hint: Hint, view: View) -> bool:
         return False
     if hint.action != "knob.advice":
         return True
-    return advised(view) is not None and (view.vital is None or view.vital.step >= ENOUGH)
+    return advised(view) is not None and (view.vital is None or _measurable(view.vital))
+
+
+def _measurable(vital: Vital) -> bool:
+    """Whether the effect of a change would be found."""
+    took_s = vital.step * (vital.iteration_s or 0.0)
+    return vital.step >= ENOUGH or (vital.step >= FEWEST and took_s >= FEWEST_S)
 
 
 def _text(hint: Hint, view: View, *, recorded: bool) -> str:
