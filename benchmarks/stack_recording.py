@@ -1,8 +1,10 @@
 """What stack samples add to a recording: an hour of 1, 8 and 64 ranks, with the samples and without them.
 
 The stacks are those of a small loop of torch (modules within modules, a data loader, an optimizer), sampled
-for some seconds. Each rank gets its own draws of them every two seconds, in other shares. Both recordings
-have the rows of the run, ten a second with eight metrics. python -m benchmarks.stack_recording --seconds 60
+for some seconds. Each rank sends one of its own messages every two seconds, drawn in advance: 20 samples in
+other shares. Both recordings have the rows of the run, ten a second with eight metrics.
+
+    python -m benchmarks.stack_recording --seconds 60 [--ranks 64]
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from benchmarks.measure import report, tell
 from hoptui.daemon.state.stack_windows import StackWindows
 from hoptui.domain.columns import Columns, pack
@@ -29,6 +33,8 @@ SECOND = 1_000_000_000
 HOUR_S, PART_S, HZ = 3600, 2, 10
 RANKS = (1, 8, 64)
 METRICS = 8
+DRAWN = 120
+"""Messages of a rank that are drawn in advance: those of four minutes."""
 MB = 1e6
 
 
@@ -95,12 +101,14 @@ def real_stacks(seconds: float) -> Counter[Stack]:
     return found
 
 
-def parts(stacks: Counter[Stack], rank: int, second: int) -> StackSamples:
-    """Return the samples of a rank over two seconds: 20 draws."""
-    rng = random.Random(f"{rank} {second}")
-    drawn = Counter(rng.choices(list(stacks), list(stacks.values()), k=PART_S * HZ))
-    t = (second + 100) * SECOND
-    return pack_stacks(drawn, t - PART_S * SECOND, t, cost=rng.uniform(0.0002, 0.001))
+def messages(stacks: Counter[Stack], rank: int) -> list[StackSamples]:
+    """Return what a rank sends, each with 20 samples of two seconds."""
+    rng = random.Random(rank)
+    each, weights = list(stacks), list(stacks.values())
+    return [
+        pack_stacks(Counter(rng.choices(each, weights, k=PART_S * HZ)), 0, 1, cost=rng.uniform(0.0002, 0.001))
+        for _ in range(DRAWN)
+    ]
 
 
 def rows(second: int, rng: random.Random) -> Columns:
@@ -117,16 +125,18 @@ def rows(second: int, rng: random.Random) -> Columns:
 
 def hour(path: Path, stacks: Counter[Stack], ranks: int) -> dict[str, Any]:
     """Write an hour, with the samples of some ranks (0: without any). Return its size, and what is kept."""
-    rng = random.Random(1)
+    rng, turns = random.Random(1), random.Random(2)
     windows = StackWindows()
+    drawn = [messages(stacks, rank) for rank in range(ranks)]
     encoding_s, sizes, sent, kept = [], [], 0, 0
     with Recording.create(path) as recording:
         for second in range(0, HOUR_S, PART_S):
             for n in range(PART_S):
                 recording.append(rows(second + n, rng))
-            for rank in range(ranks):
-                windows.add(rank, parts(stacks, rank, second))
             t = (second + 100) * SECOND
+            for rank in range(ranks):
+                samples = turns.choice(drawn[rank])
+                windows.add(rank, structs.replace(samples, began=t - PART_S * SECOND, ended=t))
             if ranks and windows.due(t) and (batch := windows.take(t)) is not None:
                 began = time.process_time()
                 body = stack_minutes.encode(batch.parts, batch.t, batch.most_bytes)
@@ -149,6 +159,7 @@ def hour(path: Path, stacks: Counter[Stack], ranks: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stack_recording")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the loop of torch is sampled")
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     options = parser.parse_args()
     stacks = real_stacks(options.seconds)
     depths = sorted(map(len, stacks))
@@ -156,7 +167,7 @@ def main() -> None:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         without = hour(Path(folder) / "none.hoptui", stacks, 0)
-        for ranks in RANKS:
+        for ranks in options.ranks:
             found = hour(Path(folder) / f"{ranks}.hoptui", stacks, ranks)
             figures[f"{ranks}_ranks"] = {**found, "more_mb": found["mb"] - without["mb"]}
             tell(f"{ranks} ranks", figures[f"{ranks}_ranks"])

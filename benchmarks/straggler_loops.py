@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,9 +26,12 @@ import hoptui
 
 STEP_S, LATE_S = 0.1, 0.03
 """What an iteration takes, and what a late rank takes longer."""
-CAUSES = ("sleep", "input", "python", "core")
-"""It sleeps; its data come late; it runs Python; all that it does in Python takes longer."""
+CAUSES = ("sleep", "input", "python", "core", "backward")
+"""It sleeps; its data come late; it runs Python; all that it does in Python takes longer; its gradients take
+longer in C++."""
 LAYERS = 6
+COLUMNS, TRIED_ROWS = 1000, 2000
+"""The size of a gradient that takes time."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,28 @@ class Late:
     def spread(self, parts: int) -> None:
         """Take longer at one of so many places, on a rank with a slow core."""
         time.sleep(LATE_S / parts if self.cause == "core" else 0.0)
+
+    def slow_gradient(self, x: torch.Tensor, parts: int) -> torch.Tensor:
+        """Return a tensor whose gradient takes longer, at one of so many places, on a rank that does so."""
+        if self.cause != "backward":
+            return x
+        return x + _late_zero(max(1, int(LATE_S / parts / _row_s())))
+
+
+def _late_zero(rows: int) -> torch.Tensor:
+    """Return a zero. It comes from views alone, and its gradient from the sum of so many rows."""
+    return torch.zeros(COLUMNS, requires_grad=True).expand(rows, COLUMNS)[0, 0]
+
+
+@lru_cache(maxsize=1)
+def _row_s() -> float:
+    """Return the seconds that a row takes in the backward pass."""
+    zero = _late_zero(TRIED_ROWS)
+    zero.backward()
+    zero = _late_zero(TRIED_ROWS)
+    began = time.process_time()
+    zero.backward()
+    return (time.process_time() - began) / TRIED_ROWS
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -79,7 +105,7 @@ class Slowed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._late.spread(LAYERS)
         found: torch.Tensor = self.layer(x)
-        return found
+        return self._late.slow_gradient(found, LAYERS)
 
 
 def stacked(late: Late, *layers: nn.Module) -> nn.Module:
@@ -99,7 +125,7 @@ def plain(run: hoptui.Run, late: Late) -> None:
         late.run_python()
         loss = model(batch).square().mean()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # late: backward
         optimizer.step()
 
 
@@ -113,7 +139,7 @@ def accumulation(run: hoptui.Run, late: Late) -> None:
         for micro in range(4):
             with nullcontext() if micro == 3 else model.no_sync():
                 time.sleep(STEP_S / 8)
-                (model(batch) if micro == 0 else model.module(batch)).mean().backward()
+                (model(batch) if micro == 0 else model.module(batch)).mean().backward()  # late: backward
         late.pause()
         late.run_python()
         optimizer.step()
@@ -129,7 +155,7 @@ def buffers(run: hoptui.Run, late: Late) -> None:
         late.pause()
         optimizer.zero_grad()
         loss = model(batch).square().mean()
-        loss.backward()
+        loss.backward()  # late: backward
         optimizer.step()
         late.run_python()
         time.sleep(STEP_S / 2)
@@ -146,7 +172,7 @@ def shared_loss(run: hoptui.Run, late: Late) -> None:
     for _ in run.iterations():
         x = next(batches)
         loss = model(x).square().mean()
-        loss.backward()
+        loss.backward()  # late: backward
         optimizer.step()
         optimizer.zero_grad()
         total = loss.detach().clone()
@@ -166,13 +192,13 @@ def two_models(run: hoptui.Run, late: Late) -> None:
     while run.boundary():
         noise = next(data)
         time.sleep(STEP_S / 4)
-        second(first(noise).detach()).mean().backward()
+        second(first(noise).detach()).mean().backward()  # late: backward
         steps[1].step()
         steps[1].zero_grad()
         late.pause()
         late.run_python()
         time.sleep(STEP_S / 4)
-        first(noise).square().mean().backward()
+        first(noise).square().mean().backward()  # late: backward
         steps[0].step()
         steps[0].zero_grad()
 

@@ -41,6 +41,7 @@ SPARE = 4
 """Cores for the daemons and for this process."""
 CAUSES = ("sleep", "input", "spin", "core")
 """It sleeps; its data come late; it computes more; another program computes on its core."""
+FIRST_CAUSES = ("sleep", "input", "core")
 MODES = ("manual", "ddp")
 RANK = """
 import os, sys, time, torch, torch.distributed as dist, hoptui
@@ -293,7 +294,7 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--even", type=int, default=8)
     parser.add_argument("--jobs", type=int, default=0)
-    parser.add_argument("--causes", nargs="+", default=["sleep", "input", "core"], choices=CAUSES)
+    parser.add_argument("--causes", nargs="+", choices=sorted({*CAUSES, *straggler_loops.CAUSES}))
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--ddp", action="store_true", help="loops under DistributedDataParallel")
     parser.add_argument("--lot", default="test", choices=[*straggler_loops.LOTS])
@@ -306,7 +307,8 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         return found
     given.ranks = given.ranks or (2 if given.ddp else 8)
     if given.ddp:
-        given.causes, given.modes = list(straggler_loops.CAUSES), list(straggler_loops.LOTS[given.lot])
+        given.modes = list(straggler_loops.LOTS[given.lot])
+    given.causes = given.causes or list(straggler_loops.CAUSES if given.ddp else FIRST_CAUSES)
     return report("stragglers", figures(measure_all(given), given.ranks))
 
 

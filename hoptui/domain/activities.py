@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.stack_groups import inside
 from hoptui.domain.stack_kinds import Basis, Kind, assess, place_of
-from hoptui.domain.stacks import Stack
+from hoptui.domain.stacks import Stack, in_backward
 from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 
 OWN_LOADER = "_SingleProcessDataLoaderIter._next_data"
 """The function of torch.utils.data that loads in the training process."""
+
+
+BackwardState = Literal["", "computes", "waits"]
+"""What a thread does in a backward pass: it computes gradients, or waits for other ranks. "": unknown, or it
+is in none."""
 
 
 class Activity(NamedTuple):
@@ -27,21 +32,36 @@ class Activity(NamedTuple):
     inside: str
     own_loader: bool = False
     basis: Basis = "known"
+    backward: BackwardState = ""
 
 
-def activities(stacks: Mapping[Stack, int], code: TrainingCode = NOTHING_KNOWN) -> Counter[Activity]:
+def activities(
+    stacks: Mapping[Stack, int],
+    code: TrainingCode = NOTHING_KNOWN,
+    asleep: Mapping[Stack, int] | None = None,
+) -> Counter[Activity]:
     """Return how often each activity was found. Samples without a stack are left out.
 
     Args:
         stacks: How often each stack was found.
         code: The functions of the script that train.
+        asleep: How often the thread slept in stacks that are in a backward pass. None: unknown.
     """
     found: Counter[Activity] = Counter()
     for stack, count in stacks.items():
-        if stack:
-            own = any(frame.function == OWN_LOADER for frame in stack)
-            kind, basis = assess(stack, code)
-            found[Activity(kind, place_of(stack), inside(stack), own, basis)] += count
+        if not stack:
+            continue
+        own = any(frame.function == OWN_LOADER for frame in stack)
+        kind, basis = assess(stack, code)
+        activity = Activity(kind, place_of(stack), inside(stack), own, basis)
+        if asleep is None or not in_backward(stack):
+            found[activity] += count
+            continue
+        waits = asleep.get(stack, 0)
+        states: dict[BackwardState, int] = {"waits": waits, "computes": count - waits}
+        for state, times in states.items():
+            if times:
+                found[activity._replace(backward=state)] += times
     return found
 
 

@@ -22,6 +22,10 @@ MOST_BYTES = 8 << 10
 """Estimated size of the samples of one message. Stacks that do not fit are left out, rare ones first."""
 
 
+ENGINE = "_engine_run_backward"
+"""The function of torch in which a backward pass runs. Inside of it is C++, unless a hook runs Python."""
+
+
 class StackFrame(NamedTuple):
     """A call in a stack: its file, function, and the place that was being executed.
 
@@ -59,7 +63,9 @@ class StackSamples(msgspec.Struct, frozen=True, kw_only=True):
     `began` and `ended` are monotonic nanoseconds. `names` are files, functions and calls. A frame is the
     indices of its file, function and call, and line, end line, column and end column. A stack is the indices
     of its frames, the outermost first, and `counts` says how often it was found. `left_out` samples did not
-    fit. `cost` is the share of the sampling thread in the time.
+    fit. `cost` is the share of the sampling thread in the time. `asleep` says how often the thread slept in
+    each stack that is in a backward pass: then it waited, as it computes alone. It is empty if that is
+    unknown.
     """
 
     began: int
@@ -70,6 +76,7 @@ class StackSamples(msgspec.Struct, frozen=True, kw_only=True):
     counts: tuple[int, ...] = ()
     left_out: int = 0
     cost: float = 0.0
+    asleep: tuple[int, ...] = ()
 
 
 def pack(
@@ -79,16 +86,28 @@ def pack(
     *,
     left_out: int = 0,
     cost: float = 0.0,
+    asleep: Mapping[Stack, int] | None = None,
     most_bytes: int = MOST_BYTES,
 ) -> StackSamples:
-    """Pack samples, the most frequent stacks first, as many as about `most_bytes` hold."""
+    """Pack samples, the most frequent stacks first, as many as about `most_bytes` hold.
+
+    Args:
+        counts: How often each stack was found.
+        began: Monotonic nanoseconds.
+        ended: Monotonic nanoseconds.
+        left_out: How many samples are not in `counts`.
+        cost: The share of the sampling thread in the time.
+        asleep: How often the thread slept in stacks that are in a backward pass. None: unknown.
+        most_bytes: The estimated size.
+    """
     names: dict[str, int] = {}
     frames: dict[StackFrame, int] = {}
     stacks: list[tuple[int, ...]] = []
     found: list[int] = []
+    slept: list[int] = []
     size = 0
-    for stack, count in sorted(counts.items(), key=lambda item: -item[1]):
-        stack = stack[-MOST_DEPTH:]
+    for whole, count in sorted(counts.items(), key=lambda item: -item[1]):
+        stack = whole[-MOST_DEPTH:]
         fresh = {frame for frame in stack if frame not in frames}
         spelled = {name for frame in fresh for name in _named(frame) if name not in names}
         more = 2 * len(stack) + 14 * len(fresh) + sum(2 + len(name.encode()) for name in spelled)
@@ -102,6 +121,8 @@ def pack(
                 names.setdefault(name, len(names))
         stacks.append(tuple(frames[frame] for frame in stack))
         found.append(count)
+        if asleep is not None:
+            slept.append(asleep.get(whole, 0))
     return StackSamples(
         began=began,
         ended=ended,
@@ -111,6 +132,7 @@ def pack(
         counts=tuple(found),
         left_out=left_out,
         cost=cost,
+        asleep=tuple(slept),
     )
 
 
@@ -122,6 +144,10 @@ def check(samples: StackSamples) -> None:
     """
     if len(samples.counts) != len(samples.stacks) or any(count < 1 for count in samples.counts):
         raise ValueError("each stack has a positive count")
+    if samples.asleep and len(samples.asleep) != len(samples.counts):
+        raise ValueError("not each stack has a count of its sleeping samples")
+    if any(not 0 <= slept <= count for slept, count in zip(samples.asleep, samples.counts, strict=False)):
+        raise ValueError("a stack has more sleeping samples than samples")
     if any(not 0 <= name < len(samples.names) for frame in samples.frames for name in frame[:3]):
         raise ValueError("a frame has the index of no name")
     if any(not 0 <= frame < len(samples.frames) for stack in samples.stacks for frame in stack):
@@ -132,13 +158,27 @@ def check(samples: StackSamples) -> None:
 
 def unpack(samples: StackSamples) -> Counter[Stack]:
     """Return how often each stack was found."""
+    return _of_each(samples, samples.counts)
+
+
+def unpack_asleep(samples: StackSamples) -> Counter[Stack] | None:
+    """Return how often the thread slept in each stack that is in a backward pass, None if that is unknown."""
+    return _of_each(samples, samples.asleep) if samples.asleep else None
+
+
+def in_backward(stack: Stack) -> bool:
+    """Whether a stack is in a backward pass, outside of hooks in Python."""
+    return stack[-1].function == ENGINE if stack else False
+
+
+def _of_each(samples: StackSamples, counts: tuple[int, ...]) -> Counter[Stack]:
     names = samples.names
     frames = [
         StackFrame(names[file], names[function], line, end_line, column, end_column, names[call])
         for file, function, call, line, end_line, column, end_column in samples.frames
     ]
     found: Counter[Stack] = Counter()
-    for stack, count in zip(samples.stacks, samples.counts, strict=True):
+    for stack, count in zip(samples.stacks, counts, strict=True):
         found[tuple(frames[index] for index in stack)] += count
     return found
 

@@ -1,10 +1,11 @@
 """The rank that the others wait for, from the stack samples of all ranks.
 
 The rank that waits least for others while they wait much is the straggler. The backward pass of
-DistributedDataParallel waits in C++, without a frame of its own. All ranks leave it together. The straggler
-is in it for the least of the time, together with what it waits elsewhere. Where waiting is not known at all,
-lines are compared: the straggler is often on a line where the others rarely are, and rarely on one where all
-others are often.
+DistributedDataParallel waits in C++, without a frame of its own. Where each rank computes alone on a CPU, it
+waits there while its thread sleeps. Elsewhere this is unknown. But all ranks leave the backward pass
+together, so the straggler is in it for the least of the time, together with what it waits elsewhere. Where
+waiting is not known at all, lines are compared: the straggler is often on a line where the others rarely are,
+and rarely on one where all others are often.
 
 Chance makes ranks differ too, and each look at each rank is one more chance. So the difference in waiting, or
 the time on a line of its own, must be far beyond chance. A line that only one rank has is found soon.
@@ -65,12 +66,13 @@ class RankDevice(NamedTuple):
 
 
 class _Rank(NamedTuple):
-    """Samples, those in which the rank is known to wait, and those in which it waits or is in the backward
-    pass."""
+    """Samples, and those in which the rank waits, by its lines alone, by its sleep in the backward pass too,
+    and if it did nothing else there. `sleeps` is None if the sleep is unknown."""
 
     total: int
     counts: Counter[Activity]
     waits: int
+    sleeps: int | None
     in_backward: int
 
     def share(self, where: Activity) -> float:
@@ -95,6 +97,10 @@ def find_straggler(counts: Mapping[int, Counter[Activity]]) -> Straggler | None:
     ranks = {rank: _rank(part) for rank, part in counts.items()}
     if len(ranks) < 2 or any(one.total < LEAST_SAMPLES for one in ranks.values()):
         return None
+    sleeps = {rank: one.sleeps for rank, one in ranks.items() if one.sleeps is not None}
+    if len(sleeps) == len(ranks):
+        return _by_waits(ranks, sleeps) or _by_lines(ranks)
+    ranks = {rank: _rank(_without_sleep(part)) for rank, part in counts.items()}
     known = _by_waits(ranks, {rank: one.waits for rank, one in ranks.items()})
     return (
         known or _by_waits(ranks, {rank: one.in_backward for rank, one in ranks.items()}) or _by_lines(ranks)
@@ -103,8 +109,19 @@ def find_straggler(counts: Mapping[int, Counter[Activity]]) -> Straggler | None:
 
 def _rank(counts: Counter[Activity]) -> _Rank:
     waits = sum(count for where, count in counts.items() if where.kind in WAITS)
-    backward = sum(count for where, count in counts.items() if _is_backward(where))
-    return _Rank(counts.total(), counts, waits, waits + backward)
+    backward = {where: count for where, count in counts.items() if _is_backward(where)}
+    asleep = sum(count for where, count in backward.items() if where.backward == "waits")
+    unknown = any(not where.backward for where in backward)
+    sleeps = None if unknown else waits + asleep
+    return _Rank(counts.total(), counts, waits, sleeps, waits + sum(backward.values()))
+
+
+def _without_sleep(counts: Counter[Activity]) -> Counter[Activity]:
+    """Return what a rank did, as that of ranks whose sleep is unknown."""
+    found: Counter[Activity] = Counter()
+    for where, count in counts.items():
+        found[where._replace(backward="")] += count
+    return found
 
 
 def _is_backward(where: Activity) -> bool:
@@ -120,7 +137,7 @@ def _by_waits(ranks: Mapping[int, _Rank], waiting: Mapping[int, int]) -> Straggl
     line = _own_line(rank, ranks)
     if max(sure, line.sure) < SURE:
         return None
-    waits_there = line.where.kind in WAITS or _is_backward(line.where)
+    waits_there = line.where.kind in WAITS or (_is_backward(line.where) and line.where.backward != "computes")
     differs = not waits_there and line.share - line.usual >= LEAST / 2
     waits = waiting[rank] / ranks[rank].total
     return Straggler(rank, waits, others_wait, line.where if differs else None, line.share, line.usual)

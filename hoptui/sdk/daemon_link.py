@@ -485,7 +485,8 @@ class DaemonLink:
 
     def _send_stacks(self, sampler: StackSampler, sock: Any, zmq: Any) -> None:
         try:
-            sampler.follow(self._state.training.native)
+            training = self._state.training
+            sampler.follow(training.native, alone=training.alone)
             samples = sampler.take()
         except Exception as error:  # the link goes on without it
             self._sample(wanted=False)
@@ -494,7 +495,7 @@ class DaemonLink:
         if samples is not None:
             loop = tuple(
                 (clean_text(file, LONGEST_NAME), line, clean_text(function, LONGEST_NAME))
-                for file, line, function in self._state.training.loop or ()
+                for file, line, function in training.loop or ()
             )
             self._send(sock, zmq, messages.Stacks(samples=samples, loop=loop))
 

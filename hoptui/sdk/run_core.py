@@ -252,6 +252,7 @@ class RunCore:
         self.train_in_this_thread()
         if self.state.training.loop is None:
             self.state.training.loop = _calling_lines()
+            self.state.training.alone = _computes_alone()
 
     def train_in_this_thread(self) -> None:
         """Note that this thread is the one that trains, so that stacks are those of this thread."""
@@ -305,6 +306,14 @@ def _calling_lines() -> tuple[CodeLine, ...]:
             found.append(CodeLine(code.co_filename, frame.f_lineno or 0, code.co_qualname))
         frame = frame.f_back
     return tuple(reversed(found))
+
+
+def _computes_alone() -> bool:
+    """Whether torch computes on the CPU in the calling thread alone. False if it is not imported."""
+    try:
+        return bool(sys.modules["torch"].get_num_threads() == 1)
+    except (KeyError, AttributeError):
+        return False
 
 
 class RunRecord:

@@ -276,14 +276,15 @@ class TrainingThread:
 
     `native` is the kernel's number of it. `sampled` is whether the script and `HOPTUI_STACKS` let its stack
     be sampled. `loop` has the calls in which it ended the first iteration, the outermost first. It is None
-    before that.
+    before that. `alone`: at that time torch used no other threads to compute on the CPU.
     """
 
-    __slots__ = ("ident", "loop", "native", "sampled")
+    __slots__ = ("alone", "ident", "loop", "native", "sampled")
 
     def __init__(self) -> None:
         self.ident = self.native = 0
         self.sampled = True
+        self.alone = False
         self.loop: tuple[CodeLine, ...] | None = None
 
 

@@ -25,13 +25,23 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import CodeType
 
 from hoptui.domain.facts import clean_text
-from hoptui.domain.stacks import MOST_DEPTH, Stack, StackFrame, StackSamples, pack, phase_frames
+from hoptui.domain.stacks import (
+    ENGINE,
+    MOST_DEPTH,
+    Stack,
+    StackFrame,
+    StackSamples,
+    in_backward,
+    pack,
+    phase_frames,
+)
+from hoptui.sdk.thread_sleep import EngineThreads, ThreadSleep
 
 EVERY_S, RAREST_S = 0.1, 5.0
 """The time between two samples where the budget allows it, and where a sample is very expensive."""
@@ -89,8 +99,9 @@ Position = tuple[int, int]
 Place = tuple[int, int]
 """The `id` of a code object, and the offset of the instruction in execution. To hash the code object itself
 takes longer than all else."""
-_Unnamed = tuple[str, tuple[Place, ...]]
-"""The phase and the places of a stack without names."""
+_Unnamed = tuple[str, tuple[Place, ...], bool | None]
+"""The phase and the places of a stack without names, and whether the thread slept in a backward pass. None:
+that is unknown."""
 
 PROCESSOR = 36
 """The place of the last processor of a thread in its `stat` of proc(5), counted after its name."""
@@ -117,13 +128,13 @@ class _Interval:
     """The samples since `began` (monotonic ns).
 
     A chain is a code object and the offset of its instruction, of each frame in turn, the innermost first.
-    The phase that the thread was in is its last element. `spent_ns` is the CPU time that they took.
-    `left_out` samples are not in `chains`.
+    Its last elements are the phase that the thread was in, and whether it slept in a backward pass.
+    `spent_ns` is the CPU time that they took. `left_out` samples are not in `chains`.
     """
 
     def __init__(self, began: int) -> None:
         self.began = began
-        self.chains: list[list[CodeType | int | str]] = []
+        self.chains: list[list[CodeType | int | str | None]] = []
         self.left_out = 0
         self.spent_ns = 0
 
@@ -144,6 +155,7 @@ class StackSampler:
         self._interval = _Interval(time.monotonic_ns())
         self._known_waits: dict[int, tuple[CodeType, bool]] = {}  # by `id`, with the code that keeps it
         self._reading: AbstractContextManager[None] = nullcontext() if NEWER else _LaterCollection()
+        self._sleep, self._engine_threads = ThreadSleep(), EngineThreads()
         self._names = _Names()
         self._naming_ns = NAMING_AHEAD_S * 1e9
         self._over = threading.Lock()  # returns to this code sooner than an event
@@ -159,7 +171,7 @@ class StackSampler:
         with suppress(RuntimeError):  # it has ended
             self._over.release()
 
-    def follow(self, thread: int) -> None:
+    def follow(self, thread: int, *, alone: bool = False) -> None:
         """Keep the thread of the sampler on the processor that another thread was on last.
 
         Threads that hand the interpreter to each other do not run at once. On two processors each waits
@@ -167,7 +179,9 @@ class StackSampler:
 
         Args:
             thread: The kernel's number of the sampled thread.
+            alone: Whether torch computes on the CPU in this thread alone.
         """
+        self._sleep.follow(thread if alone else 0)
         own = self._own.native_id
         if own is None or not self._own.is_alive():
             return
@@ -188,13 +202,15 @@ class StackSampler:
         names = self._names
         names.add(taken)
         self._naming_ns = min(self._naming_ns + NAMING * passed, NAMING_AHEAD_S * 1e9)
-        stacks, left_out = names.stacks(until=began + int(self._naming_ns))
+        stacks, asleep, left_out = names.stacks(until=began + int(self._naming_ns))
         naming_ns = time.thread_time_ns() - began
         self._naming_ns -= naming_ns
         if not stacks:
             return None
-        spent = taken.spent_ns + naming_ns
-        return pack(stacks, taken.began, ended, left_out=left_out + taken.left_out, cost=spent / passed)
+        if asleep is not None and self._engine_threads.look():
+            asleep = None
+        cost = (taken.spent_ns + naming_ns) / passed
+        return pack(stacks, taken.began, ended, left_out=left_out + taken.left_out, cost=cost, asleep=asleep)
 
     def sample(self) -> bool:
         """Take one sample.
@@ -202,7 +218,7 @@ class StackSampler:
         Returns:
             Whether all threads but the sampled one and that of the sampler wait.
         """
-        chain: list[CodeType | int | str] = []
+        chain: list[CodeType | int | str | None] = []
         with self._reading:
             threads = sys._current_frames()
             innermost = frame = threads.pop(self._thread(), None)
@@ -214,6 +230,7 @@ class StackSampler:
             chain.append(self._phase())
             interval = self._interval
             if innermost.f_lasti == chain[1] and len(interval.chains) < MOST_SAMPLES:
+                chain.append(self._sleep.look() if innermost.f_code.co_name == ENGINE else False)
                 interval.chains.append(chain)
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1
@@ -255,6 +272,7 @@ class StackSampler:
             self._failed(error)
         finally:
             switch.restore()
+            self._sleep.close()
 
 
 class _LaterCollection(AbstractContextManager[None]):
@@ -388,7 +406,7 @@ class _Names:
         """Add samples. The sampling thread may just add its last one."""
         for chain in interval.chains.copy():
             places: list[Place] = []
-            *frames, phase = chain
+            *frames, phase, sleeps = chain
             for code, offset in zip(frames[-2::-2], frames[::-2], strict=True):
                 assert isinstance(code, CodeType)
                 assert isinstance(offset, int)
@@ -397,7 +415,7 @@ class _Names:
                     places.append((id(code), ANYWHERE))
                     break
                 places.append((id(code), offset))
-            found = str(phase), tuple(places)
+            found = str(phase), tuple(places), None if sleeps is None else bool(sleeps)
             self._unnamed[found] += 1
             self._new.add(found)
             self._since.setdefault(found, self._takes)
@@ -410,39 +428,37 @@ class _Names:
             self._compilers[id(code)] = found
         return found
 
-    def stacks(self, until: int) -> tuple[Counter[Stack], int]:
-        """Return samples, those of at least one stack, and how many are left out.
+    def stacks(self, until: int) -> tuple[Counter[Stack], Counter[Stack] | None, int]:
+        """Return samples, those of at least one stack, those that slept, and how many are left out.
 
-        Of those that are as new, each stack has the same chance, however often it was found. So what is left
-        out changes no share.
+        Which slept is None if it is unknown, or if none is in a backward pass. Of stacks that are as new,
+        each has the same chance, however often it was found. So what is left out changes no share.
 
         Args:
             until: The CPU time of this thread, in ns, at which the rest waits for the next call.
         """
         self._takes += 1
-        found: Counter[Stack] = Counter()
+        found: dict[_Unnamed, tuple[Stack, int]] = {}
         named = [each for each in self._unnamed if each[1] in self._stacks]
         for each in named:
-            self._name(each, found)
+            found[each] = self._name(each)
         waiting = list(self._unnamed)
         self._dice.shuffle(waiting)
         waiting.sort(key=self._new.__contains__)  # the new ones are named first, from the end
         self._new.clear()
-        if waiting:
-            self._name(waiting.pop(), found)
-        while waiting and time.thread_time_ns() <= until:
-            self._name(waiting.pop(), found)
-        left_out = self._forget(waiting)
-        return found, left_out
+        while waiting and (len(found) == len(named) or time.thread_time_ns() <= until):
+            each = waiting.pop()
+            found[each] = self._name(each)
+        return *_counted(found), self._forget(waiting)
 
-    def _name(self, each: _Unnamed, found: Counter[Stack]) -> None:
-        """Add the samples of a stack to those with a name."""
-        phase, places = each
+    def _name(self, each: _Unnamed) -> tuple[Stack, int]:
+        """Return a stack with its names, and how often it was found."""
+        phase, places, _ = each
         stack = self._stacks.get(places)
         if stack is None:
             stack = self._stacks[places] = self._stack(places)
         del self._since[each]
-        found[(*phase_frames(clean_text(phase, LONGEST_NAME)), *stack)] += self._unnamed.pop(each)
+        return (*phase_frames(clean_text(phase, LONGEST_NAME)), *stack), self._unnamed.pop(each)
 
     def _forget(self, waiting: Sequence[_Unnamed]) -> int:
         """Keep what is in memory bounded. Return how many samples get no name by that."""
@@ -468,6 +484,21 @@ class _Names:
             found = name(self._codes[identity], offset)
             self._frames[place, innermost] = found
         return found
+
+
+def _counted(
+    named: Mapping[_Unnamed, tuple[Stack, int]],
+) -> tuple[Counter[Stack], Counter[Stack] | None]:
+    """Return how often each stack was found, and how often the thread slept in it."""
+    found: Counter[Stack] = Counter()
+    asleep: Counter[Stack] = Counter()
+    known = False
+    for (*_, sleeps), (stack, count) in named.items():
+        found[stack] += count
+        asleep[stack] += count * bool(sleeps)
+        known = known or in_backward(stack)
+    unknown = any(sleeps is None for *_, sleeps in named)
+    return found, asleep if known and not unknown else None
 
 
 def frame_at(code: CodeType, offset: int) -> StackFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hoptui.daemon.handlers import pages
 from hoptui.daemon.handlers.targets import TargetDesk
 from hoptui.daemon.handlers.viewers import ViewerDesk
@@ -14,6 +16,7 @@ from hoptui.recording import Recording
 from hoptui.recording.stack_minutes import MINUTE_BYTES
 from tests.conftest import TestNode, until
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
+from tests.domain.test_stragglers import BACKWARD, WORK
 
 ONE, OTHER = (StackFrame("train.py", "main", 1),), (StackFrame("train.py", "main", 2),)
 SAVES = (StackFrame("train.py", "save_checkpoint", 3, call="write"),)
@@ -63,6 +66,24 @@ def test_old_samples_are_seen_anew_when_more_is_known_of_the_script() -> None:
     windows.add(1, part(2, {runs: 20}))
     ((activity, _),) = windows.activities(0)[0].items()
     assert activity.basis == "before"
+
+
+def test_who_waits_in_the_backward_pass_is_known_also_when_samples_are_seen_anew() -> None:
+    windows = StackWindows()
+    windows.add(0, pack({BACKWARD: 10, WORK: 4}, 0, 2 * SECOND, asleep={BACKWARD: 7}))
+
+    def states() -> Counter[str]:
+        (counts,) = windows.activities(0).values()
+        found: Counter[str] = Counter()
+        for each, times in counts.items():
+            found[each.backward] += times
+        return found
+
+    assert states() == {"waits": 7, "computes": 3, "": 4}
+    windows.knows_loop([("/a/train.py", 9, "main")])
+    assert states() == {"waits": 7, "computes": 3, "": 4}
+    windows.add(1, pack({BACKWARD: 10}, 0, 2 * SECOND))
+    assert {each.backward for each in windows.activities(0)[1]} == {""}
 
 
 def test_a_process_that_sends_too_much_is_kept_within_bounds() -> None:

@@ -19,6 +19,7 @@ from hoptui.domain.stacks import (
     merged,
     pack,
     unpack,
+    unpack_asleep,
 )
 
 names = st.text(max_size=20)
@@ -36,6 +37,16 @@ def test_what_is_packed_is_unpacked_the_same(counts: dict[tuple[StackFrame, ...]
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(packed), type=StackSamples)
     assert unpack(sent) == Counter(counts)
     assert packed.left_out == 0
+
+
+def test_samples_in_which_the_thread_slept_are_sent_beside_the_others() -> None:
+    one, other = (StackFrame("f.py", "f", 1),), (StackFrame("f.py", "f", 2),)
+    packed = pack({one: 3, other: 5}, 1, 2, asleep={one: 2})
+    check(packed)
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(packed), type=StackSamples)
+    assert unpack(sent) == {one: 3, other: 5}
+    assert unpack_asleep(sent) == {one: 2, other: 0}
+    assert unpack_asleep(pack({one: 3}, 1, 2)) is None
 
 
 def test_frequent_stacks_are_kept_and_the_others_counted() -> None:
@@ -88,6 +99,9 @@ FRAME = (0, 0, 0, 1, 1, 0, 0)
         {"names": ("a",), "frames": ((0, 0, -1, 1, 1, 0, 0),)},
         {"ended": -1},
         {"left_out": -1},
+        {"stacks": ((0,),), "counts": (1,), "names": ("a",), "frames": (FRAME,), "asleep": (0, 0)},
+        {"stacks": ((0,),), "counts": (1,), "names": ("a",), "frames": (FRAME,), "asleep": (2,)},
+        {"stacks": ((0,),), "counts": (1,), "names": ("a",), "frames": (FRAME,), "asleep": (-1,)},
     ],
 )
 def test_samples_that_do_not_fit_together_are_refused(fields: dict[str, object]) -> None:

@@ -101,8 +101,16 @@ def iteration(late: Mapping[Activity, float], slower: float = 1.0) -> dict[Activ
     return {each: spent.get(each, 0.0) + late.get(each, 0.0) for each in spent | dict(late)}
 
 
-def under_ddp(ranks: list[dict[Activity, float]], count: int, seed: int) -> dict[int, Counter[Activity]]:
-    """Samples of ranks that leave the backward pass together. Iterations vary by a tenth."""
+COMPUTES, ASLEEP = RUN_BACKWARD._replace(backward="computes"), RUN_BACKWARD._replace(backward="waits")
+
+
+def under_ddp(
+    ranks: list[dict[Activity, float]], count: int, seed: int, *, known: bool = False
+) -> dict[int, Counter[Activity]]:
+    """Samples of ranks that leave the backward pass together. Iterations vary by a tenth.
+
+    `known`: whether it is known when a rank waits in the backward pass.
+    """
     source = random.Random(seed)
     found: dict[int, Counter[Activity]] = {rank: Counter() for rank in range(len(ranks))}
     for _ in range(count):
@@ -112,14 +120,18 @@ def under_ddp(ranks: list[dict[Activity, float]], count: int, seed: int) -> dict
         longest = max(sum(spent.values()) for spent in lasted)
         for rank, spent in enumerate(lasted):
             waits = longest - sum(spent.values())
-            spent[RUN_BACKWARD] = spent[RUN_BACKWARD] + waits
+            if known:
+                spent |= {COMPUTES: spent.pop(RUN_BACKWARD), ASLEEP: waits}
+            else:
+                spent[RUN_BACKWARD] += waits
             found[rank][source.choices([*spent], [*spent.values()])[0]] += 1
     return found
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("cause", ["sleep", "input", "core", "python at several lines"])
-def test_a_late_rank_under_ddp_is_named(world: int, cause: str) -> None:
+def test_a_late_rank_under_ddp_is_named(world: int, cause: str, known: bool) -> None:
     late: dict[str, dict[Activity, float]] = {
         "sleep": {line(40, inside="time.sleep"): 24.0},
         "input": {line(20, "input", "read"): 24.0},
@@ -130,24 +142,45 @@ def test_a_late_rank_under_ddp_is_named(world: int, cause: str) -> None:
     for seed in range(20):
         ranks = [iteration({}) for _ in range(world)]
         ranks[1] = iteration(late[cause], slower=1.6 if cause == "core" else 1.0)
-        found = find_straggler(under_ddp(ranks, 300, seed))
+        found = find_straggler(under_ddp(ranks, 300, seed, known=known))
         named.append(None if found is None else found.rank)
     assert named.count(1) >= 16
     assert set(named) <= {1, None}
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("world", [2, 4, 8])
-def test_even_ranks_under_ddp_have_no_straggler(world: int) -> None:
+def test_even_ranks_under_ddp_have_no_straggler(world: int, known: bool) -> None:
     """As often as chance allows: 4.75 standard errors."""
     for seed in range(100):
-        assert find_straggler(under_ddp([iteration({})] * world, 300, seed)) is None
+        assert find_straggler(under_ddp([iteration({})] * world, 300, seed, known=known)) is None
+
+
+SLOW_BACKWARD = [iteration({}), iteration({RUN_BACKWARD: 30.0})]
 
 
 def test_a_slow_backward_pass_of_one_rank_names_no_other_rank() -> None:
     """All ranks are in the backward pass for as long then."""
     for seed in range(20):
-        ranks = [iteration({}), iteration({RUN_BACKWARD: 30.0})]
-        assert find_straggler(under_ddp(ranks, 300, seed)) is None
+        assert find_straggler(under_ddp(SLOW_BACKWARD, 300, seed)) is None
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_slow_backward_pass_is_named_if_it_is_known_who_waits(world: int) -> None:
+    for seed in range(20):
+        ranks = [SLOW_BACKWARD[0]] * (world - 1) + [SLOW_BACKWARD[1]]
+        found = find_straggler(under_ddp(ranks, 300, seed, known=True))
+        assert found is not None
+        assert (found.rank, found.where) == (world - 1, COMPUTES)
+        assert found.others_wait - found.waits > 0.15
+
+
+def test_one_rank_whose_sleep_is_unknown_makes_no_straggler_of_it() -> None:
+    """It has no sleep at all, so it seems to wait for nobody."""
+    for seed in range(20):
+        found = under_ddp(SLOW_BACKWARD, 300, seed)
+        found[0] = under_ddp(SLOW_BACKWARD, 300, seed, known=True)[0]
+        assert find_straggler(found) is None
 
 
 def test_little_waiting_and_few_samples_are_not_reported() -> None:

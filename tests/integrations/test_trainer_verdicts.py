@@ -143,7 +143,5 @@ def test_the_time_of_other_callbacks_is_a_phase_of_its_own(
         name: statistics.median(row.get(f"phase/{name}", 0.0) for row in full)
         for name in ("callbacks", "data", "forward_backward", "optimizer")
     }
-    assert (
-        0.05 * len(EVENTS) <= median["callbacks"] <= 0.9 * statistics.median(r["iteration_s"] for r in full)
-    )
+    assert 0.05 * len(EVENTS) <= median["callbacks"] <= statistics.median(row["iteration_s"] for row in full)
     assert median["optimizer"] < 0.05, median

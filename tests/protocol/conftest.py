@@ -287,6 +287,7 @@ SAMPLES = pack_stacks(
     20,
     left_out=2,
     cost=0.001,
+    asleep={},
 )
 COUNTS = count_lines(SAMPLES)
 DOUBLES = (array("d", [0.5, math.nan]).tobytes(),)

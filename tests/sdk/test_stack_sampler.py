@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dis
 import gc
+import hashlib
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -36,6 +38,7 @@ from hoptui.sdk.stack_sampler import (
     _SwitchInterval,
     innermost_frame_at,
 )
+from hoptui.sdk.thread_sleep import EngineThreads
 from tests.conftest import until
 
 
@@ -433,6 +436,64 @@ def test_samples_of_two_phases_are_two_stacks() -> None:
     assert samples is not None
     counts = {stack[0].function: count for stack, count in unpack(samples).items()}
     assert counts == {"data": 2, "update": 1}
+
+
+def _engine_run_backward(work: Callable[[], object], over: Callable[[], bool]) -> None:
+    """Stand for the backward pass of torch: what it calls is C code."""
+    while not over():
+        work()
+
+
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_a_thread_in_a_backward_pass_sleeps_or_computes(sleeps: bool) -> None:
+    data = bytes(1 << 22)
+
+    def work(over: Callable[[], bool]) -> None:
+        natives.append(threading.get_native_id())
+        # both let go of the interpreter
+        _engine_run_backward(partial(time.sleep, 0.2) if sleeps else partial(hashlib.sha256, data), over)
+
+    natives: list[int] = []
+    with Worker(work) as thread:
+        sampler = sampler_of(lambda: thread)
+        until(lambda: natives, what="the thread")
+        found: Counter[tuple[int, ...]] = Counter()
+
+        def looked(times: int) -> bool:
+            sampler.sample()
+            samples = sampler.take()
+            assert samples is not None
+            (stack,) = unpack(samples)
+            found[samples.asleep] += stack[-1].function == "_engine_run_backward"
+            return found.total() >= times
+
+        until(partial(looked, 10), what="samples")
+        assert found[()] == 10
+        found.clear()
+        sampler.follow(natives[0], alone=True)
+        until(partial(looked, 20), what="samples")
+        sampler._sleep.close()
+    assert found[int(sleeps),] > 15  # it is at work, or waits for the interpreter, between two calls
+
+
+def test_whether_a_thread_sleeps_is_unknown_if_torch_has_threads_for_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def work(over: Callable[[], bool]) -> None:
+        natives.append(threading.get_native_id())
+        _engine_run_backward(partial(time.sleep, 0.05), over)
+
+    natives: list[int] = []
+    monkeypatch.setattr(EngineThreads, "look", lambda _: True)
+    with Worker(work) as thread:
+        sampler = sampler_of(lambda: thread)
+        until(lambda: natives, what="the thread")
+        sampler.follow(natives[0], alone=True)
+        sampler.sample()
+        samples = sampler.take()
+        assert samples is not None
+        assert samples.asleep == ()
+        sampler._sleep.close()
 
 
 def test_an_error_ends_it_and_is_reported() -> None:

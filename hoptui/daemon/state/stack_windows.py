@@ -10,7 +10,7 @@ from hoptui.domain.activities import Activity, activities, summed
 from hoptui.domain.hot_lines import sampled
 from hoptui.domain.line_counts import LineCounts, counted
 from hoptui.domain.stack_kinds import Kind, kind_of
-from hoptui.domain.stacks import KEPT_S, StackFrame, StackSamples, merged, unpack
+from hoptui.domain.stacks import KEPT_S, StackFrame, StackSamples, merged, unpack, unpack_asleep
 from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 from hoptui.recording.stack_minutes import MINUTE_BYTES
 
@@ -61,7 +61,7 @@ class StackWindows:
         counts = self._counted.setdefault(rank, deque(maxlen=MOST_PARTS))
         stacks = unpack(samples)
         self.code = self.code.learned(stacks)
-        counts.append(_Counted(self.code, activities(stacks, self.code)))
+        counts.append(_Counted(self.code, activities(stacks, self.code, unpack_asleep(samples))))
         while parts[0].ended < samples.ended - KEPT_S * 1e9:
             parts.popleft()
             counts.popleft()
@@ -131,7 +131,9 @@ class StackWindows:
         """Return what a process did in one of its parts, by what is known of the script now."""
         counted = self._counted[rank]
         if counted[at].code is not self.code:
-            counted[at] = _Counted(self.code, activities(unpack(self._parts[rank][at]), self.code))
+            part = self._parts[rank][at]
+            found = activities(unpack(part), self.code, unpack_asleep(part))
+            counted[at] = _Counted(self.code, found)
         return counted[at].activities
 
     def newest(self, t: int) -> dict[int, StackSamples]:
