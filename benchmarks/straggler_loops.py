@@ -60,10 +60,11 @@ class Late:
         """Return a tensor whose gradient takes longer, at one of so many places, on a rank that does so."""
         if self.cause != "backward":
             return x
-        return x + _late_zero(max(1, int(LATE_S / parts / _row_s())))
+        late: torch.Tensor = x + _late_zero(max(1, int(LATE_S / parts / _row_s())))
+        return late
 
 
-def _late_zero(rows: int) -> torch.Tensor:
+def _late_zero(rows: int) -> Any:
     """Return a zero. It comes from views alone, and its gradient from the sum of so many rows."""
     return torch.zeros(COLUMNS, requires_grad=True).expand(rows, COLUMNS)[0, 0]
 
@@ -139,7 +140,7 @@ def accumulation(run: hoptui.Run, late: Late) -> None:
         for micro in range(4):
             with nullcontext() if micro == 3 else model.no_sync():
                 time.sleep(STEP_S / 8)
-                (model(batch) if micro == 0 else model.module(batch)).mean().backward()  # late: backward
+                (model(batch) if micro == 3 else model.module(batch)).mean().backward()  # late: backward
         late.pause()
         late.run_python()
         optimizer.step()

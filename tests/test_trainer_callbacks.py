@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hoptui.integrations.trainer_callbacks import AFTER_STEP, BEFORE_STEP, CallbackTimer
+from hoptui.integrations.trainer_callbacks import AFTER_STEP, BEFORE_STEP, EventTimer
 
 
 class Handler:
@@ -36,9 +36,9 @@ class Phases:
         )
 
 
-def timer_of(*callbacks: Callable[[str], None]) -> tuple[Phases, Handler, CallbackTimer]:
+def timer_of(*callbacks: Callable[[str], None]) -> tuple[Phases, Handler, EventTimer]:
     run, handler = Phases(), Handler(*callbacks)
-    timer = CallbackTimer(run)  # type: ignore[arg-type]
+    timer = EventTimer(run)  # type: ignore[arg-type]
     timer.start(handler)
     return run, handler, timer
 
@@ -122,5 +122,5 @@ def test_what_others_have_put_into_the_handler_stays() -> None:
 
 def test_a_handler_without_events_is_left_alone() -> None:
     run = Phases()
-    CallbackTimer(run).start(object())  # type: ignore[arg-type]
+    EventTimer(run).start(object())  # type: ignore[arg-type]
     assert not run.noted

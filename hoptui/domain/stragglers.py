@@ -30,6 +30,9 @@ APART = 1 / 3
 """The part of that difference by which it also waits less than the next rank. Two late ranks do not."""
 BACKWARD = ("run_backward", "_engine_run_backward")
 """Functions where DistributedDataParallel waits: its collectives run in C++, inside the backward pass."""
+FEW_UNKNOWN = 0.05
+"""The share of the samples in a backward pass of which it may be unknown whether the rank waits: those of its
+start. They count as work."""
 LIKELY, SURE = 3.0, 4.75
 """How many standard deviations from chance: less waiting that a line explains, and what counts alone. Eight
 even ranks that are looked at every two seconds come to the second once in hundreds of hours."""
@@ -67,7 +70,7 @@ class RankDevice(NamedTuple):
 
 class _Rank(NamedTuple):
     """Samples, and those in which the rank waits, by its lines alone, by its sleep in the backward pass too,
-    and if it did nothing else there. `sleeps` is None if the sleep is unknown."""
+    and if it did nothing else there. `sleeps` is None if the sleep is unknown in more than a few."""
 
     total: int
     counts: Counter[Activity]
@@ -111,8 +114,8 @@ def _rank(counts: Counter[Activity]) -> _Rank:
     waits = sum(count for where, count in counts.items() if where.kind in WAITS)
     backward = {where: count for where, count in counts.items() if _is_backward(where)}
     asleep = sum(count for where, count in backward.items() if where.backward == "waits")
-    unknown = any(not where.backward for where in backward)
-    sleeps = None if unknown else waits + asleep
+    unknown = sum(count for where, count in backward.items() if not where.backward)
+    sleeps = None if unknown > FEW_UNKNOWN * counts.total() else waits + asleep
     return _Rank(counts.total(), counts, waits, sleeps, waits + sum(backward.values()))
 
 

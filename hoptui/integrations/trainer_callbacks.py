@@ -13,7 +13,7 @@ BEFORE_STEP, AFTER_STEP = "on_pre_optimizer_step", "on_optimizer_step"
 """The events before and after a step of the optimizer."""
 
 
-class CallbackTimer:
+class EventTimer:
     """Times the callbacks of a trainer as the phase `callbacks`, and the step between two of their events as
     the phase `optimizer`, from `start` to `stop`.
 

@@ -33,7 +33,7 @@ from hoptui.integrations.micro_batches import row_count, token_count
 from hoptui.integrations.recomputation import GradientCheckpointing
 from hoptui.integrations.recomputation import obstacle as recomputation_obstacle
 from hoptui.integrations.torch_trace import TorchTrace, rank
-from hoptui.integrations.trainer_callbacks import CallbackTimer
+from hoptui.integrations.trainer_callbacks import EventTimer
 from hoptui.integrations.trainer_internals import replicas
 from hoptui.integrations.trainer_settings import offer_compilation, offer_loader, offer_settings
 from hoptui.integrations.versions import Supported
@@ -91,7 +91,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
         self._save_wanted = False
         self._save_error: Exception | None = None  # of the save that hoptui alone asked for
         self._computing: AbstractContextManager[None] | None = None  # the phase of each micro-batch
-        self._callbacks: CallbackTimer | None = None
+        self._callbacks: EventTimer | None = None
         self._trace: TorchTrace | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class HoptuiCallback(TrainerCallback):  # type: ignore[misc]
             self._wrap("get_batch_samples", "data", after=self._count)
             self._wrap("evaluate", "eval")
             self._wrap("_save_checkpoint", "save", instead=self._save)
-            self._callbacks = CallbackTimer(run)
+            self._callbacks = EventTimer(run)
             self._callbacks.start(trainer.callback_handler)
         optimizer, scheduler = kwargs.get("optimizer"), kwargs.get("lr_scheduler")
         offer_settings(run, trainer, args, state, optimizer, scheduler)

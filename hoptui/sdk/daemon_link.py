@@ -485,8 +485,7 @@ class DaemonLink:
 
     def _send_stacks(self, sampler: StackSampler, sock: Any, zmq: Any) -> None:
         try:
-            training = self._state.training
-            sampler.follow(training.native, alone=training.alone)
+            sampler.follow(self._state.training.native)
             samples = sampler.take()
         except Exception as error:  # the link goes on without it
             self._sample(wanted=False)
@@ -495,7 +494,7 @@ class DaemonLink:
         if samples is not None:
             loop = tuple(
                 (clean_text(file, LONGEST_NAME), line, clean_text(function, LONGEST_NAME))
-                for file, line, function in training.loop or ()
+                for file, line, function in self._state.training.loop or ()
             )
             self._send(sock, zmq, messages.Stacks(samples=samples, loop=loop))
 
@@ -514,7 +513,10 @@ class DaemonLink:
         if wanted and self._stacks is None and self._state.training.ident:
             state = self._state
             self._stacks = StackSampler(
-                lambda: state.training.ident, lambda: state.phases.current, state.lose_stacks
+                lambda: state.training.ident,
+                lambda: state.phases.current,
+                state.lose_stacks,
+                lambda: state.training.native if state.training.alone else 0,
             )
             self._stacks.start()
         elif not wanted and self._stacks is not None:

@@ -248,11 +248,11 @@ class RunCore:
             self.state.link = _start_link(self)
 
     def in_loop(self) -> None:
-        """Note that this thread trains, and once where it ends iterations."""
+        """Note that this thread trains, whether it computes alone, and once where it ends iterations."""
         self.train_in_this_thread()
+        self.state.training.alone = _computes_alone()
         if self.state.training.loop is None:
             self.state.training.loop = _calling_lines()
-            self.state.training.alone = _computes_alone()
 
     def train_in_this_thread(self) -> None:
         """Note that this thread is the one that trains, so that stacks are those of this thread."""

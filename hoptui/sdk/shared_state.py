@@ -276,7 +276,8 @@ class TrainingThread:
 
     `native` is the kernel's number of it. `sampled` is whether the script and `HOPTUI_STACKS` let its stack
     be sampled. `loop` has the calls in which it ended the first iteration, the outermost first. It is None
-    before that. `alone`: at that time torch used no other threads to compute on the CPU.
+    before that. `alone`: when it was last looked at, once a second, torch used no other threads to compute on
+    the CPU.
     """
 
     __slots__ = ("alone", "ident", "loop", "native", "sampled")

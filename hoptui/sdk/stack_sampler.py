@@ -31,16 +31,7 @@ from pathlib import Path
 from types import CodeType
 
 from hoptui.domain.facts import clean_text
-from hoptui.domain.stacks import (
-    ENGINE,
-    MOST_DEPTH,
-    Stack,
-    StackFrame,
-    StackSamples,
-    in_backward,
-    pack,
-    phase_frames,
-)
+from hoptui.domain.stacks import ENGINE, MOST_DEPTH, Stack, StackFrame, StackSamples, pack, phase_frames
 from hoptui.sdk.thread_sleep import EngineThreads, ThreadSleep
 
 EVERY_S, RAREST_S = 0.1, 5.0
@@ -143,13 +134,18 @@ class StackSampler:
     """Samples the thread whose identifier `thread` returns, 0 while there is none.
 
     `phase` returns the path of the phase that this thread is in, "" outside of any. An error ends the
-    sampler. `failed` is then called with the error, in its thread.
+    sampler. `failed` is then called with the error, in its thread. `alone` returns the kernel's number of the
+    thread if torch computes on the CPU in it alone, otherwise 0.
     """
 
     def __init__(
-        self, thread: Callable[[], int], phase: Callable[[], str], failed: Callable[[Exception], None]
+        self,
+        thread: Callable[[], int],
+        phase: Callable[[], str],
+        failed: Callable[[Exception], None],
+        alone: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._thread = thread
+        self._thread, self._alone = thread, alone
         self._phase = phase
         self._failed = failed
         self._interval = _Interval(time.monotonic_ns())
@@ -171,7 +167,7 @@ class StackSampler:
         with suppress(RuntimeError):  # it has ended
             self._over.release()
 
-    def follow(self, thread: int, *, alone: bool = False) -> None:
+    def follow(self, thread: int) -> None:
         """Keep the thread of the sampler on the processor that another thread was on last.
 
         Threads that hand the interpreter to each other do not run at once. On two processors each waits
@@ -179,9 +175,7 @@ class StackSampler:
 
         Args:
             thread: The kernel's number of the sampled thread.
-            alone: Whether torch computes on the CPU in this thread alone.
         """
-        self._sleep.follow(thread if alone else 0)
         own = self._own.native_id
         if own is None or not self._own.is_alive():
             return
@@ -230,7 +224,8 @@ class StackSampler:
             chain.append(self._phase())
             interval = self._interval
             if innermost.f_lasti == chain[1] and len(interval.chains) < MOST_SAMPLES:
-                chain.append(self._sleep.look() if innermost.f_code.co_name == ENGINE else False)
+                in_engine = innermost.f_code.co_name == ENGINE
+                chain.append(self._sleep.look(self._alone()) if in_engine else False)
                 interval.chains.append(chain)
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1
@@ -496,7 +491,7 @@ def _counted(
     for (*_, sleeps), (stack, count) in named.items():
         found[stack] += count
         asleep[stack] += count * bool(sleeps)
-        known = known or in_backward(stack)
+        known = known or stack[-1].function == ENGINE
     unknown = any(sleeps is None for *_, sleeps in named)
     return found, asleep if known and not unknown else None
 

@@ -175,6 +175,16 @@ def test_a_slow_backward_pass_is_named_if_it_is_known_who_waits(world: int) -> N
         assert found.others_wait - found.waits > 0.15
 
 
+def test_a_few_samples_of_the_start_hide_no_straggler() -> None:
+    """Before its first iteration has ended, it is unknown whether a rank computes alone."""
+    for seed in range(20):
+        found = under_ddp(SLOW_BACKWARD, 300, seed, known=True)
+        for counts in found.values():
+            counts[RUN_BACKWARD] += 10
+        assert (straggler := find_straggler(found)) is not None
+        assert straggler.rank == 1
+
+
 def test_one_rank_whose_sleep_is_unknown_makes_no_straggler_of_it() -> None:
     """It has no sleep at all, so it seems to wait for nobody."""
     for seed in range(20):

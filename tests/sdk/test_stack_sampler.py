@@ -454,8 +454,9 @@ def test_a_thread_in_a_backward_pass_sleeps_or_computes(sleeps: bool) -> None:
         _engine_run_backward(partial(time.sleep, 0.2) if sleeps else partial(hashlib.sha256, data), over)
 
     natives: list[int] = []
+    alone = [0]
     with Worker(work) as thread:
-        sampler = sampler_of(lambda: thread)
+        sampler = StackSampler(lambda: thread, lambda: "", print, lambda: alone[0])
         until(lambda: natives, what="the thread")
         found: Counter[tuple[int, ...]] = Counter()
 
@@ -470,7 +471,7 @@ def test_a_thread_in_a_backward_pass_sleeps_or_computes(sleeps: bool) -> None:
         until(partial(looked, 10), what="samples")
         assert found[()] == 10
         found.clear()
-        sampler.follow(natives[0], alone=True)
+        alone[0] = natives[0]
         until(partial(looked, 20), what="samples")
         sampler._sleep.close()
     assert found[int(sleeps),] > 15  # it is at work, or waits for the interpreter, between two calls
@@ -486,9 +487,8 @@ def test_whether_a_thread_sleeps_is_unknown_if_torch_has_threads_for_a_gpu(
     natives: list[int] = []
     monkeypatch.setattr(EngineThreads, "look", lambda _: True)
     with Worker(work) as thread:
-        sampler = sampler_of(lambda: thread)
+        sampler = StackSampler(lambda: thread, lambda: "", print, lambda: natives[0])
         until(lambda: natives, what="the thread")
-        sampler.follow(natives[0], alone=True)
         sampler.sample()
         samples = sampler.take()
         assert samples is not None

@@ -43,29 +43,24 @@ def sleep() -> Iterator[ThreadSleep]:
 
 def test_a_thread_that_waits_sleeps_and_one_that_computes_does_not(sleep: ThreadSleep) -> None:
     with thread(threading.Event.wait) as waits, thread(spin) as computes:
-        sleep.follow(waits)
-        until(lambda: sleep.look() is True, what="a sleeping thread")
-        sleep.follow(computes)
-        until(lambda: sleep.look() is False, what="a thread at work")
+        until(lambda: sleep.look(waits) is True, what="a sleeping thread")
+        until(lambda: sleep.look(computes) is False, what="a thread at work")
 
 
 def test_a_thread_that_is_not_known_or_has_ended_is_unknown(sleep: ThreadSleep) -> None:
-    assert sleep.look() is None
+    assert sleep.look(0) is None
     with thread(threading.Event.wait) as ended:
-        sleep.follow(ended)
-        assert sleep.look() is not None
+        assert sleep.look(ended) is not None
     until(lambda: not Path(f"/proc/self/task/{ended}").exists(), what="the end of the thread")
-    assert sleep.look() is None
-    sleep.follow(ended + 1_000_000)
-    assert sleep.look() is None
+    assert sleep.look(ended) is None
+    assert sleep.look(ended + 1_000_000) is None
 
 
 def test_no_file_stays_open(sleep: ThreadSleep) -> None:
     before = set(Path("/proc/self/fd").iterdir())
     for _ in range(3):
         for number in (threading.get_native_id(), 0):
-            sleep.follow(number)
-            sleep.look()
+            sleep.look(number)
     sleep.close()
     sleep.close()
     assert set(Path("/proc/self/fd").iterdir()) <= before
@@ -87,8 +82,7 @@ def test_only_a_sleep_counts(
     monkeypatch.setattr(thread_sleep, "TASKS", tmp_path)
     (tmp_path / "12").mkdir()
     (tmp_path / "12" / "stat").write_bytes(stat)
-    sleep.follow(12)
-    assert sleep.look() is state
+    assert sleep.look(12) is state
 
 
 def test_threads_of_the_engine_are_known_by_their_names(
