@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.measure import report, tell
 from hoptui.sdk.stack_sampler import BUDGET, EVERY_S, StackSampler
@@ -33,16 +33,34 @@ SETTLE_S = 0.13
 ACCOUNT_S = 12.0
 """The time of which the sampler tells its cost, on all the time."""
 CONFIDENCE = 1.96
-BEFORE_NS, AFTER_NS = 1_000_000, 3_000_000
-"""The iterations from so long before a sample until so long after it are those around it."""
 ASIDE_NS = int(EVERY_S / 2 * 1e9)
 USUAL = 40
 """So many iterations on each side give the usual time of one."""
-LONGEST_S = 0.01
-"""With longer iterations, too few lie between two samples."""
 CLIPPED = 0.02
 """This share of the differences on each end counts as the one at the limit: other processes cause them."""
 RESAMPLED = 1000
+
+
+class Window(NamedTuple):
+    """The iterations around an event: from so long before it until so long after it.
+
+    With iterations longer than `longest_s`, too few lie between two events.
+    """
+
+    before_ns: int = 1_000_000
+    after_ns: int = 3_000_000
+    longest_s: float = 0.01
+
+
+class Mean(NamedTuple):
+    """A mean, and its interval of 95 %."""
+
+    mean: float
+    least: float
+    most: float
+
+
+WINDOW = Window()
 
 
 def pure_python() -> Callable[[], object]:
@@ -173,15 +191,16 @@ def interval(changes: Sequence[float]) -> tuple[float, float]:
     ]
 
 
-def excess_us(ends: Sequence[int], stamp: int) -> float | None:
+def excess_us(ends: Sequence[int], stamp: int, window: Window = WINDOW) -> float | None:
     """Return how much longer the iterations around a time took than usual, by the times at which iterations
     ended. None at the edges, and where iterations are too long."""
-    first, last = bisect.bisect(ends, stamp - BEFORE_NS), bisect.bisect(ends, stamp + AFTER_NS)
+    first = bisect.bisect(ends, stamp - window.before_ns)
+    last = bisect.bisect(ends, stamp + window.after_ns)
     if first <= USUAL or last + USUAL >= len(ends):
         return None
     took = [b - a for a, b in pairwise(ends[first - 1 - USUAL : last + 1 + USUAL])]
     usual = statistics.median(took[:USUAL] + took[-USUAL:])
-    if usual > LONGEST_S * 1e9:
+    if usual > window.longest_s * 1e9:
         return None
     around = took[USUAL:-USUAL]
     return (sum(around) - len(around) * usual) / 1e3
@@ -190,21 +209,28 @@ def excess_us(ends: Sequence[int], stamp: int) -> float | None:
 def of_a_sample(ends: Sequence[int], stamps: Sequence[int]) -> dict[str, Any]:
     """Return what a sample costs the loop, in microseconds and as a share of the time, with its interval."""
     both = ((excess_us(ends, stamp), excess_us(ends, stamp + ASIDE_NS)) for stamp in stamps)
-    found = sorted(near - far for near, far in both if near is not None and far is not None)
-    if len(found) < USUAL:
+    found = [near - far for near, far in both if near is not None and far is not None]
+    mean = mean_of(found)
+    if mean is None:
         return {"samples": len(found)}
-    edge = int(CLIPPED * len(found))
-    clipped = [min(max(value, found[edge]), found[-1 - edge]) for value in found]
-    means = sorted(statistics.fmean(random.choices(clipped, k=len(clipped))) for _ in range(RESAMPLED))
-    least, most = means[int(0.025 * RESAMPLED)], means[int(0.975 * RESAMPLED)]
     percent = 100 * 1e3 * len(stamps) / (stamps[-1] - stamps[0])  # of a microsecond for each sample
     return {
-        "microseconds": round(statistics.fmean(clipped), 1),
-        "interval": [round(least, 1), round(most, 1)],
-        "percent": round(statistics.fmean(clipped) * percent, 3),
-        "percent, interval": [round(least * percent, 3), round(most * percent, 3)],
+        "microseconds": round(mean.mean, 1),
+        "interval": [round(mean.least, 1), round(mean.most, 1)],
+        "percent": round(mean.mean * percent, 3),
+        "percent, interval": [round(mean.least * percent, 3), round(mean.most * percent, 3)],
         "samples": len(found),
     }
+
+
+def mean_of(differences: Sequence[float]) -> Mean | None:
+    """Return the mean of differences that other processes disturb, None for too few."""
+    if len(differences) < USUAL:
+        return None
+    ordered, edge = sorted(differences), int(CLIPPED * len(differences))
+    clipped = [min(max(value, ordered[edge]), ordered[-1 - edge]) for value in ordered]
+    means = sorted(statistics.fmean(random.choices(clipped, k=len(clipped))) for _ in range(RESAMPLED))
+    return Mean(statistics.fmean(clipped), means[int(0.025 * RESAMPLED)], means[int(0.975 * RESAMPLED)])
 
 
 def measure_samples(step: Callable[[], object], seconds: float) -> dict[str, Any]:
