@@ -8,7 +8,7 @@ from hoptui.daemon.handlers.jobs import NO_ANSWER, RELAYED_S, JobDesk
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.domain.jobs import JobState
+from hoptui.domain.jobs import SILENT_S, JobState
 from hoptui.protocol import job_records, messages
 from hoptui.protocol.messages import Command, CommandRecord, JobReading, Outcome
 from hoptui.sdk.job_exchange import NodeRecords
@@ -213,6 +213,21 @@ def test_a_silent_node_and_one_that_left(job: Job) -> None:
     job.clock.now += SECOND
     job.head.tend()
     assert conditions(job.head.state) == ["live", "left"]
+
+
+def test_a_head_that_writes_no_more_is_silent_and_so_are_those_that_it_tells_of(job: Job) -> None:
+    job.other.node.viewers = 1
+    job.pass_by(2)
+    for _ in range(8):
+        job.clock.now += SECOND
+        job.other.tend()
+    assert conditions(job.other.state) == ["silent", "live"]
+    head, own = job.other.state.nodes
+    assert head.age_s > SILENT_S
+    assert own.summary is not None
+    assert own.summary.wall == pytest.approx(job.clock.wall())
+    job.pass_by(3)
+    assert conditions(job.other.state) == ["live", "live"]
 
 
 def test_a_store_that_fails_is_said_and_accuses_nobody(job: Job) -> None:

@@ -11,7 +11,8 @@ from hoptui.daemon.state.command_log import REPEATED_S
 from tests.simulation import rank_actions as ranks
 from tests.simulation import rare_actions as rare
 from tests.simulation import service_actions as services
-from tests.simulation.node import Node, Trainer, Viewer
+from tests.simulation.node import Node, Viewer
+from tests.simulation.trainer import Trainer
 
 WALL_JUMPS_S = (-86400.0, -30.0, -1.0, 1.0, 30.0, 86400.0 * 2)
 NIGHT = "night"

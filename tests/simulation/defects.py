@@ -19,6 +19,8 @@ class Planted(NamedTuple):
     patches: Callable[[], list[Patch]]
     needs: frozenset[str]
     """Actions without which it does nothing. Plans that lack one are skipped."""
+    jobs: bool = False
+    """Whether it needs a run on several nodes."""
 
 
 class Found(NamedTuple):
@@ -46,11 +48,13 @@ def planted(defect: Planted) -> Iterator[None]:
 DEFECTS: list[Planted] = []
 
 
-def defect(name: str, *needs: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+def defect(
+    name: str, *needs: str, jobs: bool = False
+) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
     """Name the function that returns the patches of a defect."""
 
     def add(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
-        DEFECTS.append(Planted(name, patches, frozenset(needs)))
+        DEFECTS.append(Planted(name, patches, frozenset(needs), jobs))
         return patches
 
     return add

@@ -16,7 +16,8 @@ from hoptui.daemon.recordings import RESTORE_YOUNGER_S
 from hoptui.daemon.state.command_log import REPEATED_S
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord, NodeState
 from hoptui.recording import Recording, RecordingError, library
-from tests.simulation.node import Node, cause, gave_up, in_effect, row_value
+from tests.simulation.node import Node, cause, gave_up
+from tests.simulation.trainer import in_effect, row_value
 from tests.simulation.truth import Given, Incarnation, Setting
 
 QUICK_S = 0.6

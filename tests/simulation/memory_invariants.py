@@ -10,7 +10,8 @@ from hoptui.daemon.state.row_buffers import MAX_ROWS
 from hoptui.sdk.command_inbox import REMEMBERED
 from hoptui.sdk.send_buffer import RESEND_ROWS
 from tests.simulation.invariants import Invariant
-from tests.simulation.node import Node, Trainer
+from tests.simulation.node import Node
+from tests.simulation.trainer import Trainer
 
 OPEN_COMMANDS = 2000
 """Of one run, in its daemon: further ones are refused."""

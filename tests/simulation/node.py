@@ -8,7 +8,7 @@ import math
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -24,227 +24,16 @@ from hoptui.domain.facts import nested
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import Addresses, addresses
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, CommandRecord, Fetch, FromViewer
-from hoptui.sdk.run import Run
 from tests.simulation.fabric import Fabric
 from tests.simulation.kernel import Kernel, Killed, Process
-from tests.simulation.ranks import Job, Member
-from tests.simulation.samplers import GPUS, SimulatedSampler
-from tests.simulation.substitutes import System
-from tests.simulation.truth import Call, Given, Incarnation, Setting, Truth, Value
-from tests.simulation.tuned import ServicesTruth, TunedKnobs
+from tests.simulation.ranks import Job
+from tests.simulation.samplers import SimulatedSampler
+from tests.simulation.substitutes import HOST, System
+from tests.simulation.trainer import Trainer
+from tests.simulation.truth import Given, Truth, Value
+from tests.simulation.tuned import ServicesTruth
 
 IDLE_S = 30.0
-LOW, HIGH = 0.0, 1e9
-
-
-class Refused(ValueError):  # noqa: N818 - what a training script raises
-    """The setter of the script does not want a value."""
-
-
-class Trainer:
-    """A training process: iterations of `iteration_s` with one knob, `lr`."""
-
-    def __init__(
-        self, node: Node, name: str, iteration_s: float, before: Trainer | None, member: Member | None = None
-    ) -> None:
-        self.node, self.name, self.iteration_s, self.member = node, name, iteration_s, member
-        self.run: Run | None = None
-        self.knobs: TunedKnobs | None = None
-        self.at_next_change: Callable[[], object] | None = None
-        """Called once, when a value has been set that stays."""
-        self.others: list[Trainer] = []
-        """The other ranks of this run, if it is rank 0."""
-        self.ends = False
-        self.leaves = False  # goes on without hoptui
-        self.refuses = 0.0  # chance that the setter raises
-        self.odd: float | None = before.odd if before else None
-        """What another knob of the script reads back, None without that knob."""
-        self.checkpoint: dict[str, Any] = dict(before.checkpoint) if before else {}
-        self.was = Incarnation(len(node.truth.processes), node.kernel.seconds)
-        self.was.rank = member.rank if member is not None else 0
-        self.was.iteration_s = iteration_s
-        node.truth.processes.append(self.was)
-        if self.checkpoint:
-            self.was.value = self.checkpoint["knobs"]["lr"]
-        self._first = self.was.value
-        environ = node.environ() | ({"CUDA_VISIBLE_DEVICES": GPUS[0]} if node.serves else {})
-        self.process = node.kernel.spawn(f"run {name}", self._main, environ)
-        self.was.pid = self.process.pid
-        self.process.at_end.append(self._over)
-        if member is not None:
-            member.job.watch(self.process)
-
-    @property
-    def world(self) -> int:
-        return 1 + len(self.others)
-
-    @property
-    def job(self) -> Job | None:
-        """What its ranks share, None for one process."""
-        return self.member.job if self.member is not None else None
-
-    @property
-    def id(self) -> str:
-        return self.was.run
-
-    @property
-    def _epoch(self) -> int:
-        """The restart that the run has at this moment. A welcome may raise it between two boundaries."""
-        return self.run._core.state.epoch if self.run is not None else 0
-
-    def _main(self) -> None:
-        while self._program():
-            self._replace()
-
-    def _program(self) -> bool:
-        """Train until the end. True if another program shall take over this process."""
-        kernel, was = self.node.kernel, self.was
-        self.run = run = Run(self.name, resume=self.checkpoint or None, ranks=self.member, stacks=False)
-        self._name(run)
-        self._note_pauses(run)
-        run.on_checkpoint(lambda: self._call("checkpoint"))
-        run.on_profile(lambda _: self._call("profile"))
-        run.knob("lr", float(was.value), min=LOW, max=HIGH, apply=self._apply, read=lambda: was.value)
-        kept = self.checkpoint.get("knobs", {})
-        knobs = (
-            TunedKnobs(self.node.services, run, kept, lambda: kernel.seconds) if self.node.serves else None
-        )
-        self.knobs, has_odd = knobs, False
-        while self._goes_on(run) and not self.ends:
-            self._name(run)
-            if wanted := run.restart_wanted:
-                if self.member is None:
-                    self.checkpoint = run.state_dict()
-                    self.checkpoint["knobs"].update(wanted)
-                    run.hand_over("checkpoint")
-                    return True
-                run.refuse_restart("the ranks stay")
-            if self.odd is not None and not has_odd:
-                run.knob("odd", 1.0, apply=lambda _: None, read=lambda: self.odd)
-                has_odd = True
-            pace = knobs.pace if knobs is not None else 1.0
-            kernel.sleep(self.iteration_s * pace * kernel.random.uniform(0.8, 1.2))
-            run.log(loss=row_value(was.number, was.steps))
-            if knobs is not None:
-                run.log(samples=knobs.batch)
-            was.steps += 1
-            if self.member is not None:
-                self.member.add_gradients()
-            self.checkpoint = run.state_dict()
-        run.close()
-        was.closed = True
-        return False
-
-    def _replace(self) -> None:
-        """As `os.execv` does: the same process begins another program."""
-        kernel, before = self.node.kernel, self.was
-        others = [task for task in self.process.tasks if task is not kernel.current]
-        for task in others:
-            kernel.wait(lambda task=task: task.done, [task.joined])  # type: ignore[misc]
-        self._over(killed=False)
-        self.was = Incarnation(len(self.node.truth.processes), kernel.seconds, value=before.value)
-        self.was.iteration_s, self.was.pid = before.iteration_s, before.pid
-        self.node.truth.processes.append(self.was)
-        self._first = before.value
-        kernel.sleep(kernel.random.uniform(0.5, 4.0))  # imports, and loads the checkpoint
-
-    def _name(self, run: Run) -> None:
-        """Note the id of the run, which is rank 0's."""
-        job = self.member.job if self.member is not None else None
-        if job is not None and self.was.rank == 0:
-            job.run = run.id
-        self.was.run = run.id if job is None else job.run
-
-    def _goes_on(self, run: Run) -> bool:
-        """Come to a boundary, unless this rank has left the run."""
-        job = self.job
-        if job is None or self.was.rank not in job.left:
-            if job is None or not self.leaves:
-                return self._boundary(run)
-            job.left.add(self.was.rank)
-            run.close()
-        if job.broken:
-            self.process.kill()
-        return True
-
-    def _boundary(self, run: Run) -> bool:
-        began = self.node.kernel.seconds
-        going_on = run.boundary(self.was.steps)
-        ended = self.node.kernel.seconds
-        was = self.was
-        if self.member is not None and self.member.job.broken:
-            self.process.kill()  # its collectives fail. A stop of this boundary was decided alone
-        if not going_on and was.stopped_at is None:
-            was.stopped_at, was.stopped_step = was.boundaries + 1, was.steps
-            was.stopped_epoch = self._epoch
-        was.boundaries += 1
-        if self.knobs is not None and self.was.rank == 0:
-            self.knobs.note()
-        if not was.trail or was.trail[-1][1] != was.value:
-            was.trail.append((was.boundaries, was.value))
-        if ended - began > 0.5:
-            self.was.waits.append((began, ended))
-        return going_on
-
-    def _apply(self, value: Value) -> None:
-        kernel = self.node.kernel
-        undo = value == self._first or any(
-            s.value == value or in_effect(s.value) == value for s in self.was.settings
-        )
-        raises = not undo and kernel.random.random() < self.refuses
-        self.was.settings.append(Setting(value, kernel.seconds, self._epoch, undo, raises))
-        self.process.operate()
-        self.was.value = in_effect(value)
-        if raises:  # half done, so hoptui must undo it
-            raise Refused("the script refuses it")
-        if (call := self.at_next_change) is not None:
-            self.at_next_change = None
-            call()
-
-    def _call(self, verb: str) -> str:
-        """Write a checkpoint, or start a trace."""
-        was, kernel = self.was, self.node.kernel
-        raises = kernel.random.random() < self.refuses
-        was.calls.append(Call(verb, was.boundaries + 1, kernel.seconds, self._epoch, raises))
-        self.process.operate()
-        if raises:
-            raise Refused("the script refuses it")
-        return call_path(was.number, len(was.calls) - 1)
-
-    def _note_pauses(self, run: Run) -> None:
-        """Look at which boundaries this rank waits because the run is paused."""
-        meeting, was = run._core.meeting, self.was
-        wait = meeting._wait_while_paused
-
-        def noted() -> None:
-            was.pauses.append(was.boundaries + 1)
-            wait()
-
-        meeting._wait_while_paused = noted  # type: ignore[method-assign]
-
-    def _over(self, killed: bool) -> None:
-        was = self.was
-        was.ended_s, was.killed = self.node.kernel.seconds, killed
-        state = self.run._core.state if self.run is not None else None
-        link: Any = state.link if state is not None else None
-        if state is not None and link is not None:
-            was.dropped, was.doubted = link._buffer.dropped, link._buffer.doubted
-            was.unfinished = max(0, state.rows_added - was.steps)
-
-
-def in_effect(value: Value) -> Value:
-    """Return what the script makes of a value: it cannot have every one."""
-    return value + 0.25 if int(value) % 4 == 3 and value == int(value) else value
-
-
-def call_path(process: int, call: int) -> str:
-    """Return what the handler for checkpoints says that it wrote. No other call says the same."""
-    return f"/checkpoint {process}/{call}"
-
-
-def row_value(process: int, step: int) -> float:
-    """Return what a process logs at an iteration. No other row of the simulation has it."""
-    return process * 1e6 + step
 
 
 class Viewer:
@@ -403,13 +192,25 @@ class Complaints(logging.Handler):
 
 
 class Node:
-    """A context manager: one machine with its processes."""
+    """One machine with its processes. The first one is a context manager, also for those beside it."""
 
-    def __init__(self, seed: int | str, *, timings: Timings = DEFAULT, serves: bool = False) -> None:
-        self.kernel = Kernel(seed)
-        self.fabric = Fabric(self.kernel)
-        self.system = System(self.kernel, self.fabric)
-        self.truth = Truth()
+    def __init__(
+        self,
+        seed: int | str,
+        *,
+        timings: Timings = DEFAULT,
+        serves: bool = False,
+        first: Node | None = None,
+        host: str = "simulated",
+    ) -> None:
+        self.kernel = first.kernel if first else Kernel(seed)
+        self.fabric = first.fabric if first else Fabric(self.kernel)
+        self.system = first.system if first else System(self.kernel, self.fabric)
+        self.truth = first.truth.of_another_node() if first else Truth()
+        self.host = host
+        self.nodes: list[Node] = first.nodes if first else []
+        """All nodes that are simulated together: `first` and those that were given it."""
+        self.nodes.append(self)
         self.timings = timings
         self.serves = serves
         """Whether it has samplers, and knobs for the tuner."""
@@ -421,12 +222,15 @@ class Node:
         self.viewers: list[Viewer] = []
         self.daemons: list[Process] = []
         self.server: Server | None = None
+        self.server_process: Process | None = None
+        """The process of `server`."""
         self.at_next_daemon: Callable[[Process], None] | None = None
         """Called once, when a daemon has bound its sockets."""
         self.settling = False
         self.auditor: Viewer | None = None
         self.tuner: Viewer | None = None
-        self._values = itertools.count(1)
+        self._values = first._values if first else itertools.count(1)
+        self._installed: AbstractContextManager[None] = nullcontext()
         self._files = tempfile.TemporaryDirectory(
             prefix="sim", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
         )
@@ -448,6 +252,8 @@ class Node:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kernel.close()
+        for node in self.nodes[1:]:
+            node._files.cleanup()
         self._installed.__exit__(None, None, None)
         logger = logging.getLogger("hoptui")
         logger.removeHandler(self.complaints)
@@ -455,7 +261,11 @@ class Node:
         self._files.cleanup()
 
     def environ(self) -> dict[str, str]:
-        return {"HOPTUI_DIR": str(self.where.directory), "HOPTUI_STATE_DIR": str(self.where.state)}
+        return {
+            "HOPTUI_DIR": str(self.where.directory),
+            "HOPTUI_STATE_DIR": str(self.where.state),
+            HOST: self.host,
+        }
 
     def look_on_disk(self, record: CommandRecord) -> None:
         """Note whether the recording has an outcome that a viewer shows without a mark, or a later one."""
@@ -496,6 +306,15 @@ class Node:
 
     def settle(self, seconds: float) -> None:
         """End all faults, let a new viewer look, and let time pass."""
+        auditor, kernel = self.end_faults(), self.kernel
+        kernel.run(10.0)
+        if self.serves:  # a tuner that goes on may turn the knobs while they are compared
+            for trainer in self.trainers:
+                auditor.use(lambda client, run=trainer.id: client.tune(run, "stop"))  # type: ignore[misc]
+        kernel.run(seconds)
+
+    def end_faults(self) -> Viewer:
+        """End all faults, and let a new viewer look, which is returned."""
         self.settling = True
         kernel, disk = self.kernel, self.system.disk
         kernel.preempts = 0.0
@@ -509,12 +328,8 @@ class Node:
             process.dies_at = 0
             if process.stopped:
                 process.resume()
-        self.auditor = self.view("auditor")
-        kernel.run(10.0)
-        if self.serves:  # a tuner that goes on may turn the knobs while they are compared
-            for trainer in self.trainers:
-                self.auditor.use(lambda client, run=trainer.id: client.tune(run, "stop"))  # type: ignore[misc]
-        kernel.run(seconds)
+        self.auditor = auditor = self.view("auditor")
+        return auditor
 
     def finish(self) -> None:
         """Let the runs and the daemon end in good order."""
@@ -529,9 +344,10 @@ class Node:
     # processes ----------------------------------------------------------------------------------------------
 
     def start_daemon(self, where: Addresses | None = None) -> None:
-        """Start a daemon, as a run or a viewer does. It takes a moment."""
+        """Start a daemon, as a run or a viewer does, on the node of this directory. It takes a moment."""
         wait = self.kernel.random.uniform(0.05, 0.4)
-        self.kernel.after(wait, lambda: self.daemons.append(self._daemon()))
+        node = next((node for node in self.nodes if node.where == where), self)
+        self.kernel.after(wait, lambda: node.daemons.append(node._daemon()))
 
     def _daemon(self) -> Process:
         def main() -> None:
@@ -541,7 +357,7 @@ class Node:
                 return
             aside = server._archive._history._aside
             self.truth.left_aside += [(self.kernel.seconds, path.stem) for path in aside]
-            self.server = server
+            self.server, self.server_process = server, process
             if (call := self.at_next_daemon) is not None and not self.settling:
                 self.at_next_daemon = None
                 call(process)

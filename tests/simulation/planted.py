@@ -15,18 +15,23 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.simulation import (  # noqa: F401 - each adds its defects to the list
+    job_scenario,
     planted_daemon,
     planted_files,
+    planted_jobs,
     planted_ranks,
     planted_runs,
     planted_services,
+    scenario,
 )
 from tests.simulation.actions import NIGHT
 from tests.simulation.defects import DEFECTS, MOST_SEEDS, Found, Planted, planted
-from tests.simulation.scenario import execute, plan_of
+from tests.simulation.scenario import Result
 
 TABLE = Path(__file__).parents[2] / "docs" / "internals" / "simulation.md"
 
@@ -45,6 +50,7 @@ def named(name: str) -> Planted:
 def find(name: str, most: int = MOST_SEEDS, first: int = 0) -> Found:
     """Run seeds until one finds the defect, and holds without it."""
     wanted = named(name)
+    plan_of, execute = _of_scenario(wanted)
     began = time.monotonic()
     for seed in range(first, first + most):
         plan = plan_of(seed)
@@ -57,6 +63,13 @@ def find(name: str, most: int = MOST_SEEDS, first: int = 0) -> Found:
         if violations and not execute(plan).violations:
             return Found(name, seed, violations[0], time.monotonic() - began)
     return Found(name, None, "", time.monotonic() - began)
+
+
+def _of_scenario(wanted: Planted) -> tuple[Callable[[int], Any], Callable[[Any], Result]]:
+    """Return what makes a plan of a seed, and what carries it out."""
+    if wanted.jobs:
+        return job_scenario.plan_of, job_scenario.execute
+    return scenario.plan_of, scenario.execute
 
 
 def main() -> int:

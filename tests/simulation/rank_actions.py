@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.node import Node, Trainer
+    from tests.simulation.node import Node
+    from tests.simulation.trainer import Trainer
 
 HURRY = 50.0
 """How much faster iterations are in a burst."""

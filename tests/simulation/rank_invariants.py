@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from hoptui.protocol.messages import CommandRecord
 from tests.simulation.invariants import Invariant, audited
-from tests.simulation.node import Node, Trainer, call_path
+from tests.simulation.node import Node
+from tests.simulation.trainer import Trainer, call_path
 from tests.simulation.truth import Incarnation, Value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hoptui.sdk.rank_store import RankStore
 from tests.simulation.kernel import Kernel, Process, Signal
 
 
@@ -43,6 +44,16 @@ class Member:
 
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank, self.world = job, rank, job.world
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What the launcher of the rank sets."""
+        return {}
+
+    @property
+    def store(self) -> RankStore:
+        """What the script passes to `connect`."""
+        return self
 
     def set(self, key: str, value: bytes) -> None:
         self._operate()

@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from tests.simulation.kernel import Process
-from tests.simulation.node import Node, Trainer
+from tests.simulation.node import Node
+from tests.simulation.trainer import Trainer
 
 EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-cpu-tuned.hoptui"
 AHEAD_S = 60 * 86400.0

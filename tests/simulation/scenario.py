@@ -45,7 +45,7 @@ class Plan:
 class Result:
     """How a plan ended. `violations` is empty if every invariant held."""
 
-    plan: Plan
+    seed: int | str
     violations: list[str]
     virtual_s: float
     events: int
@@ -140,7 +140,7 @@ def execute(plan: Plan) -> Result:
             violations.append(f"livelock: {error}")
         violations += always(node)
         return Result(
-            plan=plan,
+            seed=plan.seed,
             violations=violations,
             virtual_s=kernel.seconds,
             events=kernel.events,

@@ -13,7 +13,8 @@ from tests.simulation.samplers import LEAST_USED, MOST_USED
 from tests.simulation.tuned import BATCH, WIDTH, Chosen, Request, Wish
 
 if TYPE_CHECKING:
-    from tests.simulation.node import Node, Trainer, Viewer
+    from tests.simulation.node import Node, Viewer
+    from tests.simulation.trainer import Trainer
 
 PRIMES = (5, 11, 23, 47, 97, 193, 389)
 """Values that people choose, and a tuner never does: it doubles and halves."""

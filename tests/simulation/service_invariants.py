@@ -12,7 +12,8 @@ from hoptui.domain.tuning import TUNER
 from hoptui.protocol.messages import FINAL, CommandRecord, RunState
 from hoptui.recording import Recording, RecordingError
 from tests.simulation.invariants import Invariant
-from tests.simulation.node import Node, Trainer
+from tests.simulation.node import Node
+from tests.simulation.trainer import Trainer
 from tests.simulation.tuned import BATCH, FIRST_BATCH, WIDTH, Chosen
 
 ON_DISK_S = 5.0

@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _report(result: Result) -> None:
-    print(f"python -m tests.simulation --seed {result.plan.seed}")
+    print(f"python -m tests.simulation --seed {result.seed}")
     for violation in result.violations[:5]:
         print(f"  {violation}", flush=True)
 

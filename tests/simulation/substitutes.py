@@ -51,6 +51,8 @@ USED = (
 FIRST_FD = 1_000_000
 """File descriptors of the simulation are above all real ones."""
 
+HOST = "SIMULATED_HOST"
+"""The environment variable that names the node of a simulated process."""
 FREE_DESCRIPTORS = 1000
 """Of each process. The sockets of the simulation take none."""
 
@@ -415,7 +417,7 @@ class System:
             ),
             fcntl: Substitute(fcntl, {"lockf": self.lockf, "flock": self.flock, "fcntl": self.lock_state}),
             sqlite3: Substitute(sqlite3, {"connect": self.connect}),
-            platform: Substitute(platform, {"node": lambda: "simulated"}),
+            platform: Substitute(platform, {"node": lambda: kernel.process.environ[HOST]}),
             signal: Substitute(signal, no_signals),
             gc: Substitute(gc, {"freeze": lambda: None, "collect": lambda: 0}),
             zmq: Substitute(zmq, {"Context": context, "Poller": poller}),
@@ -428,7 +430,7 @@ class System:
             importlib.import_module(name)
         from hoptui.daemon import descriptors, process_watch, sampler_supervisor, server
         from hoptui.daemon.handlers import runs
-        from hoptui.node import processes
+        from hoptui.node import identity, processes
         from hoptui.sdk import daemon_link, details, ranks, run_core
 
         instead = self.substitutes()
@@ -458,6 +460,7 @@ class System:
         for module in (runs, process_watch):
             replace(module, "process_started", self.process_started)
         replace(processes, "start_daemon", start_daemon)
+        replace(identity, "_identity", lambda _: f"{self.kernel.process.environ[HOST]:0>16}")
         replace(ranks, "next_prefix", lambda: "0/")  # each process has one run
         replace(run_core, "_runs", _RunsOfProcesses(self.kernel))
         replace(Store.__init__, "__defaults__", (self.kernel.tick,))

@@ -29,10 +29,11 @@ from tests.simulation.invariants import (
 )
 from tests.simulation.kernel import Killed
 from tests.simulation.memory_invariants import runs_bounded
-from tests.simulation.node import Node, Trainer, Viewer, quiet
+from tests.simulation.node import Node, Viewer, quiet
 from tests.simulation.rank_invariants import calls_true, changes_true, stops_true
 from tests.simulation.scenario import settled
 from tests.simulation.service_invariants import targets_kept
+from tests.simulation.trainer import Trainer
 from tests.simulation.truth import Call, Given, Incarnation, Setting, Truth
 from tests.simulation.tuned import ServicesTruth, Wish
 

@@ -103,6 +103,10 @@ class Truth:
     disk_refused: bool = False
     """Whether it was ever full or failing."""
 
+    def of_another_node(self) -> Truth:
+        """Return what happens on another node: with the same processes, faults and clock."""
+        return Truth(processes=self.processes, disturbed=self.disturbed, jumps=self.jumps, disk=self.disk)
+
     def disturb(self, start_s: float, end_s: float) -> None:
         """Note that nothing need be quick in this time."""
         self.disturbed.append((start_s, end_s))

@@ -84,6 +84,8 @@ class _Job:
     identities: tuple[str, ...] = ()  # of the nodes in the state of the head
     told: JobState | None = None  # by the head, for this node
     told_at: float = -1.0
+    asked: int = 0  # the number of the last report that asked for the record of the head
+    looked_at: float = -1.0  # when such a report was answered last
     state: JobState | None = None
     version: int = 0
     body: tuple[int, bytes] = (0, b"")  # the state of a version, encoded
@@ -154,6 +156,8 @@ class JobDesk:
         job.problem, job.took_s = reading.problem, reading.took_s
         if not reading.problem:
             job.good_at = now
+            if reading.number == job.asked:
+                job.looked_at = now
         for stored in reading.nodes:
             try:
                 record = job_records.decode_node(stored.record)
@@ -228,6 +232,8 @@ class JobDesk:
             body = self._head_record(job) if job.state is not None else None
         job.number += 1
         read = bool(self._node.viewers or job.relayed) or job.number % SELDOM == 1
+        if read:
+            job.asked = job.number
         report = messages.JobReport(number=job.number, head=not run.away, record=body, read=read)
         if self._send(run.identity, report):
             job.reported_at = now
@@ -371,9 +377,17 @@ class JobDesk:
                 store_problem=problem,
                 read_s=job.took_s,
             )
-        age_s = round(max(0.0, now - job.told_at), 1)
+        unchanged_s = job.looked_at - job.told_at  # it was read so long after it had been written
+        nodes = tuple(
+            _own_node(node, job.own, job.told) if node.index == job.told.here else _aged(node, unchanged_s)
+            for node in job.told.nodes
+        )
         return structs.replace(
-            job.told, store_problem=problem or job.told.store_problem, read_s=job.took_s, age_s=age_s
+            job.told,
+            nodes=nodes,
+            store_problem=problem or job.told.store_problem,
+            read_s=job.took_s,
+            age_s=round(max(0.0, now - job.told_at), 1),
         )
 
     def _answered(self, run: TrackedRun, job: _Job, answer: CommandRecord) -> None:
@@ -407,6 +421,22 @@ class JobDesk:
 def _first_rank(node: JobNode) -> int:
     ranks = node.summary.ranks if node.summary is not None else ()
     return min((rank.rank for rank in ranks), default=1 << 31)
+
+
+def _own_node(node: JobNode, own: NodeSummary, told: JobState) -> JobNode:
+    """Return this node as it is, which the head need not know."""
+    return structs.replace(node, condition="live", age_s=0.0, summary=structs.replace(own, epoch=told.epoch))
+
+
+def _aged(node: JobNode, unchanged_s: float) -> JobNode:
+    """Return what the head has said of a node, which is so much older by now.
+
+    The head writes each second. If it does not, what it has said of the others is as old as its record.
+    """
+    if node.condition not in ("live", "silent") or unchanged_s <= 0:
+        return node
+    condition: NodeCondition = "silent" if unchanged_s > SILENT_S else node.condition
+    return structs.replace(node, condition=condition, age_s=round(node.age_s + unchanged_s, 1))
 
 
 def _outcome(answer: CommandRecord) -> Outcome:

@@ -1,0 +1,87 @@
+"""Planted defects in what the nodes of a run tell each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from hoptui.daemon.handlers import jobs
+from hoptui.sdk import job_exchange, run_core
+from tests.simulation.defects import Patch, defect
+
+
+@defect("a silent node is shown as live", jobs=True)
+def _never_silent() -> list[Patch]:
+    return [(jobs, "SILENT_S", 1e9)]
+
+
+@defect("what a silent head has said is shown as new", jobs=True)
+def _never_old() -> list[Patch]:
+    return [(jobs, "_aged", lambda node, unchanged_s: node)]
+
+
+@defect("the nodes of an earlier rendezvous are kept", "restart", jobs=True)
+def _old_nodes() -> list[Patch]:
+    job = jobs.JobDesk._job
+
+    def keeping(self: Any, run: Any) -> Any:
+        before = self._jobs.get(run.id)
+        found = job(self, run)
+        if before is not None:
+            found.nodes = before.nodes
+        return found
+
+    return [(jobs.JobDesk, "_job", keeping)]
+
+
+@defect("a command for an earlier rendezvous is passed on", "restart", jobs=True)
+def _any_restart() -> list[Patch]:
+    job, submit = jobs.JobDesk._job, jobs.JobDesk._submit
+
+    def keeping(self: Any, run: Any) -> Any:
+        before = self._jobs.get(run.id)
+        found = job(self, run)
+        if before is not None:
+            found.relayed = before.relayed
+        return found
+
+    def newest(self: Any, run: Any, of: Any, record: Any, command: Any) -> None:
+        submit(self, run, of, record, structs.replace(command, epoch=record.summary.epoch))
+
+    return [(jobs.JobDesk, "_job", keeping), (jobs.JobDesk, "_submit", newest)]
+
+
+@defect("a command is passed on for a moment only", jobs=True)
+def _forgotten() -> list[Patch]:
+    def forget(self: Any, run: Any, job: Any, now: float) -> None:
+        job.relayed = {name: one for name, one in job.relayed.items() if now - one.since < 3.0}
+
+    return [(jobs.JobDesk, "_give_up_old", forget)]
+
+
+@defect("a command without an answer is told as not carried out", jobs=True)
+def _certain() -> list[Patch]:
+    return [(jobs, "FATE_UNKNOWN", "run_ended")]
+
+
+@defect("a store that has failed is not connected to again", jobs=True)
+def _once() -> list[Patch]:
+    return [(job_exchange, "AGAIN_S", (1e9,))]
+
+
+@defect("a store that does not answer is not reported", "hanging store", jobs=True)
+def _no_report() -> list[Patch]:
+    return [(jobs, "NO_ANSWER_S", 1e9)]
+
+
+@defect("the training thread reads the record of the head", jobs=True)
+def _in_training() -> list[Patch]:
+    follow = run_core.RunCore._follow
+
+    def reading(self: Any, now: int) -> None:
+        follow(self, now)
+        if self.place.shared is not None:
+            self.place.shared.store.get(f"{self.place.shared.prefix}head")
+
+    return [(run_core.RunCore, "_follow", reading)]
