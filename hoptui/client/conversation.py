@@ -455,6 +455,8 @@ class Conversation:
         if asked is None or asked.id != delta.id or not asked.job:
             return
         self._job = (asked.job, delta.job_version)
+        if not delta.job_version:
+            self.store.drop_earlier_job(asked.job)
         if delta.job is None:
             return
         try:

@@ -321,6 +321,15 @@ class Store:
                 self.jobs = {**self.jobs, run: state}
                 self.changes += 1
 
+    def drop_earlier_job(self, run_id: str) -> None:
+        """Drop what is known of the nodes of a run if that is of an earlier restart. There is no newer."""
+        run, state = self.run(run_id), self.jobs.get(run_id)
+        if run is not None and state is not None and state.epoch < run.epoch:
+            with self._lock:
+                self.jobs = {name: job for name, job in self.jobs.items() if name != run_id}
+                del self._job_histories[run_id]
+                self.changes += 1
+
     def forget(self, source: str) -> None:
         """Drop the history of a source and keep its last values.
 

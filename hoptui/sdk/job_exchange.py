@@ -30,6 +30,9 @@ MESSAGE_BYTES = 512 << 10
 """Records of one message to the daemon."""
 LOOKED_AT = 64
 """Ranks of a store without numbers whose records are looked for at a time."""
+REPEATED = 10
+"""A record that has not changed is returned again by each reading of this number. The one before may not have
+reached a daemon, or may have reached one that has ended since."""
 LIVE, LEFT = b"\x01", b"\x00"
 """What a record begins with."""
 LONGEST = 200
@@ -48,6 +51,7 @@ class NodeRecords:
         self._slot = -1
         self._known: dict[int, bytes] = {}  # by slot, as they were read last
         self._next = 0
+        self._readings = 0
 
     def write(self, record: bytes, *, left: bool = False) -> None:
         """Write the record of this node."""
@@ -65,14 +69,19 @@ class NodeRecords:
         return self._store.get(f"{self._prefix}head")
 
     def read(self) -> list[StoredRecord]:
-        """Return the records of the nodes that have changed since the last call. It waits for none."""
+        """Return the records of the nodes that have changed since the last call. It waits for none.
+
+        Each tenth call returns all of them.
+        """
         self._discover()
+        self._readings += 1
+        again = self._readings % REPEATED == 0
         slots = list(self._known)
         changed = []
         for slot, value in zip(
             slots, self._store.get_there([self._key(slot) for slot in slots]), strict=True
         ):
-            if value and value != self._known[slot] and len(value) <= LARGEST:
+            if value and (again or value != self._known[slot]) and len(value) <= LARGEST:
                 self._known[slot] = value
                 changed.append(StoredRecord(slot, value[1:], value[:1] == LEFT))
         return changed
@@ -122,6 +131,7 @@ class JobExchange:
         self._records: NodeRecords | None = None
         self._again_at, self._failures = 0.0, 0
         self._head: bytes | None = None  # the head's record as it was read last
+        self._unchanged = 0  # how often it was read since
         self._thread = threading.Thread(target=self._main, name="hoptui-job", daemon=True)
         self._thread.start()
 
@@ -190,10 +200,12 @@ class JobExchange:
             records.write(report.record)
             self._written = report.record
         state = records.read_head() if report.read else None
-        if state == self._head or (state is not None and len(state) > LARGEST):
+        if state is None or len(state) > LARGEST:
             return [JobReading(number=report.number)]
-        self._head = state or self._head
-        return [JobReading(number=report.number, state=state)]
+        self._unchanged = self._unchanged + 1 if state == self._head else 0
+        self._head = state
+        new = self._unchanged % REPEATED == 0
+        return [JobReading(number=report.number, state=state if new else None)]
 
 
 def _parts(number: int, found: list[StoredRecord]) -> list[JobReading]:

@@ -11,7 +11,7 @@ from tests.simulation import invariants, memory_invariants, rank_invariants
 from tests.simulation.invariants import Invariant, audited
 from tests.simulation.job_nodes import Attempt, JobNodes
 from tests.simulation.node import Node
-from tests.simulation.trainer import Trainer, in_effect
+from tests.simulation.trainer import in_effect
 from tests.simulation.truth import Given, Incarnation, Setting
 
 RELAY_S = 10.0
@@ -41,6 +41,13 @@ OF_EACH_NODE: tuple[Invariant, ...] = (
     memory_invariants.cursors_grow,
 )
 """Of settled nodes."""
+OF_A_LEAD: tuple[Invariant, ...] = (
+    invariants.values_shown,
+    invariants.runs_go_on,
+    invariants.queues_empty,
+    memory_invariants.daemon_bounded,
+)
+"""Not where the rank that represents the run has left it: nobody may hear of the run there."""
 ALWAYS_OF_EACH_NODE: tuple[Invariant, ...] = (
     invariants.at_most_once,
     invariants.in_order,
@@ -84,6 +91,7 @@ def _each(nodes: JobNodes, each: Iterable[Invariant]) -> list[str]:
         f"{check.__name__}: {node.host}: {found}"
         for check in each
         for node in nodes.nodes
+        if check not in OF_A_LEAD or not any(lead.leaves for lead in node.trainers[-1:])
         for found in check(node)
     ]
 
@@ -220,20 +228,17 @@ def picture_complete(nodes: JobNodes) -> Iterator[str]:
     attempt = nodes.attempt
     for index in attempt.leads if len(attempt.layout) > 1 else ():
         node = nodes.nodes[index]
+        if attempt.leads[index].leaves:  # nobody may hear of the run there
+            continue
         client = node.auditor.client if node.auditor is not None else None
         state = client.store.jobs.get(nodes.run) if client is not None else None
         if state is None:
-            if _hears(attempt, attempt.leads[index]):
+            if not attempt.job.failed:  # else a rank may not know its run
                 yield f"{node.host} shows no job"
         elif attempt.store_works:
             yield from (f"{node.host} {found}" for found in _incomplete(attempt, state))
         elif not state.store_problem and not _slow_only(attempt):
             yield f"{node.host} does not say that the store does not work"
-
-
-def _hears(attempt: Attempt, lead: Trainer) -> bool:
-    """Return whether the daemon of a rank hears of the run."""
-    return lead.was.rank not in attempt.job.left and not attempt.job.failed
 
 
 def _slow_only(attempt: Attempt) -> bool:

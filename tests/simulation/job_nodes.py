@@ -13,8 +13,8 @@ from tests.simulation.trainer import Trainer
 from tests.simulation.truth import Given
 
 NAME = "lm"
-AGE_S = 4.0
-"""How much older than said what a node shows of another one may be."""
+HEAD_AGE_S, AGE_S = 4.0, 6.5
+"""How much older than a silent node what the head shows as live may be, and what the others show."""
 WATCHED_S = 5.0
 """A node that a viewer has watched for so long reads each second."""
 GONE_S = 15.0
@@ -216,11 +216,12 @@ class JobNodes:
 
     def _judge(self, node: Node, state: JobState) -> None:
         kernel, now = self.kernel, self.kernel.seconds
+        most_s = SILENT_S + (HEAD_AGE_S if state.here == state.head else AGE_S)
         for shown in state.nodes:
             if shown.condition != "live" or shown.summary is None:
                 continue
             made_s = (shown.summary.wall * 1e9 - kernel.wall_offset_ns - kernel.began_ns) / 1e9
-            if now - made_s > SILENT_S + AGE_S:
+            if now - made_s > most_s:
                 age = f"{now - made_s:.1f} s old at {now:.1f} s"
                 self._wrong(node, shown.host, f"shows {shown.host} as live, which is {age}")
             attempt = self.attempt

@@ -39,6 +39,8 @@ SPREAD_S = 5.0
 """A run whose other ranks have not come to this node after so long has several nodes."""
 ANSWER_S = 0.3
 """How long a reading wakes the daemon at once."""
+UNREAD_S = 15.0
+"""What was not read for so long may have been written at any time since."""
 NO_ANSWER_S = 4.0
 """A store that has not answered for so long is reported."""
 RECORD_S = 30.0
@@ -52,11 +54,16 @@ MOST_TAKEN = 4096
 
 @dataclass
 class _KnownNode:
-    """Another node as the head knows it. `changed_at` is in seconds."""
+    """Another node as the head knows it. Times are in seconds.
+
+    `read_at` is when its record was first read. The record is no older than `changed_at`. That is None if
+    nobody knows: the record may be the last one of a node that has died.
+    """
 
     record: NodeRecord
-    changed_at: float
-    left: bool = False
+    read_at: float
+    changed_at: float | None
+    left: bool
 
 
 @dataclass
@@ -76,14 +83,17 @@ class _Job:
     reported_at: float = -1.0
     answered: int = 0
     good_at: float = -1.0  # when the store last worked
+    readable_since: float = -1.0
     began: float = 0.0
     problem: str = ""
     took_s: float | None = None
     own: NodeSummary | None = None
     nodes: dict[str, _KnownNode] = field(default_factory=dict)  # by identity, without this one
     identities: tuple[str, ...] = ()  # of the nodes in the state of the head
+    head_record: bytes = b""  # as it was read last
     told: JobState | None = None  # by the head, for this node
     told_at: float = -1.0
+    told_fresh: bool = False  # whether the head has written since its record was read first
     asked: int = 0  # the number of the last report that asked for the record of the head
     looked_at: float = -1.0  # when such a report was answered last
     state: JobState | None = None
@@ -110,6 +120,7 @@ class JobDesk:
     def __init__(self, node: Node, identity: str, send: Callable[[bytes, messages.ToRun], bool]) -> None:
         self._node, self._identity, self._send = node, identity, send
         self._jobs: dict[str, _Job] = {}
+        self._version = 0  # of the newest state, of whichever run
         self.forward: Callable[[Command, TrackedRun], None] = lambda *_: None
         """Passes a command on to its run."""
         self.hold: Callable[[TrackedRun, float], bool] = lambda *_: False
@@ -127,12 +138,12 @@ class JobDesk:
 
     def state(self, run: str) -> JobState | None:
         """Return the state of a run on all its nodes, None if it has one node, or nothing is known."""
-        job = self._jobs.get(run)
+        job = self._current(run)
         return job.state if job is not None else None
 
     def newer(self, run: str, version: int) -> tuple[int, bytes | None]:
         """Return the version of the state of a run, and the encoded state if `version` is another one."""
-        job = self._jobs.get(run)
+        job = self._current(run)
         if job is None or job.state is None or job.version == version:
             return (job.version if job is not None else 0), None
         return job.version, self._body(job)
@@ -140,18 +151,24 @@ class JobDesk:
     def tend(self) -> None:
         """Report to the store of each run that is due."""
         node, now = self._node, self._now()
-        known = {run.id for run in node.registry}
-        self._jobs = {name: job for name, job in self._jobs.items() if name in known}
+        known = {run.id: run.nonce for run in node.registry}
+        self._jobs = {name: job for name, job in self._jobs.items() if known.get(name) == job.nonce}
         for run in node.registry.live():
             if self._spread(run, now):
                 node.faults.attempt(f"reporting {run.id} to its other nodes", self._report, run, now)
 
     def reading(self, run: TrackedRun, reading: JobReading) -> None:
         """Process what a process has read from the store."""
-        job = self._jobs.get(run.id)
-        if job is None or job.nonce != run.nonce:
+        job = self._current(run.id)
+        if job is None:
             return
         now = self._now()
+        since = max(job.good_at, job.began)
+        late = bool(job.problem) or now - since > NO_ANSWER_S
+        written = since if late else now  # what is read now and was not before is no older
+        sure = not (job.problem or now - since > UNREAD_S)
+        if late:
+            job.readable_since = now
         job.answered = max(job.answered, reading.number)
         job.problem, job.took_s = reading.problem, reading.took_s
         if not reading.problem:
@@ -166,10 +183,14 @@ class JobDesk:
                 continue
             if record.node == self._identity or not record.node:
                 continue
-            job.nodes[record.node] = _KnownNode(record, now, stored.left)
-            self._take_up(run, job, record)
+            known = job.nodes.get(record.node)
+            if known is not None and (known.record, known.left) == (record, stored.left):
+                continue  # it was only read again
+            job.nodes[record.node] = _KnownNode(record, now, None if known is None else written, stored.left)
+            if known is not None and sure:  # else its commands may have been given up by now
+                self._take_up(run, job, record)
         if reading.state is not None:
-            self._told(run, job, reading.state, now)
+            self._told(run, job, reading.state, written)
         self._compose(run, job, now)
 
     def relay(self, command: Command, run: TrackedRun) -> None:
@@ -206,11 +227,15 @@ class JobDesk:
         missing = run.state.world > 1 + len(run.state.ranks)
         return run.away or (missing and now - run.met_at > SPREAD_S)
 
+    def _current(self, name: str) -> _Job | None:
+        """Return what is known of a run, None if that is of an earlier process."""
+        job, run = self._jobs.get(name), self._node.registry.get(name)
+        return job if job is not None and run is not None and run.nonce == job.nonce else None
+
     def _job(self, run: TrackedRun) -> _Job:
-        job = self._jobs.get(run.id)
-        if job is None or job.nonce != run.nonce:
-            version = job.version if job is not None else 0
-            job = self._jobs[run.id] = _Job(run.nonce, version=version, began=self._now())
+        job = self._current(run.id)
+        if job is None:
+            job = self._jobs[run.id] = _Job(run.nonce, began=self._now())
         return job
 
     def _report(self, run: TrackedRun, now: float) -> None:
@@ -231,7 +256,8 @@ class JobDesk:
             self._compose(run, job, now)
             body = self._head_record(job) if job.state is not None else None
         job.number += 1
-        read = bool(self._node.viewers or job.relayed) or job.number % SELDOM == 1
+        wanted = bool(self._node.viewers or job.relayed) or not job.told_fresh
+        read = wanted or job.number % SELDOM == 1
         if read:
             job.asked = job.number
         report = messages.JobReport(number=job.number, head=not run.away, record=body, read=read)
@@ -256,7 +282,8 @@ class JobDesk:
             job.state = self._of_head(run, job, problem, now)
             if not problem:
                 self._node.faults.attempt(f"judging the nodes of {run.id}", self._judge, run, job, now)
-        job.version += 1
+        self._version += 1
+        job.version = self._version
         run.job = job.state
         if now - job.recorded_at >= RECORD_S:
             job.recorded_at = now
@@ -270,8 +297,10 @@ class JobDesk:
         at = now if not problem else max(job.good_at, job.began)  # nobody is silent because nothing is read
         found = [(self._identity, JobNode(index=0, condition="live", age_s=0.0, summary=job.own))]
         for name, known in job.nodes.items():
-            age_s = max(0.0, at - known.changed_at)
+            age_s = max(0.0, at - (known.read_at if known.changed_at is None else known.changed_at))
             condition: NodeCondition = "left" if known.left else "silent" if age_s > SILENT_S else "live"
+            if condition == "live" and known.changed_at is None:
+                continue  # it is live if it writes again
             summary = structs.replace(known.record.summary, epoch=run.state.epoch)
             found.append(
                 (name, JobNode(index=0, condition=condition, age_s=round(age_s, 1), summary=summary))
@@ -297,6 +326,8 @@ class JobDesk:
     def _judge(self, run: TrackedRun, job: _Job, now: float) -> None:
         """Report slow and hung ranks and silent nodes, once each."""
         if job.state is None or now - job.judged_at < EVERY_S:
+            return
+        if now - job.readable_since <= SILENT_S:  # other nodes may reach the store a little later
             return
         job.judged_at = now
         for what in job.health.look(job.state, now):
@@ -349,8 +380,11 @@ class JobDesk:
 
     # the others ---------------------------------------------------------------------------------------------
 
-    def _told(self, run: TrackedRun, job: _Job, body: bytes, now: float) -> None:
-        """Process the record of the head."""
+    def _told(self, run: TrackedRun, job: _Job, body: bytes, written: float) -> None:
+        """Process the record of the head, which is no older than `written` if it has changed."""
+        if body == job.head_record:
+            return
+        fresh, job.head_record = bool(job.head_record), body
         try:
             record = job_records.decode_job(body)
             state = job_records.decode_state(record.state)
@@ -358,14 +392,14 @@ class JobDesk:
             log.warning("the record of the head of %s: %s", run.id, error)
             return
         here = next((i for i, name in enumerate(record.identities) if name == self._identity), None)
-        job.told, job.told_at = structs.replace(state, here=here, run=run.id), now
+        job.told, job.told_at, job.told_fresh = structs.replace(state, here=here, run=run.id), written, fresh
         for answer in record.answers:
             self._answered(run, job, answer)
 
     def _as_told(self, run: TrackedRun, job: _Job, problem: str, now: float) -> JobState:
         """Return the state as the head has said it. Before that, only this node is known."""
         assert job.own is not None
-        if job.told is None:
+        if job.told is None or not (job.told_fresh or now - job.told_at > SILENT_S):
             own = JobNode(index=0, condition="live", age_s=0.0, summary=job.own)
             return JobState(
                 run=run.id,

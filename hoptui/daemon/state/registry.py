@@ -316,7 +316,7 @@ class TrackedRun:
 
     def outcome(self, knob: str, outcome: Outcome, by: str) -> None:
         """Store the value that was read back after a knob was set or failed to be set."""
-        if outcome.effective is None or outcome.version is None:
+        if outcome.effective is None or outcome.version is None or self._knows_later(knob, outcome.version):
             return
         self._rates.clear()  # rates with the previous value
         self.phases.clear(outcome.t)
@@ -324,6 +324,10 @@ class TrackedRun:
         self.state = structs.replace(
             self.state, knobs=tuple(_after(k, knob, outcome, by) for k in self.state.knobs)
         )
+
+    def _knows_later(self, knob: str, version: int) -> bool:
+        """Whether its process here has had a later value. Outcomes of rank 0 come late from another node."""
+        return self.away and any(k.spec.name == knob and k.version > version for k in self.state.knobs)
 
     def exit(self, reason: str, detail: str, wall: float) -> None:
         self.identity = None
