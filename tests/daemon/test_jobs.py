@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from hoptui.daemon.handlers.jobs import NO_ANSWER, RELAYED_S, JobDesk
 from hoptui.daemon.handlers.runs import RunDesk
@@ -41,7 +42,7 @@ class JobNode:
         self.keeper.written = lambda record: self.runs.written(record.run, {record.id: record.seq})
         self.identity, self.records = b"", NodeRecords(store, "")
 
-    def start(self, nonce: str) -> None:
+    def start(self, nonce: str, world: int = 2) -> None:
         """The process of the rank says hello, until it is known."""
         self.identity, self.records = nonce.encode(), NodeRecords(self.store, f"{nonce}/")
         hello = messages.RunHello(
@@ -55,7 +56,7 @@ class JobNode:
             step=50,
             knobs=(MICRO,),
             rank=self.rank,
-            world=2,
+            world=world,
             away=self.rank > 0,
         )
         self.runs.receive(self.identity, None, hello)
@@ -286,3 +287,87 @@ def test_too_many_commands_at_once_are_refused(job: Job) -> None:
         job.other.give(f"c{number}")
     assert job.other.stage(f"c{job_records.MOST_RELAYED}") == "rejected"
     assert job.other.stage("c0") == "sent"
+
+
+def test_what_is_read_again_after_a_failure_is_as_old_as_before(job: Job) -> None:
+    for _ in range(8):
+        job.clock.now += SECOND
+        job.head.tend()
+    assert conditions(job.head.state) == ["live", "silent"]
+    job.head.problem = "RuntimeError: connection lost"
+    job.clock.now += SECOND
+    job.head.tend()
+    job.head.problem = ""
+    job.head.records = NodeRecords(job.head.store, "n1/")  # the process has connected again
+    job.clock.now += SECOND
+    job.head.tend()
+    job.clock.now += SECOND
+    job.head.tend()
+    assert job.head.state.store_problem == ""
+    assert conditions(job.head.state) == ["live", "silent"]
+    assert job.head.state.nodes[1].age_s > 8
+
+
+def test_a_record_from_before_a_failure_that_is_read_after_it_is_old(job: Job) -> None:
+    job.head.problem = "RuntimeError: connection lost"
+    job.pass_by(2)  # the other node writes, and is killed
+    for _ in range(10):
+        job.clock.now += SECOND
+        job.head.tend()
+    job.head.problem = ""
+    for _ in range(2):
+        job.clock.now += SECOND
+        job.head.tend()
+    assert conditions(job.head.state) == ["live", "silent"]
+
+
+def test_a_head_that_begins_takes_no_old_record_for_a_live_node(job: Job) -> None:
+    # Its daemon was killed, and another node while there was none.
+    new = JobNode(job.clock, job.head.store, 0)
+    new.start("n1")
+    new.records = NodeRecords(job.head.store, "n1/")
+    seen = set()
+    for _ in range(14):
+        job.clock.now += SECOND
+        new.tend()
+        if new.jobs.state(RUN) is not None:
+            seen.add(tuple(conditions(new.state)))
+    assert seen == {("live", "missing"), ("live", "silent")}
+
+
+def test_a_command_that_was_given_up_is_not_carried_out(job: Job) -> None:
+    job.head.problem = job.other.problem = ""
+    job.other.give("c1")
+    job.clock.now += SECOND
+    job.other.tend()  # it is in the store, and then the store is gone for both
+    job.head.problem = job.other.problem = "RuntimeError: connection lost"
+    job.pass_by(int(RELAYED_S) + 2)
+    assert job.other.stage("c1") == "voided"
+    job.head.problem = ""
+    job.clock.now += SECOND
+    job.head.tend()
+    job.other.problem = ""
+    job.pass_by(5)
+    assert job.head.commands == []
+
+
+def test_a_restart_of_which_this_node_has_all_ranks_has_no_other_nodes(job: Job) -> None:
+    version, _ = job.head.jobs.newer(RUN, 0)
+    job.head.runs.end(job.head.run, "exited", "")
+    job.head.start("n2", world=1)
+    job.pass_by(2)
+    assert job.head.jobs.state(RUN) is None
+    assert job.head.jobs.newer(RUN, version) == (0, None)
+
+
+def test_an_outcome_that_comes_late_does_not_replace_a_later_value(job: Job) -> None:
+    job.other.give("c1")
+    job.pass_by(3)
+    job.other.run.state = structs.replace(
+        job.other.run.state, knobs=(structs.replace(MICRO, value=256, version=2),)
+    )
+    outcome = Outcome(id="c1", stage="applied", step=51, effective=64, version=1, t=job.clock.now)
+    job.head.runs.receive(job.head.identity, None, outcome)
+    job.pass_by(3)
+    assert job.other.stage("c1") == "applied"
+    assert job.other.run.state.knobs[0].value == 256

@@ -150,3 +150,23 @@ def test_torch_stores_number_the_nodes() -> None:
     assert head.read() == [StoredRecord(0, b"a"), StoredRecord(1, b"b")]
     second.write(b"c", left=True)
     assert head.read() == [StoredRecord(1, b"c", left=True)]
+
+
+def test_a_record_that_has_not_changed_is_returned_again(exchange: Exchanges) -> None:
+    # What was returned before may not have reached a daemon: it was killed, or its socket was full.
+    store = MemoryStore()
+    records = NodeRecords(store, "")
+    NodeRecords(store.of(2), "").write(b"two", left=True)
+    found = [records.read() for _ in range(2 * job_exchange.REPEATED)]
+    again = [number for number, each in enumerate(found, 1) if each]
+    assert again == [1, job_exchange.REPEATED, 2 * job_exchange.REPEATED]
+    assert set(map(tuple, found)) == {(), (StoredRecord(2, b"two", left=True),)}
+
+    head, other = exchange(store), exchange(store.of(2))
+    head.report(JobReport(number=1, head=True, record=b"all"))
+    reading(head)
+    states = []
+    for number in range(job_exchange.REPEATED + 1):
+        other.report(JobReport(number=number, read=True))
+        states.append(reading(other).state)
+    assert states == [b"all", *[None] * (job_exchange.REPEATED - 1), b"all"]

@@ -126,7 +126,8 @@ def outcomes_true(nodes: JobNodes) -> Iterator[str]:
             continue
         stage, told = record.stage, f"{what} is told as {record.stage} ({record.code})"
         if stage in FINAL and record.code == FATE_UNKNOWN:
-            if node.truth.calm(given.at_s - 1.0, given.at_s + RELAYED_S):
+            calm = node.truth.calm(given.at_s - 1.0, given.at_s + RELAYED_S)
+            if calm and not _headless(nodes, given):
                 yield f"{told}, and nothing disturbed it"
         elif given.verb != "set":
             continue
@@ -157,6 +158,12 @@ def outcomes_arrive(nodes: JobNodes) -> Iterator[str]:
             unknown = record is not None and record.code == FATE_UNKNOWN and node is not head
             if record is not None and record.stage != said.stage and not unknown:
                 yield f"rank 0 said {said.stage} of {key}, which {node.host} shows as {record.stage}"
+
+
+def _headless(nodes: JobNodes, given: Given) -> bool:
+    """Return whether rank 0 had left the run for which a command was given. Nobody reads it then."""
+    meant = nodes.attempt_of(given.pid)
+    return meant is not None and 0 in meant.job.left
 
 
 def right_rendezvous(nodes: JobNodes) -> Iterator[str]:
@@ -194,7 +201,7 @@ def relays_quick(nodes: JobNodes) -> Iterator[str]:
         paused = any(
             other.verb == "pause" and -60.0 < other.at_s - given.at_s < most for _, other in nodes.given()
         )
-        if paused or not node.truth.calm(given.at_s - 1.0, given.at_s + most):
+        if paused or _headless(nodes, given) or not node.truth.calm(given.at_s - 1.0, given.at_s + most):
             continue
         took = viewer.took_s(given.id)
         if took is None or took > most:
