@@ -99,7 +99,7 @@ def _store(kind: str) -> Callable[[JobNodes, float], None]:
         seconds = 0.2 + 45 * number**2
         for_ever = number > FOR_EVER and kind != "slow"
         one = frozenset({rng.choice(nodes.nodes).host}) if rng.random() < 0.4 else None
-        records = rng.random() < 0.7
+        records = rng.random() < 0.7 or (for_ever and kind == "hangs")  # else a call of training waits for it
         until = math.inf if for_ever else nodes.kernel.now_ns + seconds * 1e9
         nodes.fault(StoreFault(kind, until, one, records, 0.02 + 3.0 * rng.random()))  # type: ignore[arg-type]
         nodes.first.disturb((1e6 if for_ever else seconds) + 90.0)

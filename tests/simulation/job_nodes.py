@@ -15,6 +15,8 @@ from tests.simulation.truth import Given
 NAME = "lm"
 HEAD_AGE_S, AGE_S = 4.0, 6.5
 """How much older than a silent node what the head shows as live may be, and what the others show."""
+SLOW_S, OPERATIONS = 15.0, 4
+"""For so long a slow store is felt, and so many of its operations add to an age."""
 WATCHED_S = 5.0
 """A node that a viewer has watched for so long reads each second."""
 GONE_S = 15.0
@@ -216,7 +218,7 @@ class JobNodes:
 
     def _judge(self, node: Node, state: JobState) -> None:
         kernel, now = self.kernel, self.kernel.seconds
-        most_s = SILENT_S + (HEAD_AGE_S if state.here == state.head else AGE_S)
+        most_s = SILENT_S + (HEAD_AGE_S if state.here == state.head else AGE_S) + self._slow_s()
         for shown in state.nodes:
             if shown.condition != "live" or shown.summary is None:
                 continue
@@ -233,6 +235,12 @@ class JobNodes:
                 was = attempt.trainers[rank.rank].was
                 if was.ended_s is not None and now - was.ended_s > GONE_S:
                     self._wrong(node, f"{rank.rank}", f"shows rank {rank.rank} as live, which has ended")
+
+    def _slow_s(self) -> float:
+        """Return how much older what is shown may be because the store is slow."""
+        since_ns = self.kernel.now_ns - SLOW_S * 1e9
+        slow = [f.seconds for f in self.attempt.job.faults if f.kind == "slow" and f.until_ns > since_ns]
+        return OPERATIONS * max(slow, default=0.0)
 
     def _wrong(self, node: Node, what: str, sentence: str) -> None:
         self.shown_wrong.setdefault(f"{node.host} {what}", f"{node.host} {sentence}")

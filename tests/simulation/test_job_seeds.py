@@ -1,4 +1,4 @@
-"""Fixed and fresh seeds of a run on several nodes. A failure names the seed and the command that replays it."""
+"""Fixed and fresh seeds of a run on several nodes. A failure names its seed, and how to replay it."""
 
 from __future__ import annotations
 
