@@ -203,10 +203,10 @@ class Node:
         first: Node | None = None,
         host: str = "simulated",
     ) -> None:
-        self.kernel = first.kernel if first else Kernel(seed)
-        self.fabric = first.fabric if first else Fabric(self.kernel)
-        self.system = first.system if first else System(self.kernel, self.fabric)
-        self.truth = first.truth.of_another_node() if first else Truth()
+        self.kernel: Kernel = first.kernel if first else Kernel(seed)
+        self.fabric: Fabric = first.fabric if first else Fabric(self.kernel)
+        self.system: System = first.system if first else System(self.kernel, self.fabric)
+        self.truth: Truth = first.truth.of_another_node() if first else Truth()
         self.host = host
         self.nodes: list[Node] = first.nodes if first else []
         """All nodes that are simulated together: `first` and those that were given it."""
@@ -229,7 +229,7 @@ class Node:
         self.settling = False
         self.auditor: Viewer | None = None
         self.tuner: Viewer | None = None
-        self._values = first._values if first else itertools.count(1)
+        self._values: itertools.count[int] = first._values if first else itertools.count(1)
         self._installed: AbstractContextManager[None] = nullcontext()
         self._files = tempfile.TemporaryDirectory(
             prefix="sim", dir="/dev/shm" if Path("/dev/shm").is_dir() else None

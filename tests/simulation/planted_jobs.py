@@ -21,35 +21,34 @@ def _never_old() -> list[Patch]:
     return [(jobs, "_aged", lambda node, unchanged_s: node)]
 
 
+def _kept_jobs() -> list[Patch]:
+    """What is known of the nodes of a run is kept when another rendezvous begins."""
+    tend = jobs.JobDesk.tend
+
+    def keeping(self: Any) -> None:
+        before = self._jobs
+        tend(self)
+        self._jobs = {**before, **self._jobs}
+
+    return [
+        (jobs.JobDesk, "tend", keeping),
+        (jobs.JobDesk, "_current", lambda self, name: self._jobs.get(name)),
+    ]
+
+
 @defect("the nodes of an earlier rendezvous are kept", "restart", jobs=True)
 def _old_nodes() -> list[Patch]:
-    job = jobs.JobDesk._job
-
-    def keeping(self: Any, run: Any) -> Any:
-        before = self._jobs.get(run.id)
-        found = job(self, run)
-        if before is not None:
-            found.nodes = before.nodes
-        return found
-
-    return [(jobs.JobDesk, "_job", keeping)]
+    return _kept_jobs()
 
 
 @defect("a command for an earlier rendezvous is passed on", "restart", jobs=True)
 def _any_restart() -> list[Patch]:
-    job, submit = jobs.JobDesk._job, jobs.JobDesk._submit
-
-    def keeping(self: Any, run: Any) -> Any:
-        before = self._jobs.get(run.id)
-        found = job(self, run)
-        if before is not None:
-            found.relayed = before.relayed
-        return found
+    submit = jobs.JobDesk._submit
 
     def newest(self: Any, run: Any, of: Any, record: Any, command: Any) -> None:
         submit(self, run, of, record, structs.replace(command, epoch=record.summary.epoch))
 
-    return [(jobs.JobDesk, "_job", keeping), (jobs.JobDesk, "_submit", newest)]
+    return [*_kept_jobs(), (jobs.JobDesk, "_submit", newest)]
 
 
 @defect("a command is passed on for a moment only", jobs=True)
