@@ -20,9 +20,10 @@ from hoptui.domain.knobs import KnobValue
 from hoptui.domain.progress import finished
 from hoptui.domain.throughput import level, usable
 from hoptui.model.command_history import left
+from hoptui.model.job_course import JobCourse
 from hoptui.model.recorded.point_in_time import ALIVE, diagnosis_of
 from hoptui.model.recorded.store import RecordedStore
-from hoptui.model.report_curves import MetricCurve, RunCurves, run_curves
+from hoptui.model.report_curves import MOST_POINTS_TOGETHER, MetricCurve, RunCurves, run_curves
 from hoptui.model.stack_samples import NO_SAMPLES, RunSamples
 from hoptui.model.target_times import TargetTime, target_times
 from hoptui.protocol.messages import CommandRecord, Event, RunState
@@ -133,6 +134,22 @@ class EnergyUse(NamedTuple):
     per_unit_j: float | None
 
 
+class NodeReport(NamedTuple):
+    """What another node of the run has recorded. Stamps of `curves` are of the clock of the report.
+
+    `curves` are those of its GPUs, empty where there are too many nodes for charts. `clock` is a sentence on
+    how far its clock is ahead, and how exactly that is known.
+    """
+
+    host: str
+    file: str
+    ranks: tuple[int, ...]
+    gpus: tuple[GpuInfo, ...]
+    curves: tuple[MetricCurve, ...]
+    energy: EnergyUse
+    clock: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """The figures of a run.
@@ -145,10 +162,14 @@ class Report:
     `changes` took effect, in that order. `refused` are the changes that did not, `commands` all other
     commands. `shifts` are changes of throughput without a change of a knob. `events` are all other events of
     the run and its GPUs, without verdicts and the tuner's reports. `targets` are summed up from events.
+    `work` is what all iterations have done, in units of the rate, None if that is not known of all.
     `details` are None in recordings of older versions. `stacks` are the stack samples of the first rank.
 
     `curve` is that of throughput, also one of `curves`. `stretches` are the verdicts in the order of time,
     none without a diagnosis.
+
+    `job` is the run on all its nodes, None for a run on one node. `nodes` are the other nodes with
+    recordings. Then `energy` is that of all of these nodes.
     """
 
     state: RunState
@@ -174,11 +195,24 @@ class Report:
     tuner_events: tuple[Event, ...]
     shifts: tuple[Event, ...]
     events: tuple[Event, ...]
+    work: float | None = None
     targets: tuple[TargetTime, ...] = ()
     details: RunDetails | None = None
     stacks: RunSamples = NO_SAMPLES
     curves: RunCurves = NO_CURVES
     stretches: tuple[VerdictStretch, ...] = ()
+    job: JobCourse | None = None
+    nodes: tuple[NodeReport, ...] = ()
+
+    @property
+    def hosts(self) -> list[str]:
+        """The nodes with recordings."""
+        return [self.host, *(node.host for node in self.nodes)]
+
+    @property
+    def all_gpus(self) -> list[GpuInfo]:
+        """The GPUs of the run on these nodes."""
+        return [*self.gpus, *(gpu for node in self.nodes for gpu in node.gpus)]
 
     def wall(self, t: int) -> float:
         """Return a stamp as seconds since 1970."""
@@ -360,8 +394,11 @@ ALL_ITERATIONS = 0.98  # with a smaller share, the run did more work than its ro
 OLD_S, OLD = 60.0, 0.05
 
 
-def read(recording: Recording) -> Report:
-    """Return the figures of an open recording.
+def read(recording: Recording, points: int = MOST_POINTS_TOGETHER) -> Report:
+    """Return the figures of an open recording, without those of other nodes (see `hoptui.model.job_report`).
+
+    Args:
+        points: the most buckets of all curves together.
 
     Raises:
         RecordingError: it cannot be read, has no run, or is empty.
@@ -393,8 +430,10 @@ def read(recording: Recording) -> Report:
         began, ended, _ = sources[run]
         first, last = (stretch(recording, telling, edges) for edges in ends(began, ended, changes))
     phases = _phases(rows) if rows else ()
-    curves = run_curves(recording, store, state, metric, [f"{PHASE}{phase.name}" for phase in phases])
+    curves = run_curves(recording, store, state, metric, [f"{PHASE}{one.name}" for one in phases], points)
     verdicts = _verdicts(own, store.span)
+    complete = rows is not None and recording.thinned_before is None and rows.covered >= ALL_ITERATIONS
+    work = rows.work if rows is not None and complete and rows.work else None
     return Report(
         state=state,
         host=node.host if node else "",
@@ -416,7 +455,8 @@ def read(recording: Recording) -> Report:
         },
         verdicts=verdicts,
         phases=phases,
-        energy=_energy(recording, state, rows, sources.get(derived)),
+        energy=energy_use(recording, state, work, sources.get(derived)),
+        work=work,
         tuner=tuple(c for c in commands if c.origin.kind == TUNER),
         tuner_events=tuple(e for e in own if e.kind == TUNER),
         shifts=tuple(e for e in own if e.kind == SHIFT),
@@ -466,10 +506,10 @@ def _phases(rows: Sums) -> tuple[PhaseTotal, ...]:
     return tuple(sorted(found, key=lambda phase: -phase.seconds))
 
 
-def _energy(
-    recording: Recording, state: RunState, rows: Sums | None, extent: tuple[int, int, int] | None
+def energy_use(
+    recording: Recording, state: RunState, work: float | None, extent: tuple[int, int, int] | None
 ) -> EnergyUse:
-    """Return the energy of the run's GPUs on this node.
+    """Return the energy of the run's GPUs on this node, where all iterations have done so much `work`.
 
     With fewer GPUs than ranks, the energy per unit of work is unknown.
     """
@@ -481,9 +521,8 @@ def _energy(
     patience = max(OLD_S * 1e9, OLD * (extent[1] - extent[0]))
     total = counted[-1][1] if counted and extent[1] - counted[-1][0] <= patience else None
     per_unit = None
-    complete = rows is not None and recording.thinned_before is None and rows.covered >= ALL_ITERATIONS
-    if rows is not None and complete and total is not None and rows.work and len(state.gpus) >= state.world:
-        per_unit = total / rows.work
+    if work is not None and total is not None and len(state.gpus) >= state.world:
+        per_unit = total / work
     watts, idle = _integrated(array("q", found.t), array("d", found.mean[1]), array("d", found.mean[2]))
     return EnergyUse(total, watts, idle, per_unit)
 

@@ -145,7 +145,7 @@ def _step(course: Course, t: int) -> int | None:
 
 
 MOST_LEARNING, MOST_PHASES, MOST_GPUS = 32, 6, 8
-BUDGET = 18_000  # buckets of all curves of a run
+MOST_POINTS_TOGETHER = 18_000  # buckets of all curves of a run
 FEWEST_POINTS, MOST_POINTS = 120, 720  # buckets of a curve
 OF_GPU = (
     "sm_active", "busy", "tensor_active", "dram_active", "power_w", "memory_used_bytes", "temperature_c",
@@ -175,9 +175,17 @@ class RunCurves:
 
 
 def run_curves(
-    recording: Recording, store: RecordedStore, state: RunState, headline: str, phases: Sequence[str]
+    recording: Recording,
+    store: RecordedStore,
+    state: RunState,
+    headline: str,
+    phases: Sequence[str],
+    together: int = MOST_POINTS_TOGETHER,
 ) -> RunCurves:
-    """Return the curves of a run; `headline` is its throughput metric, `phases` are the outermost ones."""
+    """Return the curves of a run; `headline` is its throughput metric, `phases` are the outermost ones.
+
+    Together they have at most about as many points.
+    """
     sources = store.pages.sources
     run, derived = f"run/{state.run}", f"derived/{state.run}"
     names = recording.names(run) if run in sources else ()
@@ -192,7 +200,7 @@ def run_curves(
         if source in sources
     }
     count = sum(map(len, there.values()))
-    points = min(MOST_POINTS, max(FEWEST_POINTS, BUDGET // max(1, count)))
+    points = min(MOST_POINTS, max(FEWEST_POINTS, together // max(1, count)))
     curves = [
         curve
         for source, chosen in there.items()

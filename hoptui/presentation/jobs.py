@@ -25,6 +25,8 @@ CONDITIONS: dict[NodeCondition, Word] = ByValue(
     lambda value: Word("?", value),
 )
 LONGEST_HOST = 60
+GLYPHS = ("░", "▒", "▓", "█", "█")
+"""The shades of a heat map, the most remarkable last."""
 
 
 class Shades(NamedTuple):
@@ -85,6 +87,41 @@ def shade(reading: str, value: float | None, relative_to: float | None) -> int |
     return sum(ratio <= bound if shades.falling else ratio >= bound for bound in shades.bounds)
 
 
+def most_remarkable(shades: Iterable[int | None]) -> int | None:
+    """Return the most remarkable of some shades, None if all are unknown."""
+    return max((one for one in shades if one is not None), default=None)
+
+
+def group_size(state: JobState, lines: int) -> int:
+    """Return how many ranks share one of so many lines, so that nodes are not cut where that is possible."""
+    needed = -(-state.world // max(1, lines))
+    ranks = max((len(node.summary.ranks) for node in state.nodes if node.summary), default=1)
+    if needed > ranks:
+        return -(-needed // ranks) * ranks
+    return next(size for size in range(needed, ranks + 1) if ranks % size == 0) if needed else 1
+
+
+def groups_of(state: JobState, lines: int) -> list[tuple[int, int]]:
+    """Return the ranks of each of at most so many lines: the first one, and the one after the last."""
+    size = group_size(state, lines)
+    return [(start, min(start + size, state.world)) for start in range(0, state.world, size)]
+
+
+def group_shades(
+    reading: str, values: Sequence[float], groups: Sequence[tuple[int, int]]
+) -> list[int | None]:
+    """Return the most remarkable shade of each group of ranks, of the values by rank. NaN is unknown."""
+    falling = READINGS[reading].falling
+    relative_to = base(reading, values)
+    if relative_to is None:
+        return [None] * len(groups)
+    missing = math.inf if falling else -math.inf
+    known = [value if value == value else missing for value in values]
+    extreme = min if falling else max
+    worst = (extreme(known[start:end], default=missing) for start, end in groups)
+    return [shade(reading, value, relative_to) if value != missing else None for value in worst]
+
+
 def legend(reading: str) -> list[str]:
     """Return what each shade means, the least remarkable first: `< 1.05×`, `1.05×`, …, `2×`."""
     shades = READINGS[reading]
@@ -117,6 +154,11 @@ def node_name(node: JobNode) -> str:
 def node_of(state: JobState, rank: int) -> JobNode | None:
     """Return the node of a rank, None if that is not known."""
     return next((node for node, each in state.ranks() if each.rank == rank), None)
+
+
+def ranks_of(node: JobNode) -> list[int]:
+    """Return the ranks of a node as they were last, none if it has never written."""
+    return [rank.rank for rank in node.summary.ranks] if node.summary is not None else []
 
 
 def place(node: JobNode, rank: RankSummary) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 MINUTE_NS = 60_000_000_000
 SLOTS = 240
 """Minutes that are kept. A later state replaces the one of the same slot."""
+KEYS = tuple(f"job/{slot:03}" for slot in range(SLOTS))
 LOOKED_AT = 3
 """Minutes before a moment in which a state still says what was then."""
 MOST_STORED = 256 << 10
@@ -25,7 +26,7 @@ class StoredState(NamedTuple):
 
 def key(t: int) -> str:
     """Return the key of the state at a stored stamp."""
-    return f"job/{t // MINUTE_NS % SLOTS:03}"
+    return KEYS[t // MINUTE_NS % SLOTS]
 
 
 def pack(t: int, body: bytes) -> bytes:

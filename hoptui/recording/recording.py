@@ -484,6 +484,11 @@ class Recording:
                 return found.t - self._frame.shift_ns, found.body
         return None
 
+    def jobs(self) -> list[tuple[int, bytes]]:
+        """Return all states of the run on all its nodes, and their stamps, oldest first."""
+        stored = (job_states.unpack(self.recall(key)) for key in job_states.KEYS)
+        return sorted((one.t - self._frame.shift_ns, one.body) for one in stored if one is not None)
+
     def number_of(self, command: str) -> int:
         """Return the number of a command's state that was flushed last, 0 if none was."""
         with damage_named(self.path):

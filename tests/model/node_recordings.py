@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from msgspec import structs
+
 from hoptui.domain.columns import pack
+from hoptui.domain.devices import GpuInfo
 from hoptui.domain.jobs import JobState
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
@@ -25,6 +28,7 @@ AHEAD_S = 0.421
 JITTER_S = 0.003
 """By how much the ends of an iteration differ between the nodes."""
 STEP_S, STEPS = 0.5, 400
+WATTS = 400.0
 LINE = StackFrame("/home/ana/train.py", "step", 12)
 WAIT = StackFrame(
     "/opt/env/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", "all_reduce", 7
@@ -47,17 +51,26 @@ def write_node(
     run: str = ID,
     steps: range = range(STEPS),
     state: JobState | None = None,
+    gpus: bool = False,
+    sampled: bool = True,
 ) -> Path:
     """Write the recording of a node. Rank 3 needs longest, so that the others wait for it.
 
-    `state` is that of the run on all nodes, recorded once a minute.
+    `state` is that of the run on all nodes, recorded once a minute. With `gpus`, each rank has a GPU of
+    `WATTS` and its rank. There are stack samples if it is `sampled`.
     """
     draw, first = random.Random(node), FIRST[node]
     found = of_node(node, run)
+    infos = tuple(
+        GpuInfo(uuid=f"GPU-{found.rank + local}", index=local, name="H100") for local in range(2 * gpus)
+    )
+    found = structs.replace(found, gpus=tuple(info.uuid for info in infos))
     with Recording.create(path, boot=boot(node)) as recording:
         known = KnownRun(state=found, nonce="n", process_started=1, details=None)
         recording.remember(RUN, stored_json.encode(known))
-        recording.remember(NODE, encode_node(factories.node(host=f"gpu{node:02}", gpus=())))
+        recording.remember(NODE, encode_node(factories.node(host=f"gpu{node:02}", gpus=infos)))
+        if gpus:
+            write_gpus(recording, found)
         for rank, source in ((found.rank, f"run/{run}"), (found.rank + 1, f"rank/{run}/{found.rank + 1}")):
             rows = [
                 (
@@ -82,8 +95,21 @@ def write_node(
             }
             if state is not None:
                 recording.job(end, encode_state(state))
-            recording.stacks(end, stack_minutes.encode(samples, end), 200)
+            if sampled:
+                recording.stacks(end, stack_minutes.encode(samples, end), 200)
     return path
+
+
+def write_gpus(recording: Recording, run: RunState) -> None:
+    """Write a row a second of each GPU of a node, and of both together."""
+    first, seconds = FIRST[run.rank // 2], range(1, round(STEP_S * STEPS))
+    watts = [WATTS + run.rank + local for local in range(2)]
+    for uuid, power in zip(run.gpus, watts, strict=True):
+        row = {"power_w": power, "busy": 90.0, "sm_clock_mhz": 1980.0}
+        recording.append(pack(f"gpu/{uuid}", [(first + second * SECOND, -1, row) for second in seconds]))
+    both = {"power_w": sum(watts), "idle_power_w": 0.0, "mfu": 40.0 + run.rank}
+    rows = [(first + second * SECOND, -1, both | {"energy_j": sum(watts) * second}) for second in seconds]
+    recording.append(pack(f"derived/{run.run}", rows))
 
 
 def boot(node: int) -> Boot:

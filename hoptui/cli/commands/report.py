@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
@@ -33,7 +34,9 @@ Format = Literal["md", "html"]
 def report(
     recording: Annotated[str, Parameter(help="A recording file, or the name or id of a recorded run.")],
     /,
-    *others: Annotated[str, Parameter(help="Other runs to compare with it, up to seven.")],
+    *others: Annotated[
+        str, Parameter(help="Other nodes of the run, or other runs to compare with it, up to seven.")
+    ],
     format: Annotated[  # noqa: A002 - the option's name
         Format | None,
         Parameter(
@@ -46,8 +49,9 @@ def report(
     """Write a one-page report of a run: learning, throughput, changes, bottlenecks, GPUs, energy and the
     tuner.
 
-    With several runs: what differs between them, their results, and their curves overlaid. For a live run,
-    the report ends where the recording ends. The HTML is one file that loads nothing.
+    With recordings of several nodes of one run: one report with all of them. With several runs: what differs
+    between them, their results, and their curves overlaid. For a live run, the report ends where the
+    recording ends. The HTML is one file that loads nothing.
     """
     path = target(output, force=force)
     found = _different(recordings.find(name) for name in (recording, *others))
@@ -79,13 +83,9 @@ def _different(paths: Iterable[Path]) -> list[Path]:
     """The recordings in their order.
 
     Raises:
-        Fail: there are more than a page holds, or one of them twice.
+        Fail: one of them is named twice.
     """
-    from hoptui.cli.report.run_comparison import MOST_RUNS
-
     found = list(paths)
-    if len(found) > MOST_RUNS:
-        raise usage(f"a report compares at most {MOST_RUNS} runs, not {len(found)}")
     places = [path.resolve() for path in found]
     twice = next((path for path in found if places.count(path.resolve()) > 1), None)
     if twice is not None:
@@ -98,19 +98,29 @@ def _written(paths: Sequence[Path], kind: Format) -> str:
     from hoptui.cli.report.page import page
     from hoptui.cli.report.run_comparison import comparison_page
 
-    reports = [_read(path) for path in paths]
+    reports = _read(paths)
     made = time.time()
     document = page(reports[0], made) if len(reports) == 1 else comparison_page(reports, made)
     return html.write(document) if kind == "html" else markdown.write(document)
 
 
-def _read(path: Path) -> Report:
-    from hoptui.model.report import read
+def _read(paths: Sequence[Path]) -> list[Report]:
+    """The report of each run.
+
+    Raises:
+        Fail: a recording cannot be read, or there are more runs than a page holds.
+    """
+    from hoptui.cli.report.run_comparison import MOST_RUNS
+    from hoptui.model.job_report import by_run, read_run
+    from hoptui.model.recorded.joined import JoinError
 
     try:
-        with Recording.open(path) as opened:
-            return read(opened)
-    except RecordingError as error:
+        with ExitStack() as opened:
+            runs = by_run([opened.enter_context(Recording.open(path)) for path in paths])
+            if len(runs) > MOST_RUNS:
+                raise usage(f"a report compares at most {MOST_RUNS} runs, not {len(runs)}")
+            return [read_run(recordings) for recordings in runs]
+    except (RecordingError, JoinError) as error:
         raise Fail(str(error), REJECTED) from None
 
 

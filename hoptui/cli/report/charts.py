@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hoptui.cli.report.document import ChartCurve, ChartMark, ReportChart, Strip, StripPart
+from hoptui.domain.devices import GpuInfo
 from hoptui.model.reference_run import MILLI
 from hoptui.model.report import ITERATION, UNDIAGNOSED, Report
 from hoptui.model.report_curves import MetricCurve, iterations_at
@@ -131,16 +132,21 @@ def phases(report: Report) -> ReportChart | None:
 
 
 def gpus(report: Report) -> list[ReportChart]:
-    """Return a chart of each reading, with a curve of each GPU, and MFU where it is known."""
-    names = {f"gpu/{gpu.uuid}": f"GPU {gpu.index}" for gpu in report.gpus}
-    known = {c.source for c in report.curves.curves if c.metric == "sm_active" and c.source in names}
+    """Return a chart of each reading, with a curve of each GPU of the node, and MFU where it is known."""
+    return [*gpus_of(report, report.gpus, report.curves.curves), *_utilization(report)]
+
+
+def gpus_of(report: Report, gpus: Sequence[GpuInfo], curves: Sequence[MetricCurve]) -> list[ReportChart]:
+    """Return a chart of each reading of some GPUs, with a curve of each."""
+    names = {f"gpu/{gpu.uuid}": f"GPU {gpu.index}" for gpu in gpus}
+    known = {c.source for c in curves if c.metric == "sm_active" and c.source in names}
     charts = []
-    for metric in dict.fromkeys(c.metric for c in report.curves.curves if c.source in names):
-        found = [c for c in report.curves.curves if c.metric == metric and c.source in names]
+    for metric in dict.fromkeys(c.metric for c in curves if c.source in names):
+        found = [c for c in curves if c.metric == metric and c.source in names]
         if metric == "busy" and all(c.source in known for c in found):
             continue
         factor, unit = axis_unit(GPU[metric].unit)
-        curves = [
+        drawn = [
             curve_of(
                 report,
                 c,
@@ -150,8 +156,8 @@ def gpus(report: Report) -> list[ReportChart]:
             for ink, c in enumerate(found)
         ]
         bounds = SHARES if unit == "%" else None
-        charts.append(ReportChart(GPU[metric].label, unit, curves, report.span, marks(report), bounds=bounds))
-    return [*charts, *_utilization(report)]
+        charts.append(ReportChart(GPU[metric].label, unit, drawn, report.span, marks(report), bounds=bounds))
+    return charts
 
 
 def _utilization(report: Report) -> Iterator[ReportChart]:

@@ -58,6 +58,9 @@ def section(report: Report) -> Section:
         Table(("median", "beginning", "end", "difference"), list(_rows(report)), right=(1, 2, 3))
     ]
     blocks += [Paragraph(said) for said in _why_unknown(report)]
+    if report.job is not None and report.gpus:
+        where = numbers.clean(report.host) or "one node"
+        blocks.append(Paragraph(f"Readings of GPUs, power and MFU here are those of {where}."))
     if knobs := _knobs(report):
         blocks.append(Paragraph(f"Knobs that differ: {knobs}."))
     if report.changes:

@@ -181,7 +181,42 @@ class Strip(NamedTuple):
         return {text: i for i, text in enumerate(dict.fromkeys(part.text for part in self.parts))}
 
 
-Block = Paragraph | FigureRow | Facts | Table | ShareBar | ReportChart | ChartGrid | Strip
+ABSENT = -1
+"""The shade of a cell of a heat map in whose time nothing was heard of its row."""
+
+
+class HeatRow(NamedTuple):
+    """Ranks of a heat map, from the `first` to the `last`, with the shade of each cell.
+
+    A shade is 0 to 4, `ABSENT`, or None if it is unknown. `node` is the name of their node if they are its
+    first ones, else "".
+    """
+
+    first: int
+    last: int
+    cells: Sequence[int | None]
+    node: str = ""
+
+    @property
+    def label(self) -> str:
+        """The ranks: `7`, `8–15`."""
+        return f"{self.first}" if self.first == self.last else f"{self.first}–{self.last}"
+
+
+class HeatMap(NamedTuple):
+    """Ranks over the time between two stamps, in cells of equal length. `legend` has a text for each shade.
+
+    `zero` is the stamp from which the axis counts.
+    """
+
+    title: str
+    span: tuple[int, int]
+    zero: int
+    rows: Sequence[HeatRow]
+    legend: Sequence[str]
+
+
+Block = Paragraph | FigureRow | Facts | Table | ShareBar | ReportChart | ChartGrid | Strip | HeatMap
 
 
 class Section(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from hoptui.cli.report import live_charts
+from hoptui.cli.report import heat_map, live_charts
 from hoptui.cli.report.document import (
     Block,
     ChartGrid,
@@ -17,6 +17,7 @@ from hoptui.cli.report.document import (
     Facts,
     Figure,
     FigureRow,
+    HeatMap,
     Paragraph,
     ReportChart,
     Share,
@@ -92,6 +93,8 @@ def _block(block: Block, *, leading: bool = False) -> str:
             return _chart(block)
         case ChartGrid(charts):
             return f'<div class="grid">\n{_lines(map(_chart, charts))}\n</div>'
+        case HeatMap():
+            return f'<figure class="map"><div>\n{heat_map.svg(block)}\n</div>{_legend(block)}</figure>'
         case Strip():
             return _picture(strip_svg(block), wide=True, keys=_keys(block.inks))
 
@@ -112,11 +115,17 @@ def _picture(still: str, *, wide: bool, keys: str = "") -> str:
 
 def _keys(inks: Mapping[str, int]) -> str:
     """What the colours of a chart mean."""
-    named = (
-        f'<span class="key"><i class="fill{ink % INKS}"></i>{escape(text)}</span>'
-        for text, ink in inks.items()
-    )
-    return f'<p class="keys">{" ".join(named)}</p>' if inks else ""
+    return _named((f"fill{ink % INKS}", text) for text, ink in inks.items())
+
+
+def _legend(found: HeatMap) -> str:
+    return _named(heat_map.keys(found))
+
+
+def _named(colours: Iterable[tuple[str, str]]) -> str:
+    """Texts, each after its colour, by the class of that."""
+    found = [f'<span class="key"><i class="{kind}"></i>{escape(text)}</span>' for kind, text in colours]
+    return f'<p class="keys">{" ".join(found)}</p>' if found else ""
 
 
 def _lines(parts: Iterable[str]) -> str:

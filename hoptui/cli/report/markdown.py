@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
+from hoptui.cli.report import heat_map
 from hoptui.cli.report.document import (
     Block,
     ChartCurve,
@@ -13,6 +14,7 @@ from hoptui.cli.report.document import (
     Document,
     Facts,
     FigureRow,
+    HeatMap,
     Paragraph,
     ReportChart,
     ShareBar,
@@ -74,6 +76,8 @@ def _block(block: Block) -> str:
             return "```text\n" + "\n".join(drawn(block)) + "\n```"
         case ChartGrid(charts):
             return _sparks(charts)
+        case HeatMap():
+            return "```text\n" + "\n".join(numbers.clean(line) for line in heat_map.lines(block)) + "\n```"
         case Strip():
             return _strip(block)
 

@@ -24,6 +24,7 @@ from hoptui.cli.report.document import (
     when,
 )
 from hoptui.cli.report.learning_curves import learning_section
+from hoptui.cli.report.nodes import job_sections, node_gpu_sections
 from hoptui.cli.report.stacks import stacks_section
 from hoptui.cli.report.targets import targets_sections
 from hoptui.domain.run_notes import LONGEST_NOTE
@@ -49,6 +50,7 @@ def page(report: Report, made: float) -> Document:
         Paragraph(_where_and_when(report), faint=True),
     )
     sections = [
+        *job_sections(report),
         timeline_section(report),
         learning_section(report),
         comparison.section(report),
@@ -56,6 +58,7 @@ def page(report: Report, made: float) -> Document:
         time_section(report),
         stacks_section(report),
         *gpu_sections(report),
+        *node_gpu_sections(report),
         energy_section(report),
         tuner_section(report),
         *targets_sections(report),
@@ -68,8 +71,13 @@ def page(report: Report, made: float) -> Document:
         numbers.clean(state.name) or state.run,
         lead,
         sections,
-        f"Written by hoptui {VERSION} on {numbers.day_clock(made)} from the recording of run {state.run}.",
+        f"Written by hoptui {VERSION} on {numbers.day_clock(made)} from {_sources(report)}.",
     )
+
+
+def _sources(report: Report) -> str:
+    of = f"the recordings of {len(report.nodes) + 1} nodes" if report.nodes else "the recording"
+    return f"{of} of run {report.state.run}"
 
 
 def summary(report: Report) -> str:
@@ -106,7 +114,7 @@ def _head(report: Report) -> Facts:
     rows = [
         ("run", state.run),
         ("command", numbers.clean(state.argv, 1000).strip() or numbers.UNKNOWN),
-        ("host", numbers.clean(report.host) or numbers.UNKNOWN),
+        ("hosts" if report.nodes else "host", _hosts(report)),
         ("GPUs", _gpus(report)),
         ("began", numbers.day_clock(first)),
         ("ended" if state.exit_reason else "not ended", _end(report)),
@@ -114,8 +122,9 @@ def _head(report: Report) -> Facts:
         ("iterations", _iterations(report)),
     ]
     if state.world > 1:
-        here = len(state.ranks) + 1
-        part = f", {numbers.grouped(here)} of them on this node" if here < state.world else ""
+        here = len(state.ranks) + 1 + sum(len(node.ranks) for node in report.nodes)
+        where = "in these recordings" if report.nodes else "on this node"
+        part = f", {numbers.grouped(here)} of them {where}" if here < state.world else ""
         rows.append(("ranks", f"{numbers.grouped(state.world)}{part}"))
     if state.recording:
         rows.append(("recording", numbers.clean(state.recording)))
@@ -147,9 +156,13 @@ def details_sections(report: Report) -> list[Section]:
     return [Section(title, (Facts(rows),)) for title, rows in parts if rows]
 
 
+def _hosts(report: Report) -> str:
+    return ", ".join(numbers.clean(host) or numbers.UNKNOWN for host in report.hosts)
+
+
 def _gpus(report: Report) -> str:
     counts: dict[str, int] = {}
-    for gpu in report.gpus:
+    for gpu in report.all_gpus:
         name = numbers.clean(gpu.name) + (f", driver {numbers.clean(gpu.driver, 40)}" if gpu.driver else "")
         counts[name] = counts.get(name, 0) + 1
     return "; ".join(f"{count} × {name}" for name, count in counts.items()) or "none is known"
@@ -344,7 +357,8 @@ def _phase_chart(report: Report) -> list[Block]:
 def gpu_sections(report: Report) -> list[Section]:
     """Return the readings of the run's GPUs over time, none if there are none."""
     found = charts.gpus(report)
-    return [Section("GPUs and power", (ChartGrid(found),))] if found else []
+    title = f"GPUs and power of {numbers.clean(report.host)}" if report.nodes else "GPUs and power"
+    return [Section(title, (ChartGrid(found),))] if found else []
 
 
 def energy_section(report: Report) -> Section:
@@ -363,8 +377,9 @@ def energy_section(report: Report) -> Section:
             vocabulary.unit_of(report.curve.metric, report.state.units).removesuffix("/s").removesuffix("s")
         )
         rows.append((f"per {unit}", _all_in(used.per_unit_j)))
+    where = "the nodes with recordings" if report.nodes else "this node"
     said = (
-        "Of the run's GPUs on this node, their boards and neighbours on them included; not of CPUs, "
+        f"Of the run's GPUs on {where}, their boards and neighbours on them included; not of CPUs, "
         "network and cooling. Energy for idle SM time is power × (1 − SM active): what waiting cost, not "
         "what could have been saved, since an idle GPU draws power too."
     )

@@ -85,7 +85,7 @@ def _run(report: Report, name: str) -> tuple[str, ...]:
         numbers.grouped(report.steps),
         comparison.speed_at_end(report),
         comparison.watt_hours(report.energy.joules),
-        str(len(report.gpus)),
+        str(len(report.all_gpus)),
         numbers.clean(state.exit_reason, 40) or "had not ended",
     )
 
@@ -113,9 +113,9 @@ def _described(report: Report) -> Iterator[tuple[str, str]]:
             yield numbers.clean(name, 80), presented.value_text(value)
     for knob in report.state.knobs:
         yield f"knob {numbers.clean(knob.spec.name, 40)}, last", numbers.value(knob.value, knob.spec)
-    counts = Counter(numbers.clean(gpu.name) for gpu in report.gpus)
+    counts = Counter(numbers.clean(gpu.name) for gpu in report.all_gpus)
     yield "GPUs", ", ".join(f"{count} × {name}" for name, count in counts.items()) or "none is known"
-    yield "host", numbers.clean(report.host) or numbers.UNKNOWN
+    yield "host", ", ".join(numbers.clean(host) for host in report.hosts) or numbers.UNKNOWN
     yield "ranks", numbers.grouped(report.state.world)
     if found is not None:
         yield from _origin(found.python, found.packages, presented.commit(found.repository), found.command)

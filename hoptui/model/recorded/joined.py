@@ -6,27 +6,22 @@ The rows of the other ranks are the sources `rank/<run id>/<rank>`, as on one no
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import structs
 
-from hoptui.domain.hot_lines import HotLine, hot_lines
 from hoptui.domain.job_history import KEPT_S, NAN, RANK_READINGS, JobHistory, JobMoment
 from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankCondition, RankGpu, RankSummary
 from hoptui.domain.progress import ITERATION
-from hoptui.domain.stack_groups import WAITS
 from hoptui.model.detail_requests import STEPS
 from hoptui.model.recorded.clock_offsets import ClockOffset, clock_note, clock_offset
+from hoptui.model.recorded.node_recording import NodeRecording
 from hoptui.model.recorded.store import RecordedSeries, RecordedSteps, RecordedStore
 from hoptui.model.series import SeriesColumns, SeriesWindow
 from hoptui.presentation import stacks
-from hoptui.protocol.job_records import RecordError, decode_state
 from hoptui.protocol.messages import RankState, RunState
-from hoptui.recording import Recording, RecordingError
+from hoptui.recording import Recording
 
 SECOND = 1_000_000_000
 MOST_ROWS = 200_000
@@ -35,66 +30,16 @@ MOMENTS = 100
 """Moments of the history at a position."""
 CURRENT_S = 30.0
 """A rank without a row for so long, beside the usual time of an iteration, is not live at a position."""
-MOST_MINUTES = 256
-"""Minutes of stack samples that are kept."""
 
 
 class JoinError(Exception):
     """The recordings cannot be joined. The message is one sentence."""
 
 
-class _Minute(NamedTuple):
-    """What a rank did in a minute: its share of waiting, and its line with most samples that do not wait."""
-
-    waiting: float
-    line: HotLine | None
-
-
-class _Part:
-    """The recording of one node. `offset` leads from the clock of the base to its own."""
-
-    def __init__(self, recording: Recording, store: RecordedStore, offset: ClockOffset) -> None:
-        self.recording = recording
-        self.store = store
-        self.offset = offset
-        self.gpus = _gpus(self)
-        self._stamps, _ = recording.minutes()
-        self._minutes: dict[int, dict[int, _Minute]] = {}
-
-    @property
-    def state(self) -> RunState:
-        """The last known state of the run on this node."""
-        return self.store.chronicle.state
-
-    @property
-    def ranks(self) -> dict[int, str]:
-        """The source of each rank of this node, in its own recording."""
-        run = self.state.run
-        found = {self.state.rank: f"run/{run}"}
-        found |= {each.rank: f"rank/{run}/{each.rank}" for each in self.state.ranks}
-        return dict(sorted(found.items()))
-
-    def at(self, t: int) -> int:
-        """A stamp of the base, by the clock of this node."""
-        return t + self.offset.offset_ns
-
-    def minute(self, t: int) -> Mapping[int, _Minute]:
-        """What the ranks did in the minute around a stamp of this node, empty without samples."""
-        at = bisect_left(self._stamps, t)
-        if at == len(self._stamps):
-            return {}
-        stamp = self._stamps[at]
-        if stamp not in self._minutes:
-            if len(self._minutes) >= MOST_MINUTES:
-                self._minutes.clear()
-            self._minutes[stamp] = _read_minute(self.recording, stamp)
-        return self._minutes[stamp]
-
-
 class MovedSeries(RecordedSeries):
     """A metric of another node by the clock of the base."""
 
-    def __init__(self, part: _Part, source: str, name: str) -> None:
+    def __init__(self, part: NodeRecording, source: str, name: str) -> None:
         super().__init__(part.store, source, name)
         self._offset = part.offset.offset_ns
 
@@ -134,9 +79,9 @@ class JoinedStore(RecordedStore):
         base, *others = sorted(opened, key=lambda pair: pair[1].chronicle.state.rank)
         super().__init__(base[0])
         ends = _boundaries(base[0], self.run_id)
-        self._own = _Part(base[0], self, ClockOffset(0, 0, len(ends)))
+        self._own = NodeRecording(base[0], self, ClockOffset(0, 0, len(ends)))
         self._others = [
-            _Part(recording, store, _offset(base[0], ends, recording, self.run_id))
+            NodeRecording(recording, store, _offset(base[0], ends, recording, self.run_id))
             for recording, store in others
         ]
         self.offsets = {part.recording.path: part.offset for part in self._others}
@@ -150,7 +95,7 @@ class JoinedStore(RecordedStore):
         self._joined: tuple[int, JobHistory] | None = None
         self.seek(self.span[0])
 
-    def _sources(self) -> dict[str, tuple[_Part, str]]:
+    def _sources(self) -> dict[str, tuple[NodeRecording, str]]:
         """Where the sources of other nodes are: the part and the name in its recording."""
         run = self.run_id
         return {
@@ -236,16 +181,17 @@ class JoinedStore(RecordedStore):
         return self._joined[1]
 
     @property
-    def _parts(self) -> list[_Part]:
+    def parts(self) -> list[NodeRecording]:
+        """The recordings of the nodes, that with the lowest rank first."""
         return [self._own, *self._others]
 
     def _state(self) -> JobState:
         t = self.now()
-        nodes = tuple(self._job_node(index, part, t) for index, part in enumerate(self._parts))
-        world = max(self._own.state.world, 1 + max(max(part.ranks) for part in self._parts))
+        nodes = tuple(self._job_node(index, part, t) for index, part in enumerate(self.parts))
+        world = max(self._own.state.world, 1 + max(max(part.ranks) for part in self.parts))
         return JobState(run=self.run_id, epoch=self._own.state.epoch, world=world, nodes=nodes)
 
-    def _job_node(self, index: int, part: _Part, t: int) -> JobNode:
+    def _job_node(self, index: int, part: NodeRecording, t: int) -> JobNode:
         host = part.store.latest("host")
         used, whole = host.get("memory_used_bytes"), host.get("memory_total_bytes")
         cpu = host.get("cpu_percent")
@@ -271,7 +217,7 @@ class JoinedStore(RecordedStore):
             ),
         )
 
-    def _rank(self, part: _Part, rank: int, source: str, t: int) -> RankSummary:
+    def _rank(self, part: NodeRecording, rank: int, source: str, t: int) -> RankSummary:
         steps = part.store.steps(source)
         latest = part.store.latest(source)
         age_s = (part.at(t) - steps.last_t) / SECOND if steps is not None and steps.last_t else None
@@ -292,7 +238,7 @@ class JoinedStore(RecordedStore):
             gpu=_gpu(part, part.gpus[rank]) if rank in part.gpus else None,
         )
 
-    def _condition(self, part: _Part, age_s: float | None, pace: float | None) -> RankCondition:
+    def _condition(self, part: NodeRecording, age_s: float | None, pace: float | None) -> RankCondition:
         if (
             part.store.run(self.run_id) is not None
             and part.store.chronicle.run_at(part.store.now()).exit_reason
@@ -310,75 +256,31 @@ class JoinedStore(RecordedStore):
         times = list(range(start + step, end + 1, step))
         world = self._state().world
         ranks = {name: [[NAN] * world for _ in times] for name in RANK_READINGS}
-        for part in self._parts:
-            for rank, source in part.ranks.items():
-                self._fill(ranks, part, rank, source, times, step)
+        for part in self.parts:
+            for rank in part.ranks if times else ():
+                _fill(ranks, part, rank, times, step)
         return [
-            JobMoment(t / SECOND, {name: rows[at] for name, rows in ranks.items()}, [NAN] * len(self._parts))
+            JobMoment(t / SECOND, {name: rows[at] for name, rows in ranks.items()}, [NAN] * len(self.parts))
             for at, t in enumerate(times)
         ]
 
-    def _fill(
-        self,
-        ranks: dict[str, list[list[float]]],
-        part: _Part,
-        rank: int,
-        source: str,
-        times: Sequence[int],
-        step: int,
-    ) -> None:
-        """Fill in what is known of a rank at each of these times."""
-        if not times:
-            return
-        gpu = part.gpus.get(rank, "")
-        paces = _at(part, source, ITERATION, times, step)
-        read = (
-            {name: _at(part, f"gpu/{gpu}", of, times, step) for name, of in GPU_READINGS.items()}
-            if gpu
-            else {}
-        )
-        for at, t in enumerate(times):
-            done = part.minute(part.at(t)).get(rank)
-            ranks["iteration_s"][at][rank] = paces[at]
-            if done is not None:
-                ranks["waiting"][at][rank] = done.waiting
-                ranks["own_s"][at][rank] = paces[at] * (1 - done.waiting)
-            for name, values in read.items():
-                ranks[name][at][rank] = values[at] * (0.01 if name == "utilization" else 1.0)
+
+def _fill(
+    ranks: dict[str, list[list[float]]], part: NodeRecording, rank: int, times: Sequence[int], step: int
+) -> None:
+    """Fill in what is known of a rank at each of these times."""
+    read = part.readings(rank, times, step)
+    read["waiting"] = [
+        done.waiting if (done := part.minute(part.at(t)).get(rank)) is not None else NAN for t in times
+    ]
+    pairs = zip(read["iteration_s"], read["waiting"], strict=True)
+    read["own_s"] = [pace * (1 - waiting) for pace, waiting in pairs]
+    for name, values in read.items():
+        for at, value in enumerate(values):
+            ranks[name][at][rank] = value
 
 
-GPU_READINGS = {"utilization": "busy", "power_w": "power_w", "clock_mhz": "sm_clock_mhz"}
-"""Readings of the job by those of a GPU. Those in per cent become shares."""
-
-
-def _at(part: _Part, source: str, name: str, times: Sequence[int], step: int) -> list[float]:
-    """The greatest value of a metric in the time before each stamp, NaN where there is none."""
-    found = [NAN] * len(times)
-    series = part.store.series(source, name)
-    if series is None:
-        return found
-    start = part.at(times[0]) - step + 1
-    window = series.window(start, part.at(times[-1]), len(times))
-    for t, high in zip(window.t, window.high, strict=True):
-        found[min(max(0, (t - start) // step), len(times) - 1)] = high
-    return found
-
-
-def _gpus(part: _Part) -> dict[int, str]:
-    """The GPU of each rank of a node as far as it is known.
-
-    Recorded states of the run have it. Without one it is known of a node of one rank and one GPU.
-    """
-    with suppress(RecordingError, RecordError):
-        stored = part.recording.job_at(part.store.span[1])
-        if stored is not None:
-            ranks = (rank for _, rank in decode_state(stored[1]).ranks() if rank.rank in part.ranks)
-            return {rank.rank: rank.gpu.uuid for rank in ranks if rank.gpu is not None}
-    gpus, ranks_here = part.state.gpus, part.state.ranks
-    return {part.state.rank: gpus[0]} if len(gpus) == 1 and not ranks_here else {}
-
-
-def _gpu(part: _Part, uuid: str) -> RankGpu:
+def _gpu(part: NodeRecording, uuid: str) -> RankGpu:
     """The readings of a GPU at the position."""
     node, latest = part.store.node, part.store.latest(f"gpu/{uuid}")
     info = next((gpu for gpu in node.gpus if gpu.uuid == uuid), None) if node is not None else None
@@ -428,17 +330,3 @@ def _boundaries(recording: Recording, run: str) -> dict[int, int]:
 
 def _offset(base: Recording, ends: Mapping[int, int], other: Recording, run: str) -> ClockOffset:
     return clock_offset(ends, _boundaries(other, run), base.wall_offset_ns - other.wall_offset_ns)
-
-
-def _read_minute(recording: Recording, stamp: int) -> dict[int, _Minute]:
-    """What each rank did in the minute up to a stamp, empty if that is damaged."""
-    try:
-        found = recording.minute(stamp)
-    except RecordingError:
-        return {}
-    minutes = {}
-    for rank, samples in found.ranks.items() if found is not None else ():
-        lines = hot_lines(samples)
-        waiting = sum(line.share for line in lines if line.kind in WAITS)
-        minutes[rank] = _Minute(waiting, next((line for line in lines if line.kind not in WAITS), None))
-    return minutes

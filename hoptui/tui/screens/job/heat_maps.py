@@ -6,7 +6,6 @@ cell if there are more of them than cells: then the cell has the most remarkable
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from hoptui.domain.jobs import JobNode, JobState, RankSummary
 from hoptui.presentation import jobs
 from hoptui.tui.styled_text import HOTTEST, Line, Span
 
-GLYPHS = ("░", "▒", "▓", "█", "█")
+GLYPHS = jobs.GLYPHS
 INKS = ("heat-0", "heat-1", "heat-2", "heat-3", HOTTEST)
 UNKNOWN = "?"
 CELLS = (4, 3, 2, 1)
@@ -147,7 +146,10 @@ def _cells(node: JobNode, reading: str, base: float | None, grid: NodeGrid, widt
         return (Span(jobs.CONDITIONS[node.condition].text, "bad", width),)
     read = RANK_READINGS[reading]
     shades = [jobs.shade(reading, read(rank), base) for rank in node.summary.ranks]
-    cells = [_most(shades[start : start + grid.together]) for start in range(0, len(shades), grid.together)]
+    cells = [
+        jobs.most_remarkable(shades[start : start + grid.together])
+        for start in range(0, len(shades), grid.together)
+    ]
     faded = node.condition != "live"
     line = tuple(_cell(shade, grid.cells, faded=faded) for shade in cells)
     rest = width - len(cells) * grid.cells
@@ -172,11 +174,6 @@ def _merged(line: Sequence[Span]) -> Line:
     return tuple(found)
 
 
-def _most(shades: Sequence[int | None]) -> int | None:
-    """The most remarkable of some shades."""
-    return max((shade for shade in shades if shade is not None), default=None)
-
-
 def legend(reading: str, width: int) -> list[tuple[str, str, str]]:
     """What the shades mean, for `Panel.glyph_legend`, as far as there is room."""
     entries = [(GLYPHS[i], text, INKS[i]) for i, text in enumerate(jobs.legend(reading))]
@@ -193,15 +190,6 @@ def legend(reading: str, width: int) -> list[tuple[str, str, str]]:
 # ranks × time
 
 
-def group_size(state: JobState, height: int) -> int:
-    """How many ranks share a line of the map over time, so that nodes are not cut where that is possible."""
-    needed = -(-state.world // max(1, height))
-    ranks = max((len(node.summary.ranks) for node in state.nodes if node.summary), default=1)
-    if needed > ranks:
-        return -(-needed // ranks) * ranks
-    return next(size for size in range(needed, ranks + 1) if ranks % size == 0) if needed else 1
-
-
 class ShadeCache:
     """The shades of moments, which do not change: only those of a new moment are worked out."""
 
@@ -214,7 +202,7 @@ class ShadeCache:
         if key not in self._known:
             if len(self._known) >= MOST_CACHED:
                 self._known.clear()
-            self._known[key] = _shades(moment, reading, groups)
+            self._known[key] = jobs.group_shades(reading, moment.ranks[reading], groups)
         return self._known[key]
 
 
@@ -231,8 +219,7 @@ def time_map(
 
     A few ranks have several lines each. The last line is the axis.
     """
-    size, room = group_size(state, height - 1), max(1, height - 1)
-    groups = [(start, min(start + size, state.world)) for start in range(0, state.world, size)]
+    groups, room = jobs.groups_of(state, height - 1), max(1, height - 1)
     tall = max(1, min(MOST_LINES, room // max(1, len(groups))))
     labels = [str(start) if end - start == 1 else f"{start}–{end - 1}" for start, end in groups]
     label = max(map(len, labels), default=1)
@@ -244,7 +231,7 @@ def time_map(
         if column < 0:
             continue
         for row, shade in enumerate(cache.of(moment, reading, groups)):
-            found[row][column] = _most((found[row][column], shade))
+            found[row][column] = jobs.most_remarkable((found[row][column], shade))
     _fill(found, len(moments))
     lines: list[Line] = []
     for row, shades in enumerate(found):
@@ -261,20 +248,6 @@ def _axis(label: int, cells: int, span_s: float) -> Line:
         Span(f"{span_s / 60:g} min ago", "dim", max(1, cells - 3)),
         Span("now", "dim"),
     )
-
-
-def _shades(moment: JobMoment, reading: str, groups: Sequence[tuple[int, int]]) -> list[int | None]:
-    """The most remarkable shade of each group of ranks."""
-    falling = jobs.READINGS[reading].falling
-    values = [value for value in moment.ranks[reading] if value == value]
-    base = jobs.base(reading, values)
-    if base is None:
-        return [None] * len(groups)
-    missing = math.inf if falling else -math.inf
-    known = [value if value == value else missing for value in moment.ranks[reading]]
-    extreme = min if falling else max
-    worst = (extreme(known[start:end], default=missing) for start, end in groups)
-    return [jobs.shade(reading, value, base) if value != missing else None for value in worst]
 
 
 def _fill(found: list[list[int | None]], moments: int) -> None:

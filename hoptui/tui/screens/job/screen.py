@@ -201,7 +201,7 @@ class JobScreen(RunPage):
             return
         shown = heat_maps.time_map(state, job.moments, self.reading, width, height, self.span_s, self._shades)
         drawn.show(shown, faded=faded)
-        size = heat_maps.group_size(state, height - 1)
+        size = jobs.group_size(state, height - 1)
         title = ["Ranks over time", jobs.title(self.reading)]
         panel.label(" · ".join([*title, f"{size} ranks a line"] if size > 1 else title))
         panel.glyph_legend(heat_maps.legend(self.reading, width))
