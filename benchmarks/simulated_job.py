@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from typing import Literal
+from uuid import UUID
 
 from hoptui.domain.jobs import SILENT_S, JobNode, JobState, NodeCondition, NodeSummary, RankGpu, RankSummary
 
@@ -48,6 +49,8 @@ class SimulatedJob:
         self._collective = collective
         self.t = 0
         self._random = random.Random(seed)
+        source = random.Random(seed)  # of its own: UUIDs change nothing else
+        self._uuids = [f"GPU-{UUID(int=source.getrandbits(128))}" for _ in range(world)]
         self._own = [OWN_S * (1 + self._random.gauss(0, DIFFER)) for _ in range(world)]
         self._waited: list[deque[int]] = [deque(maxlen=WINDOW_S) for _ in range(world)]
         self._written_at = [0] * self.nodes
@@ -123,7 +126,7 @@ class SimulatedJob:
             kind="compute",
             line_share=round(noise(0.3, 0.5), 3),
             gpu=RankGpu(
-                uuid=f"GPU-{rank:08x}-1111-2222-3333-444444444444",
+                uuid=self._uuids[rank],
                 index=rank % self.per_node,
                 utilization=round(noise(0.9, 0.95), 3),
                 power_w=round(noise(600, 640), 1),

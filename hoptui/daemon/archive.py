@@ -20,6 +20,7 @@ from hoptui.daemon.recordings import History, RecordedRun, RetentionLimits, rows
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain import enumerations
 from hoptui.domain.columns import Columns
+from hoptui.domain.jobs import JobState
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.node.files import replaced
@@ -198,9 +199,9 @@ class Archive:
         """Store the stack samples of a run."""
         self._add(lambda: self._history.stacks(run, batch), (run,), batch.samples)
 
-    def job(self, run: str, t: int, body: bytes) -> None:
+    def job(self, run: str, t: int, state: JobState) -> None:
         """Store the state of a run on all its nodes."""
-        self._put(lambda: self._history.job(run, t, body))
+        self._put(lambda: self._history.job(run, t, state))
 
     def keep(self, run: str) -> Callable[[], bool]:
         """Write the data of a run to disk now instead of with the next flush.

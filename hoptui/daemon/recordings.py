@@ -19,9 +19,11 @@ from hoptui.daemon.retention_clock import RetentionClock
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.details import RunDetails
+from hoptui.domain.jobs import JobState
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.node.processes import process_started
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
+from hoptui.protocol.recorded_jobs import encode_recorded
 from hoptui.recording import Recording, RecordingError, library, stack_minutes
 from hoptui.recording.ingest import this_boot
 from hoptui.recording.library import KnownEnding, KnownRun
@@ -237,10 +239,10 @@ class History:
             body = stack_minutes.encode(batch.parts, batch.t, batch.most_bytes)
             writer.stacks(batch.t, body, batch.samples)
 
-    def job(self, run: str, t: int, body: bytes) -> None:
+    def job(self, run: str, t: int, state: JobState) -> None:
         """Store the state of a run on all its nodes."""
         for writer in self._of((run,)):
-            writer.job(t, body)
+            writer.job(t, encode_recorded(state))
 
     def lose(self, counts: Mapping[str, int]) -> None:
         """Count what was lost on its way here, by run."""

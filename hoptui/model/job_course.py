@@ -10,6 +10,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -22,8 +23,9 @@ from hoptui.domain.job_history import MOST_RANKS, NAN, RANK_READINGS, mean
 from hoptui.domain.jobs import JobNode, JobState, NodeCondition, NodeSummary, RankGpu, RankSummary
 from hoptui.model.recorded.node_recording import NodeRecording
 from hoptui.presentation import stacks
-from hoptui.protocol.job_records import RecordError, decode_state
+from hoptui.protocol.job_records import RecordError
 from hoptui.protocol.messages import Event
+from hoptui.protocol.recorded_jobs import decode_recorded
 from hoptui.recording import RecordingError
 
 SECOND = 1_000_000_000
@@ -31,6 +33,8 @@ MINUTE_NS = 60 * SECOND
 COLUMNS, FEWEST = 240, 24
 MOST_VALUES = 1_000_000
 """Values of one reading. A job of more ranks has fewer columns."""
+OLD_S = 60.0
+"""An older state says nothing about the moment at which it was recorded."""
 MOST_SAMPLED = 1_000
 """Minutes of stack samples that are read, of all nodes together."""
 READINGS = ("iteration_s", "own_s", "waiting", "utilization", "power_w", "clock_mhz", "nvlink_bytes_s")
@@ -153,14 +157,17 @@ def job_course(
 
 
 def _states(part: NodeRecording) -> list[_Stored]:
-    """The recorded states, oldest first. Stamps are of the clock of the base."""
+    """The recorded states, oldest first, without those of times in which other nodes were not read.
+
+    Stamps are of the clock of the base.
+    """
     found = []
     try:
         for t, body in part.recording.jobs():
-            try:
-                found.append(_Stored(t - part.offset.offset_ns, decode_state(body)))
-            except RecordError:  # only this one cannot be read
-                continue
+            with suppress(RecordError):  # only this one cannot be read
+                state = decode_recorded(body)
+                if not state.store_problem and state.age_s < OLD_S:
+                    found.append(_Stored(t - part.offset.offset_ns, state))
     except RecordingError:
         return []
     return found

@@ -69,10 +69,10 @@ class RecordError(ValueError):
 def encode_node(record: NodeRecord) -> bytes:
     """Encode the record of a node in at most `NODE_BYTES`. What is too much is left out, commands last."""
     for summary in _reduced(record.summary):
-        body = _compressed(structs.replace(record, summary=summary))
+        body = compressed(structs.replace(record, summary=summary))
         if len(body) <= NODE_BYTES:
             return body
-    return _compressed(structs.replace(record, summary=structs.replace(summary, ranks=()), commands=()))
+    return compressed(structs.replace(record, summary=structs.replace(summary, ranks=()), commands=()))
 
 
 def decode_node(body: bytes) -> NodeRecord:
@@ -91,14 +91,14 @@ def decode_node(body: bytes) -> NodeRecord:
 def encode_state(state: JobState) -> bytes:
     """Encode the state of a job in at most `STATE_BYTES`. What is too much is left out, nodes last."""
     for reduced in (lambda node: node, _without_gpus, _without_lines):
-        body = _compressed(structs.replace(state, nodes=tuple(map(reduced, state.nodes))))
+        body = compressed(structs.replace(state, nodes=tuple(map(reduced, state.nodes))))
         if len(body) <= STATE_BYTES:
             return body
     bare = tuple(
         structs.replace(node, summary=structs.replace(node.summary, ranks=())) if node.summary else node
         for node in state.nodes
     )
-    return _compressed(structs.replace(state, nodes=bare))
+    return compressed(structs.replace(state, nodes=bare))
 
 
 def decode_state(body: bytes) -> JobState:
@@ -108,12 +108,21 @@ def decode_state(body: bytes) -> JobState:
         RecordError: it is none, or has too much.
     """
     state = _decoded(body, STATE_BYTES, JobState)
+    check_state(state)
+    return state
+
+
+def check_state(state: JobState) -> None:
+    """Check that a decoded state is bounded.
+
+    Raises:
+        RecordError: it has too much.
+    """
     if len(state.nodes) > MOST_NODES:
         raise RecordError("a job has too many nodes")
     for node in state.nodes:
         if node.summary is not None:
             _check_summary(node.summary)
-    return state
 
 
 def encode_job(record: JobRecord) -> bytes:
@@ -134,7 +143,7 @@ def decode_job(body: bytes) -> JobRecord:
     """
     if len(body) > JOB_BYTES:
         raise RecordError(f"a record has {len(body)} bytes; the limit is {JOB_BYTES}")
-    return _checked(body, JobRecord)
+    return checked(body, JobRecord)
 
 
 def rounded(value: float | None) -> float | None:
@@ -142,11 +151,21 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
-def _compressed(record: object) -> bytes:
-    return zlib.compress(msgspec.msgpack.encode(record), 1)
+def compressed(record: object, level: int = 1) -> bytes:
+    """Encode and compress a record."""
+    return zlib.compress(msgspec.msgpack.encode(record), level)
 
 
 def _decoded(body: bytes, most: int, kind: type[T]) -> T:
+    return checked(decompressed(body, most), kind)
+
+
+def decompressed(body: bytes, most: int) -> bytes:
+    """Decompress a record of at most so many bytes.
+
+    Raises:
+        RecordError: it is too large, or damaged.
+    """
     if len(body) > most:
         raise RecordError(f"a record has {len(body)} bytes; the limit is {most}")
     try:
@@ -155,10 +174,15 @@ def _decoded(body: bytes, most: int, kind: type[T]) -> T:
         raise RecordError(f"a record is damaged: {error}") from None
     if opened.unconsumed_tail or not opened.eof:
         raise RecordError("a record is too large, or cut")
-    return _checked(plain, kind)
+    return plain
 
 
-def _checked(plain: bytes, kind: type[T]) -> T:
+def checked(plain: bytes, kind: type[T]) -> T:
+    """Decode a record that is not compressed, and check its numbers.
+
+    Raises:
+        RecordError: it is no valid record.
+    """
     try:
         try:
             found = msgspec.msgpack.decode(plain, type=kind)

@@ -1,7 +1,7 @@
 """The states of a run on several nodes as values of a recording: one a minute, of the last hours.
 
 The table `meta` holds them, because older versions ignore keys that they do not know there. A value is the
-stored stamp in 8 bytes, and the state as `hoptui.protocol.job_records` encodes it.
+stored stamp in 8 bytes, and the state as `hoptui.protocol.recorded_jobs` encodes it.
 """
 
 from __future__ import annotations

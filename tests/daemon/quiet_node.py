@@ -14,6 +14,7 @@ from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.jobs import JobState
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.tuning import Change, Limits, Trial, Tune, Tuned, TunerState
 from hoptui.protocol import messages
@@ -66,7 +67,7 @@ class Keeper:
     def node(self, state: NodeState, runs: Iterable[str]) -> None: ...
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
     def stacks(self, run: str, batch: StackBatch) -> None: ...
-    def job(self, run: str, t: int, body: bytes) -> None: ...
+    def job(self, run: str, t: int, state: JobState) -> None: ...
 
     def run(self, known: KnownRun, node: NodeState) -> None:
         self.states.append(known.state)

@@ -17,6 +17,7 @@ from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, GpuInfo, GpuProcess, Happened, HostInfo, Sample, Tenants
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.jobs import JobState
 from hoptui.node.driver_probe import DRIVER
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query, RunHello, RunState
 from hoptui.recording.library import KnownRun
@@ -69,7 +70,7 @@ class Keeper:
 
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
     def stacks(self, run: str, batch: StackBatch) -> None: ...
-    def job(self, run: str, t: int, body: bytes) -> None: ...
+    def job(self, run: str, t: int, state: JobState) -> None: ...
 
     def confirm(self, run: str) -> None: ...
     def keep(self, run: str) -> Callable[[], bool]:

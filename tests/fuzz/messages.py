@@ -36,6 +36,7 @@ from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.devices import Devices, Sample
+from hoptui.domain.jobs import JobState
 from hoptui.domain.phases import PhaseSpan
 from hoptui.domain.targets import SetTargets, Target
 from hoptui.domain.tuning import Tune
@@ -44,8 +45,8 @@ from hoptui.node.processes import Peer
 from hoptui.presentation import diagnosis, numbers, sentences, targets, tuner, vocabulary
 from hoptui.protocol import codec, messages
 from hoptui.protocol.codec import WireError
-from hoptui.protocol.job_records import decode_state
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query, RunState
+from hoptui.protocol.recorded_jobs import decode_recorded, encode_recorded
 from hoptui.recording import stack_minutes, stored_json
 from hoptui.recording.library import KnownRun, decode_node, encode_node
 from hoptui.sdk.daemon_link import DaemonLink
@@ -118,8 +119,8 @@ class Kept:
     def keep(self, run: str) -> Callable[[], bool]:
         return lambda: True
 
-    def job(self, run: str, t: int, body: bytes) -> None:
-        decode_state(body)
+    def job(self, run: str, t: int, state: JobState) -> None:
+        decode_recorded(encode_recorded(state))
 
     def stacks(self, run: str, batch: StackBatch) -> None:
         stack_minutes.decode(stack_minutes.encode(batch.parts, batch.t, batch.most_bytes), batch.t)

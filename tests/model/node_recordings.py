@@ -12,8 +12,8 @@ from hoptui.domain.devices import GpuInfo
 from hoptui.domain.jobs import JobState
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
-from hoptui.protocol.job_records import encode_state
 from hoptui.protocol.messages import RankState, RunState
+from hoptui.protocol.recorded_jobs import encode_recorded
 from hoptui.recording import Recording, stack_minutes, stored_json
 from hoptui.recording.ingest import Boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
@@ -94,7 +94,7 @@ def write_node(
                 for rank in (found.rank, found.rank + 1)
             }
             if state is not None:
-                recording.job(end, encode_state(state))
+                recording.job(end, encode_recorded(state))
             if sampled:
                 recording.stacks(end, stack_minutes.encode(samples, end), 200)
     return path

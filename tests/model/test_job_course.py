@@ -12,8 +12,8 @@ from hoptui.domain.jobs import JobNode, JobState, NodeCondition
 from hoptui.model.job_course import JobCourse
 from hoptui.model.job_report import by_run, read_run
 from hoptui.model.report import Report
-from hoptui.protocol.job_records import encode_state
 from hoptui.protocol.messages import Event
+from hoptui.protocol.recorded_jobs import encode_recorded
 from hoptui.recording import Recording
 from screenshots import made_up_job
 from tests.model.node_recordings import FIRST, ID, STEP_S, STEPS, WATTS, boot, write_node
@@ -175,7 +175,7 @@ def _write_states(path: Path, states: Sequence[JobState], *, sampled: bool = Tru
     write_node(path, 0, steps=range(round(60 * (len(states) + 0.5) / STEP_S)), sampled=sampled)
     with Recording.create(path, boot=boot(0)) as recording:
         for minute, state in enumerate(states, 1):
-            recording.job(FIRST[0] + minute * 60 * SECOND, encode_state(state))
+            recording.job(FIRST[0] + minute * 60 * SECOND, encode_recorded(state))
         recording.flush()
     return path
 

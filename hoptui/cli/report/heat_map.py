@@ -13,8 +13,8 @@ from hoptui.presentation.time_ticks import elapsed, elapsed_ticks
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 150, 24, 24, 24
 HEIGHTS = ((16, 18), (64, 9), (128, 5))
 """The height of a row of a map of at most so many rows."""
-LINE = 13
-"""The height of a line of labels."""
+LINE, BASELINE = 13, 4
+"""The height of a line of labels, and how far its baseline is below its middle."""
 NODE = 14
 """Characters of the name of a node."""
 TICKS = 8
@@ -124,13 +124,13 @@ def _labels(rows: Sequence[HeatRow], tall: int) -> Iterator[str]:
     """Names of nodes at their first rows and ranks, as far as there is room."""
     free_node = free = 0.0
     for at, row in enumerate(rows):
-        y = TOP + tall * at + min(tall, LINE)
+        y = TOP + tall * (at + 0.5) + BASELINE
         if row.node and y >= free_node:
             free_node = y + LINE
-            yield f'<text x="0" y="{y - 2}">{_escape(numbers.clean(row.node, NODE))}</text>'
+            yield f'<text x="0" y="{y:g}">{_escape(numbers.clean(row.node, NODE))}</text>'
         if y >= free:
             free = y + LINE
-            yield f'<text x="{LEFT - 6}" y="{y - 2}" text-anchor="end">{row.label}</text>'
+            yield f'<text x="{LEFT - 6}" y="{y:g}" text-anchor="end">{row.label}</text>'
 
 
 def _axis(found: HeatMap, y: int) -> Iterator[str]:

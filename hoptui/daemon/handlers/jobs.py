@@ -287,7 +287,7 @@ class JobDesk:
         run.job = job.state
         if now - job.recorded_at >= RECORD_S:
             job.recorded_at = now
-            self._node.archive.job(run.id, self._node.clock.t(), self._body(job))
+            self._node.archive.job(run.id, self._node.clock.t(), job.state)
         self._node.changed()
 
     # the head -----------------------------------------------------------------------------------------------

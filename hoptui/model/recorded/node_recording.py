@@ -13,8 +13,9 @@ from hoptui.domain.progress import ITERATION
 from hoptui.domain.stack_groups import WAITS
 from hoptui.model.recorded.clock_offsets import ClockOffset
 from hoptui.model.recorded.store import RecordedStore
-from hoptui.protocol.job_records import RecordError, decode_state
+from hoptui.protocol.job_records import RecordError
 from hoptui.protocol.messages import RunState
+from hoptui.protocol.recorded_jobs import decode_recorded
 from hoptui.recording import Recording, RecordingError
 
 SECOND = 1_000_000_000
@@ -110,7 +111,7 @@ class NodeRecording:
         with suppress(RecordingError, RecordError):
             stored = self.recording.job_at(self.store.span[1])
             if stored is not None:
-                ranks = (rank for _, rank in decode_state(stored[1]).ranks() if rank.rank in self.ranks)
+                ranks = (rank for _, rank in decode_recorded(stored[1]).ranks() if rank.rank in self.ranks)
                 return {rank.rank: rank.gpu.uuid for rank in ranks if rank.gpu is not None}
         gpus, ranks_here = self.state.gpus, self.state.ranks
         return {self.state.rank: gpus[0]} if len(gpus) == 1 and not ranks_here else {}

@@ -32,8 +32,9 @@ from hoptui.model.recorded.point_in_time import Chronicle
 from hoptui.model.series import NAN, SeriesColumns, SeriesWindow, bucketed, with_medians
 from hoptui.model.stack_samples import RecordedStacks
 from hoptui.node.addresses import AddressError, addresses
-from hoptui.protocol.job_records import RecordError, decode_state
+from hoptui.protocol.job_records import RecordError
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
+from hoptui.protocol.recorded_jobs import decode_recorded
 from hoptui.recording import Recording, RecordingError, library
 
 BACK_PAGES = 3  # how far back to look for a value that the newest rows lack
@@ -347,7 +348,7 @@ class RecordedStore:
             stored = self._recording.job_at(t)
             if stored is None:
                 return None
-            state = decode_state(stored[1])
+            state = decode_recorded(stored[1])
         except (RecordingError, RecordError):  # only this part cannot be read
             return None
         return structs.replace(state, age_s=state.age_s + (t - stored[0]) / SECOND)
@@ -386,7 +387,7 @@ class RecordedStore:
                     if stamp not in self._moments_of_job:
                         if len(self._moments_of_job) >= MOST_STATES:
                             self._moments_of_job.clear()
-                        self._moments_of_job[stamp] = moment(stamp / SECOND, decode_state(body))
+                        self._moments_of_job[stamp] = moment(stamp / SECOND, decode_recorded(body))
                     found[stamp] = self._moments_of_job[stamp]
         return [found[stamp] for stamp in sorted(found)]
 
