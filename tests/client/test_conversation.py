@@ -22,6 +22,7 @@ from hoptui.client.conversation import (
 from hoptui.client.subscriptions import HUNGRY
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuProcess
+from hoptui.domain.jobs import JobState
 from hoptui.domain.line_counts import FoundLines, count
 from hoptui.domain.outputs import OutputPart
 from hoptui.domain.run_notes import AddNote, NoteAdded
@@ -29,6 +30,7 @@ from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.domain.terminal_text import plain
 from hoptui.model.store import Store
+from hoptui.protocol.job_records import encode_state
 from hoptui.protocol.messages import (
     PROTOCOL,
     Buckets,
@@ -252,6 +254,22 @@ def test_watching_asks_for_the_past_and_then_for_rows(table: Table) -> None:
     table.now = 0.3
     assert table.fetch().cursors[RUN] == 990 * SECOND
     assert table.store.latest(RUN) == {"loss": 0.5}
+
+
+def test_nodes_of_an_earlier_restart_are_dropped_where_the_run_has_none_now(table: Table) -> None:
+    table.settle(table.greet())
+    table.talk.watch("abcd2345", table.now)
+    asked = table.later()
+    assert asked.job == "abcd2345"
+    nodes = JobState(run="abcd2345", epoch=1, world=2)
+    table.answer(asked, job=encode_state(nodes), job_version=3)
+    assert table.store.jobs == {"abcd2345": nodes}
+    table.answer(table.later(), job_version=0)  # a new daemon, which does not know them yet
+    assert table.store.jobs == {"abcd2345": nodes}
+    table.answer(table.later(), state=2, node=factories.node(factories.run(epoch=2)), job_version=0)
+    table.answer(table.later(), state=2, job_version=0)
+    assert table.store.jobs == {}
+    assert table.store.job("abcd2345") is None
 
 
 def test_a_silent_daemon_is_noticed(table: Table) -> None:
