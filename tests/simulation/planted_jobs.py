@@ -59,11 +59,6 @@ def _forgotten() -> list[Patch]:
     return [(jobs.JobDesk, "_give_up_old", forget)]
 
 
-@defect("a command without an answer is told as not carried out", jobs=True)
-def _certain() -> list[Patch]:
-    return [(jobs, "FATE_UNKNOWN", "run_ended")]
-
-
 @defect("a store that has failed is not connected to again", jobs=True)
 def _once() -> list[Patch]:
     return [(job_exchange, "AGAIN_S", (1e9,))]
