@@ -71,7 +71,7 @@ def daemon_bounded(node: Node) -> Iterator[str]:
         commands=(sum(map(len, server._run_desk._unsent.values())), OPEN_COMMANDS * max(1, live)),
         acknowledgements=(sum(map(len, server._run_desk._acks.values())), 0),
         viewers=(len(server._viewer_desk._viewers), sum(viewer.process.alive for viewer in node.viewers) + 1),
-        processes=(len(server._lives._watched), processes),
+        processes=(len(server._processes._watched), processes),
     )
 
 
