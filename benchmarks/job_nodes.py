@@ -9,7 +9,9 @@ state that a viewer of the head receives. CPU is in per cent of a core. `named` 
 ranks that were named within 20 s and within a minute, out of the seeds. `wrong` are reports of others, and
 `again` later ones of the same. The rules were made with the seeds from 0 on; other seeds are the test. A rank
 is 10 % slower, hung, or its node is silent; the ranks also spend no, or 2 %, of an iteration in a collective.
-Prints JSON.
+Samples are taken as the sampler takes them, or at independent times, which tell less. In one case the ranks
+also time a fifth of their work in phases. The even ranks wait little, or for 30 % of iterations that are as
+long as the time between two samples. Prints JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import msgspec
 import psutil
 
 from benchmarks.measure import bench, quantile, report, tell, until
-from benchmarks.simulated_job import Fault, SimulatedJob
+from benchmarks.simulated_job import Fault, Sampling, SimulatedJob
 from hoptui.client.client import Client
 from hoptui.diagnosis.job_health import JobHealth
 from hoptui.protocol.job_records import NodeRecord, encode_node, encode_state
@@ -167,14 +169,23 @@ def _delays(client: Client, run: str, seconds: float) -> tuple[list[float], int]
     return delays, silent
 
 
-def named(fault: Fault, collective: float, seeds: range) -> dict[str, Any]:
-    """Return how soon a fault among 512 ranks is named, in simulated seconds."""
+def named(
+    fault: Fault, collective: float, seeds: range, sampling: Sampling = "sampler", measured: float = 0.0
+) -> dict[str, Any]:
+    """Return how soon a fault among 512 ranks is named, in simulated seconds. See SimulatedJob."""
     after: dict[int, int] = {}
     wrong = again = 0
     for seed in seeds:
         bad, health = random.Random(seed).randrange(512), JobHealth()
         job = SimulatedJob(
-            512, fault=fault, fault_at=FAULT_AT, bad=bad, seed=100 + seed, collective=collective
+            512,
+            fault=fault,
+            fault_at=FAULT_AT,
+            bad=bad,
+            seed=100 + seed,
+            collective=collective,
+            sampling=sampling,
+            measured=measured,
         )
         for second in range(1, FAULT_AT + LATEST_S + 1):
             job.tick()
@@ -196,9 +207,9 @@ def named(fault: Fault, collective: float, seeds: range) -> dict[str, Any]:
     }
 
 
-def even(minutes: int, seed: int) -> int:
-    """Return how many reports a job of 512 even ranks gets in so many simulated minutes."""
-    job, health, found = SimulatedJob(512, seed=seed), JobHealth(), 0
+def even(minutes: int, job: SimulatedJob) -> int:
+    """Return how many reports a job of even ranks gets in so many simulated minutes."""
+    health, found = JobHealth(), 0
     for second in range(60 * minutes):
         job.tick()
         found += len(health.look(job.state(), float(second)))
@@ -225,7 +236,20 @@ def main() -> int:
             case = f"{fault}, {100 * collective:g} % collective"
             figures["named"][case] = tell(case, named(fault, collective, seeds))
     if chosen.seeds:
-        figures["even_reports_in_10_min"] = tell("even ranks", even(10, 5 + chosen.first))
+        for collective in (0.0, 0.02):
+            case = f"slow, {100 * collective:g} % collective, independent samples"
+            figures["named"][case] = tell(case, named("slow", collective, seeds, "independent"))
+        case = "slow, 2 % collective, independent samples, a fifth of the work in phases"
+        figures["named"][case] = tell(case, named("slow", 0.02, seeds, "independent", 0.2))
+        seed = 5 + chosen.first
+        jobs = {
+            "wait little": SimulatedJob(512, seed=seed),
+            "wait little, independent samples": SimulatedJob(512, seed=seed, sampling="independent"),
+            "wait 30 % of 0.1 s": SimulatedJob(512, seed=seed, collective=0.3, own_s=0.07),
+        }
+        figures["even_reports_in_10_min"] = {
+            case: tell(f"even ranks {case}", even(10, job)) for case, job in jobs.items()
+        }
     report("job_nodes", figures)
     return 0
 

@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -28,11 +27,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import psutil
 
 from benchmarks.measure import report, tell
 from benchmarks.stack_cost import Window, excess_us, interval, mean_of
@@ -55,6 +55,7 @@ ASIDE_NS = 500_000_000
 SEED = 11
 TARGET_PERCENT = 0.1
 LIMIT_S = 560.0
+DAEMON_S = 20.0
 
 
 class Block(NamedTuple):
@@ -164,7 +165,7 @@ def train(folder: Path, pairs: int, seconds: float) -> None:
     rank = int(os.environ["RANK"])
     where = _places(folder)[rank]
     os.environ |= {"HOPTUI_DIR": str(where.directory), "HOPTUI_STATE_DIR": str(where.state)}
-    daemon_link.JobExchange = SwitchedExchange  # type: ignore[misc]
+    vars(daemon_link)["JobExchange"] = SwitchedExchange
     import torch
     import torch.distributed as dist
 
@@ -354,9 +355,13 @@ def measure(pairs: int, seconds: float) -> list[Account]:
 
 
 def _stop_daemon(where: Addresses) -> None:
+    """End a daemon, and wait until it writes no more into the folder that is removed."""
     pid = processes.lock_holder(where)
     if pid and pid > 0:
-        os.kill(pid, signal.SIGTERM)
+        with suppress(psutil.NoSuchProcess):
+            daemon = psutil.Process(pid)
+            daemon.terminate()
+            daemon.wait(DAEMON_S)
 
 
 def main() -> int:

@@ -1,8 +1,9 @@
 """A job of many ranks, as the daemons of its nodes summarise it. Random numbers; no I/O.
 
 The ranks wait for each other in each iteration. Each takes its own time, which differs a little from that of
-the others, and waits for the rest. As with real samples, the share of waiting is counted in ten samples a
-second over the last twenty seconds.
+the others, and waits for the rest at the end of it. The share of waiting is counted in ten samples a second
+over the last twenty seconds. They are taken as `hoptui.sdk.stack_sampler` takes them, at nearly equal
+distances, or at independent times.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ from typing import Literal
 from uuid import UUID
 
 from hoptui.domain.jobs import SILENT_S, JobNode, JobState, NodeCondition, NodeSummary, RankGpu, RankSummary
+from hoptui.domain.slow_ranks import dispersion
+from hoptui.sdk.stack_sampler import EVERY_S, JITTER
 
 Fault = Literal["none", "slow", "hung", "silent"]
+Sampling = Literal["sampler", "independent"]
 SAMPLES_S, WINDOW_S = 10, 20
 OWN_S, DIFFER, SLOWER = 0.5, 0.005, 1.1
 """The seconds of an iteration without waiting, by how much ranks differ, and how much longer a slow one
 takes."""
+UNEVEN = 0.01
+"""By how much an iteration differs from the one before, on all ranks."""
+MEASURED = 0.002
+"""By how much the median time of some phases of a rank differs from one summary to the next."""
 
 
 class SimulatedJob:
@@ -31,6 +39,9 @@ class SimulatedJob:
         fault: What is wrong from the second `fault_at` on.
         bad: The rank that is slow or hung, or whose node is silent.
         collective: The share of an iteration that a collective takes on every rank.
+        own_s: The seconds of an iteration without waiting.
+        sampling: How samples are taken.
+        measured: The part of its own time that a rank spends in phases which it times.
     """
 
     def __init__(
@@ -43,18 +54,25 @@ class SimulatedJob:
         fault_at: int = 30,
         bad: int = 0,
         collective: float = 0.02,
+        own_s: float = OWN_S,
+        sampling: Sampling = "sampler",
+        measured: float = 0.0,
     ) -> None:
         self.world, self.per_node = world, per_node
         self.fault, self.fault_at, self.bad = fault, fault_at, bad
-        self._collective = collective
+        self._collective, self._own_s = collective, own_s
+        self._sampling, self._measured = sampling, measured
         self.t = 0
         self._random = random.Random(seed)
         source = random.Random(seed)  # of its own: UUIDs change nothing else
         self._uuids = [f"GPU-{UUID(int=source.getrandbits(128))}" for _ in range(world)]
-        self._own = [OWN_S * (1 + self._random.gauss(0, DIFFER)) for _ in range(world)]
-        self._waited: list[deque[int]] = [deque(maxlen=WINDOW_S) for _ in range(world)]
+        self._own = [own_s * (1 + self._random.gauss(0, DIFFER)) for _ in range(world)]
+        self._waited: list[deque[tuple[int, int]]] = [deque(maxlen=WINDOW_S) for _ in range(world)]
+        self._next = [self._random.random() * EVERY_S for _ in range(world)]  # sample of a rank
+        self._took_s = own_s  # an iteration in this second
         self._written_at = [0] * self.nodes
         self._written: list[NodeSummary | None] = [None] * self.nodes
+        self._own_now = list(self._own)
         self._step = 0.0
         self._stands = 0
 
@@ -69,17 +87,18 @@ class SimulatedJob:
         at_fault = self.t >= self.fault_at
         own = list(self._own)
         if self.fault == "slow" and at_fault:
-            own[self.bad] = SLOWER * OWN_S
+            own[self.bad] = SLOWER * self._own_s
         self._iteration_s = max(own) / (1 - self._collective)
         hangs = self.fault == "hung" and at_fault
         self._stands = self._stands + 1 if hangs else 0
-        self._step += 0.0 if hangs else 1 / self._iteration_s
+        self._took_s = self._iteration_s * (1 + self._random.gauss(0, UNEVEN))
         for rank in range(self.world):
-            waits = 1 - own[rank] / self._iteration_s
+            works = own[rank] / self._iteration_s
             if hangs:
-                waits = 0.0 if rank == self.bad else 1.0
-            chance = self._random.random
-            self._waited[rank].append(sum(chance() < waits for _ in range(SAMPLES_S)))
+                works = 1.0 if rank == self.bad else 0.0
+            self._waited[rank].append(self._sample(rank, works))
+        self._step += 0.0 if hangs else 1 / self._took_s
+        self._own_now = own
         for node in range(self.nodes):
             if not (self.fault == "silent" and at_fault and node == self.bad // self.per_node):
                 self._written[node], self._written_at[node] = self.summary(node), self.t
@@ -110,17 +129,34 @@ class SimulatedJob:
             found.append(JobNode(index=index, condition=condition, age_s=age_s, summary=summary))
         return JobState(run="simulated", epoch=1, world=self.world, nodes=tuple(found), here=0)
 
+    def _sample(self, rank: int, works: float) -> tuple[int, int]:
+        """Return in how many samples of this second a rank waits, and all. It works first in an iteration."""
+        chance = self._random.random
+        if self._sampling == "independent":
+            return sum(chance() >= works for _ in range(SAMPLES_S)), SAMPLES_S
+        waits = count = 0
+        while self._next[rank] < self.t:
+            place = self._step + (self._next[rank] - self.t + 1) / self._took_s
+            waits += place % 1 >= works
+            count += 1
+            self._next[rank] += EVERY_S * (1 - JITTER + 2 * JITTER * chance())
+        return waits, count
+
     def _rank(self, rank: int) -> RankSummary:
         noise = self._random.uniform
-        samples = SAMPLES_S * len(self._waited[rank])
+        waited, samples = (sum(each) for each in zip(*self._waited[rank], strict=True))
+        own = self._own_now[rank] * self._measured
         hung = self._stands > 10
         return RankSummary(
             rank=rank,
             condition="hung" if hung else "live",
             step=int(self._step),
             iteration_s=round(self._iteration_s * noise(0.998, 1.002), 4),
-            waiting=round(sum(self._waited[rank]) / samples, 4),
+            waiting=round(waited / samples, 4),
             samples=samples,
+            dispersion=dispersion(_pairs(list(self._waited[rank]))),
+            work_s=round(own * (1 + self._random.gauss(0, MEASURED)), 6) if self._measured else None,
+            phases="data,optimizer" if self._measured else "",
             progress_age_s=self._stands + round(noise(0.0, self._iteration_s), 3),
             line=("data.py:37 read" if rank == self.bad and self._stands else "train.py:120 step"),
             kind="compute",
@@ -137,3 +173,11 @@ class SimulatedJob:
                 nvlink_bytes_s=round(noise(1e11, 1.1e11), -7),
             ),
         )
+
+
+def _pairs(seconds: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the counts of two seconds each, as a process sends them."""
+    return [
+        (one[0] + other[0], one[1] + other[1])
+        for one, other in zip(seconds[::2], seconds[1::2], strict=False)
+    ]

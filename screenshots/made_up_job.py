@@ -95,6 +95,7 @@ def _rank(
         step=int(second / STEP_S),
         iteration_s=whole,
         waiting=1.0 - own / whole,
+        samples=200,
         progress_age_s=round(0.4 * draw.random(), 3),
         line=SLOW_LINE if late else LINE,
         kind="input" if late else "compute",

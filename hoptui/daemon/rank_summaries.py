@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 
 from msgspec import structs
 
 from hoptui.daemon.rank_devices import rank_device
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.domain.activities import Activity
+from hoptui.domain.activities import Activity, summed
 from hoptui.domain.devices import REASONS
 from hoptui.domain.facts import Fact
 from hoptui.domain.jobs import (
@@ -25,8 +25,9 @@ from hoptui.domain.jobs import (
     RankSummary,
 )
 from hoptui.domain.progress import ITERATION
+from hoptui.domain.slow_ranks import dispersion
 from hoptui.domain.stack_groups import WAITS
-from hoptui.domain.stragglers import LEAST_SAMPLES
+from hoptui.domain.stragglers import LEAST_SAMPLES, is_backward
 from hoptui.domain.throughput import took
 from hoptui.protocol.job_records import MOST_ALARMS, MOST_RANKS, rounded
 from hoptui.protocol.messages import HUNG
@@ -35,6 +36,10 @@ SECOND = 1_000_000_000
 LONGEST = 120
 """Characters of a name or a line."""
 MOST_ITERATIONS = 31
+MOST_TIMED, LEAST_TIMED = 256, 5
+"""Iterations whose phases are added up, at most and at least."""
+PHASE = "phase/"
+"""What the metrics of phases begin with."""
 FRESH_S = 15.0
 """Older readings of a GPU or the host are unknown."""
 NVLINK = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
@@ -48,7 +53,9 @@ def local_job(node: Node, run: TrackedRun) -> JobState:
 
 def node_summary(node: Node, run: TrackedRun, number: int) -> NodeSummary:
     """Return what this node says of its part of a run. `number` counts its summaries."""
-    samples = run.stacks.activities(node.clock.t() - int(SAMPLES_S * SECOND))
+    since = node.clock.t() - int(SAMPLES_S * SECOND)
+    samples = run.stacks.activity_parts(since)
+    waiting = run.stacks.waiting_phases(0)  # of all samples that are kept
     ranks = sorted(run.known_ranks)[:MOST_RANKS]
     host = _fresh(node, "host")
     memory, cpu = host.get("memory_used_bytes"), host.get("cpu_percent")
@@ -59,7 +66,9 @@ def node_summary(node: Node, run: TrackedRun, number: int) -> NodeSummary:
         epoch=run.state.epoch,
         number=number,
         wall=round(node.clock.wall(), 3),
-        ranks=tuple(_rank(node, run, rank, samples.get(rank, Counter())) for rank in ranks),
+        ranks=tuple(
+            _timed(node, run, _rank(node, run, rank, samples.get(rank, [])), waiting, since) for rank in ranks
+        ),
         cpu=None if cpu is None else rounded(cpu / 100),
         memory=rounded(memory / total) if memory is not None and total else None,
         sent_bytes_s=rounded(host.get("net_sent_bytes_per_s")),
@@ -77,15 +86,19 @@ def _alarms(node: Node, run: TrackedRun) -> Iterator[Fact]:
     yield from (gpu.problem for gpu in node.gpus if gpu.uuid in run.state.gpus and gpu.problem is not None)
 
 
-def _rank(node: Node, run: TrackedRun, rank: int, samples: Counter[Activity]) -> RankSummary:
+def _rank(node: Node, run: TrackedRun, rank: int, parts: Sequence[Counter[Activity]]) -> RankSummary:
+    samples = summed(parts)
     now, total = node.clock.t() / SECOND, samples.total()
-    waits = sum(count for what, count in samples.items() if what.kind in WAITS)
+    waits = _waits(samples)
+    backward = sum(count for what, count in samples.items() if what.kind in WAITS or is_backward(what))
     enough = total >= LEAST_SAMPLES
     found = RankSummary(
         rank=rank,
         condition=_condition(run, rank, now),
         waiting=rounded(waits / total) if enough else None,
         samples=total,
+        dispersion=rounded(dispersion((_waits(part), part.total()) for part in parts)) if enough else None,
+        backward=rounded(backward / total) if enough else None,
         gpu=_gpu(node, run, rank),
     )
     if (line := _line(samples)) is not None:
@@ -94,7 +107,7 @@ def _rank(node: Node, run: TrackedRun, rank: int, samples: Counter[Activity]) ->
         found = structs.replace(found, line=place[:LONGEST], kind=line.kind, line_share=share)
     if rank == run.rank:
         return _of_lead(found, run, now)
-    ring = node.rings.get(f"rank/{run.id}/{rank}")
+    ring = node.rings.get(_source(run, rank))
     rows = ring.excerpt((ITERATION,), most=MOST_ITERATIONS) if ring is not None else None
     if rows is not None and len(rows):
         seconds = list(filter(took, rows.column(ITERATION))) if ITERATION in rows.names else []
@@ -123,6 +136,51 @@ def _of_lead(found: RankSummary, run: TrackedRun, now: float) -> RankSummary:
         throughput=rounded(vital.throughput),
         mfu=rounded(mfu / 100) if math.isfinite(mfu) else None,
     )
+
+
+def _timed(node: Node, run: TrackedRun, found: RankSummary, waiting: Set[str], since: int) -> RankSummary:
+    """Add the time of an iteration in the phases in which no rank was seen to wait.
+
+    Args:
+        waiting: The other phases.
+        since: The stamp after which iterations count.
+    """
+    ring = node.rings.get(_source(run, found.rank))
+    names = sorted(name for name in ring.names(since) if _is_work(name, waiting)) if ring is not None else []
+    if ring is None or not names or found.waiting is None:  # without samples, no waiting is seen
+        return found
+    rows = ring.excerpt((ITERATION, *names), after=since, most=MOST_TIMED)
+    if ITERATION not in rows.names:
+        return found
+    done = [at for at, seconds in enumerate(rows.column(ITERATION)) if took(seconds)]
+    columns = {name: rows.column(name) for name in names if name in rows.names}
+    # What is not in most iterations, such as saving, is no part of their usual time.
+    usual = {
+        name: seconds
+        for name, seconds in columns.items()
+        if 2 * sum(seconds[at] == seconds[at] for at in done) > len(done)
+    }
+    if len(done) < LEAST_TIMED or not usual:
+        return found
+    each = [sum(seconds[at] for seconds in usual.values() if seconds[at] == seconds[at]) for at in done]
+    phases = ",".join(name.removeprefix(PHASE) for name in usual)
+    return structs.replace(found, work_s=rounded(statistics.median(each)), phases=phases[:LONGEST])
+
+
+def _is_work(name: str, waiting: Set[str]) -> bool:
+    """Whether a metric is the time of an outermost phase in which no rank was seen to wait."""
+    phase = name.removeprefix(PHASE)
+    return name.startswith(PHASE) and "/" not in phase and phase not in waiting
+
+
+def _source(run: TrackedRun, rank: int) -> str:
+    """Return the source of the rows of a rank."""
+    return f"run/{run.id}" if rank == run.rank and not run.away else f"rank/{run.id}/{rank}"
+
+
+def _waits(samples: Counter[Activity]) -> int:
+    """Return in how many samples a rank waits."""
+    return sum(count for what, count in samples.items() if what.kind in WAITS)
 
 
 def _line(samples: Counter[Activity]) -> Activity | None:

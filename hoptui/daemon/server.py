@@ -21,7 +21,6 @@ from hoptui.daemon import descriptors, sockets
 from hoptui.daemon.alert_worker import AlertWorker, fired_alerts
 from hoptui.daemon.archive import Archive
 from hoptui.daemon.diagnosis import Diagnosing
-from hoptui.daemon.handlers.jobs import JobDesk
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.samplers import SamplerDesk
 from hoptui.daemon.handlers.targets import TargetDesk
@@ -126,14 +125,13 @@ class Server:
             self._node, self._archive, lambda command, run: self._run_desk.forward(command, run)
         )
         self._repositories = RepositoryReader(lambda run, found: self._run_desk.found(run, found))
-        self._job_desk = JobDesk(self._node, node_identity(), self._to_run)
         self._run_desk = RunDesk(
             self._node,
             self._to_run,
             self._tell,
             self._tuner_desk.end,
             self._repositories.ask,
-            self._job_desk,
+            node_identity(),
         )
         self._target_desk = TargetDesk(self._node, self._archive.keep)
         self._viewer_desk = ViewerDesk(
@@ -143,7 +141,6 @@ class Server:
             self._tuner_desk,
             self._target_desk,
             self._shutdown,
-            self._job_desk,
         )
         programs = samplers or {}
         self._sampler_desk = SamplerDesk(self._node, Ancestry())
@@ -255,7 +252,7 @@ class Server:
         """
         at_once = (
             self._node.book.asking
-            or self._job_desk.waiting
+            or self._run_desk.jobs.waiting
             or time.monotonic() < self._come_at + self._timings.welcome_s
         )
         if at_once and not self._at_once:
@@ -417,7 +414,7 @@ class Server:
         self._hangs.tend()
         self._stragglers.tend()
         self._memory.tend()
-        self._job_desk.tend()
+        self._run_desk.jobs.tend()
         self._target_desk.tend()
         self._phase_join.tend()
         self._tuner_desk.tend()

@@ -22,6 +22,7 @@ from hoptui.domain.job_history import (
     recent_network,
 )
 from hoptui.domain.jobs import JobNode, JobState, RankSummary
+from hoptui.domain.slow_ranks import SURE, comparable, doubt, slow_rank
 from hoptui.domain.stack_groups import WAITS
 
 OVER_S = 10.0
@@ -57,6 +58,7 @@ _SEVERITY = (
     "job.stalled",
     "job.throttled",
     "job.low_clock",
+    "job.slow_rank",
     "job.own_time",
     "job.slow_link",
     "job.slower_network",
@@ -170,16 +172,33 @@ def _ranks(node: JobNode) -> tuple[RankSummary, ...]:
 
 
 def _slow_ranks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fact]:
-    """Ranks whose own time of an iteration is beyond that of the others."""
+    """The rank that the head reports as slow, and others whose own time of an iteration is beyond the usual.
+
+    Of those, `doubt` says why they are not reported (see `slow_ranks.Doubt`), None if the same evidence names
+    them. `deviation` are their standard deviations from chance, of `needed`. `slower` is the reported rank.
+    """
+    reported = state.slow.fields.get("rank") if state.slow is not None else None
+    if state.slow is not None:
+        yield state.slow
     own = _values(state, moments, "own_s")
     bounds = usual(list(own.values()))
     if bounds is None:
         return
     places = {rank.rank: (node, rank) for node, rank in state.live_ranks() if rank.condition != "hung"}
-    slow = [rank for rank, value in own.items() if value > bounds.high and rank in places]
+    slow = [
+        rank for rank, value in own.items() if value > bounds.high and rank in places and rank != reported
+    ]
+    if not slow:
+        return
+    ranks = comparable(state)
+    found = slow_rank(ranks)
+    named = found.rank if found is not None and found.named else None
     for each in sorted(slow, key=lambda rank: -own[rank]):
         node, rank = places[each]
-        yield _of_rank("job.own_time", node, rank, value=own[each], usual=bounds.median)
+        why, deviation = ("slower_rank", 0.0) if reported is not None else doubt(each, ranks, found)
+        yield _of_rank("job.own_time", node, rank, value=own[each], usual=bounds.median, doubt=why,
+                       deviation=round(deviation, 1), needed=SURE,
+                       slower=reported if reported is not None else named)  # fmt: skip
 
 
 def _clocks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fact]:

@@ -48,6 +48,11 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     `waiting` the share of its stack samples in which it waited for other ranks. `samples` is how many these
     are. `progress_age_s` is the time since its last boundary. `line` is the line with most samples that do
     not wait, as `file.py:12 function`, and `kind` what that line does. `mfu` is from 0 to 1.
+
+    `dispersion` is how many times the variance of independent samples its counts of waiting have over time.
+    `backward` is the share of the samples in which it waits or is in the backward pass, where
+    DistributedDataParallel waits without a frame of its own. `work_s` is the median time of an iteration in
+    `phases`, those in which no rank of its node was seen to wait: names, joined by commas.
     """
 
     rank: int
@@ -56,6 +61,10 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     iteration_s: float | None = None
     waiting: float | None = None
     samples: int | None = None
+    dispersion: float | None = None
+    backward: float | None = None
+    work_s: float | None = None
+    phases: str = ""
     progress_age_s: float | None = None
     line: str = ""
     kind: str = ""
@@ -116,6 +125,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     `head` is the index of the node with rank 0, and `here` that of the node of the daemon that says this,
     None if it is not known. `store_problem` is why nothing is read from the store, "" if it works: then
     `nodes` are as they were last. `read_s` is how long the last reading took. `age_s` is the time since it.
+    `slow` is the report of a slow rank that holds, by the head.
     """
 
     run: str
@@ -127,6 +137,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     store_problem: str = ""
     read_s: float | None = None
     age_s: float = 0.0
+    slow: Fact | None = None
 
     def ranks(self) -> list[tuple[JobNode, RankSummary]]:
         """Return all ranks whose nodes have written, in order of rank, each with its node."""

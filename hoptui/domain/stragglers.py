@@ -20,7 +20,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hoptui.domain.activities import Activity
-from hoptui.domain.stack_groups import WAITS
+from hoptui.domain.stack_groups import WAITS, inside
+from hoptui.domain.stack_kinds import kind_of
+from hoptui.domain.stacks import Stack
 
 LEAST_SAMPLES = 50
 """Samples of each rank."""
@@ -112,7 +114,7 @@ def find_straggler(counts: Mapping[int, Counter[Activity]]) -> Straggler | None:
 
 def _rank(counts: Counter[Activity]) -> _Rank:
     waits = sum(count for where, count in counts.items() if where.kind in WAITS)
-    backward = {where: count for where, count in counts.items() if _is_backward(where)}
+    backward = {where: count for where, count in counts.items() if is_backward(where)}
     asleep = sum(count for where, count in backward.items() if where.backward == "waits")
     unknown = sum(count for where, count in backward.items() if not where.backward)
     sleeps = None if unknown > FEW_UNKNOWN * counts.total() else waits + asleep
@@ -127,8 +129,14 @@ def _without_sleep(counts: Counter[Activity]) -> Counter[Activity]:
     return found
 
 
-def _is_backward(where: Activity) -> bool:
+def is_backward(where: Activity) -> bool:
+    """Whether a thread is in the backward pass, where it may wait in C++."""
     return where.inside.rpartition(".")[2] in BACKWARD
+
+
+def may_wait(stack: Stack) -> bool:
+    """Whether a thread with this stack waits for other ranks, or is in the backward pass."""
+    return kind_of(stack) in WAITS or inside(stack).rpartition(".")[2] in BACKWARD
 
 
 def _by_waits(ranks: Mapping[int, _Rank], waiting: Mapping[int, int]) -> Straggler | None:
@@ -140,7 +148,7 @@ def _by_waits(ranks: Mapping[int, _Rank], waiting: Mapping[int, int]) -> Straggl
     line = _own_line(rank, ranks)
     if max(sure, line.sure) < SURE:
         return None
-    waits_there = line.where.kind in WAITS or (_is_backward(line.where) and line.where.backward != "computes")
+    waits_there = line.where.kind in WAITS or (is_backward(line.where) and line.where.backward != "computes")
     differs = not waits_there and line.share - line.usual >= LEAST / 2
     waits = waiting[rank] / ranks[rank].total
     return Straggler(rank, waits, others_wait, line.where if differs else None, line.share, line.usual)

@@ -198,7 +198,11 @@ def checked(plain: bytes, kind: type[T]) -> T:
 def _check_summary(summary: NodeSummary) -> None:
     if len(summary.ranks) > MOST_RANKS or len(summary.alarms) > MOST_ALARMS:
         raise RecordError("a node has too many ranks or alarms")
-    texts = [summary.host, summary.run, *(text for rank in summary.ranks for text in (rank.line, rank.kind))]
+    texts = [
+        summary.host,
+        summary.run,
+        *(text for rank in summary.ranks for text in (rank.line, rank.kind, rank.phases)),
+    ]
     if any(len(text) > LONGEST_TEXT for text in texts):
         raise RecordError("a text is too long")
 

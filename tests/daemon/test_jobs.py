@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from hoptui.daemon.handlers.jobs import NO_ANSWER, RELAYED_S, JobDesk
+from hoptui.daemon.handlers.jobs import NO_ANSWER, RELAYED_S
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
@@ -37,8 +37,10 @@ class JobNode:
         self.holds: list[float] = []
         self.keeper = Keeper()
         self.node = Node(clock, self.keeper, lambda: None, lambda _: None)
-        self.jobs = JobDesk(self.node, f"identity-{rank}", self._send)
-        self.runs = RunDesk(self.node, self._send, lambda _: None, lambda _: None, jobs=self.jobs)
+        self.runs = RunDesk(
+            self.node, self._send, lambda _: None, lambda _: None, identity=f"identity-{rank}"
+        )
+        self.jobs = self.runs.jobs
         self.keeper.written = lambda record: self.runs.written(record.run, {record.id: record.seq})
         self.identity, self.records = b"", NodeRecords(store, "")
 

@@ -38,8 +38,35 @@ def test_a_bad_rank_among_512_is_named_once(fault: Fault) -> None:
         assert what.fields["rank"] == bad
 
 
-def test_even_ranks_are_not_accused() -> None:
-    assert reports(SimulatedJob(64, seed=3), 120) == []
+def test_a_slow_rank_is_named_soon_by_the_phases_that_it_times() -> None:
+    """A fifth of the work is measured. The samples are those of independent times, which tell least."""
+    job = SimulatedJob(512, fault="slow", fault_at=25, bad=37, seed=7, sampling="independent", measured=0.2)
+    ((t, what),) = reports(job, 25 + WITHIN_S)
+    assert (what.fields["rank"], what.fields["basis"], what.fields["phases"]) == (
+        37,
+        "phases",
+        "data,optimizer",
+    )
+    assert t - 25 <= 15
+
+
+def test_the_report_holds_until_its_end() -> None:
+    job, health = SimulatedJob(16, fault="slow", fault_at=3, bad=9, seed=2), JobHealth()
+    held = []
+    for second in range(170):
+        if second == 40:
+            job.fault = "none"
+        job.tick()
+        health.look(job.state(), float(second))
+        held.append(health.slow.fields["rank"] if health.slow is not None else None)
+    assert held[2] is None
+    assert held[40] == 9
+    assert held[-1] is None
+
+
+@pytest.mark.parametrize(("collective", "own_s"), [(0.02, 0.5), (0.3, 0.07)])
+def test_even_ranks_are_not_accused(collective: float, own_s: float) -> None:
+    assert reports(SimulatedJob(64, seed=3, collective=collective, own_s=own_s), 120) == []
 
 
 def test_the_end_of_a_fault_is_reported_once() -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from hoptui.domain.facts import Fact
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.job_findings import findings
 from hoptui.domain.job_history import JobHistory
 from hoptui.domain.jobs import JobState, RankSummary
 from hoptui.presentation import sentences
 from screenshots.made_up_job import state, states
 
+REPORT = fact("job.slow_rank", rank=5, world=64, host="gpu00")
 Change = Callable[[RankSummary], RankSummary]
 
 
@@ -69,6 +70,27 @@ def test_one_slow_rank_of_512_is_found_with_its_node_gpu_and_line() -> None:
     assert (fields["host"], fields["gpu"], fields["line"]) == ("gpu41", 0, "data.py:37 augment")
     assert fields["value"] > 1.4 * fields["usual"]
     assert sentences.sentence(found[0]).startswith("rank 328 (gpu41, GPU 0) takes 5")
+
+
+def test_the_rank_that_the_head_reports_is_named_once_and_others_with_the_reason() -> None:
+    slow = structs.replace(changed(even(), of_rank(5, iteration_s=0.8, waiting=0.0)), slow=REPORT)
+    (found,) = [one for one in findings(slow) if one.fields.get("rank") == 5]
+    assert found == REPORT
+    both = changed(slow, of_rank(9, iteration_s=0.8, waiting=0.05))
+    assert [(one.code, one.fields["rank"], one.fields.get("doubt")) for one in findings(both)] == [
+        ("job.slow_rank", 5, None),
+        ("job.own_time", 9, "slower_rank"),
+    ]
+    assert sentences.sentence(findings(both)[1]).endswith("it is not reported as slow: rank 5 is")
+
+
+def test_a_long_own_time_that_no_evidence_confirms_has_a_reason() -> None:
+    job = changed(even(), waits)
+    few = changed(job, of_rank(5, waiting=0.0, samples=20))
+    unsure = changed(job, of_rank(5, waiting=0.41, samples=100))
+    sure = changed(job, of_rank(5, waiting=0.1))
+    for each, why in ((few, "few_samples"), (unsure, "chance"), (sure, None)):
+        assert [(one.fields["rank"], one.fields["doubt"]) for one in findings(each)] == [(5, why)]
 
 
 def test_a_single_slow_second_is_no_finding() -> None:

@@ -162,18 +162,6 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "number.good": [{"metric": "train_loss", "since": 12}, {"metric": "grad_norm", "since": -1}],
     "stacks.ended": {"problem": "RuntimeError: no frames"},
     "job.ended": {"problem": "RuntimeError: no store"},
-    "job.slow_rank": {
-        "rank": 37,
-        "world": 512,
-        "host": "node-4",
-        "waits": 0.01,
-        "others_wait": 0.11,
-        "iteration_s": 0.52,
-        "usual_s": 0.51,
-        "line": "train.py:12 step",
-        "gpu": 5,
-        "throttled": "power_cap",
-    },
     "job.even": {"rank": 37, "after_s": 42.0},
     "job.hung_rank": {
         "rank": 37,

@@ -6,6 +6,22 @@ from typing import Any
 
 RANK = {"rank": 301, "host": "gpu37", "gpu": 5, "line": "data.py:37 read", "kind": "input"}
 BARE: dict[str, Any] = {"rank": 301, "host": "", "gpu": None, "line": "", "kind": ""}
+SLOW: dict[str, Any] = {
+    "rank": 37,
+    "world": 512,
+    "host": "node-4",
+    "waits": 0.01,
+    "others_wait": 0.11,
+    "work_s": None,
+    "usual_work_s": None,
+    "phases": "",
+    "iteration_s": 0.52,
+    "usual_s": 0.51,
+    "line": "train.py:12 step",
+    "gpu": 5,
+    "throttled": "power_cap",
+}
+OWN = {"value": 0.92, "usual": 0.41, "deviation": 3.1, "needed": 5.0, "slower": None}
 LINK = {
     "node": 3,
     "host": "gpu03",
@@ -20,6 +36,18 @@ SAMPLES: dict[str, Any] = {
     "job.own_time": [
         {**RANK, "value": 0.92, "usual": 0.41},
         {**BARE, "value": 0.92, "usual": 0.41},
+        {**RANK, **OWN, "doubt": None},
+        {**RANK, **OWN, "doubt": "chance"},
+        {**RANK, **OWN, "doubt": "small"},
+        {**RANK, **OWN, "doubt": "slower_rank", "slower": 37},
+        {**RANK, **OWN, "doubt": "few_samples"},
+        {**RANK, **OWN, "doubt": "late"},
+    ],
+    "job.slow_rank": [
+        {**SLOW, "basis": "waits"},
+        {**SLOW, "basis": "backward"},
+        {**SLOW, "basis": "phases", "work_s": 0.11, "usual_work_s": 0.1, "phases": "data,optimizer"},
+        {**SLOW, "basis": "time", "waits": None, "others_wait": None},
     ],
     "job.missing_node": {"node": 9, "after_s": 100.0},
     "job.no_progress": [

@@ -210,7 +210,7 @@ class JobNodes:
             if now - self._resumed_s.get(node.host, 0.0) < WATCHED_S:
                 continue
             tracked = server._node.registry.get(self.run)
-            state = server._job_desk.state(self.run)
+            state = server._run_desk.jobs.state(self.run)
             if tracked is None or tracked.exited or state is None or state.store_problem:
                 continue
             if not tracked.away or now - self._watched_s.get(node.host, 0.0) > WATCHED_S:

@@ -115,18 +115,24 @@ class JobDesk:
         node: This node.
         identity: See `hoptui.node.identity`, "" if it is not known.
         send: Sends a message to a run. False if the run does not accept it.
+        forward: Passes a command on to its run.
+        hold: Renews the pause of a run, in seconds. False if that is not possible.
+        finish: Processes the outcome of a command.
     """
 
-    def __init__(self, node: Node, identity: str, send: Callable[[bytes, messages.ToRun], bool]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        identity: str,
+        send: Callable[[bytes, messages.ToRun], bool],
+        forward: Callable[[Command, TrackedRun], None],
+        hold: Callable[[TrackedRun, float], bool],
+        finish: Callable[[TrackedRun, Outcome], None],
+    ) -> None:
         self._node, self._identity, self._send = node, identity, send
+        self._forward, self._hold, self._finish = forward, hold, finish
         self._jobs: dict[str, _Job] = {}
         self._version = 0  # of the newest state, of whichever run
-        self.forward: Callable[[Command, TrackedRun], None] = lambda *_: None
-        """Passes a command on to its run."""
-        self.hold: Callable[[TrackedRun, float], bool] = lambda *_: False
-        """Renews the pause of a run."""
-        self.settle: Callable[[TrackedRun, Outcome], None] = lambda *_: None
-        """Processes the outcome of a command."""
 
     @property
     def waiting(self) -> bool:
@@ -200,7 +206,7 @@ class JobDesk:
             job.relayed[command.id] = _Relayed(command, self._now())
             job.reported_at = -1.0
         elif command.id not in job.relayed:
-            self.settle(run, Outcome(id=command.id, stage="rejected", code="job.too_many_commands"))
+            self._finish(run, Outcome(id=command.id, stage="rejected", code="job.too_many_commands"))
 
     def relay_hold(self, run: TrackedRun, seconds: float) -> bool:
         """Pass the renewal of a pause on to the head, with the next report."""
@@ -215,7 +221,7 @@ class JobDesk:
             return
         for name, one in job.relayed.items():
             if one.command.verb == "stop" and reason == "stopped":
-                self.settle(run, Outcome(id=name, stage="applied"))
+                self._finish(run, Outcome(id=name, stage="applied"))
         job.relayed.clear()
 
     # every second -------------------------------------------------------------------------------------------
@@ -321,6 +327,7 @@ class JobDesk:
             store_problem=problem,
             read_s=job.took_s,
             age_s=round(max(0.0, now - max(job.good_at, job.began)), 1) if problem else 0.0,
+            slow=job.health.slow,
         )
 
     def _judge(self, run: TrackedRun, job: _Job, now: float) -> None:
@@ -361,7 +368,7 @@ class JobDesk:
         if (
             renewal is not None
             and renewal.number > job.renewed.get(record.node, 0)
-            and self.hold(run, min(max(renewal.seconds, 1.0), LONGEST_HOLD_S))
+            and self._hold(run, min(max(renewal.seconds, 1.0), LONGEST_HOLD_S))
         ):  # else it is still in the record the next time
             job.renewed[record.node] = renewal.number
 
@@ -374,7 +381,7 @@ class JobDesk:
         job.taken[command.id] = record.node
         _, onward = node.book.submit(own, run, "", node.clock.wall(), node.clock.t())
         if onward is not None:
-            self.forward(onward, run)
+            self._forward(onward, run)
         job.reported_at = -1.0
         node.changed()
 
@@ -429,7 +436,7 @@ class JobDesk:
         if answer.id not in job.relayed:
             return
         if answer.stage != "sent":
-            self.settle(run, _outcome(answer))
+            self._finish(run, _outcome(answer))
         if answer.stage in FINAL:
             del job.relayed[answer.id]
             job.reported_at = -1.0
@@ -438,7 +445,7 @@ class JobDesk:
         for name in [name for name, one in job.relayed.items() if now - one.since > RELAYED_S]:
             del job.relayed[name]
             unknown = fact(FATE_UNKNOWN, why=fact("job.no_head"))
-            self.settle(run, Outcome(id=name, stage="voided", code=unknown.code, fields=unknown.fields))
+            self._finish(run, Outcome(id=name, stage="voided", code=unknown.code, fields=unknown.fields))
 
     # inside -------------------------------------------------------------------------------------------------
 

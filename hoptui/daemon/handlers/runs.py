@@ -52,7 +52,8 @@ class RunDesk:
     """Answers runs. `send` returns False if the run does not accept the message.
 
     `ending` is called for an exited run while its recording is still open. `look_up` gets the id, the pid and
-    the script of a run whose repository is to be found. `jobs` keeps what other nodes say of runs.
+    the script of a run whose repository is to be found. `identity` is that of this node, "" if it is not
+    known. `jobs` keeps what other nodes say of runs.
     """
 
     def __init__(
@@ -62,11 +63,10 @@ class RunDesk:
         tell: Callable[[CommandRecord], None],
         ending: Callable[[TrackedRun], None],
         look_up: Callable[[str, int, str], None] = lambda *_: None,
-        jobs: JobDesk | None = None,
+        identity: str = "",
     ) -> None:
         self._look_up = look_up
-        self._jobs = jobs or JobDesk(node, "", send)
-        self._jobs.forward, self._jobs.hold, self._jobs.settle = self.forward, self.hold, self._outcome
+        self.jobs = JobDesk(node, identity, send, self.forward, self.hold, self._outcome)
         self._node = node
         self._send = send
         self._tell = tell
@@ -139,7 +139,7 @@ class RunDesk:
             case messages.Output():
                 _keep_output(run, run.rank, message.part)
             case messages.JobReading():
-                self._jobs.reading(run, message)
+                self.jobs.reading(run, message)
             case messages.Bye():
                 self._bye(run, identity, message)
         return None
@@ -241,7 +241,7 @@ class RunDesk:
         waiting = self._unsent.get(run.id, {})
         if run.away:  # through the node of rank 0
             for name, command in waiting.items():
-                self._jobs.relay(command, run)
+                self.jobs.relay(command, run)
                 self._node.book.give(name)
             self._unsent.pop(run.id, None)
             return
@@ -257,7 +257,7 @@ class RunDesk:
     def hold(self, run: TrackedRun, seconds: float) -> bool:
         """Renew the run's pause. False if the run does not accept it now."""
         if run.away:
-            return self._jobs.relay_hold(run, seconds)
+            return self.jobs.relay_hold(run, seconds)
         return run.identity is not None and self._send(run.identity, messages.Hold(seconds=seconds))
 
     def retire(self) -> bool:
@@ -284,7 +284,7 @@ class RunDesk:
         node.registry.disconnect(run)
         wall = run.leaving.said.wall if run.leaving is not None else run.lived_until
         run.exit(reason, detail, node.clock.wall() if wall is None else wall)
-        self._jobs.ended(run, reason)
+        self.jobs.ended(run, reason)
         epoch = run.state.epoch if told and not run.away else None  # commands for it went another way
         for record in node.book.void(run.id, why, node.clock.t(), told=epoch):
             self._tell(record)

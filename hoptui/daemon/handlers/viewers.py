@@ -10,7 +10,6 @@ from functools import cache
 import msgspec
 
 from hoptui.daemon.handlers import pages
-from hoptui.daemon.handlers.jobs import JobDesk
 from hoptui.daemon.handlers.notes import NoteDesk
 from hoptui.daemon.handlers.runs import RunDesk
 from hoptui.daemon.handlers.targets import TargetDesk
@@ -66,7 +65,6 @@ class ViewerDesk:
         tuners: TunerDesk,
         targets: TargetDesk,
         shutdown: Callable[[], None],
-        jobs: JobDesk | None = None,
     ) -> None:
         self._node = node
         self._send = send
@@ -74,7 +72,6 @@ class ViewerDesk:
         self._tuners = tuners
         self._targets = targets
         self._notes = NoteDesk(node)
-        self._jobs = jobs
         self._shutdown = shutdown
         self._viewers: dict[bytes, Viewer] = {}
         self._by_name: dict[str, bytes] = {}
@@ -344,7 +341,7 @@ class ViewerDesk:
 
     def _job(self, fetch: messages.Fetch) -> tuple[int, bytes | None]:
         """Return the version of the state of the job that a viewer asks for, and the state if it is newer."""
-        return self._jobs.newer(fetch.job, fetch.job_version) if self._jobs and fetch.job else (0, None)
+        return self._runs.jobs.newer(fetch.job, fetch.job_version) if fetch.job else (0, None)
 
     def _vitals(self, now: float) -> Callable[[], dict[str, Vital]]:
         """Return a function that returns the vitals at a moment, worked out when first asked for."""

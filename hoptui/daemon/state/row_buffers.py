@@ -71,6 +71,11 @@ class Ring:
         rows = concatenate(self.source, reversed(found))
         return (rows.slice(0, max_rows), True) if len(rows) > max_rows else (rows, False)
 
+    def names(self, after: int) -> set[str]:
+        """The metrics of the rows that are newer than `after`."""
+        layouts = {part.names for part in self._newest(MAX_ROWS, after)}
+        return {name for layout in layouts for name in layout}
+
     def parts(self) -> list[Columns]:
         """Everything here, oldest first; the list is the caller's."""
         return list(self._parts)

@@ -10,7 +10,16 @@ from hoptui.domain.activities import Activity, activities, summed
 from hoptui.domain.hot_lines import sampled
 from hoptui.domain.line_counts import LineCounts, counted
 from hoptui.domain.stack_kinds import Kind, kind_of
-from hoptui.domain.stacks import KEPT_S, StackFrame, StackSamples, merged, unpack, unpack_asleep
+from hoptui.domain.stacks import (
+    KEPT_S,
+    PHASE_FILE,
+    StackFrame,
+    StackSamples,
+    merged,
+    unpack,
+    unpack_asleep,
+)
+from hoptui.domain.stragglers import may_wait
 from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 from hoptui.recording.stack_minutes import MINUTE_BYTES
 
@@ -34,10 +43,14 @@ class StackBatch(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """What was done in a message of samples, by what was known of the script then."""
+    """What was done in a message of samples, by what was known of the script then.
+
+    `waited` has the outermost phases in which a sample waits, or may do so.
+    """
 
     code: TrainingCode
     activities: Counter[Activity]
+    waited: frozenset[str]
 
 
 class StackWindows:
@@ -61,7 +74,7 @@ class StackWindows:
         counts = self._counted.setdefault(rank, deque(maxlen=MOST_PARTS))
         stacks = unpack(samples)
         self.code = self.code.learned(stacks)
-        counts.append(_Counted(self.code, activities(stacks, self.code, unpack_asleep(samples))))
+        counts.append(_counted(samples, self.code))
         while parts[0].ended < samples.ended - KEPT_S * 1e9:
             parts.popleft()
             counts.popleft()
@@ -85,11 +98,24 @@ class StackWindows:
 
     def activities(self, t: int) -> dict[int, Counter[Activity]]:
         """Return what each process did in the same time. One without samples is left out."""
-        found = {
-            rank: summed(self._found(rank, at) for at, part in enumerate(parts) if part.ended > t)
+        return {rank: summed(parts) for rank, parts in self.activity_parts(t).items() if any(parts)}
+
+    def activity_parts(self, t: int) -> dict[int, list[Counter[Activity]]]:
+        """Return the same for each message of each process, which has the samples of two seconds."""
+        return {
+            rank: [self._found(rank, at) for at, part in enumerate(parts) if part.ended > t]
             for rank, parts in sorted(self._parts.items())
         }
-        return {rank: counts for rank, counts in found.items() if counts}
+
+    def waiting_phases(self, t: int) -> set[str]:
+        """Return the outermost phases in which a process waited for others, or may have, after `t`."""
+        return {
+            phase
+            for rank, parts in self._parts.items()
+            for part, counted in zip(parts, self._counted[rank], strict=True)
+            if part.ended > t
+            for phase in counted.waited
+        }
 
     @property
     def last_t(self) -> int:
@@ -131,9 +157,7 @@ class StackWindows:
         """Return what a process did in one of its parts, by what is known of the script now."""
         counted = self._counted[rank]
         if counted[at].code is not self.code:
-            part = self._parts[rank][at]
-            found = activities(unpack(part), self.code, unpack_asleep(part))
-            counted[at] = _Counted(self.code, found)
+            counted[at] = _counted(self._parts[rank][at], self.code)
         return counted[at].activities
 
     def newest(self, t: int) -> dict[int, StackSamples]:
@@ -163,6 +187,14 @@ class StackWindows:
         self._unrecorded = {}
         count = sum(sampled(part) for waiting in parts.values() for part in waiting)
         return StackBatch(t, parts, count, most_bytes)
+
+
+def _counted(samples: StackSamples, code: TrainingCode) -> _Counted:
+    stacks = unpack(samples)
+    waited = frozenset(
+        stack[0].function for stack in stacks if stack and stack[0].file == PHASE_FILE and may_wait(stack)
+    )
+    return _Counted(code, activities(stacks, code, unpack_asleep(samples)), waited)
 
 
 def _without_stacks(one: StackSamples, other: StackSamples) -> StackSamples:

@@ -230,6 +230,7 @@ class JoinedStore(RecordedStore):
             step=steps.last_step + 1 if steps is not None and steps.last_step >= 0 else None,
             iteration_s=latest.get(ITERATION),
             waiting=done.waiting if done is not None else None,
+            samples=done.samples if done is not None else None,
             progress_age_s=age_s,
             line=stacks.place(line.place) if line is not None else "",
             kind=line.kind if line is not None else "",

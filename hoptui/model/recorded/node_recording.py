@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from hoptui.domain.hot_lines import HotLine, hot_lines
+from hoptui.domain.hot_lines import HotLine, hot_lines, sampled
 from hoptui.domain.job_history import NAN
 from hoptui.domain.progress import ITERATION
 from hoptui.domain.stack_groups import WAITS
@@ -29,9 +29,11 @@ PER_CENT = 0.01
 
 
 class RankMinute(NamedTuple):
-    """What a rank did in a minute: its share of waiting, and its line with most samples that do not wait."""
+    """What a rank did in a minute: its share of waiting, its samples, and its line with most samples that do
+    not wait."""
 
     waiting: float
+    samples: int
     line: HotLine | None
 
 
@@ -127,5 +129,6 @@ def _read_minute(recording: Recording, stamp: int) -> dict[int, RankMinute]:
     for rank, samples in found.ranks.items() if found is not None else ():
         lines = hot_lines(samples)
         waiting = sum(line.share for line in lines if line.kind in WAITS)
-        minutes[rank] = RankMinute(waiting, next((line for line in lines if line.kind not in WAITS), None))
+        line = next((line for line in lines if line.kind not in WAITS), None)
+        minutes[rank] = RankMinute(waiting, sampled(samples), line)
     return minutes

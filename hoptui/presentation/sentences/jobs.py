@@ -52,7 +52,24 @@ def _own_time(fields: Fields, _: Write) -> str:
     """`rank 301 (gpu38, GPU 5) takes 562 ms of its own in an iteration, the median is 362 ms; it loads …`."""
     value, usual = numbers.seconds(fields["value"]), numbers.seconds(fields["usual"])
     takes = f"{_who(fields)} takes {value} of its own in an iteration, the median is {usual}"
-    return _joined(takes, _does(fields))
+    return _joined(takes, _does(fields), _doubt(fields))
+
+
+def _doubt(fields: Fields) -> str:
+    """Why a rank is not reported as slow, "" if the evidence is sure."""
+    why = {
+        "chance": "chance may explain it",
+        "small": "the others wait little for it",
+        "slower_rank": f"rank {fields.get('slower')} is",
+        "few_samples": "there are too few stack samples",
+        "late": "half of the ranks make no progress",
+    }.get(str(fields.get("doubt")))
+    if why is None:
+        return ""
+    if fields["doubt"] == "chance":
+        away, needed = fields["deviation"], fields["needed"]
+        why += f" ({numbers.value(away)} of {numbers.value(needed)} standard deviations)"
+    return f"it is not reported as slow: {why}"
 
 
 def _missing_node(fields: Fields, _: Write) -> str:
@@ -110,7 +127,13 @@ def _slow_rank(fields: Fields, _: Write) -> str:
     waits, others, took, usual = (fields[name] for name in ("waits", "others_wait", "iteration_s", "usual_s"))
     parts = []
     if waits is not None and others is not None:
-        parts.append(f"it waits {numbers.percent(waits)} of the time, the others {numbers.percent(others)}")
+        waiting = "waits or is in the backward pass" if fields.get("basis") == "backward" else "waits"
+        usually = numbers.percent(others)
+        parts.append(f"it {waiting} {numbers.percent(waits)} of the time, the others {usually}")
+    if fields.get("work_s") is not None:
+        work, usual_work = numbers.seconds(fields["work_s"]), numbers.seconds(fields["usual_work_s"])
+        phases = numbers.clean(str(fields["phases"]).replace(",", ", "), 60)
+        parts.append(f"it takes {work} for {phases}, the others {usual_work}")
     if took is not None and usual is not None and took > usual:
         parts.append(
             f"its iterations take {numbers.seconds(took)}, those of the others {numbers.seconds(usual)}"
