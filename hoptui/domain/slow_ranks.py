@@ -51,8 +51,9 @@ LEAST_DIFFERENCE = 0.001
 """The usual difference of the ranks is taken to be at least this part of a time."""
 FEWEST_SPREAD = 64
 """Ranks that show by themselves how much their counts differ. Fewer show how much theirs change over time."""
-LEAST_PARTS = 5
-"""Parts of the samples of a rank that show by how much its counts change."""
+PARTS, LEAST_PARTS = 9, 5
+"""How many parts of its samples show by how much the counts of a rank change: usually, without one, and at
+least."""
 LEAST_DISPERSION = 0.25
 """The least part of the variance of independent samples that is relied on."""
 TRIMMED = 20
@@ -68,7 +69,7 @@ class Evidence(NamedTuple):
     pass. Empty if too few ranks are known.
 
     `dispersion` is how many times the variance of independent samples the counts of a rank have over time, at
-    least 1.
+    least 1. It is a bound that the real one exceeds in one case of six.
     """
 
     waits: Counts
@@ -109,7 +110,7 @@ def evidence(ranks: Mapping[int, RankSummary]) -> Evidence:
     return Evidence(
         _counts(ranks, {rank: one.waiting for rank, one in ranks.items()}),
         _counts(ranks, {rank: one.backward for rank, one in ranks.items()}),
-        max(1.0, statistics.fmean(found)) if found else 1.0,
+        max(1.0, statistics.fmean(found) * (1 + math.sqrt(2 / (PARTS * len(found))))) if found else 1.0,
     )
 
 
@@ -247,7 +248,7 @@ def _less(own: tuple[int, int], waits: int, total: int) -> float:
 def _dispersion(counts: Counts, over_time: float) -> float:
     """Return how many times the variance of independent samples the counts have.
 
-    By many ranks, it is a bound that the real one exceeds in one case of six. By few, `over_time`.
+    By many ranks, it is a bound as that over time. By few, it is the one over time.
     """
     share = statistics.median(count / of for count, of in counts.values())
     if len(counts) < FEWEST_SPREAD or not 0.0 < share < 1.0:
