@@ -43,6 +43,8 @@ from hoptui.recording import Recording, library
 MOST_BYTES = 2_000_000
 BEFORE = 30
 """Iterations before the advised change: as many as the demo waits for."""
+ITERATIONS = "100000"
+"""More than a run reaches here."""
 ADVICE_S, EFFECT_S, TUNE_S, WHOLE_S = 60.0, 75.0, 80.0, 30.0
 WORDS = ("a verdict", "lines of the script", "a change by a user", "a trial of the tuner", "its processes")
 
@@ -99,7 +101,7 @@ def record(node: Bench, session: Session, name: str, device: Device, output: Pat
         TimeoutError: it was never advised what to change.
     """
     workload = WORKLOADS[name]
-    command = endless(workload.gpu if device == "cuda" else workload.cpu)
+    command = endless(workload.gpu if device == "cuda" else workload.cpu, ITERATIONS)
     since = time.monotonic_ns()
     started = start(node, (*command, "--device", device), name=name)
     run = Live(node, session, started, workload.work)

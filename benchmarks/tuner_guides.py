@@ -35,10 +35,10 @@ ENDLESS = "100000000"
 TUNE_S = 400.0
 
 
-def endless(before: Sequence[str]) -> tuple[str, ...]:
+def endless(before: Sequence[str], iterations: str = ENDLESS) -> tuple[str, ...]:
     """The command of a pair's "before", which here is ended by the benchmark."""
     at = before.index("--iterations")
-    return (*before[:at], "--iterations", ENDLESS, *before[at + 2 :])
+    return (*before[:at], "--iterations", iterations, *before[at + 2 :])
 
 
 def tuned(node: Bench, session: Session, kind: str, work: str, arguments: Sequence[str]) -> dict[str, Any]:
