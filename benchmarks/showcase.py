@@ -45,7 +45,7 @@ BEFORE = 30
 """Iterations before the advised change: as many as the demo waits for."""
 ITERATIONS = "100000"
 """More than a run reaches here."""
-ADVICE_S, EFFECT_S, TUNE_S, WHOLE_S = 60.0, 75.0, 80.0, 30.0
+ADVICE_S, EFFECT_S, TUNE_S, WHOLE_S = 90.0, 75.0, 80.0, 30.0
 WORDS = ("a verdict", "lines of the script", "a change by a user", "a trial of the tuner", "its processes")
 
 Device = str
