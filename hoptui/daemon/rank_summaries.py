@@ -185,7 +185,13 @@ def _waits(samples: Counter[Activity]) -> int:
 
 def _line(samples: Counter[Activity]) -> Activity | None:
     """Return what a rank does most often, apart from waiting for others."""
-    works = Counter({what: count for what, count in samples.items() if what.kind not in WAITS})
+    works = Counter(
+        {
+            what: count
+            for what, count in samples.items()
+            if what.kind not in WAITS and what.backward != "waits"
+        }
+    )
     return works.most_common(1)[0][0] if works else None
 
 

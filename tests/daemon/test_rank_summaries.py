@@ -1,4 +1,4 @@
-"""What a node says of its ranks: the backward pass, and the phases in which no rank waits."""
+"""What a node says of its ranks: their line, the backward pass, and the phases in which no rank waits."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 from hoptui.daemon.rank_summaries import node_summary
 from hoptui.domain.columns import pack as rows
 from hoptui.domain.jobs import RankSummary
-from hoptui.domain.stacks import Stack, phase_frames
-from hoptui.protocol.messages import Rows
-from tests.daemon.quiet_node import RUN, SECOND
+from hoptui.domain.stacks import Stack, pack, phase_frames
+from hoptui.protocol.messages import Rows, RunHello, Stacks
+from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 from tests.daemon.test_stragglers import Case
 from tests.domain.test_stragglers import BACKWARD, DATA, REDUCE, WORK
 
@@ -72,3 +72,15 @@ def test_a_run_without_phases_has_no_time_in_them(case: TimedCase) -> None:
 def test_samples_in_the_backward_pass_may_wait(case: TimedCase) -> None:
     case.pass_time(20, *[{WORK: 10, BACKWARD: 8, REDUCE: 2}] * 3)
     assert [(one.waiting, one.backward) for one in case.ranks] == [(0.1, 0.5)] * 3
+
+
+def test_the_line_of_a_rank_is_what_it_does_apart_from_waiting() -> None:
+    quiet = QuietNode()
+    hello = RunHello(protocol=1, run=RUN, name="lm", epoch=1, nonce="n", pid=1, started=0, step=0, world=2)
+    quiet.runs.receive(b"0", None, hello)
+    for _ in range(5):
+        quiet.now += 2 * SECOND
+        samples = pack({BACKWARD: 14, DATA: 6}, quiet.now - 2 * SECOND, quiet.now, asleep={BACKWARD: 12})
+        quiet.runs.receive(b"0", None, Stacks(samples=samples))
+    (rank,) = node_summary(quiet.node, quiet.run, 1).ranks
+    assert (rank.line, rank.line_share) == ("data.py:37 read", 0.3)
