@@ -48,6 +48,9 @@ OUTERMOST, ENOUGH = 4.0, 10
 judged."""
 WORTH_WAITING = 0.9
 """Under noise in bursts, a further look must be expected to shorten the interval to this much of it."""
+ALIKE = 4.5
+"""Two settings of a run are taken to vary alike unless one has more than this many times the variance of the
+other. With noise of equal size, three blocks beside nine exceed that in 5 of 100 cases (F of 2 and 8)."""
 QUARTILE = 0.6745
 """The quartile of a normal distribution, in standard deviations."""
 
@@ -57,8 +60,9 @@ class MeasurementPlan(NamedTuple):
 
     `looks` are numbers of iterations after it. Without `worth` the question is whether there is an effect,
     and with it whether the gain is more or less than that. A gain that is surely more than `clear` ends it
-    before the first look. With `slow`, so does a loss of more than that. `longer` are the looks after those
-    of a run whose noise comes in bursts. `level` is that of the interval at each look.
+    before the first look. With `slow`, so does a loss of more than that. With `brief`, there is a figure from
+    the first block on. `longer` are the looks after those of a run whose noise comes in bursts. `level` is
+    that of the interval at each look.
     """
 
     looks: Sequence[int] = LOOKS
@@ -66,11 +70,15 @@ class MeasurementPlan(NamedTuple):
     clear: float | None = None
     longer: Sequence[int] = ()
     slow: bool = False
+    brief: bool = False
     level: Level = 98
 
 
-def plan_for(knobs: Iterable[str], *, trial: bool = False, seconds: float = 0.0) -> MeasurementPlan:
-    """How a change of these knobs together is measured. A `trial` asks whether it is worth keeping.
+def plan_for(
+    knobs: Iterable[str], *, trial: bool = False, seconds: float = 0.0, brief: bool = False
+) -> MeasurementPlan:
+    """How a change of these knobs together is measured. A `trial` asks whether it is worth keeping, and a
+    `brief` one has a figure from its first block on.
 
     Where iterations take few `seconds` (0: unknown), a trial may be looked at longer.
     """
@@ -80,7 +88,7 @@ def plan_for(knobs: Iterable[str], *, trial: bool = False, seconds: float = 0.0)
     if slow:
         return MeasurementPlan(PATIENT, WORTH)
     longer = tuple(look for look in LONGER[:-1] if 0 < look * seconds <= LONGER_S)
-    return MeasurementPlan(LOOKS, WORTH, CLEAR, longer, slow=seconds >= SLOW_S)
+    return MeasurementPlan(LOOKS, WORTH, CLEAR, longer, slow=seconds >= SLOW_S, brief=brief)
 
 
 ORDINARY = MeasurementPlan(longer=LONGER, level=99)
@@ -137,6 +145,8 @@ def measure(
                 return early
             if plan.slow and early.gain is not None and early.gain + (early.interval or 0.0) < -clear:
                 return early
+            if plan.brief:
+                return structs.replace(early, settled=False)
         so_far = fact("effect.measuring", had=len(new), least=looks[0])
         return Measured(metric=metric, before=level(old), iterations=len(new), remarks=(so_far,))
     figure = Measured()
@@ -187,7 +197,7 @@ def _figure(
             a, b = _tamed(a, b)
     log_gain = fmean(b) - fmean(a)
     gain = _relative(log_gain)
-    half_width = _half_width(a, b, plan.level)
+    half_width = _half_width(a, b, plan.level, trial=worth is not None)
     if noise is not None:
         by_noise = noise.half_width(len(a), len(b), plan.level)
         half_width = max(half_width, by_noise)
@@ -302,11 +312,15 @@ def _tamed(a: list[float], b: list[float]) -> tuple[list[float], list[float]]:
     return tamed[0], tamed[1]
 
 
-def _half_width(a: list[float], b: list[float], level: Level) -> float:
+def _half_width(a: list[float], b: list[float], level: Level, *, trial: bool = False) -> float:
     """Half of Welch's interval for the difference of two means. 0 if neither side varies at all.
 
     Three blocks are often alike by chance, so a side is assumed to vary at least as much as both do together.
     A single block is assumed to vary as those of the other side do. Two single blocks tell nothing: infinite.
+
+    A `trial` of slow iterations has two or three blocks. Their own variance tells little, and the blocks
+    before show how the run varies. So the variance of either side has the certainty of both together, unless
+    one clearly varies more.
     """
     fa, fb = len(a) - 1, len(b) - 1
     if not fa + fb:
@@ -317,7 +331,8 @@ def _half_width(a: list[float], b: list[float], level: Level) -> float:
     if not va + vb:
         return 0.0
     # A pooled variance has the degrees of freedom of both sides.
-    fa, fb = (fa if own_a > pooled else fa + fb), (fb if own_b > pooled else fa + fb)
+    own = not trial or max(own_a, own_b) > ALIKE * min(own_a, own_b)
+    fa, fb = (fa if own and own_a > pooled else fa + fb), (fb if own and own_b > pooled else fa + fb)
     freedom = max(
         int((va + vb) ** 2 / (va**2 / fa + vb**2 / fb)), min(fa, fb)
     )  # its lower bound, which rounding may miss

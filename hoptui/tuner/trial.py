@@ -32,15 +32,14 @@ trial that uses more is ended."""
 HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
 CAUTIOUS = 0.25
-"""The part of the budget that guesses may cost before one was kept."""
-FIRST_GUESSES = 3
-"""So many guesses are tried although they cost more, if the whole budget covers them. Otherwise one unclear
-trial of slow iterations would be the only one."""
+"""The part of the budget that guesses may cost before one was kept: the values in effect may be the best."""
 ALLOWANCE = 0.2
 """The part of the remaining budget that the iterations of a trial may cost. After it and the first look, the
 trial is decided by what is measured."""
 ALLOWANCE_AGAIN = 0.5
 """The same for a trial whose first result was unclear: nothing better is left then."""
+SHORTEST = 2 * WARM_UP + BLOCK
+"""Iterations that last as long as a trial of one block, with its slow warm-up."""
 FEW = 2
 """If the budget is overdrawn, this many iterations after the first suffice to show harm. Each may cost as
 much as the whole budget."""
@@ -120,7 +119,8 @@ class ChangeSet:
 class RunningTrial:
     """A trial under way: its changes, its baseline and its duration so far.
 
-    `throughput` is the throughput before it, if the baseline is of another objective.
+    `throughput` is the throughput before it, if the baseline is of another objective. A `brief` trial may be
+    decided by its first block.
     """
 
     move: ChangeSet
@@ -132,6 +132,7 @@ class RunningTrial:
     allowance_s: float = math.inf
     seconds: float = 0.0
     throughput: Sequence[float] = ()
+    brief: bool = False
 
     def ending(
         self,
@@ -152,6 +153,8 @@ class RunningTrial:
         if found.gain is None and self.seconds > max(60.0, PATIENCE * self.expected_s):
             return Ending(False, found, fact("trial.unmeasured"))
         out_of_time = overdrawn and found.gain is not None
+        if found.iterations < LOOKS[0] and not (found.settled or out_of_time):
+            return None  # only a brief trial has a figure, and only the end of its time calls for it
         match decide(found, smaller=self.tried.way < 0, out_of_time=out_of_time):
             case "keep":
                 return Ending(True, found, doubt(found))
@@ -202,13 +205,15 @@ def _final(measured: Measured | None) -> Measured | None:
     return structs.replace(measured, settled=True)
 
 
-def length(changes: Iterable[Change], gain: float | None = None, most: float = math.inf) -> int:
+def length(
+    changes: Iterable[Change], gain: float | None = None, most: float = math.inf, *, brief: bool = False
+) -> int:
     """Iterations that a trial of these changes usually takes: fewer with a large expected `gain`, or if only
-    `most` are allowed."""
+    `most` are allowed. A `brief` one may be ended by its first block."""
     if any(reads(change.knob) for change in changes):
         return WARM_UP + PATIENT[0]
     usual = WARM_UP + LOOKS[0 if gain is not None and gain > 2 * CLEAR else 1]
-    return usual if usual <= most else WARM_UP + LOOKS[0]
+    return usual if usual <= most else WARM_UP + (BLOCK if brief else LOOKS[0])
 
 
 def blames(trouble: CommandRecord) -> bool:
@@ -282,7 +287,7 @@ class Budget:
     those of a kept change were faster than they would have been. Time in which the run does not train does
     not count.
 
-    Until a trial is kept, only a part of the share is spent on guesses: the values in effect may be the best.
+    Until a trial is kept, guesses may cost only a part of the share: the values in effect may be the best.
     """
 
     def __init__(self, share: float, now: int) -> None:
@@ -295,16 +300,11 @@ class Budget:
         """Whether one was kept."""
         self.voided = 0.0
         """Seconds of trials that something else disturbed. Guesses need not make up for them."""
-        self.guesses = 0
-        """The guesses that were reverted."""
         self._t = now
 
-    def take_over(
-        self, lived: float, share: float, *, fruitless: bool, fruitful: bool, guesses: int = 0
-    ) -> None:
+    def take_over(self, lived: float, share: float, *, fruitless: bool, fruitful: bool) -> None:
         """Continue the account of an earlier tuner of the run: `lived` seconds, and the `share` of them that
-        its trials cost. `guesses` of them were reverted."""
-        self.guesses += guesses
+        its trials cost."""
         self.lived += lived
         self.spent += share * lived
         self.fruitless |= fruitless
@@ -325,19 +325,35 @@ class Budget:
         """Seconds that may still be spent, negative when overdrawn."""
         return self.share * max(self.lived, YOUNG_S) - self.spent
 
-    def allowance_s(self, *, again: bool) -> float:
+    def allowance_s(self, *, again: bool, advised: bool) -> float:
         """Seconds of iterations after which a trial that begins now is decided by what is measured.
 
-        More if it is tried `again`, because nothing better is left.
+        More if it is tried `again`, because nothing better is left, and for a guess before one was kept,
+        which has only a part of the budget.
         """
-        return (ALLOWANCE_AGAIN if again else ALLOWANCE) * max(0.0, self.left)
+        part = ALLOWANCE_AGAIN if again or self.cautious(advised=advised) else ALLOWANCE
+        return part * max(0.0, self.left_for(advised=advised))
+
+    def cautious(self, *, advised: bool) -> bool:
+        """Whether a trial is a guess before one was kept."""
+        return not (advised or self.fruitful)
+
+    def brief(self, iteration_s: float, *, advised: bool) -> bool:
+        """Whether a trial may be decided by its first block: a guess before one was kept, where iterations
+        take `iteration_s`.
+
+        Otherwise one unclear trial of slow iterations would be the only one. Where even a block takes more
+        than the first guess is allowed, that guess is the only one in any case, so it is measured well.
+        """
+        allowed_s = self.allowance_s(again=False, advised=advised)
+        return self.cautious(advised=advised) and (self.fruitless or SHORTEST * iteration_s <= allowed_s)
 
     def left_for(self, *, advised: bool) -> float:
         """Seconds that may still be spent on a trial, fewer on a guess until one was kept.
 
         `advised`: the diagnosis or an earlier run speaks for it.
         """
-        if advised or self.fruitful or self.guesses < FIRST_GUESSES:
+        if not self.cautious(advised=advised):
             return self.left
         kept_back = (1 - CAUTIOUS) * self.share * max(self.lived, YOUNG_S)
         return self.left - max(0.0, kept_back - self.voided)
@@ -350,11 +366,13 @@ class Budget:
     def affords(self, standstill: float, iterations: float, *, advised: bool = False) -> bool:
         """Whether the budget covers a trial: seconds of pausing, and of iterations.
 
-        Until the first trial is reverted, iterations do not count. Otherwise a run with iterations of minutes
-        could never try anything.
+        Until the first trial is reverted, iterations do not count, and a guess may use all of the budget.
+        Otherwise a run with iterations of minutes, or with nothing but a compilation to try, could never try
+        anything.
         """
-        cost = standstill + (iterations if self.fruitless else 0.0)
-        return cost <= self.left_for(advised=advised)
+        if not self.fruitless:
+            return standstill <= self.left
+        return standstill + iterations <= self.left_for(advised=advised)
 
     def refund(self, seconds: float) -> None:
         """Give back the seconds of a kept trial that cost nothing."""

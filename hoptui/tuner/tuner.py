@@ -114,7 +114,6 @@ class Tuner:
         results = [trial.result for trial in left.tried]
         self._budget.take_over(
             left.lived_s, left.spent, fruitless=bool(set(results) - {"kept"}), fruitful="kept" in results,
-            guesses=results.count("reverted"),
         )  # fmt: skip
         self._regret.take_over(left.regret_units, left.best_rate)
         self._state = structs.replace(self._state, **self._account())
@@ -372,11 +371,12 @@ class Tuner:
         """Whether the remaining budget covers a trial of it."""
         each = self.incumbent.series.seconds
         most = self._allowance_s(tried) / each if each else math.inf
-        iterations = length(tried.changes, tried.gain, most) * each
+        brief = self._budget.brief(each, advised=tried.advised)
+        iterations = length(tried.changes, tried.gain, most, brief=brief) * each
         return self._budget.affords(tried.standstill + tried.way_back, iterations, advised=tried.advised)
 
     def _allowance_s(self, tried: Candidate) -> float:
-        return self._budget.allowance_s(again=tried.gain == 0.0)
+        return self._budget.allowance_s(again=tried.gain == 0.0, advised=tried.advised)
 
     def _otherwise(self, t: int) -> bool:
         """Whether refused values may be tried again, because the speed of the run has changed."""
@@ -407,6 +407,7 @@ class Tuner:
             observation.alloc_retries,
             self._allowance_s(tried),
             throughput=self.incumbent.throughput,
+            brief=self._budget.brief(self.incumbent.series.seconds, advised=tried.advised),
         )
         self._say("trial", fact("tuner.tries", changes=tried.changes))
         return Proposal(tried.changes, tried.why)
@@ -426,7 +427,7 @@ class Tuner:
             return self._take_back("failed", fact("trial.ignored"), observation)
         after = self.incumbent.series.since(step)
         knobs = (change.knob for change in move.changes)
-        plan = plan_for(knobs, trial=True, seconds=self.incumbent.series.seconds)
+        plan = plan_for(knobs, trial=True, seconds=self.incumbent.series.seconds, brief=attempt.brief)
         found = measure(self.incumbent.series.metric, attempt.before, after, plan)
         read = tuple(structs.replace(c, value=effective.get(c.knob, c.value)) for c in move.changes)
         attempt.told = structs.replace(
@@ -497,7 +498,6 @@ class Tuner:
         """End the trial and start its rollback. With `told`, the measured figure is the reason."""
         if self._attempt is not None:
             self._budget.fruitless = True
-            self._budget.guesses += not self._attempt.tried.advised and result == "reverted"
             self._end(result, None if told else why)
             attempt, self._attempt = self._attempt, None
             self._rollback = Rollback.undo(attempt.told, fact("rollback.ended", why=why), attempt.move)

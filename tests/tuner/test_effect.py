@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
 from hoptui.tuner import noise
-from hoptui.tuner.effect import LARGE, LOOKS, WARM_UP, MeasurementPlan, _half_width, measure, plan_for
+from hoptui.tuner.effect import BLOCK, LARGE, LOOKS, WARM_UP, MeasurementPlan, _half_width, measure, plan_for
 
 SEEDS = 300
 
@@ -286,3 +286,42 @@ def test_a_single_block_varies_as_those_of_the_other_side() -> None:
     assert _half_width([6.0], several, 98) == pytest.approx(_half_width(several, [6.0], 98))
     assert 0 < _half_width([6.0], several, 98) < _half_width([6.0], several, 99) < math.inf
     assert _half_width([6.0], [6.1], 98) == math.inf
+
+
+NINE = [5.0, 5.06, 4.95, 5.03, 4.98, 5.05, 4.94, 5.01, 4.97]
+"""Logarithms of blocks before a trial."""
+
+
+def test_few_scattered_blocks_of_a_trial_are_judged_by_the_scatter_before_it() -> None:
+    """Two or three blocks of slow iterations have one or two degrees of freedom: alone they tell nothing."""
+    for few in ([5.2, 5.28], [5.2, 5.1, 5.26]):
+        alone, beside = _half_width(NINE, few, 98), _half_width(NINE, few, 98, trial=True)
+        assert beside < 0.15 < 0.2 < alone
+
+
+def test_blocks_of_a_trial_that_clearly_vary_more_are_judged_by_themselves() -> None:
+    wild = [5.2, 5.9, 5.4]
+    assert _half_width(NINE, wild, 98, trial=True) == _half_width(NINE, wild, 98)
+
+
+@pytest.mark.parametrize("wider", [1.0, 1.5])
+def test_a_short_trial_that_did_nothing_rarely_looks_like_a_gain(wider: float) -> None:
+    """Also where iterations scatter more after it than before."""
+    plan, wrong = plan_for(["rows"], trial=True, seconds=1.0), 0
+    for seed in range(400):
+        chance = random.Random(seed)
+        before = [math.exp(0.1 * chance.gauss(0, 1)) for _ in range(45)]
+        after = [math.exp(0.1 * wider * chance.gauss(0, 1)) for _ in range(WARM_UP + LOOKS[0])]
+        figure = measure("samples/s", before, after, plan)
+        wrong += figure.gain is not None and figure.gain > (figure.interval or 0.0)
+    assert wrong <= 12, "1 in 100 lie above an interval for 98, and there are two looks"
+
+
+def test_a_brief_trial_has_a_figure_from_its_first_block_on() -> None:
+    chance = random.Random(5)
+    before, after = ([math.exp(0.05 * chance.gauss(0, 1)) for _ in range(n)] for n in (45, WARM_UP + BLOCK))
+    usual = measure("samples/s", before, after, plan_for(["rows"], trial=True, seconds=1.0))
+    brief = measure("samples/s", before, after, plan_for(["rows"], trial=True, seconds=1.0, brief=True))
+    assert usual.gain is None
+    assert brief.gain is not None
+    assert not brief.settled

@@ -59,6 +59,19 @@ def test_a_setting_that_leaves_the_need_as_it_was_leaves_the_line() -> None:
     assert model.predicted(32) == pytest.approx(10_500)
 
 
+def test_larger_sizes_are_known_by_two_sizes_or_by_a_need_that_stayed() -> None:
+    model = seen((8, 4000), (16, 5000))
+    assert model.known
+    model.clear()
+    assert not model.known
+    model.saw(16, 5000)
+    assert model.known
+    assert not model.fitted
+    model.clear()
+    model.saw(16, 6000)
+    assert not model.known
+
+
 def test_a_smaller_size_after_a_larger_one_tells_nothing() -> None:
     model = seen((8, 40), (16, 50), (8, 50), (4, 50))
     assert model.predicted(8) == 40

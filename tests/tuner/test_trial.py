@@ -9,13 +9,12 @@ import pytest
 
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import YOUNG_S, Limits, Measured, Trial
-from hoptui.tuner.effect import LOOKS, WARM_UP, measure, plan_for
+from hoptui.tuner.effect import BLOCK, LOOKS, WARM_UP, measure, plan_for
 from hoptui.tuner.search.space import Candidate, levers
 from hoptui.tuner.trial import (
     ALLOWANCE,
     ALLOWANCE_AGAIN,
     CAUTIOUS,
-    FIRST_GUESSES,
     Budget,
     ChangeSet,
     RunningTrial,
@@ -149,10 +148,10 @@ def test_slow_iterations_may_be_tried_once_and_a_long_standstill_has_to_be_paid(
 def test_guesses_have_a_part_of_the_budget_until_one_was_kept() -> None:
     budget = Budget(0.04, 0)
     guesses = CAUTIOUS * 0.04 * YOUNG_S
-    assert budget.left_for(advised=False) == budget.left  # the first guesses
-    budget.take_over(0, 0, fruitless=False, fruitful=False, guesses=FIRST_GUESSES)
     assert budget.left_for(advised=False) == pytest.approx(guesses)
     assert budget.left_for(advised=True) == budget.left == pytest.approx(144)
+    assert budget.affords(standstill=guesses + 1, iterations=1000), "the first trial"
+    budget.take_over(0, 0, fruitless=True, fruitful=False)
     assert budget.affords(standstill=guesses + 1, iterations=0, advised=True)
     assert not budget.affords(standstill=guesses + 1, iterations=0)
     budget.fruitful = True
@@ -161,10 +160,25 @@ def test_guesses_have_a_part_of_the_budget_until_one_was_kept() -> None:
 
 def test_a_trial_of_slow_iterations_has_a_part_of_the_budget_that_is_left() -> None:
     budget = Budget(0.04, 0)
-    assert budget.allowance_s(again=False) == pytest.approx(ALLOWANCE * 144)
-    assert budget.allowance_s(again=True) == pytest.approx(ALLOWANCE_AGAIN * 144)
+    for advised, left in ((True, 144), (False, 144)):
+        budget.fruitful = not advised
+        assert budget.allowance_s(again=False, advised=advised) == pytest.approx(ALLOWANCE * left)
+        assert budget.allowance_s(again=True, advised=advised) == pytest.approx(ALLOWANCE_AGAIN * left)
     usual, fewest = length([]), length([], most=20)
     assert (usual, fewest) == (WARM_UP + LOOKS[1], WARM_UP + LOOKS[0])
+
+
+def test_a_guess_before_one_was_kept_has_half_of_what_is_left_for_guesses() -> None:
+    budget = Budget(0.04, 0)
+    assert budget.allowance_s(again=False, advised=False) == pytest.approx(0.5 * CAUTIOUS * 144)
+    assert not budget.brief(3.0, advised=False), "the first guess may be the only one: it is measured well"
+    assert budget.brief(0.5, advised=False)
+    assert not budget.brief(0.5, advised=True)
+    budget.fruitless = True
+    assert budget.brief(3.0, advised=False)
+    assert length([], most=2, brief=True) == WARM_UP + BLOCK
+    budget.fruitful = True
+    assert not budget.brief(0.5, advised=False)
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(29, False), (31, True)])

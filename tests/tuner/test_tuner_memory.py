@@ -208,3 +208,21 @@ def test_a_trial_that_takes_clearly_more_than_the_limit_is_taken_back(limit: flo
     assert course.values["micro_batch"] == change.before
     end = course.tuner.state.tried[-1].why[-1]
     assert (end.code, end.fields["share"]) == ("trial.memory", pytest.approx(limit + 0.04))
+
+
+def test_all_ways_of_computing_are_tried_before_a_size_fills_the_memory() -> None:
+    """Also the second one: the first has left the need for memory as it was."""
+
+    def rate(values: Values) -> float:
+        faster = 1.2 ** sum(values[way] == "on" for way in ("fused", "overlap"))
+        return faster * float(values["rows"]) / (0.02 + 0.001 * float(values["rows"]))
+
+    def used(values: Values) -> int:
+        return round((10 + 1.4 * float(values["rows"])) * GIB)
+
+    ways = (knob(way, "off", cost="free", choices=("off", "on")) for way in ("fused", "overlap"))
+    rows = knob("rows", 4, choices=(4, 8, 16, 32))
+    course = Course(rows, *ways, rate=rate, used=used)
+    course.look(600)
+    kept = [(c.knob, c.value) for t in course.tuner.state.tried if t.result == "kept" for c in t.changes]
+    assert kept == [("rows", 8), ("rows", 16), ("fused", "on"), ("overlap", "on"), ("rows", 32)]

@@ -127,6 +127,12 @@ class MemoryModel:
         return len(self._usual) > 1
 
     @property
+    def known(self) -> bool:
+        """Whether the need of larger sizes is known: more than one size was seen, or the need of the one that
+        was seen is as before another setting changed."""
+        return self.fitted or (bool(self._usual) and self._as_before(self.largest))
+
+    @property
     def grows(self) -> bool:
         """Whether larger sizes were seen to need more memory."""
         return self.fitted and self._usual[self.largest] > (1 + GROWTH) * self._usual[min(self._usual)]
@@ -166,7 +172,7 @@ class MemoryModel:
             return None
         largest = self.largest
         if len(self._usual) == 1:
-            if self._usual[largest] <= (1 + GROWTH) * self._before.get(largest, 0.0):
+            if self._as_before(largest):
                 slope = linear_regression(list(self._before), list(self._before.values())).slope
                 return self._usual[largest] + slope * max(0.0, size - largest)
             fixed = min(self._fixed, self._usual[largest])
@@ -175,6 +181,9 @@ class MemoryModel:
             return self._between(size)
         slope = linear_regression(list(self._usual), list(self._usual.values())).slope
         return self._usual[largest] + max(slope, 0.0) * (size - largest)
+
+    def _as_before(self, size: float) -> bool:
+        return self._usual[size] <= (1 + GROWTH) * self._before.get(size, 0.0)
 
     def _between(self, size: float) -> float:
         low = max((s for s in self._usual if s <= size), default=min(self._usual))

@@ -244,7 +244,9 @@ class Candidate:
     @property
     def way_back(self) -> float:
         """Seconds that the run is expected to pause if it is reverted."""
-        return sum(OFF_S if lever.off else standstill(lever) for lever, _ in self.settings)
+        return sum(
+            min(OFF_S, standstill(lever)) if lever.off else standstill(lever) for lever, _ in self.settings
+        )
 
 
 def notches(spec: KnobSpec) -> Iterator[int]:

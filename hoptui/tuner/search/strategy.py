@@ -208,7 +208,7 @@ class Search:
             return False
         models = [(self._tracks.of(lever).memory, lever.size_of(value)) for lever, value in tried.settings]
         # With one known size, the prediction is the most that it may take, and far too high.
-        peaks = (model.predicted(size) for model, size in models if model.fitted)
+        peaks = (model.predicted(size) for model, size in models if model.known)
         most = max((peak for peak in peaks if peak is not None), default=0.0)
         return OTHER_WAY * most + memory.others > self._limits.memory * memory.total
 
