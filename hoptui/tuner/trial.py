@@ -38,8 +38,6 @@ ALLOWANCE = 0.2
 trial is decided by what is measured."""
 ALLOWANCE_AGAIN = 0.5
 """The same for a trial whose first result was unclear: nothing better is left then."""
-SHORTEST = 2 * WARM_UP + BLOCK
-"""Iterations that last as long as a trial of one block, with its slow warm-up."""
 FEW = 2
 """If the budget is overdrawn, this many iterations after the first suffice to show harm. Each may cost as
 much as the whole budget."""
@@ -147,12 +145,13 @@ class RunningTrial:
         if (too_much := self.too_much(observation, limits, len(after))) is not None:
             return Ending(False, None, too_much)
         spent = self.seconds - self.move.standstill(observation.records)
-        overdrawn = overdrawn or spent > self.allowance_s
-        if harmful(self.before, after, overdrawn=overdrawn):
+        over_allowance = spent > self.allowance_s
+        # A brief trial is short in any case, and its warm-up alone may use its allowance.
+        if harmful(self.before, after, overdrawn=overdrawn or (over_allowance and not self.brief)):
             return Ending(False, Measured(), fact("trial.harmful"))
         if found.gain is None and self.seconds > max(60.0, PATIENCE * self.expected_s):
             return Ending(False, found, fact("trial.unmeasured"))
-        out_of_time = overdrawn and found.gain is not None
+        out_of_time = (overdrawn or over_allowance) and found.gain is not None
         if found.iterations < LOOKS[0] and not (found.settled or out_of_time):
             return None  # only a brief trial has a figure, and only the end of its time calls for it
         match decide(found, smaller=self.tried.way < 0, out_of_time=out_of_time):
@@ -209,11 +208,13 @@ def length(
     changes: Iterable[Change], gain: float | None = None, most: float = math.inf, *, brief: bool = False
 ) -> int:
     """Iterations that a trial of these changes usually takes: fewer with a large expected `gain`, or if only
-    `most` are allowed. A `brief` one may be ended by its first block."""
+    `most` are allowed. A `brief` one may begin while a block is allowed, its warm-up not counted."""
     if any(reads(change.knob) for change in changes):
         return WARM_UP + PATIENT[0]
     usual = WARM_UP + LOOKS[0 if gain is not None and gain > 2 * CLEAR else 1]
-    return usual if usual <= most else WARM_UP + (BLOCK if brief else LOOKS[0])
+    if usual <= most:
+        return usual
+    return BLOCK if brief else WARM_UP + LOOKS[0]
 
 
 def blames(trouble: CommandRecord) -> bool:
@@ -328,25 +329,22 @@ class Budget:
     def allowance_s(self, *, again: bool, advised: bool) -> float:
         """Seconds of iterations after which a trial that begins now is decided by what is measured.
 
-        More if it is tried `again`, because nothing better is left, and for a guess before one was kept,
-        which has only a part of the budget.
+        More if it is tried `again`, because nothing better is left. A guess before one was kept has half of
+        the part for guesses, or all of it when it is tried again.
         """
-        part = ALLOWANCE_AGAIN if again or self.cautious(advised=advised) else ALLOWANCE
-        return part * max(0.0, self.left_for(advised=advised))
+        left = max(0.0, self.left_for(advised=advised))
+        if self.cautious(advised=advised):
+            return left if again else ALLOWANCE_AGAIN * left
+        return (ALLOWANCE_AGAIN if again else ALLOWANCE) * left
 
     def cautious(self, *, advised: bool) -> bool:
         """Whether a trial is a guess before one was kept."""
         return not (advised or self.fruitful)
 
-    def brief(self, iteration_s: float, *, advised: bool) -> bool:
-        """Whether a trial may be decided by its first block: a guess before one was kept, where iterations
-        take `iteration_s`.
-
-        Otherwise one unclear trial of slow iterations would be the only one. Where even a block takes more
-        than the first guess is allowed, that guess is the only one in any case, so it is measured well.
-        """
-        allowed_s = self.allowance_s(again=False, advised=advised)
-        return self.cautious(advised=advised) and (self.fruitless or SHORTEST * iteration_s <= allowed_s)
+    def brief(self, *, advised: bool) -> bool:
+        """Whether a trial may be decided by its first block: a guess after one was reverted, before one was
+        kept. Otherwise one unclear trial of slow iterations would be the only one."""
+        return self.fruitless and self.cautious(advised=advised)
 
     def left_for(self, *, advised: bool) -> float:
         """Seconds that may still be spent on a trial, fewer on a guess until one was kept.

@@ -371,7 +371,7 @@ class Tuner:
         """Whether the remaining budget covers a trial of it."""
         each = self.incumbent.series.seconds
         most = self._allowance_s(tried) / each if each else math.inf
-        brief = self._budget.brief(each, advised=tried.advised)
+        brief = self._budget.brief(advised=tried.advised)
         iterations = length(tried.changes, tried.gain, most, brief=brief) * each
         return self._budget.affords(tried.standstill + tried.way_back, iterations, advised=tried.advised)
 
@@ -407,7 +407,7 @@ class Tuner:
             observation.alloc_retries,
             self._allowance_s(tried),
             throughput=self.incumbent.throughput,
-            brief=self._budget.brief(self.incumbent.series.seconds, advised=tried.advised),
+            brief=self._budget.brief(advised=tried.advised),
         )
         self._say("trial", fact("tuner.tries", changes=tried.changes))
         return Proposal(tried.changes, tried.why)

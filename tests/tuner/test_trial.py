@@ -171,14 +171,14 @@ def test_a_trial_of_slow_iterations_has_a_part_of_the_budget_that_is_left() -> N
 def test_a_guess_before_one_was_kept_has_half_of_what_is_left_for_guesses() -> None:
     budget = Budget(0.04, 0)
     assert budget.allowance_s(again=False, advised=False) == pytest.approx(0.5 * CAUTIOUS * 144)
-    assert not budget.brief(3.0, advised=False), "the first guess may be the only one: it is measured well"
-    assert budget.brief(0.5, advised=False)
-    assert not budget.brief(0.5, advised=True)
+    assert budget.allowance_s(again=True, advised=False) == pytest.approx(CAUTIOUS * 144)
+    assert not budget.brief(advised=False), "the first guess may be the only one: it is measured well"
     budget.fruitless = True
-    assert budget.brief(3.0, advised=False)
-    assert length([], most=2, brief=True) == WARM_UP + BLOCK
+    assert budget.brief(advised=False)
+    assert not budget.brief(advised=True)
+    assert length([], most=2, brief=True) == BLOCK
     budget.fruitful = True
-    assert not budget.brief(0.5, advised=False)
+    assert not budget.brief(advised=False)
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(29, False), (31, True)])
