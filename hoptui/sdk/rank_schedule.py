@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from hoptui.domain.facts import Fact, fact
+from hoptui.sdk.rank_session import RankSession
 from hoptui.sdk.rank_store import Presence, RankStore, SharingError
 
 POLL_S = 0.1
@@ -90,14 +91,22 @@ class RankSchedule:
         presence: Which ranks take part.
         identity: What rank 0 writes about the run. None: this rank waits for it.
         member: This rank.
+        session: Where the ranks meet first. None: they have met.
     """
 
     def __init__(
-        self, store: RankStore, prefix: str, presence: Presence, identity: bytes | None, member: RankMember
+        self,
+        store: RankStore,
+        prefix: str,
+        presence: Presence,
+        identity: bytes | None,
+        member: RankMember,
+        session: RankSession | None = None,
     ) -> None:
         self.passed = 0
         self._store, self._prefix, self._presence = store, prefix, presence
         self._identity, self._member = identity, member
+        self._session, self._pending_since = session, math.inf
         self._identified = False
         self._attention = False  # whether the training thread has to look
         self._proposal: BoundaryProposal | None = None
@@ -168,6 +177,9 @@ class RankSchedule:
         leads = self._store.rank == 0
         try:
             while not self._closing:
+                if self._session is not None and not self._session.meet(self._presence):
+                    self._await_meeting()
+                    continue
                 self._presence.live()
                 self._note_pace()
                 self._identify()
@@ -190,12 +202,26 @@ class RankSchedule:
     def _leave(self) -> None:
         """Write that this rank takes no part. A store that fails may work again a little later."""
         until = time.monotonic() + LEAVING_S
-        while True:
+        session = self._session
+        leave = self._presence.leave if session is None or session.met else session.part
+        while time.monotonic() <= until:
             with contextlib.suppress(Exception):
-                return self._presence.leave()
-            if time.monotonic() > until:
-                return None
+                leave()
+                return
             time.sleep(LEAVE_AGAIN_S)
+
+    def _await_meeting(self) -> None:
+        """Wait for an answer of rank 0.
+
+        Raises:
+            SharingError: there is none, and this rank has something for the others.
+        """
+        now = time.monotonic()
+        self._pending_since = min(self._pending_since, now) if self._member.pending() else math.inf
+        if now - self._pending_since > ANSWERS_S:
+            raise SharingError("rank 0 takes no part")
+        self._wake.wait(POLL_S)
+        self._wake.clear()
 
     def _identify(self) -> None:
         if self._identified:

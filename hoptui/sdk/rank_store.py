@@ -250,9 +250,13 @@ class Presence:
             self._beat += 1
             self._store.set(f"{self._prefix}beat/{self._store.rank}", str(self._beat).encode())
 
-    def leave(self) -> None:
-        """Write that this rank passes no more boundaries."""
-        self._store.set(f"{self._prefix}left/{self._store.rank}", b"")
+    def leave(self, rank: int | None = None) -> None:
+        """Write that a rank passes no more boundaries: this one, or one that cannot write it itself."""
+        self._store.set(f"{self._prefix}left/{self._store.rank if rank is None else rank}", b"")
+
+    def back(self, rank: int) -> None:
+        """Write that a rank takes part after all."""
+        self._store.delete(f"{self._prefix}left/{rank}")
 
     def joined(self, rank: int) -> bool:
         """Whether a rank has ever taken part."""

@@ -15,6 +15,7 @@ from hoptui.domain.facts import Fact, fact, nested
 from hoptui.domain.knobs import KnobValue
 from hoptui.protocol.messages import Command
 from hoptui.sdk.rank_schedule import RankMember, RankSchedule
+from hoptui.sdk.rank_session import RankSession
 from hoptui.sdk.rank_store import CheckedStore, Exchange, Presence, RankStore, next_prefix
 
 NAMED = 3
@@ -63,12 +64,12 @@ class RankAgreement:
 
     def join(self, store: RankStore, own: RunIdentity, member: RankMember) -> None:
         """Take part in the run of several ranks. `own` is the identity of the run if this is rank 0."""
-        store = CheckedStore(store)
-        presence = Presence(store, self.prefix)
-        self.rank, self.alone = store.rank, False
-        self._exchange = Exchange(store, self.prefix, presence)
-        identity = msgspec.msgpack.encode(own) if store.rank == 0 else None
-        self.schedule = RankSchedule(store, self.prefix, presence, identity, member)
+        session = RankSession(CheckedStore(store), self.prefix)
+        presence = Presence(session, "")
+        self.rank, self.alone = session.rank, False
+        self._exchange = Exchange(session, "", presence)
+        identity = msgspec.msgpack.encode(own) if session.rank == 0 else None
+        self.schedule = RankSchedule(session, "", presence, identity, member, session)
         self.schedule.passed = self.passed
         self.schedule.start()
 
