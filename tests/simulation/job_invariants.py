@@ -233,6 +233,7 @@ def shown_true(nodes: JobNodes) -> Iterator[str]:
 def picture_complete(nodes: JobNodes) -> Iterator[str]:
     """Each node shows all ranks as they are, or says that the store does not work."""
     attempt = nodes.attempt
+    cut = attempt.cut
     for index in attempt.leads if len(attempt.layout) > 1 else ():
         node = nodes.nodes[index]
         if attempt.leads[index].leaves:  # nobody may hear of the run there
@@ -242,14 +243,15 @@ def picture_complete(nodes: JobNodes) -> Iterator[str]:
         if state is None:
             if not attempt.job.failed:  # else a rank may not know its run
                 yield f"{node.host} shows no job"
-        elif attempt.store_works:
+        elif node.host in cut:
+            if not state.store_problem:
+                yield f"{node.host} does not say that the store does not work"
+        elif cut:  # a node that cannot write is away
+            for shown in state.nodes:
+                if shown.host in cut and shown.condition == "live":
+                    yield f"{node.host} shows {shown.host} as live, which does not reach the store"
+        else:
             yield from (f"{node.host} {found}" for found in _incomplete(attempt, state))
-        elif not state.store_problem and not _slow_only(attempt):
-            yield f"{node.host} does not say that the store does not work"
-
-
-def _slow_only(attempt: Attempt) -> bool:
-    return all(fault.kind == "slow" for fault in attempt.job.faults)
 
 
 def _incomplete(attempt: Attempt, state: JobState) -> Iterator[str]:

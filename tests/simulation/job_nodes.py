@@ -46,9 +46,13 @@ class Attempt:
         return [trainer for trainer in self.trainers if trainer.process.alive]
 
     @property
-    def store_works(self) -> bool:
-        """Whether the store is as it should be."""
-        return not self.job.over and not any(f.until_ns > self.job.kernel.now_ns for f in self.job.faults)
+    def cut(self) -> set[str]:
+        """The nodes for which the store does not work."""
+        hosts, now = set(self.job.hosts), self.job.kernel.now_ns
+        if self.job.over:
+            return hosts
+        faults = [fault for fault in self.job.faults if fault.until_ns > now and fault.kind != "slow"]
+        return {host for host in hosts for fault in faults if fault.hosts is None or host in fault.hosts}
 
 
 class JobNodes:

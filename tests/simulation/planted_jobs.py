@@ -59,7 +59,7 @@ def _forgotten() -> list[Patch]:
     return [(jobs.JobDesk, "_give_up_old", forget)]
 
 
-@defect("a store that has failed is not connected to again", jobs=True)
+@defect("a store that has failed is not connected to again", "lost store", jobs=True)
 def _once() -> list[Patch]:
     return [(job_exchange, "AGAIN_S", (1e9,))]
 
