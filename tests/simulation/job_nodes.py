@@ -107,6 +107,8 @@ class JobNodes:
         hosts = [self.nodes[index].host for index, count in layout for _ in range(count)]
         job = NodesJob(self.kernel, hosts, torch=self.torch, agents=self.agents)
         job.run = before.id if before is not None else ""
+        if self.agents and self.attempts:  # as torchrun does: the store has all keys of the ranks before
+            job.values = self.attempt.job.values
         attempt = Attempt(job, layout, self.kernel.seconds)
         self.attempts.append(attempt)
         for index, count in layout:

@@ -41,7 +41,7 @@ class NodesJob(Job):
     """The ranks of one rendezvous, and its store.
 
     `torch` is whether the store is that of torch, else the script has its own. `agents` is whether the agents
-    of the nodes keep it: else it ends with the process of rank 0.
+    of the nodes keep it, also for the next rendezvous: else it ends with the process of rank 0.
     """
 
     def __init__(self, kernel: Kernel, hosts: list[str], *, torch: bool, agents: bool) -> None:
