@@ -33,6 +33,9 @@ HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
 CAUTIOUS = 0.25
 """The part of the budget that guesses may cost before one was kept: the values in effect may be the best."""
+FIRST_GUESSES = 3
+"""So many guesses are tried although they cost more, if the whole budget covers them. Otherwise one unclear
+trial of slow iterations would be the only one. They are brief once that part is spent."""
 ALLOWANCE = 0.2
 """The part of the remaining budget that the iterations of a trial may cost. After it and the first look, the
 trial is decided by what is measured."""
@@ -301,11 +304,16 @@ class Budget:
         """Whether one was kept."""
         self.voided = 0.0
         """Seconds of trials that something else disturbed. Guesses need not make up for them."""
+        self.guesses = 0
+        """The guesses that were reverted."""
         self._t = now
 
-    def take_over(self, lived: float, share: float, *, fruitless: bool, fruitful: bool) -> None:
+    def take_over(
+        self, lived: float, share: float, *, fruitless: bool, fruitful: bool, guesses: int = 0
+    ) -> None:
         """Continue the account of an earlier tuner of the run: `lived` seconds, and the `share` of them that
-        its trials cost."""
+        its trials cost. `guesses` of them were reverted."""
+        self.guesses += guesses
         self.lived += lived
         self.spent += share * lived
         self.fruitless |= fruitless
@@ -332,10 +340,10 @@ class Budget:
         More if it is tried `again`, because nothing better is left. A guess before one was kept has half of
         the part for guesses, or all of it when it is tried again.
         """
-        left = max(0.0, self.left_for(advised=advised))
         if self.cautious(advised=advised):
+            left = max(0.0, self._for_guesses)
             return left if again else ALLOWANCE_AGAIN * left
-        return (ALLOWANCE_AGAIN if again else ALLOWANCE) * left
+        return (ALLOWANCE_AGAIN if again else ALLOWANCE) * max(0.0, self.left)
 
     def cautious(self, *, advised: bool) -> bool:
         """Whether a trial is a guess before one was kept."""
@@ -351,8 +359,11 @@ class Budget:
 
         `advised`: the diagnosis or an earlier run speaks for it.
         """
-        if not self.cautious(advised=advised):
-            return self.left
+        exempt = self.guesses < FIRST_GUESSES or not self.cautious(advised=advised)
+        return self.left if exempt else self._for_guesses
+
+    @property
+    def _for_guesses(self) -> float:
         kept_back = (1 - CAUTIOUS) * self.share * max(self.lived, YOUNG_S)
         return self.left - max(0.0, kept_back - self.voided)
 
@@ -364,13 +375,11 @@ class Budget:
     def affords(self, standstill: float, iterations: float, *, advised: bool = False) -> bool:
         """Whether the budget covers a trial: seconds of pausing, and of iterations.
 
-        Until the first trial is reverted, iterations do not count, and a guess may use all of the budget.
-        Otherwise a run with iterations of minutes, or with nothing but a compilation to try, could never try
-        anything.
+        Until the first trial is reverted, iterations do not count. Otherwise a run with iterations of minutes
+        could never try anything.
         """
-        if not self.fruitless:
-            return standstill <= self.left
-        return standstill + iterations <= self.left_for(advised=advised)
+        cost = standstill + (iterations if self.fruitless else 0.0)
+        return cost <= self.left_for(advised=advised)
 
     def refund(self, seconds: float) -> None:
         """Give back the seconds of a kept trial that cost nothing."""

@@ -114,6 +114,7 @@ class Tuner:
         results = [trial.result for trial in left.tried]
         self._budget.take_over(
             left.lived_s, left.spent, fruitless=bool(set(results) - {"kept"}), fruitful="kept" in results,
+            guesses=results.count("reverted"),
         )  # fmt: skip
         self._regret.take_over(left.regret_units, left.best_rate)
         self._state = structs.replace(self._state, **self._account())
@@ -498,6 +499,7 @@ class Tuner:
         """End the trial and start its rollback. With `told`, the measured figure is the reason."""
         if self._attempt is not None:
             self._budget.fruitless = True
+            self._budget.guesses += not self._attempt.tried.advised and result == "reverted"
             self._end(result, None if told else why)
             attempt, self._attempt = self._attempt, None
             self._rollback = Rollback.undo(attempt.told, fact("rollback.ended", why=why), attempt.move)

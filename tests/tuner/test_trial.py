@@ -15,6 +15,7 @@ from hoptui.tuner.trial import (
     ALLOWANCE,
     ALLOWANCE_AGAIN,
     CAUTIOUS,
+    FIRST_GUESSES,
     Budget,
     ChangeSet,
     RunningTrial,
@@ -148,10 +149,10 @@ def test_slow_iterations_may_be_tried_once_and_a_long_standstill_has_to_be_paid(
 def test_guesses_have_a_part_of_the_budget_until_one_was_kept() -> None:
     budget = Budget(0.04, 0)
     guesses = CAUTIOUS * 0.04 * YOUNG_S
+    assert budget.left_for(advised=False) == budget.left  # the first guesses
+    budget.take_over(0, 0, fruitless=False, fruitful=False, guesses=FIRST_GUESSES)
     assert budget.left_for(advised=False) == pytest.approx(guesses)
     assert budget.left_for(advised=True) == budget.left == pytest.approx(144)
-    assert budget.affords(standstill=guesses + 1, iterations=1000), "the first trial"
-    budget.take_over(0, 0, fruitless=True, fruitful=False)
     assert budget.affords(standstill=guesses + 1, iterations=0, advised=True)
     assert not budget.affords(standstill=guesses + 1, iterations=0)
     budget.fruitful = True

@@ -16,6 +16,7 @@ from hoptui.domain.tuning import Change, Limits, Trial, TunerState
 from hoptui.protocol.messages import CommandRecord, Stage
 from hoptui.tuner.search.parameter_history import CEILING_S, SHAPES
 from hoptui.tuner.search.space import OFF_S, STANDSTILL_S
+from hoptui.tuner.trial import FIRST_GUESSES
 from tests.tuner.simulated_run import (
     GIB,
     SECOND,
@@ -202,7 +203,7 @@ def test_a_choice_is_tried_where_it_is_advised_and_its_standstill_can_be_paid() 
     choices: tuple[KnobValue, ...] = ("auto", "off", "default")
     course = Course(knob("compile", "off", cost="rebuild", choices=choices), rate=rate, used=lambda _: GIB)
     guess = Trial(changes=(Change(knob="fused", before="off", value="on"),), result="reverted")
-    course.tuner.charge(TunerState(stand="off", tried=(guess,)))
+    course.tuner.charge(TunerState(stand="off", tried=(guess,) * FIRST_GUESSES))
     course.look(200)
     assert course.proposals == []
     slow = Course(*course.knobs.values(), rate=rate, used=lambda _: GIB, limits=Limits(budget=0.01))

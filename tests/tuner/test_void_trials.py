@@ -10,7 +10,7 @@ from msgspec import structs
 from hoptui.protocol.messages import CommandRecord, Origin
 from hoptui.tuner.observation import GpuNeighbours, MemoryReading
 from hoptui.tuner.outside_load import BEFORE, ENOUGH, OLD, OutsideLoad
-from hoptui.tuner.trial import Budget
+from hoptui.tuner.trial import FIRST_GUESSES, Budget
 from hoptui.tuner.tuner import MOST_VOIDS
 from tests.tuner.simulated_run import GIB, SECOND, Course, codes, level, results
 
@@ -173,6 +173,7 @@ def test_a_run_that_stands_still_for_a_change_is_beside_no_other_load() -> None:
 
 def test_a_void_trial_costs_no_guess() -> None:
     budget = Budget(0.04, 0)
+    budget.guesses = FIRST_GUESSES
     guesses = budget.left_for(advised=False)
     budget.tick(50 * SECOND, training=True, trying=True)
     assert budget.left_for(advised=False) == pytest.approx(guesses - 50)
