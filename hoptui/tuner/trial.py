@@ -35,7 +35,8 @@ CAUTIOUS = 0.25
 """The part of the budget that guesses may cost before one was kept: the values in effect may be the best."""
 FIRST_GUESSES = 3
 """So many guesses are tried although they cost more, if the whole budget covers them. Otherwise one unclear
-trial of slow iterations would be the only one. They are brief once that part is spent."""
+trial of slow iterations would be the only one. They are brief once that part is spent. A second look at an
+unclear one is none of them: what was never tried comes first."""
 ALLOWANCE = 0.2
 """The part of the remaining budget that the iterations of a trial may cost. After it and the first look, the
 trial is decided by what is measured."""
@@ -354,12 +355,12 @@ class Budget:
         kept. Otherwise one unclear trial of slow iterations would be the only one."""
         return self.fruitless and self.cautious(advised=advised)
 
-    def left_for(self, *, advised: bool) -> float:
+    def left_for(self, *, advised: bool, again: bool = False) -> float:
         """Seconds that may still be spent on a trial, fewer on a guess until one was kept.
 
-        `advised`: the diagnosis or an earlier run speaks for it.
+        `advised`: the diagnosis or an earlier run speaks for it. `again`: it was unclear before.
         """
-        exempt = self.guesses < FIRST_GUESSES or not self.cautious(advised=advised)
+        exempt = (self.guesses < FIRST_GUESSES and not again) or not self.cautious(advised=advised)
         return self.left if exempt else self._for_guesses
 
     @property
@@ -372,14 +373,16 @@ class Budget:
         """The share of the run's time so far that was spent."""
         return self.spent / self.lived if self.lived else 0.0
 
-    def affords(self, standstill: float, iterations: float, *, advised: bool = False) -> bool:
+    def affords(
+        self, standstill: float, iterations: float, *, advised: bool = False, again: bool = False
+    ) -> bool:
         """Whether the budget covers a trial: seconds of pausing, and of iterations.
 
         Until the first trial is reverted, iterations do not count. Otherwise a run with iterations of minutes
         could never try anything.
         """
         cost = standstill + (iterations if self.fruitless else 0.0)
-        return cost <= self.left_for(advised=advised)
+        return cost <= self.left_for(advised=advised, again=again)
 
     def refund(self, seconds: float) -> None:
         """Give back the seconds of a kept trial that cost nothing."""

@@ -374,7 +374,8 @@ class Tuner:
         most = self._allowance_s(tried) / each if each else math.inf
         brief = self._budget.brief(advised=tried.advised)
         iterations = length(tried.changes, tried.gain, most, brief=brief) * each
-        return self._budget.affords(tried.standstill + tried.way_back, iterations, advised=tried.advised)
+        pauses = tried.standstill + tried.way_back
+        return self._budget.affords(pauses, iterations, advised=tried.advised, again=tried.gain == 0.0)
 
     def _allowance_s(self, tried: Candidate) -> float:
         return self._budget.allowance_s(again=tried.gain == 0.0, advised=tried.advised)

@@ -150,6 +150,7 @@ def test_guesses_have_a_part_of_the_budget_until_one_was_kept() -> None:
     budget = Budget(0.04, 0)
     guesses = CAUTIOUS * 0.04 * YOUNG_S
     assert budget.left_for(advised=False) == budget.left  # the first guesses
+    assert budget.left_for(advised=False, again=True) == pytest.approx(guesses)
     budget.take_over(0, 0, fruitless=False, fruitful=False, guesses=FIRST_GUESSES)
     assert budget.left_for(advised=False) == pytest.approx(guesses)
     assert budget.left_for(advised=True) == budget.left == pytest.approx(144)
