@@ -301,6 +301,11 @@ def _overlapped(values: Values) -> Iteration:
     return learns._replace(seconds=max(learns.seconds, acts.seconds), memory=learns.memory + acts.memory)
 
 
+def _noisy_size(values: Values) -> Iteration:
+    """Return an iteration of 1 to 3 s, in which each larger size gains less."""
+    return Model(batch=256, launch=0.0078, base=6, per=1.7).of(_int(values["block"]))
+
+
 DEVELOPMENT: Mapping[str, Loop] = {
     "numeric choices and compile": Loop(
         (number("micro_batch", 2, POWERS), switch("compile", cost="rebuild")), _gpt, _launches
@@ -330,6 +335,7 @@ DEVELOPMENT: Mapping[str, Loop] = {
     "slow, noisy, a useless size first": Loop(
         (number("chunk", 4, (1, 2, 4, 8, 16)), switch("fused")), _slow, noise=0.1
     ),
+    "slow, noisy, one size": Loop((number("block", 1, most=256),), _noisy_size, noise=0.1),
     "counts pieces": Loop((number("pieces", 32, (1, 2, 4, 8, 16, 32)),), _pieces),
     "counts pieces, begins between": Loop(
         (number("pieces", 16, most=64),), _pieces, lambda _: "compute-bound"
