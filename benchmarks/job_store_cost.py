@@ -53,6 +53,8 @@ WINDOW = Window(before_ns=2_000_000, after_ns=20_000_000, longest_s=0.02)
 """The iterations around an exchange: it takes some milliseconds on a busy machine."""
 ASIDE_NS = 500_000_000
 SEED = 11
+RATE_PERCENT = 0.5
+"""A wider interval shows nothing."""
 TARGET_PERCENT = 0.1
 LIMIT_S = 560.0
 DAEMON_S = 20.0
@@ -381,7 +383,10 @@ def main() -> int:
     low, high = found["interval"]
     met = {
         f"own account: at most {TARGET_PERCENT} % of a core": max(shares) <= TARGET_PERCENT,
-        "no change of the rate: 0 is within its interval": low <= 0 <= high,
+        f"change of the rate: its interval is within ± {RATE_PERCENT} %": -RATE_PERCENT
+        <= low
+        <= high
+        <= RATE_PERCENT,
     }
     result = report("job_store_cost", {"figures": found, "met": met})
     print(json.dumps(result["met"]), file=sys.stderr)
