@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import own_loop  # type: ignore[import-not-found]  # beside this file
 import ray
 import ray.train
 import torch
+from ray.cluster_utils import Cluster
 from ray.train import Checkpoint, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader
@@ -63,15 +65,37 @@ def train_func(config: dict[str, Any]) -> None:
         )
 
 
-def main(name: str, folder: str) -> None:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+def two_nodes(directories: Sequence[str]) -> Cluster:
+    """Start a cluster of two raylets with a CPU each.
+
+    Args:
+        directories: `HOPTUI_DIR` and `HOPTUI_STATE_DIR` of each raylet, which its workers have too.
+    """
+    cluster = Cluster()
+    for directory, state in zip(directories[::2], directories[1::2], strict=True):
+        places = {"HOPTUI_DIR": directory, "HOPTUI_STATE_DIR": state}
+        cluster.add_node(num_cpus=1, include_dashboard=False, env_vars=places)
+    return cluster
+
+
+def main(name: str, folder: str, *directories: str) -> None:
+    cluster = two_nodes(directories) if directories else None
+    if cluster is not None:
+        ray.init(address=cluster.address, log_to_driver=False)
+    else:
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     TorchTrainer(
         hoptui_loop(train_func),
         train_loop_config={"folder": folder, "clip": own_loop.CLIP, "last_step": 10**9},
-        scaling_config=ScalingConfig(num_workers=2),
+        scaling_config=ScalingConfig(
+            num_workers=2, placement_strategy="STRICT_SPREAD" if directories else "PACK"
+        ),
         run_config=RunConfig(name=name, storage_path=f"{folder}/storage"),
     ).fit()
     print("fit has returned")
+    if cluster is not None:  # it must not end before its driver
+        ray.shutdown()
+        cluster.shutdown()
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
-from tests.conftest import TestNode, until
+from tests.conftest import TestNode, new_node, until
 from tests.injection.scripts import finished, run_command, script
 from tests.integrations import own_loop
 from tests.integrations.proof import Proof
@@ -23,11 +24,14 @@ MARGIN = 40
 class Steered:
     """A script with a trainer, and the node that it runs on."""
 
-    def __init__(self, node: TestNode, name: str, folder: Path) -> None:
+    def __init__(self, node: TestNode, name: str, folder: Path, nodes: Sequence[TestNode] = ()) -> None:
         self.node, self.folder = node, folder
-        node.daemon()
+        for each in nodes or (node,):
+            each.daemon()
         script = Path(own_loop.__file__).with_name("ray_loop.py")
         command = [sys.executable, str(script), name, str(folder)]
+        for each in nodes:
+            command += [str(each.where.directory), str(each.where.state)]
         self.child: subprocess.Popen[str] = node.spawn(
             command, OMP_NUM_THREADS="1", RAY_raylet_start_wait_time_s="200"
         )
@@ -37,10 +41,10 @@ class Steered:
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return json.loads(done.stdout) if "--json" in arguments else None
 
-    def until_trains(self, name: str) -> None:
+    def until_trains(self, name: str, node: TestNode | None = None) -> None:
         def trains() -> bool:
             assert self.child.poll() is None, self.child.communicate()[1][-4000:]
-            done = self.node.hoptui("status", name, "--json", seconds=LIMIT_S)
+            done = (node or self.node).hoptui("status", name, "--json", seconds=LIMIT_S)
             return done.returncode == 0 and bool(json.loads(done.stdout)["iteration"])
 
         until(trains, seconds=LIMIT_S, what=name)
@@ -51,8 +55,10 @@ class Steered:
         until(lambda: self.status(name)["exit"], seconds=LIMIT_S, what=f"the end of {name}")
         return [json.loads(path.read_text()) for path in paths]
 
-    def status(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.hoptui("status", name, "--json")
+    def status(self, name: str, node: TestNode | None = None) -> dict[str, Any]:
+        done = (node or self.node).hoptui("status", name, "--json", seconds=LIMIT_S)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
 
@@ -184,3 +190,35 @@ def test_what_is_learned_changes_on_all_workers(node: TestNode, tmp_path: Path, 
     (group,) = ranks[0]["groups"]
     assert (group["weight_decay"], group["betas"], ranks[0]["clip"]) == (0.1, [0.8, 0.95], 0.5)
     _all_seen(proof, ranks)
+
+
+@pytest.mark.timeout(900)
+def test_workers_on_two_raylets_are_two_nodes_and_change_at_one_iteration(
+    node: TestNode, tmp_path: Path, proof: Proof
+) -> None:
+    with new_node() as other:
+        nodes = (node, other)
+        steered = Steered(node, "ray-nodes", tmp_path, nodes)
+        for each in nodes:
+            steered.until_trains("ray-nodes", each)
+        statuses = [steered.status("ray-nodes", each) for each in nodes]
+        assert {status["run"] for status in statuses} == {statuses[0]["run"]}
+        ranks = [status["ranks"][0]["rank"] for status in statuses]
+        assert sorted(ranks) == [0, 1]
+        away = nodes[ranks.index(1)]
+        until(
+            lambda: (
+                (job := steered.status("ray-nodes", away)["job"])
+                and [len(one["ranks"]) for one in job["nodes"]] == [1, 1]
+            ),
+            seconds=LIMIT_S,
+            what="both nodes",
+        )
+        assert away.hoptui("set", "ray-nodes", "lr=0.0005", "--yes", seconds=LIMIT_S).returncode == 0
+        assert away.hoptui("stop", "ray-nodes", "--yes", seconds=LIMIT_S).returncode == 0
+        found = steered.ended("ray-nodes")
+        _, errors = steered.child.communicate(timeout=LIMIT_S)
+        assert steered.child.returncode == 0, errors[-4000:]
+        assert found[0]["steps"] == found[1]["steps"]
+        assert found[0]["groups"] == found[1]["groups"]
+        proof.ranks_equal([rank["weights"] for rank in found])
