@@ -233,6 +233,22 @@ def test_a_head_that_writes_no_more_is_silent_and_so_are_those_that_it_tells_of(
     assert conditions(job.other.state) == ["live", "live"]
 
 
+def test_the_problem_of_a_head_that_writes_no_more_is_old_too(job: Job) -> None:
+    job.other.node.viewers = 1
+    job.head.problem = "RuntimeError: connection lost"
+    job.pass_by(2)
+    job.head.problem = ""
+    job.pass_by(1)  # it writes what it knew before it has read again, and ends
+    job.clock.now += SECOND
+    job.other.tend()
+    assert job.other.state.store_problem == "RuntimeError: connection lost"
+    for _ in range(8):
+        job.clock.now += SECOND
+        job.other.tend()
+    assert conditions(job.other.state) == ["silent", "live"]
+    assert job.other.state.store_problem == ""
+
+
 def test_a_store_that_fails_is_said_and_accuses_nobody(job: Job) -> None:
     job.head.problem = "RuntimeError: connection lost"
     job.pass_by(20)

@@ -426,7 +426,7 @@ class JobDesk:
         return structs.replace(
             job.told,
             nodes=nodes,
-            store_problem=problem or job.told.store_problem,
+            store_problem=problem or (job.told.store_problem if unchanged_s <= SILENT_S else ""),
             read_s=job.took_s,
             age_s=round(max(0.0, now - job.told_at), 1),
         )
