@@ -123,6 +123,7 @@ def test_a_rank_whose_process_is_stopped_is_named(node: TestNode) -> None:
             return because is not None and because.code == "state.rank_silent" and because.fields["rank"] == 1
 
         until(named, seconds=40, what="the rank that hangs")
-        assert "busy: rank 1 sends no pulse for" in node.hoptui("status", "two").stdout
+        said = node.hoptui("status", "two").stdout  # on a busy machine the run counts as hung by now
+        assert "busy: rank 1 sends no pulse for" in said or "; rank 1 does not answer: stopped" in said
         second.send_signal(signal.SIGCONT)
         until(lambda: viewer.vital(run).state == "live", what="both ranks again")
