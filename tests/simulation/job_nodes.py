@@ -13,8 +13,10 @@ from tests.simulation.trainer import Trainer
 from tests.simulation.truth import Given
 
 NAME = "lm"
-HEAD_AGE_S, AGE_S = 4.0, 6.5
-"""How much older than a silent node what the head shows as live may be, and what the others show."""
+HEAD_AGE_S, AGE_S = 4.0, 9.5
+"""How much older than a silent node what the head shows as live may be, and what the others show. The head
+may write no more before it knows that a node is silent: then the others wait as long once more.
+"""
 SLOW_S, OPERATIONS = 15.0, 4
 """For so long a slow store is felt, and so many of its operations add to an age."""
 WATCHED_S = 5.0
@@ -137,14 +139,17 @@ class JobNodes:
         self.begin(layout, seconds)
 
     def begin(self, layout: Layout, seconds: float) -> None:
-        """Begin a rendezvous later, once all processes of the one before have ended or hang."""
+        """Begin a rendezvous later, once all processes of the one before have ended or hang.
+
+        That of rank 0 has ended: else its daemon gives the run another id, which other nodes do not learn.
+        """
         if self.restarts_at is not None:
             return
         self.restarts_at = self.kernel.seconds + seconds
         self.first.disturb(seconds + 20.0)
 
         def again() -> None:
-            if any(not trainer.process.stopped for trainer in self.attempt.living):
+            if any(t is self.attempt.head or not t.process.stopped for t in self.attempt.living):
                 self.first.disturb(20.0)
                 self.kernel.after(1.0, again)
                 return
