@@ -6,12 +6,13 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from hoptui.domain.stacks import PHASE_FILE, StackFrame
+from hoptui.domain.stacks import StackFrame
 
 _SITE = re.compile(r"/(?:site|dist)-packages/")
 _STANDARD = re.compile(r"/lib/python3\.\d+/")
-_GENERATED = ("<frozen ", "<eval_with_key>", PHASE_FILE)
-"""How the names of files that do not exist begin. Code of `python -c` and of notebooks is the script's."""
+_TYPED = ("<string>", "<stdin>", "<console>", "<ipython-input-", "<python-input-", "<command-", "<doctest ")
+"""How the files of code begin that a user has typed: `python -c`, consoles and notebooks. Libraries generate
+code too, and name it as they like: `<eval_with_key>.3`, `<class 'networkx.….argmap'> compilation 24`."""
 _OWN = re.compile(r"/hoptui/(?:sdk|integrations|injection)/")
 _COMPREHENSION = re.compile(r"(?:\.<locals>\.<(?:listcomp|genexpr|dictcomp|setcomp|lambda)>)+$")
 
@@ -36,7 +37,7 @@ def package_path(file: str) -> str:
 
 def is_script(frame: StackFrame) -> bool:
     """Whether a frame is code of the user, not of a library."""
-    return not package_path(frame.file) and not frame.file.startswith(_GENERATED)
+    return not package_path(frame.file) and (frame.file[:1] != "<" or frame.file.startswith(_TYPED))
 
 
 def enclosing_function(function: str) -> str:

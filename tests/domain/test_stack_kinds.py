@@ -501,6 +501,12 @@ def test_files_of_packages_are_known_by_their_path_below_them(file: str, path: s
     assert is_script(StackFrame(file, "f", 1)) == (not path and not file.startswith("<frozen"))
 
 
+def test_code_that_a_user_has_typed_is_the_script_and_generated_code_is_not() -> None:
+    typed = ("<string>", "<stdin>", "<ipython-input-3-0f8a>", "/tmp/ipykernel_7/2817.py")
+    generated = ("<eval_with_key>.3", "<class 'networkx.utils.decorators.argmap'> compilation 24", "<phase>")
+    assert [is_script(StackFrame(file, "f", 1)) for file in (*typed, *generated)] == [True] * 4 + [False] * 3
+
+
 def test_a_stack_of_a_library_alone_stands_for_its_innermost_line() -> None:
     found = stack("torch/nn/a.py f 1 > torch/nn/b.py g 2")
     assert place_of(found).line == 2
