@@ -27,6 +27,7 @@ def under_gloo(script: str) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_hoptui_and_nccl_agree_on_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl_ras, "RANK", under_gloo(nccl_ras.RANK))

@@ -97,6 +97,7 @@ def conditions(state: JobState | None) -> list[str]:
     return [node.condition for node in state.nodes] if state is not None else []
 
 
+@pytest.mark.slow
 def test_both_nodes_show_all_ranks_and_take_commands(node: TestNode, other: TestNode) -> None:
     node.daemon()
     there = other.viewer()

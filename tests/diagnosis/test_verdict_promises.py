@@ -41,7 +41,7 @@ KINDS_OF: dict[str, tuple[str, ...]] = {
     "transfer-bound": ("copy", "wait"),
     "wrong-device": ("compute", "evaluate"),
     "communication-bound": ("collective",),
-    "healthy": ("compute",),
+    "healthy": ("compute", "evaluate"),
 }
 """What a thread does at the line in the evidence of a verdict."""
 BUSIEST = 0.75

@@ -180,6 +180,7 @@ def test_one_query_finds_compiled_what_attention_finds(dtype: torch.dtype, toler
     torch.testing.assert_close(found.float(), known, rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # raised while inductor is imported
 def test_compiled_acting_copies_no_memory() -> None:
     """What the compiler cannot change in place it copies, as large as it is: at every step, and silently."""
