@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -24,10 +26,12 @@ ON_CPU = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def free_port() -> str:
-    """A port of this machine that nothing listens at."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return str(free.getsockname()[1])
+    """A port of this machine that nothing listens at, and that the kernel gives to nobody by itself."""
+    while True:
+        port = random.randint(10_000, 30_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("localhost", port))
+            return str(port)
 
 
 class RankPair:
