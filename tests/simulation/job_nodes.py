@@ -13,7 +13,7 @@ from tests.simulation.trainer import Trainer
 from tests.simulation.truth import Given
 
 NAME = "lm"
-HEAD_AGE_S, AGE_S = 4.0, 9.5
+HEAD_AGE_S, AGE_S = 5.0, 10.5
 """How much older than a silent node what the head shows as live may be, and what the others show. The head
 may write no more before it knows that a node is silent: then the others wait as long once more.
 """
