@@ -59,7 +59,7 @@ class FolderStore:
 
 def meet_always() -> None:
     """Make each boundary a joint one from now on, so that a test knows when a command is carried out."""
-    RankSchedule.due = _joint_once_met  # type: ignore[method-assign]
+    RankSchedule.due = _joint_once_met  # type: ignore[method-assign, assignment]
 
 
 def _joint_once_met(schedule: RankSchedule, passed: int) -> bool:
