@@ -35,7 +35,7 @@ import msgspec
 import psutil
 
 from benchmarks.measure import report, tell
-from benchmarks.stack_cost import Window, excess_us, interval, mean_of
+from benchmarks.stack_cost import Window, cost_of, excess_us, interval
 from hoptui.node import processes
 from hoptui.node.addresses import Addresses
 from hoptui.protocol.messages import JobReading, JobReport
@@ -295,17 +295,8 @@ def _around(accounts: Sequence[Account], kind: str) -> dict[str, Any]:
     both = ((excess_us(ends, t, WINDOW), excess_us(ends, t + ASIDE_NS, WINDOW)) for t in stamps)
     found = [near - far for near, far in both if near is not None and far is not None]
     seconds = sum(_seconds(block) for block in accounts[0].blocks if block.on is (kind == "on"))
-    mean = mean_of(found)
-    if mean is None:
-        return {"reports": len(found)}
-    percent = 1e-4 * len(stamps) / seconds  # of a microsecond for each report
-    return {
-        "microseconds": round(mean.mean, 1),
-        "interval": [round(mean.least, 1), round(mean.most, 1)],
-        "percent": round(mean.mean * percent, 3),
-        "percent, interval": [round(mean.least * percent, 3), round(mean.most * percent, 3)],
-        "reports": len(found),
-    }
+    percent = 1e-4 * len(stamps) / seconds if seconds else 0.0  # of a microsecond for each report
+    return cost_of(found, percent) | {"reports": len(found)}
 
 
 def _own(account: Account) -> dict[str, Any]:

@@ -210,16 +210,23 @@ def of_a_sample(ends: Sequence[int], stamps: Sequence[int]) -> dict[str, Any]:
     """Return what a sample costs the loop, in microseconds and as a share of the time, with its interval."""
     both = ((excess_us(ends, stamp), excess_us(ends, stamp + ASIDE_NS)) for stamp in stamps)
     found = [near - far for near, far in both if near is not None and far is not None]
-    mean = mean_of(found)
-    if mean is None:
-        return {"samples": len(found)}
     percent = 100 * 1e3 * len(stamps) / (stamps[-1] - stamps[0])  # of a microsecond for each sample
+    return cost_of(found, percent) | {"samples": len(found)}
+
+
+def cost_of(differences: Sequence[float], percent: float) -> dict[str, Any]:
+    """Return the mean of differences in microseconds, with its interval, and its share of the time.
+
+    Nothing for too few. `percent` is the share that a microsecond is.
+    """
+    mean = mean_of(differences)
+    if mean is None:
+        return {}
     return {
         "microseconds": round(mean.mean, 1),
         "interval": [round(mean.least, 1), round(mean.most, 1)],
         "percent": round(mean.mean * percent, 3),
         "percent, interval": [round(mean.least * percent, 3), round(mean.most * percent, 3)],
-        "samples": len(found),
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "hoptui").rglob("*.py"))
 NOUNS = {"lightning", "pacing", "recording", "sampling", "tuning"}
-"""Words that end in -ing and are nouns of the field, as the last word of a module or package."""
+"""Names of modules and packages that end in -ing and are nouns of the field."""
 
 
 def test_public_class_names_are_unique() -> None:
@@ -27,4 +27,4 @@ def test_public_class_names_are_unique() -> None:
 
 def test_modules_are_named_by_nouns() -> None:
     names = {part for path in FILES for part in path.relative_to(ROOT).with_suffix("").parts}
-    assert {name.rpartition("_")[2] for name in names if name.endswith("ing")} <= NOUNS
+    assert {name for name in names if name.endswith("ing")} <= NOUNS

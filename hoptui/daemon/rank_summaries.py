@@ -107,7 +107,7 @@ def _rank(node: Node, run: TrackedRun, rank: int, parts: Sequence[Counter[Activi
         found = structs.replace(found, line=place[:LONGEST], kind=line.kind, line_share=share)
     if rank == run.rank:
         return _of_lead(found, run, now)
-    ring = node.rings.get(_source(run, rank))
+    ring = node.rings.get(run.source(rank))
     rows = ring.excerpt((ITERATION,), most=MOST_ITERATIONS) if ring is not None else None
     if rows is not None and len(rows):
         seconds = list(filter(took, rows.column(ITERATION))) if ITERATION in rows.names else []
@@ -145,7 +145,7 @@ def _timed(node: Node, run: TrackedRun, found: RankSummary, waiting: Set[str], s
         waiting: The other phases.
         since: The stamp after which iterations count.
     """
-    ring = node.rings.get(_source(run, found.rank))
+    ring = node.rings.get(run.source(found.rank))
     names = sorted(name for name in ring.names(since) if _is_work(name, waiting)) if ring is not None else []
     if ring is None or not names or found.waiting is None:  # without samples, no waiting is seen
         return found
@@ -171,11 +171,6 @@ def _is_work(name: str, waiting: Set[str]) -> bool:
     """Whether a metric is the time of an outermost phase in which no rank was seen to wait."""
     phase = name.removeprefix(PHASE)
     return name.startswith(PHASE) and "/" not in phase and phase not in waiting
-
-
-def _source(run: TrackedRun, rank: int) -> str:
-    """Return the source of the rows of a rank."""
-    return f"run/{run.id}" if rank == run.rank and not run.away else f"rank/{run.id}/{rank}"
 
 
 def _waits(samples: Counter[Activity]) -> int:

@@ -131,12 +131,17 @@ def _without_sleep(counts: Counter[Activity]) -> Counter[Activity]:
 
 def is_backward(where: Activity) -> bool:
     """Whether a thread is in the backward pass, where it may wait in C++."""
-    return where.inside.rpartition(".")[2] in BACKWARD
+    return _names_backward(where.inside)
 
 
 def may_wait(stack: Stack) -> bool:
     """Whether a thread with this stack waits for other ranks, or is in the backward pass."""
-    return kind_of(stack) in WAITS or inside(stack).rpartition(".")[2] in BACKWARD
+    return kind_of(stack) in WAITS or _names_backward(inside(stack))
+
+
+def _names_backward(called: str) -> bool:
+    """Whether the function that a line calls runs a backward pass."""
+    return called.rpartition(".")[2] in BACKWARD
 
 
 def _by_waits(ranks: Mapping[int, _Rank], waiting: Mapping[int, int]) -> Straggler | None:

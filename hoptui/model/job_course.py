@@ -21,7 +21,7 @@ from hoptui.domain.facts import Fact
 from hoptui.domain.job_findings import findings, usual
 from hoptui.domain.job_history import MOST_RANKS, NAN, RANK_READINGS, mean
 from hoptui.domain.jobs import JobNode, JobState, NodeCondition, NodeSummary, RankGpu, RankSummary
-from hoptui.model.recorded.node_recording import NodeRecording
+from hoptui.model.recorded.node_recordings import NodeRecording
 from hoptui.presentation import stacks
 from hoptui.protocol.job_records import RecordError
 from hoptui.protocol.messages import Event
@@ -74,7 +74,7 @@ class JobCourse:
 
     `state` has each node as it was heard of last, with the mean readings of its ranks over the whole time.
     `times` are the ends of the columns of `step` ns. `ranks` has for each reading a row for each column, by
-    rank. `absent` has the nodes that are not heard of in a column. `power_w` is the sum over the GPUs whose
+    rank. `absences` are the times in which a node is not heard of. `power_w` is the sum over the GPUs whose
     power is known, and `powered` is how many these are. `mfu` is a mean, in per cent; it is estimated from
     the activity of tensor cores if `mfu_estimated`. `differences` are the ranks with more own time than the
     others. `by` is the reading in which they are compared. `recorded` are the indices of the nodes whose

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hoptui.model.job_course import job_course
 from hoptui.model.recorded.clock_offsets import ClockOffset, clock_note
 from hoptui.model.recorded.joined import JoinedStore
-from hoptui.model.recorded.node_recording import NodeRecording
+from hoptui.model.recorded.node_recordings import NodeRecording
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.model.report import EnergyUse, NodeReport, Report, energy_use, read
 from hoptui.model.report_curves import FEWEST_POINTS, MetricCurve, read_curves

@@ -110,7 +110,9 @@ print(run.id)
 
 
 def test_a_rank_whose_process_is_stopped_is_named(node: TestNode) -> None:
-    impatient_daemon(node)
+    impatient_daemon(
+        node, hung_s=120.0
+    )  # else it would be hung before the command line asks on a busy machine
     viewer = node.viewer()
     with pair(TRAINS, node.environment) as (_, second):
         until(lambda: viewer.run("two").ranks, what="both ranks")
@@ -123,7 +125,6 @@ def test_a_rank_whose_process_is_stopped_is_named(node: TestNode) -> None:
             return because is not None and because.code == "state.rank_silent" and because.fields["rank"] == 1
 
         until(named, seconds=40, what="the rank that hangs")
-        said = node.hoptui("status", "two").stdout  # on a busy machine the run counts as hung by now
-        assert "busy: rank 1 sends no pulse for" in said or "; rank 1 does not answer: stopped" in said
+        assert "busy: rank 1 sends no pulse for" in node.hoptui("status", "two").stdout
         second.send_signal(signal.SIGCONT)
         until(lambda: viewer.vital(run).state == "live", what="both ranks again")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from hoptui.daemon.handlers.jobs import NO_ANSWER_S
 from hoptui.domain.jobs import SILENT_S, JobState
 from tests.simulation.job_store import NodesJob, StoreFault
 from tests.simulation.node import Node
@@ -13,10 +14,11 @@ from tests.simulation.trainer import Trainer
 from tests.simulation.truth import Given
 
 NAME = "lm"
-HEAD_AGE_S, AGE_S = 5.0, 10.5
+HEAD_AGE_S = NO_ANSWER_S + 1.0
+AGE_S = HEAD_AGE_S + SILENT_S + 0.5
 """How much older than a silent node what the head shows as live may be, and what the others show. The head
-may write no more before it knows that a node is silent: then the others wait as long once more.
-"""
+takes for new what it reads within `NO_ANSWER_S`, and a record is up to a second old when it is written. The
+head may write no more before it knows that a node is silent: then the others wait as long once more."""
 SLOW_S, OPERATIONS = 15.0, 4
 """For so long a slow store is felt, and so many of its operations add to an age."""
 WATCHED_S = 5.0

@@ -17,7 +17,7 @@ MORE_SEEDS = (5, 11, 12, 14, 17, 18, 20, 22, 23, 24, 42, 71, *range(101, 146), 3
 """Those of `make test-slow`: more than a hundred hours. The last two have failed in a soak."""
 AT_ONCE = 3
 FRESH_S = 30
-"""For so many seconds `make test` draws fresh seeds."""
+"""For so many seconds `make test` draws fresh seeds, and `make test-slow` once more."""
 LIMIT_S = 150.0
 """A seed with several nights takes a minute on a busy core."""
 
@@ -48,7 +48,8 @@ def test_seeds_hold(seeds: Sequence[int]) -> None:
 
 
 @pytest.mark.timeout(LIMIT_S + 10)
-def test_fresh_seeds_hold() -> None:
+@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_fresh_seeds_hold(turn: int) -> None:
     """A failure is a finding: its seed does the same again. Add it to the seeds once it holds."""
     assert " 0 failed" in simulate("--seconds", str(FRESH_S))
 

@@ -94,7 +94,7 @@ class RunDesk:
                 newest = self._node.clock.t() + FUTURE_NS
                 for part in parts:
                     # A stamp from the future would make every later row look like a repeat.
-                    if part.source == _source(run) and len(part) and part.last_t <= newest:
+                    if part.source == run.source(run.rank) and len(part) and part.last_t <= newest:
                         own = msgspec.structs.replace(part, source=f"run/{run.id}")
                         self._node.rows((run.with_rates(own),))
                 if run.resends:  # the daemon before was killed without writing them, and this one may be, too
@@ -443,7 +443,7 @@ class RunDesk:
         run = node.registry.join(identity, hello, peer.pid if peer is not None and peer.pid else hello.pid)
         if run is None:
             return None
-        source = f"rank/{run.id}/{hello.rank}"
+        source = run.source(hello.rank)
         ring = node.rings.get(source)
         self._send(
             identity,
@@ -479,7 +479,7 @@ class RunDesk:
         match message:
             case messages.Rows(parts=parts):
                 newest = node.clock.t() + FUTURE_NS
-                source = f"rank/{run.id}/{member.rank}"  # whatever the run was called at its start
+                source = run.source(member.rank)  # whatever the run was called at its start
                 own = [p for p in parts if len(p) and p.last_t <= newest]
                 node.rows(msgspec.structs.replace(part, source=source) for part in own)
             case messages.Declare(gpus=gpus):
@@ -534,11 +534,6 @@ class RunDesk:
 
     def _now(self) -> float:
         return self._node.clock.t() / 1e9
-
-
-def _source(run: TrackedRun) -> str:
-    """Return the source of the rows of the process that represents a run, as the process calls it."""
-    return f"rank/{run.id}/{run.rank}" if run.away else f"run/{run.id}"
 
 
 def _keep_output(run: TrackedRun, rank: int, part: OutputPart) -> None:

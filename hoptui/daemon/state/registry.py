@@ -159,6 +159,10 @@ class TrackedRun:
         """Whether rank 0 is on another node."""
         return self.state.rank > 0
 
+    def source(self, rank: int) -> str:
+        """Return the source of the rows of a rank, as its process calls it."""
+        return f"run/{self.id}" if rank == self.rank and not self.away else f"rank/{self.id}/{rank}"
+
     @property
     def known_ranks(self) -> tuple[int, ...]:
         """Its ranks on this node that have not left, the one that represents it first."""

@@ -16,7 +16,7 @@ from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankCondition, Ra
 from hoptui.domain.progress import ITERATION
 from hoptui.model.detail_requests import STEPS
 from hoptui.model.recorded.clock_offsets import ClockOffset, clock_note, clock_offset
-from hoptui.model.recorded.node_recording import NodeRecording
+from hoptui.model.recorded.node_recordings import NodeRecording
 from hoptui.model.recorded.store import RecordedSeries, RecordedSteps, RecordedStore
 from hoptui.model.series import SeriesColumns, SeriesWindow
 from hoptui.presentation import stacks
