@@ -1,8 +1,9 @@
 """Verdicts for training loops of known limits, as people write them: right, sure, named line, and how soon.
 
-`python -m benchmarks.labelled_diagnosis --lot test [--cpu] [--lanes N] [--only NAME…]`. Each load runs for
-`WATCHED_S` after its first row. Its verdict is the one told then. Of several GPUs, each lane has its own. The
-loads of several ranks run afterwards, and have a GPU for each rank.
+`python -m benchmarks.labelled_diagnosis --lot test [--cpu] [--lanes N] [--only NAME…] [--watched-s S]`. Each
+load runs for so many seconds after its first row. Its verdict is the one told then. Of several GPUs, each lane
+has its own. The loads of several ranks run afterwards, and have a GPU for each rank. With four processors or
+more, the next load imports its packages while one is measured.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any, get_args
+from typing import IO, Any, NamedTuple, get_args
 
 import psutil
 
@@ -33,6 +35,8 @@ from hoptui.presentation.diagnosis import SURE, advice_text, evidence
 WATCHED_S = 24.0
 START_S = 90.0
 """The longest time until the first row."""
+AHEAD = len(os.sched_getaffinity(0)) >= 4
+"""Whether the next load imports its packages while one is measured."""
 THREADS = "1"
 """Of a load, so that several may run at a time."""
 BINS = (0.0, 0.5, 0.7, 0.9, 1.01)
@@ -45,12 +49,14 @@ LINES = 0.95
 FIRST_S = 15.0
 
 
-def watch(session: Session, load: LabelledLoad, child: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """Follow a run from its first row, and return what was told of it."""
+def watch(
+    session: Session, load: LabelledLoad, child: subprocess.Popen[bytes], watched_s: float
+) -> dict[str, Any]:
+    """Follow a run for some seconds from its first row on, and return what was told of it."""
     name, state, known = f"labelled-{load.name}", 0, ""
     began, first_row, told = time.monotonic(), math.nan, None
     first_right, verdicts = math.nan, Counter[str]()
-    while child.poll() is None and time.monotonic() - began < START_S + WATCHED_S:
+    while child.poll() is None and time.monotonic() - began < START_S + watched_s:
         delta = newer_state(session, state, wait_s=0.5)
         state, now = delta.state, time.monotonic()
         if delta.node is not None:
@@ -63,9 +69,9 @@ def watch(session: Session, load: LabelledLoad, child: subprocess.Popen[bytes]) 
                 verdicts[told.verdict] = max(verdicts[told.verdict], round(100 * told.confidence))
                 if told.verdict in right_of(load) and math.isnan(first_right):
                     first_right = now
-        if now - first_row > WATCHED_S:
+        if now - first_row > watched_s:
             break
-    sampled = [each.samples for each in session.stacks(known, WATCHED_S)] if known else []
+    sampled = [each.samples for each in session.stacks(known, watched_s)] if known else []
     return {
         "told": told,
         "verdicts": verdicts,
@@ -85,29 +91,66 @@ def device() -> str:
     return os.environ.get("HOPTUI_LABELLED_DEVICE", "cuda")
 
 
-@contextmanager
-def started(node: Bench, load: LabelledLoad, lane: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a load, and end it afterwards. If it ended by itself, its last errors are printed."""
-    launcher = (*TORCHRUN, "--nproc-per-node", str(load.ranks)) if load.ranks > 1 else ()
-    visible = {"CUDA_VISIBLE_DEVICES": visible_gpus(load, lane), "OMP_NUM_THREADS": THREADS}
-    command = [sys.executable, *launcher, "-m", "benchmarks.labelled", load.name, device()]
-    with tempfile.TemporaryFile("w+", errors="replace") as errors:
-        child = subprocess.Popen(
-            command,
-            env=node.environment | visible,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-        )
+class Program(NamedTuple):
+    """The process of a load, and the file of its errors."""
+
+    process: subprocess.Popen[bytes]
+    errors: IO[str]
+
+
+class Programs:
+    """Starts loads in their order. Where processors are free, the next one imports its packages meanwhile."""
+
+    def __init__(self, node: Bench, loads: Iterable[LabelledLoad]) -> None:
+        self._environment = node.environment | {"OMP_NUM_THREADS": THREADS}
+        self._line = list(loads)
+        self._importing: dict[str, Program] = {}
+        self._files = ExitStack()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Programs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in self._importing.values():
+            _end(program.process)
+        self._files.close()
+
+    @contextmanager
+    def started(self, load: LabelledLoad, lane: int) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a load, and end it afterwards. If it ended by itself, its last errors are printed."""
+        with self._lock:
+            self._line.remove(load)
+            visible = visible_gpus(load, lane)
+            importing = self._importing.pop(load.name, None)
+            process, errors = importing or self._begin(load, CUDA_VISIBLE_DEVICES=visible)
+            following = self._line[0] if AHEAD and self._line else load
+            if following.ranks == 1 and following.name not in {load.name, *self._importing}:
+                self._importing[following.name] = self._begin(following)
         try:
-            yield child
+            assert process.stdin is not None
+            with suppress(BrokenPipeError), process.stdin as begin:
+                begin.write(f"{visible}\n".encode())
+            yield process
         finally:
-            ended = child.poll()
-            _end(child)
+            ended = process.poll()
+            _end(process)
         if ended is not None:
             errors.seek(0)
             last = errors.read()[-1500:]
             print(f"{load.name} ended by itself with exit status {ended}:\n{last}", file=sys.stderr)
+
+    def _begin(self, load: LabelledLoad, **more: str) -> Program:
+        launcher = (*TORCHRUN, "--nproc-per-node", str(load.ranks)) if load.ranks > 1 else ()
+        errors = self._files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+        process = subprocess.Popen(
+            [sys.executable, *launcher, "-m", "benchmarks.labelled", load.name, device()],
+            env=self._environment | more,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        return Program(process, errors)
 
 
 def visible_gpus(load: LabelledLoad, lane: int) -> str:
@@ -117,7 +160,9 @@ def visible_gpus(load: LabelledLoad, lane: int) -> str:
     return ",".join(str(load.ranks * lane + rank) for rank in range(load.ranks))
 
 
-def measure_all(node: Bench, chosen: Sequence[LabelledLoad], lanes: int) -> dict[str, dict[str, Any]]:
+def measure_all(
+    node: Bench, chosen: Sequence[LabelledLoad], lanes: int, watched_s: float
+) -> dict[str, dict[str, Any]]:
     """Run loads, those of as many ranks together, and return what each came to, by its name."""
     found: dict[str, dict[str, Any]] = {}
     for ranks, group in itertools.groupby(
@@ -128,15 +173,18 @@ def measure_all(node: Bench, chosen: Sequence[LabelledLoad], lanes: int) -> dict
             tell("left out", {"loads": [load.name for load in loads], "GPUs": ranks})
             continue
         together = max(1, lanes // ranks)
-        figures = in_lanes(partial(measure, node), loads, together)
+        with Programs(node, loads) as programs:
+            figures = in_lanes(partial(measure, node, programs, watched_s), loads, together)
         found |= {load.name: case for load, case in zip(loads, figures, strict=True)}
     return found
 
 
-def measure(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
+def measure(
+    node: Bench, programs: Programs, watched_s: float, load: LabelledLoad, lane: int
+) -> dict[str, Any]:
     """Run one load."""
-    with started(node, load, lane) as child, node.session() as session:
-        seen = watch(session, load, child)
+    with programs.started(load, lane) as child, node.session() as session:
+        seen = watch(session, load, child, watched_s)
         ended = child.poll()
     return figures_of(load, seen) | {"ended": ended}
 
@@ -215,6 +263,7 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser.add_argument("--cpu", action="store_true", help="without a GPU")
     parser.add_argument("--lanes", type=int, default=0, help="loads at a time; default: one per GPU")
     parser.add_argument("--only", nargs="+", default=())
+    parser.add_argument("--watched-s", type=float, default=WATCHED_S, help="seconds from the first row on")
     given = parser.parse_args(list(arguments))
     os.environ["HOPTUI_LABELLED_DEVICE"] = kind = "cpu" if given.cpu else "cuda"
     lots = ("development", "test") if given.lot == "both" else (given.lot,)
@@ -228,7 +277,7 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         chosen.remove(load)
     with bench() as node, node.session():
         lanes = given.lanes or (1 if given.cpu else gpus())
-        cases = measure_all(node, chosen, lanes)
+        cases = measure_all(node, chosen, lanes, given.watched_s)
     named = [case["line_right"] for case in cases.values() if case["line_right"] is not None]
     right = sum(case["right"] for case in cases.values())
     sure = [case for case in cases.values() if case["confidence"] >= 0.9]
@@ -239,6 +288,7 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     figures = {
         "device": kind,
         "lot": given.lot,
+        "watched_s": given.watched_s,
         "right": right,
         "of": len(cases),
         "sure_and_wrong": [name for name, case in cases.items() if case["sure_and_wrong"]],

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.labelled.catalogue import LabelledLoad, all_loads, lot_of
-from benchmarks.labelled_diagnosis import THREADS, right_of, started
+from benchmarks.labelled_diagnosis import THREADS, Programs, right_of
 from benchmarks.measure import Bench, bench, in_lanes, newer_state, quantile, report, spread, tell
 from hoptui.client.session import Session, Unreachable
 
@@ -119,7 +119,8 @@ def follow(node: Bench, iteration_s: float, repeat: int, dwell_s: float) -> list
 def steady(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
     """Count the changes of a load's verdict in the minute after its first one."""
     with (
-        started(node, load, lane) as child,
+        Programs(node, [load]) as programs,
+        programs.started(load, lane) as child,
         Session(client="bench", start_daemon=True, timeout_s=ANSWER_S) as session,
     ):
         first = verdicts_until_one(session, f"labelled-{load.name}", child)
