@@ -59,11 +59,12 @@ def watch(
     while child.poll() is None and time.monotonic() - began < START_S + watched_s:
         delta = newer_state(session, state, wait_s=0.5)
         state, now = delta.state, time.monotonic()
+        vital = delta.vitals.get(known)
+        if vital is not None and vital.last_t and math.isnan(first_row):
+            first_row = now - (delta.now - vital.last_t) / 1e9
         if delta.node is not None:
             run = next((r for r in reversed(delta.node.runs) if r.name == name and not r.exit_reason), None)
             known = run.run if run is not None else known
-            if run is not None and run.run in delta.vitals and delta.vitals[run.run].last_t:
-                first_row = first_row if first_row == first_row else now
             if run is not None and run.diagnosis is not None:
                 told = run.diagnosis
                 verdicts[told.verdict] = max(verdicts[told.verdict], round(100 * told.confidence))

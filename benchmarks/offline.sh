@@ -9,7 +9,7 @@
 # The first line is for a machine with network, the second for the node.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-target=${TMPDIR:-/tmp}/hoptui-packages
+target=${TMPDIR:-/tmp}/hoptui-packages/site-packages
 if [ ! -e "$target/installed" ]; then
   python3 -m pip install --quiet --no-index --no-deps --target "$target" .wheels/*.whl
   touch "$target/installed"
