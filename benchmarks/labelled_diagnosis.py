@@ -1,9 +1,9 @@
 """Verdicts for training loops of known limits, as people write them: right, sure, named line, and how soon.
 
-`python -m benchmarks.labelled_diagnosis --lot test [--cpu] [--lanes N] [--only NAME…] [--watched-s S]`. Each
-load runs for so many seconds after its first row. Its verdict is the one told then. Of several GPUs, each lane
-has its own. The loads of several ranks run afterwards, and have a GPU for each rank. With four processors or
-more, the next load imports its packages while one is measured.
+`python -m benchmarks.labelled_diagnosis --lot test [--cpu] [--lanes N] [--only NAME…] [--watched-s S]`.
+Each load runs for so many seconds after its first row. Its verdict is the one told then. Of several GPUs,
+each lane has its own. The loads of several ranks run afterwards, and have a GPU for each rank. In a single
+lane, and with four processors or more, the next load imports its packages while one is measured.
 """
 
 from __future__ import annotations
@@ -100,9 +100,13 @@ class Program(NamedTuple):
 
 
 class Programs:
-    """Starts loads in their order. Where processors are free, the next one imports its packages meanwhile."""
+    """Starts loads in their order. The next one may import its packages meanwhile.
 
-    def __init__(self, node: Bench, loads: Iterable[LabelledLoad]) -> None:
+    Its GPUs have to be known then: a package may initialize CUDA, which reads `CUDA_VISIBLE_DEVICES` once.
+    """
+
+    def __init__(self, node: Bench, loads: Iterable[LabelledLoad], *, ahead: bool = False) -> None:
+        self._ahead = ahead
         self._environment = node.environment | {"OMP_NUM_THREADS": THREADS}
         self._line = list(loads)
         self._importing: dict[str, Program] = {}
@@ -122,16 +126,14 @@ class Programs:
         """Start a load, and end it afterwards. If it ended by itself, its last errors are printed."""
         with self._lock:
             self._line.remove(load)
-            visible = visible_gpus(load, lane)
-            importing = self._importing.pop(load.name, None)
-            process, errors = importing or self._begin(load, CUDA_VISIBLE_DEVICES=visible)
-            following = self._line[0] if AHEAD and self._line else load
-            if following.ranks == 1 and following.name not in {load.name, *self._importing}:
-                self._importing[following.name] = self._begin(following)
+            importing = self._importing.pop(load.name) if load.name in self._importing else None
+            process, errors = importing or self._begin(load, lane)
+            if self._ahead and self._line and self._line[0].ranks == 1:
+                self._importing[self._line[0].name] = self._begin(self._line[0], lane)
         try:
             assert process.stdin is not None
             with suppress(BrokenPipeError), process.stdin as begin:
-                begin.write(f"{visible}\n".encode())
+                begin.write(b"begin\n")
             yield process
         finally:
             ended = process.poll()
@@ -141,12 +143,13 @@ class Programs:
             last = errors.read()[-1500:]
             print(f"{load.name} ended by itself with exit status {ended}:\n{last}", file=sys.stderr)
 
-    def _begin(self, load: LabelledLoad, **more: str) -> Program:
+    def _begin(self, load: LabelledLoad, lane: int) -> Program:
         launcher = (*TORCHRUN, "--nproc-per-node", str(load.ranks)) if load.ranks > 1 else ()
-        errors = self._files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+        errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - `_files` closes it
+        self._files.push(errors)
         process = subprocess.Popen(
             [sys.executable, *launcher, "-m", "benchmarks.labelled", load.name, device()],
-            env=self._environment | more,
+            env=self._environment | {"CUDA_VISIBLE_DEVICES": visible_gpus(load, lane)},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=errors,
@@ -174,7 +177,7 @@ def measure_all(
             tell("left out", {"loads": [load.name for load in loads], "GPUs": ranks})
             continue
         together = max(1, lanes // ranks)
-        with Programs(node, loads) as programs:
+        with Programs(node, loads, ahead=AHEAD and together == 1) as programs:
             figures = in_lanes(partial(measure, node, programs, watched_s), loads, together)
         found |= {load.name: case for load, case in zip(loads, figures, strict=True)}
     return found

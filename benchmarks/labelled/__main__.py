@@ -1,7 +1,6 @@
-"""Train one labelled load until it is stopped: `echo GPUS | python -m benchmarks.labelled NAME DEVICE`.
+"""Train one labelled load until it is stopped: `python -m benchmarks.labelled NAME DEVICE`.
 
-A load of one rank imports its packages, and begins once a line comes on its standard input: the value of
-`CUDA_VISIBLE_DEVICES`.
+A load of one rank imports its packages, and begins once a line comes on its standard input.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def main() -> None:
     for package in load.needs:
         importlib.import_module(package)
     if load.ranks == 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = sys.stdin.readline().strip()
+        sys.stdin.readline()
     if load.ranks > 1 and device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     if load.adapter:

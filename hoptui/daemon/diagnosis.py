@@ -181,7 +181,7 @@ class Diagnosing:
             cpus=node.hardware.cpus,
             host_filled=next((memory.filled for memory in host_memory(node, run, node.clock.t())), NAN),
             host_cpu=mean_of(self._between("host", begin, spent.end), "cpu_percent") / 100,
-            sampled=SampledTime.of(summed(found.values())),
+            sampled=SampledTime.of_ranks(found, late.rank if late is not None else None),
             straggler=late,
             straggler_device=rank_device(node, run, late.rank, begin) if late is not None else None,
             free_gpus=self._free_gpus(begin, spent.end),

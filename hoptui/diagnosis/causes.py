@@ -283,9 +283,12 @@ def _lost_to_exchange(window: ObservationWindow, seen: Means) -> float:
     if window.world < 2:
         return 0.0
     share, path = claimed(window, EXCHANGE)
-    if path:
-        return share
-    return max(0.0, 1 - seen.sm) if seen.link >= LINK_BYTES_PER_S else 0.0
+    return share if path else lost_to_link(window, seen)
+
+
+def lost_to_link(window: ObservationWindow, seen: Means) -> float:
+    """What the SMs of GPUs idle that send each other much: their kernels wait for the link."""
+    return max(0.0, 1 - seen.sm) if window.world > 1 and seen.link >= LINK_BYTES_PER_S else 0.0
 
 
 def _may_wait_for_ranks(window: ObservationWindow, seen: Means) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hoptui.domain.activities import Activity, by_line
+from hoptui.domain.activities import Activity, by_line, summed
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.stack_kinds import Basis, Kind
 
@@ -28,12 +28,13 @@ class LineShare(NamedTuple):
 
 @dataclass(frozen=True)
 class SampledTime:
-    """The shares of the samples by kind, 0 to 1, over all ranks.
+    """The shares of the samples by kind, 0 to 1, over several ranks.
 
-    `lines` has the line with the most samples of each kind. `own_loader` is the share in which a DataLoader
-    loads in the training process. `guessed` are the shares of Python of the script whose purpose only its
-    place in the loop says, or nothing, by that basis. `guessed_lines` are the lines with the most samples of
-    each place; `lines` does not have them. Samples while the run was paused are left out.
+    `count` is the number of samples, of several ranks that of the one with the fewest. `lines` has the
+    line with the most samples of each kind. `own_loader` is the share in which a DataLoader loads in the
+    training process. `guessed` are the shares of Python of the script whose purpose only its place in the
+    loop says, or nothing, by that basis. `guessed_lines` are the lines with the most samples of each place;
+    `lines` does not have them. Samples while the run was paused are left out.
     """
 
     count: int = 0
@@ -46,7 +47,7 @@ class SampledTime:
     @classmethod
     def of(cls, counts: Mapping[Activity, int]) -> SampledTime:
         """Return the times of what was counted; of too few samples, nothing."""
-        at_work = {activity: count for activity, count in counts.items() if activity.kind != "paused"}
+        at_work = _at_work(counts)
         total = sum(at_work.values())
         if total < FEW:
             return cls()
@@ -68,6 +69,18 @@ class SampledTime:
             guessed_lines={basis: _lines(counts, total)[0] for basis, counts in placed.items() if counts},
         )
 
+    @classmethod
+    def of_ranks(cls, counts: Mapping[int, Counter[Activity]], late: int | None = None) -> SampledTime:
+        """Return the times of ranks. What the rank does that the others wait for is not what limits these.
+
+        Args:
+            counts: What each rank was found to do, by rank.
+            late: The rank that the others wait for, and whose samples are left out.
+        """
+        found = cls.of(summed(part for rank, part in counts.items() if rank != late))
+        numbers = [sum(_at_work(part).values()) for part in counts.values()]
+        return replace(found, count=min([found.count, *filter(None, numbers)]))
+
     def share(self, *kinds: Kind) -> float:
         """Return the share of the samples of these kinds together."""
         return sum(self.shares.get(kind, 0.0) for kind in kinds)
@@ -76,6 +89,10 @@ class SampledTime:
         """Return the line of these kinds with the most samples."""
         known = [self.lines[kind] for kind in kinds if kind in self.lines]
         return max(known, key=lambda line: line.share, default=None)
+
+
+def _at_work(counts: Mapping[Activity, int]) -> dict[Activity, int]:
+    return {activity: count for activity, count in counts.items() if activity.kind != "paused"}
 
 
 def _with_basis(counts: Mapping[Activity, int], basis: Basis) -> dict[Activity, int]:

@@ -24,6 +24,7 @@ from hoptui.diagnosis.causes import (
     Finding,
     Means,
     host,
+    lost_to_link,
     phase,
     power,
     room_on_host,
@@ -70,6 +71,9 @@ FEW_SAMPLES = 50
 class IdleShares:
     """The idle time of the GPUs by what the training thread does in it, 0 to 1 of the whole time.
 
+    `claims` has what each verdict claims. `exchange` is the time in collectives, and `late` that in which
+    ranks wait for a slow one.
+
     Python of the script between two runs of the model is taken for environments: it uses what the model
     chose, and makes what the model sees next. What runs before the model is taken for input, or for what
     environments have observed if the thread steps these more than it loads.
@@ -91,6 +95,7 @@ class IdleShares:
         self._scale = min(1.0, seen.idle / whole) if whole else 1.0
         self.claims: dict[Verdict, float] = {verdict: lost * self._scale for verdict, lost in claims.items()}
         self.exchange = shares.get("collective", 0.0) if window.world > 1 else 0.0
+        self.late = window.straggler.others_wait - window.straggler.waits if window.straggler else 0.0
         if window.straggler is not None:
             self.exchange = max(0.0, self.exchange - window.straggler.others_wait)
 
@@ -193,7 +198,8 @@ def _launching(window: ObservationWindow, seen: Means, idle: IdleShares) -> Iter
     if not seen.busy >= NOTHING_RUNS:
         return
     counted = seen.sm == seen.sm
-    lost = (1 - seen.sm if counted else seen.idle) - sum(idle.claims.values()) - idle.exchange
+    lost = (1 - seen.sm if counted else seen.idle) - sum(idle.claims.values()) - idle.late
+    lost -= max(idle.exchange, lost_to_link(window, seen))
     sure = LAUNCHING.confidence(lost)
     if not sure or idle.sampled.share(*WORKS) < lost / 2:
         return

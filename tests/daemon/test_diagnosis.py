@@ -67,6 +67,7 @@ class Watched(QuietNode):
         self.node.set_hardware(HostInfo(cpus=16), (GPU,), None)
         self.diagnosing = Diagnosing(self.node)
         self.sampled: dict[Stack, int] = {}
+        self.second_rank: dict[Stack, int] = {}
         self.begin("n1")
 
     def begin(self, nonce: str) -> None:
@@ -90,6 +91,8 @@ class Watched(QuietNode):
                 self.node.rows((pack(f"gpu/{GPU.uuid}", [(t, -1, load)]),))
                 if self.sampled and t // SECOND % 2:
                     self.node.stacks(self.run, 0, pack_stacks(self.sampled, t - 2 * SECOND, t))
+                if self.second_rank and t // SECOND % 2:
+                    self.node.stacks(self.run, 1, pack_stacks(self.second_rank, t - 2 * SECOND, t))
                 self.diagnosing.tend()
                 reading += SECOND
             if t == iteration:
@@ -172,6 +175,26 @@ def test_a_new_cause_in_the_samples_is_named_within_fifteen_seconds(watched: Wat
     watched.sampled = COMPUTES
     watched.train(15, row=row, every_s=every_s)
     assert watched.events == ["healthy", "data-bound", "healthy"]
+
+
+def test_a_rank_that_its_gpu_waits_for_is_the_first_sure_verdict(watched: Watched) -> None:
+    """The second rank waits in `item` for its GPU, on which the kernel of a collective spins. Seven samples a
+    second: the ranks together have enough for other verdicts before each has enough for this one."""
+    watched.run.state = structs.replace(watched.run.state, world=2)
+    slow = (StackFrame("/job/train.py", "score", 12),)
+    watched.sampled = {slow: 13, **dict.fromkeys(COMPUTES, 1)}
+    watched.second_rank = {
+        (StackFrame("/job/train.py", "main", 30, call="loss.item"),): 13,
+        **dict.fromkeys(COMPUTES, 1),
+    }
+    sure = []
+    for _ in range(22):
+        watched.train(2, EAGER | {"busy": 50.0, "sm_active": 1.0}, row={"iteration_s": 0.1}, every_s=0.1)
+        told = watched.run.state.diagnosis
+        sure += [told.verdict] if told is not None and told.confidence > 0.6 else []
+    assert set(sure) == {"straggler"}
+    assert watched.told.confidence >= 0.9
+    assert watched.told.facts[1].fields["line"] == 12
 
 
 def test_a_new_cause_with_few_samples_is_not_unknown_meanwhile(watched: Watched) -> None:

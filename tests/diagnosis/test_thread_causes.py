@@ -15,7 +15,7 @@ from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.facts import Fact
 from hoptui.domain.stack_kinds import Kind
 from hoptui.domain.stacks import Stack, StackFrame
-from hoptui.domain.stragglers import RankDevice, Straggler
+from hoptui.domain.stragglers import RankDevice, Straggler, find_straggler
 from hoptui.domain.training_code import TrainingCode, TrainingFunction
 from tests.diagnosis.loads import SECOND, knob, synthetic, window
 
@@ -211,6 +211,53 @@ def test_a_rank_that_the_others_wait_for() -> None:
     )[0]
     assert device._asdict().items() <= fact_of(best.facts, "rank.slow").items()
     assert fact_of(best.facts, "line.hot")["line"] == 37
+
+
+SPINNING = {"busy": 0.5, "sm": 0.01, "tensor": 0.0, "fp32": 0.0, "dram": 0.0}
+"""Two ranks under NCCL, as measured on two H200: the kernel of a collective spins on the GPU of the rank that
+waits, and the other GPU idles."""
+
+
+def two_ranks(first: dict[str, int], second: dict[str, int], gpu: dict[str, float]) -> ObservationWindow:
+    """Two ranks with these samples, and the straggler that they show."""
+    found = {
+        rank: activities({STACKS[kind]: n for kind, n in counts.items()}, CODE)  # type: ignore[index]
+        for rank, counts in enumerate((first, second))
+    }
+    late = find_straggler(found)
+    times = SampledTime.of_ranks(found, late.rank if late is not None else None)
+    return window(gpus=(synthetic(**gpu),) * 2, world=2, sampled=times, straggler=late)
+
+
+@pytest.mark.parametrize("kind", ["script", "input", "save"])
+def test_a_rank_under_nccl_that_the_others_wait_for_with_their_gpu(kind: str) -> None:
+    """The others wait in `item` for their GPU, whose kernel waits for the rank. They launch fast enough, and
+    what the rank does limits no other one."""
+    found = findings(two_ranks({kind: 145, "compute": 5}, {"wait": 145, "compute": 5}, SPINNING))
+    assert (found[0].verdict, found[0].confidence) == ("straggler", 0.95)
+    assert fact_of(found[0].facts, "rank.slow")["rank"] == 0
+    assert [each.verdict for each in found] == ["straggler"]
+
+
+def test_a_first_verdict_before_a_straggler_can_be_known_is_unsure() -> None:
+    """Another verdict would have to be more certain by much, later."""
+    gpu = {"busy": 0.5, "sm": 0.01}
+    early = findings(two_ranks({"script": 45}, {"wait": 45}, gpu))
+    assert {each.verdict for each in early} == {"launch-bound", "host-bound"}
+    assert all(each.confidence <= 0.6 for each in early)
+
+
+def test_even_ranks_that_launch_slowly() -> None:
+    ranks = {"compute": 100, "wait": 50}
+    found = findings(two_ranks(ranks, ranks, {"busy": 0.3, "sm": 0.02, "upload": 200e6, "link": 1e9}))[0]
+    assert (found.verdict, found.confidence) == ("launch-bound", 0.95)
+
+
+def test_collectives_of_which_a_thread_shows_nothing_keep_the_link_busy() -> None:
+    """A thread only begins collectives on a GPU. As measured on two H200 that broadcast 8 GB each a step."""
+    ranks = {"compute": 20, "wait": 130}
+    found = findings(two_ranks(ranks, ranks, {"busy": 0.8, "sm": 0.14, "link": 200e9, "upload": 200e6}))
+    assert [(each.verdict, each.confidence) for each in found] == [("communication-bound", 0.7)]
 
 
 def test_even_ranks_that_exchange_much() -> None:
