@@ -28,7 +28,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
 from hoptui.domain.facts import clean_text
 from hoptui.domain.stacks import ENGINE, MOST_DEPTH, Stack, StackFrame, StackSamples, pack, phase_frames
@@ -213,6 +213,7 @@ class StackSampler:
             Whether all threads but the sampled one and that of the sampler wait.
         """
         chain: list[CodeType | int | str | None] = []
+        inside: list[CodeType | int | str | None] = []
         with self._reading:
             threads = sys._current_frames()
             innermost = frame = threads.pop(self._thread(), None)
@@ -220,13 +221,19 @@ class StackSampler:
                 chain.append(frame.f_code)
                 chain.append(frame.f_lasti)
                 frame = frame.f_back
+            in_engine = innermost is not None and innermost.f_code.co_name == ENGINE
+            gradients = frame = self._gradients(threads) if in_engine else None
+            while frame is not None and len(inside) < 2 * MOST_DEPTH:
+                inside.append(frame.f_code)
+                inside.append(frame.f_lasti)
+                frame = frame.f_back
         if innermost is not None:
             chain.append(self._phase())
             interval = self._interval
-            if innermost.f_lasti == chain[1] and len(interval.chains) < MOST_SAMPLES:
-                in_engine = innermost.f_code.co_name == ENGINE
-                chain.append(self._sleep.look(self._alone()) if in_engine else False)
-                interval.chains.append(chain)
+            went_on = innermost.f_lasti != chain[1] or (gradients and gradients.f_lasti != inside[1])
+            if not went_on and len(interval.chains) < MOST_SAMPLES:
+                chain.append(self._sleep.look(self._alone()) if in_engine and not gradients else False)
+                interval.chains.append(inside + chain if inside else chain)
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1
         threads.pop(self._own.ident or 0, None)
@@ -234,6 +241,17 @@ class StackSampler:
             if not self._waits(other.f_code):
                 return False
         return True
+
+    def _gradients(self, threads: Mapping[int, FrameType]) -> FrameType | None:
+        """Return where the thread is in Python that computes gradients for the sampled one, None if nowhere.
+
+        torch computes those of a GPU in a thread of its own, which it starts without `threading`. Python that
+        it calls, such as a hook, a checkpoint or a compiler, is part of the backward pass. Of several such
+        threads it is unknown which one that is.
+        """
+        known = {each.ident for each in threading.enumerate() if not isinstance(each, threading._DummyThread)}
+        foreign = [frame for ident, frame in threads.items() if ident not in known]
+        return foreign[0] if len(foreign) == 1 else None
 
     def _waits(self, code: CodeType) -> bool:
         """Whether a thread in this function waits, without the interpreter."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import dis
 import gc
@@ -494,6 +495,51 @@ def test_whether_a_thread_sleeps_is_unknown_if_torch_has_threads_for_a_gpu(
         assert samples is not None
         assert samples.asleep == ()
         sampler._sleep.close()
+
+
+@pytest.mark.parametrize(
+    ("foreign", "own", "inside"),
+    [(1, 0, ["hook", "slow"]), (0, 1, []), (2, 0, []), (1, 1, ["hook", "slow"])],
+)
+def test_python_that_torch_calls_in_its_own_thread_is_part_of_the_backward_pass(
+    foreign: int, own: int, inside: list[str]
+) -> None:
+    """torch starts it without `threading`. Of two such threads, none is known to be the one."""
+    over = threading.Event()
+    ended = threading.Semaphore(0)
+
+    def slow() -> None:
+        over.wait()
+
+    def hook() -> None:
+        slow()
+        ended.release()
+
+    def work(asked: Callable[[], bool]) -> None:
+        _engine_run_backward(partial(time.sleep, 0.05), asked)
+
+    loaders = [threading.Thread(target=hook, daemon=True) for _ in range(own)]
+    try:
+        for _ in range(foreign):
+            _thread.start_new_thread(hook, ())
+        for loader in loaders:
+            loader.start()
+        in_engine = found(
+            work,
+            lambda frame: (
+                frame.function.rpartition(".")[2] == (inside[-1] if inside else "_engine_run_backward")
+            ),
+        )
+    finally:
+        over.set()
+        for _ in range(foreign + own):
+            assert ended.acquire(timeout=20)
+        for loader in loaders:
+            loader.join(20)
+    names = [frame.function.rpartition(".")[2] for frame in in_engine]
+    after = names[names.index("_engine_run_backward") + 1 :]
+    assert after[: len(inside)] == inside
+    assert bool(after) == bool(inside)
 
 
 def test_an_error_ends_it_and_is_reported() -> None:
