@@ -15,7 +15,7 @@ from uuid import UUID
 
 from hoptui.domain.jobs import SILENT_S, JobNode, JobState, NodeCondition, NodeSummary, RankGpu, RankSummary
 from hoptui.domain.slow_ranks import dispersion
-from hoptui.sdk.stack_sampler import EVERY_S, JITTER
+from hoptui.sdk.stack_sampler import EVERY_S, SampleTimes
 
 Fault = Literal["none", "slow", "hung", "silent"]
 Sampling = Literal["sampler", "independent"]
@@ -68,7 +68,8 @@ class SimulatedJob:
         self._uuids = [f"GPU-{UUID(int=source.getrandbits(128))}" for _ in range(world)]
         self._own = [own_s * (1 + self._random.gauss(0, DIFFER)) for _ in range(world)]
         self._waited: list[deque[tuple[int, int]]] = [deque(maxlen=WINDOW_S) for _ in range(world)]
-        self._next = [self._random.random() * EVERY_S for _ in range(world)]  # sample of a rank
+        self._times = [SampleTimes(self._random) for _ in range(world)]
+        self._next = [times.pause_s(EVERY_S) for times in self._times]  # sample of a rank
         self._took_s = own_s  # an iteration in this second
         self._written_at = [0] * self.nodes
         self._written: list[NodeSummary | None] = [None] * self.nodes
@@ -139,7 +140,7 @@ class SimulatedJob:
             place = self._step + (self._next[rank] - self.t + 1) / self._took_s
             waits += place % 1 >= works
             count += 1
-            self._next[rank] += EVERY_S * (1 - JITTER + 2 * JITTER * chance())
+            self._next[rank] += self._times[rank].pause_s(EVERY_S)
         return waits, count
 
     def _rank(self, rank: int) -> RankSummary:

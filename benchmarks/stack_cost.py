@@ -6,7 +6,7 @@ sampler and one without, in random order. Run it alone, on one core:
 taskset -c 1 python -m benchmarks.stack_cost --only pure modules
 
 The rate drifts by more than a sample costs. So the cost of a sample is also measured by itself: by how much
-longer the iterations around a sample take than those half a period later, which no sample is near.
+longer the iterations around a sample take than those at a time that no sample is near.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -33,7 +33,8 @@ SETTLE_S = 0.13
 ACCOUNT_S = 12.0
 """The time of which the sampler tells its cost, on all the time."""
 CONFIDENCE = 1.96
-ASIDE_NS = int(EVERY_S / 2 * 1e9)
+APART_NS, CLEAR_NS = 5_000_000, 40_000_000
+"""Between the samples that are counted, and between those around the time without one, at least."""
 USUAL = 40
 """So many iterations on each side give the usual time of one."""
 CLIPPED = 0.02
@@ -208,10 +209,18 @@ def excess_us(ends: Sequence[int], stamp: int, window: Window = WINDOW) -> float
 
 def of_a_sample(ends: Sequence[int], stamps: Sequence[int]) -> dict[str, Any]:
     """Return what a sample costs the loop, in microseconds and as a share of the time, with its interval."""
-    both = ((excess_us(ends, stamp), excess_us(ends, stamp + ASIDE_NS)) for stamp in stamps)
+    both = ((excess_us(ends, stamp), excess_us(ends, clear)) for stamp, clear in beside(stamps))
     found = [near - far for near, far in both if near is not None and far is not None]
     percent = 100 * 1e3 * len(stamps) / (stamps[-1] - stamps[0])  # of a microsecond for each sample
     return cost_of(found, percent) | {"samples": len(found)}
+
+
+def beside(stamps: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield samples that are apart from others, each with a time near it that no sample is near."""
+    for before, stamp, after in zip(stamps, stamps[1:], stamps[2:], strict=False):
+        gaps = stamp - before, after - stamp
+        if min(gaps) >= APART_NS and max(gaps) >= CLEAR_NS:
+            yield stamp, stamp + (gaps[1] // 2 if gaps[1] >= gaps[0] else -gaps[0] // 2)
 
 
 def cost_of(differences: Sequence[float], percent: float) -> dict[str, Any]:

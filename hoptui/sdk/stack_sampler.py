@@ -63,6 +63,8 @@ MOST_STACKS = 512
 """Different stacks that wait for names. More are counted as left out."""
 MOST_PLACES = 4096
 """Places in code whose line and columns are remembered."""
+ENOUGH_OUTSIDE = 10
+"""Samples outside of a backward pass after which it is known which threads run Python there."""
 MOST_KNOWN = 256
 """Stacks with names that are remembered, about a megabyte."""
 MOST_TAKES = 10
@@ -96,8 +98,8 @@ that is unknown."""
 
 PROCESSOR = 36
 """The place of the last processor of a thread in its `stat` of proc(5), counted after its name."""
-JITTER = 0.25
-"""A period differs from the mean by up to this part of it, so that it does not beat with the iterations."""
+SPREAD_S = 1.25
+"""In a longer period a sample is at most half of this away from the middle, so that none is much older."""
 WAITS = frozenset((
     "threading.py wait", "threading.py _wait_for_tstate_lock", "thread.py _worker", "selectors.py select",
     "connection.py _recv", "poll.py poll",
@@ -152,6 +154,7 @@ class StackSampler:
         self._known_waits: dict[int, tuple[CodeType, bool]] = {}  # by `id`, with the code that keeps it
         self._reading: AbstractContextManager[None] = nullcontext() if NEWER else _LaterCollection()
         self._sleep, self._engine_threads = ThreadSleep(), EngineThreads()
+        self._gradients = _GradientThread()
         self._names = _Names()
         self._naming_ns = NAMING_AHEAD_S * 1e9
         self._over = threading.Lock()  # returns to this code sooner than an event
@@ -222,7 +225,7 @@ class StackSampler:
                 chain.append(frame.f_lasti)
                 frame = frame.f_back
             in_engine = innermost is not None and innermost.f_code.co_name == ENGINE
-            gradients = frame = self._gradients(threads) if in_engine else None
+            gradients = frame = self._gradients.frame(threads, in_engine=in_engine)
             while frame is not None and len(inside) < 2 * MOST_DEPTH:
                 inside.append(frame.f_code)
                 inside.append(frame.f_lasti)
@@ -242,17 +245,6 @@ class StackSampler:
                 return False
         return True
 
-    def _gradients(self, threads: Mapping[int, FrameType]) -> FrameType | None:
-        """Return where the thread is in Python that computes gradients for the sampled one, None if nowhere.
-
-        torch computes those of a GPU in a thread of its own, which it starts without `threading`. Python that
-        it calls, such as a hook, a checkpoint or a compiler, is part of the backward pass. Of several such
-        threads it is unknown which one that is.
-        """
-        known = {each.ident for each in threading.enumerate() if not isinstance(each, threading._DummyThread)}
-        foreign = [frame for ident, frame in threads.items() if ident not in known]
-        return foreign[0] if len(foreign) == 1 else None
-
     def _waits(self, code: CodeType) -> bool:
         """Whether a thread in this function waits, without the interpreter."""
         known = self._known_waits.get(id(code))  # to hash the code object itself takes longer than all else
@@ -265,13 +257,12 @@ class StackSampler:
         return known[1]
 
     def _main(self) -> None:
-        dice = random.Random()
         switch, costs = _SwitchInterval(), _Costs()
         used = time.thread_time_ns()
         try:
             _wake_in_time()
-            pause_s = EVERY_S
-            while not self._over.acquire(timeout=pause_s * (1 - JITTER + 2 * JITTER * dice.random())):
+            pause_s, times = EVERY_S, SampleTimes(random.Random())
+            while not self._over.acquire(timeout=times.pause_s(pause_s)):
                 began = time.thread_time_ns()
                 waiting_s = (began - used) / 1e9
                 if self.sample():
@@ -286,6 +277,60 @@ class StackSampler:
         finally:
             switch.restore()
             self._sleep.close()
+
+
+class _GradientThread:
+    """The thread of torch that computes the gradients of a GPU, and what it calls in Python.
+
+    torch starts it without `threading`. Python that it calls, such as a hook, a checkpoint or a compiler, is
+    part of the backward pass. It is in Python in a backward pass alone, which other threads are not that C
+    code has started.
+    """
+
+    def __init__(self) -> None:
+        self._elsewhere: set[int] = set()  # threads that were in Python outside of a backward pass
+        self._outside = 0
+
+    def frame(self, threads: Mapping[int, FrameType], *, in_engine: bool) -> FrameType | None:
+        """Return where the thread is in Python. None: nowhere, or it is unknown which of several it is.
+
+        Args:
+            threads: The innermost frames of all threads but the sampled one.
+            in_engine: Whether the sampled thread is in a backward pass.
+        """
+        if not in_engine:
+            if len(self._elsewhere) > MOST_PLACES:
+                self._elsewhere.clear()
+                self._outside = 0
+            self._elsewhere.update(threads)
+            self._outside += 1
+            return None
+        new = threads.keys() - self._elsewhere
+        if not new or self._outside < ENOUGH_OUTSIDE:
+            return None
+        known = {each.ident for each in threading.enumerate() if not isinstance(each, threading._DummyThread)}
+        foreign = new - known
+        return threads[foreign.pop()] if len(foreign) == 1 else None
+
+
+class SampleTimes:
+    """The times of samples: one in each period, anywhere in it.
+
+    At nearly equal distances, samples beat with iterations that take as long. A rank is then found at the
+    same place many times in a row, and even ranks seem to differ.
+    """
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._rest_s = 0.0
+
+    def pause_s(self, period_s: float) -> float:
+        """Return the seconds from a sample, or the start, to the next one, in a period of this length."""
+        spread = min(1.0, SPREAD_S / period_s)
+        at = 0.5 + spread * (self._dice.random() - 0.5)
+        pause = self._rest_s + at * period_s
+        self._rest_s = (1 - at) * period_s
+        return pause
 
 
 class _LaterCollection(AbstractContextManager[None]):

@@ -7,8 +7,11 @@ import asyncio
 import dis
 import gc
 import hashlib
+import itertools
 import json
 import os
+import random
+import statistics
 import subprocess
 import sys
 import threading
@@ -27,13 +30,15 @@ from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, StackSamples, un
 from hoptui.sdk import stack_sampler
 from hoptui.sdk.stack_sampler import (
     BUDGET,
+    ENOUGH_OUTSIDE,
     EVERY_S,
-    JITTER,
     LONGEST_NAME,
     MOST_TAKES,
     NAMING,
     RAREST_S,
+    SPREAD_S,
     WAITING_BUDGET,
+    SampleTimes,
     StackSampler,
     _Costs,
     _SwitchInterval,
@@ -321,9 +326,34 @@ def test_it_samples_ten_times_a_second_and_says_what_that_costs() -> None:
         passed = time.monotonic() - began
         samples = sampler.take()
         sampler.stop()
-    assert passed >= 9 * EVERY_S * (1 - JITTER)
+    assert passed >= 9 * EVERY_S
     assert samples is not None
     assert 0 < samples.cost < 0.05, "a share of the time, on a busy machine"
+
+
+def times_of(period_s: float, count: int) -> list[float]:
+    pauses = SampleTimes(random.Random(5))
+    return [*itertools.accumulate(pauses.pause_s(period_s) for _ in range(count))]
+
+
+def test_there_is_one_sample_in_each_period() -> None:
+    assert [int(t / EVERY_S) for t in times_of(EVERY_S, 1000)] == [*range(1000)]
+
+
+@pytest.mark.parametrize("periods", [0.5, 1.0, 1.5])
+def test_samples_do_not_beat_with_iterations(periods: float) -> None:
+    """How often a part of an iteration is found in two seconds varies no more than by independent samples."""
+    found = [t / (periods * EVERY_S) % 1 >= 0.7 for t in times_of(EVERY_S, 20_000)]
+    counts = [sum(found[at : at + 20]) for at in range(0, len(found), 20)]
+    assert statistics.mean(counts) == pytest.approx(6, rel=0.05)
+    assert statistics.variance(counts) < 1.15 * 20 * 0.3 * 0.7
+
+
+@pytest.mark.parametrize("period_s", [RAREST_S, 1.0])
+def test_the_newest_sample_is_never_old(period_s: float) -> None:
+    times = times_of(period_s, 1000)
+    assert max(b - a for a, b in itertools.pairwise(times)) <= period_s + SPREAD_S
+    assert times[-1] == pytest.approx(1000 * period_s, rel=0.01)
 
 
 def test_it_samples_more_rarely_where_a_sample_is_expensive() -> None:
@@ -498,17 +528,19 @@ def test_whether_a_thread_sleeps_is_unknown_if_torch_has_threads_for_a_gpu(
 
 
 @pytest.mark.parametrize(
-    ("foreign", "own", "inside"),
-    [(1, 0, ["hook", "slow"]), (0, 1, []), (2, 0, []), (1, 1, ["hook", "slow"])],
+    ("before", "foreign", "own", "inside"),
+    [(0, 1, 0, ["hook", "slow"]), (0, 0, 1, []), (0, 2, 0, []), (0, 1, 1, ["hook", "slow"]), (1, 0, 0, [])],
 )
 def test_python_that_torch_calls_in_its_own_thread_is_part_of_the_backward_pass(
-    foreign: int, own: int, inside: list[str]
+    before: int, foreign: int, own: int, inside: list[str]
 ) -> None:
-    """torch starts it without `threading`. Of two such threads, none is known to be the one."""
-    over = threading.Event()
-    ended = threading.Semaphore(0)
+    """torch starts it without `threading`. Of two such threads, none is known to be the one. One that runs
+    Python before the backward pass is another one."""
+    begin, over = threading.Event(), threading.Event()
+    running, ended = threading.Semaphore(0), threading.Semaphore(0)
 
     def slow() -> None:
+        running.release()
         over.wait()
 
     def hook() -> None:
@@ -516,30 +548,51 @@ def test_python_that_torch_calls_in_its_own_thread_is_part_of_the_backward_pass(
         ended.release()
 
     def work(asked: Callable[[], bool]) -> None:
+        begin.wait()
         _engine_run_backward(partial(time.sleep, 0.05), asked)
 
-    loaders = [threading.Thread(target=hook, daemon=True) for _ in range(own)]
-    try:
-        for _ in range(foreign):
+    def started(count: int) -> None:
+        for _ in range(count):
             _thread.start_new_thread(hook, ())
-        for loader in loaders:
-            loader.start()
-        in_engine = found(
-            work,
-            lambda frame: (
-                frame.function.rpartition(".")[2] == (inside[-1] if inside else "_engine_run_backward")
-            ),
-        )
-    finally:
-        over.set()
-        for _ in range(foreign + own):
-            assert ended.acquire(timeout=20)
-        for loader in loaders:
-            loader.join(20)
-    names = [frame.function.rpartition(".")[2] for frame in in_engine]
-    after = names[names.index("_engine_run_backward") + 1 :]
-    assert after[: len(inside)] == inside
-    assert bool(after) == bool(inside)
+            assert running.acquire(timeout=20)
+
+    loaders = [threading.Thread(target=hook, daemon=True) for _ in range(own)]
+    with Worker(work) as thread:
+        sampler = sampler_of(lambda: thread)
+
+        def look() -> list[str] | None:
+            """Take a sample, and return what is called inside of the backward pass."""
+            sampler.sample()
+            samples = sampler.take()
+            stacks = [*map(named, unpack(samples))] if samples is not None else []
+            found = next((names for names in stacks if "_engine_run_backward" in names), None)
+            return None if found is None else found[found.index("_engine_run_backward") + 1 :]
+
+        try:
+            started(before)
+            for _ in range(ENOUGH_OUTSIDE):
+                assert look() is None
+            begin.set()
+            until(lambda: look() is not None, what="a sample in the backward pass")
+            started(foreign)
+            for loader in loaders:
+                loader.start()
+                assert running.acquire(timeout=20)
+            seen = [look() for _ in range(20)]
+        finally:
+            begin.set()
+            over.set()
+            for _ in range(before + foreign + own):
+                assert ended.acquire(timeout=20)
+            for loader in loaders:
+                loader.join(20)
+    found = [names for names in seen if names is not None]
+    assert len(found) > 10
+    assert all(names[: len(inside)] == inside and bool(names) == bool(inside) for names in found)
+
+
+def named(stack: Stack) -> list[str]:
+    return [frame.function.rpartition(".")[2] for frame in stack]
 
 
 def test_an_error_ends_it_and_is_reported() -> None:
