@@ -168,7 +168,7 @@ def _works_at(stack: Stack) -> bool:
         return False
     if kind_of(stack) in WORKS or stack[-1].call in ("input", "breakpoint"):
         return True
-    paths = [(package_path(frame.file), frame) for frame in stack]
+    paths = [(package_path(frame), frame) for frame in stack]
     if any(path.startswith((*INTERACTIVE, "hoptui/integrations/torch_trace")) for path, _ in paths if path):
         return True
     return any(not path and WORK_NAME.search(frame.function) for path, frame in paths)

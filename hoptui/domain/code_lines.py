@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hoptui.domain.stacks import StackFrame
 
 _SITE = re.compile(r"/(?:site|dist)-packages/")
-_STANDARD = re.compile(r"/lib/python3\.\d+/")
+_STANDARD = re.compile(r"/lib(?:64)?/python3\.\d+/")
 _TYPED = ("<string>", "<stdin>", "<console>", "<ipython-input-", "<python-input-", "<command-", "<doctest ")
 """How the files of code begin that a user has typed: `python -c`, consoles and notebooks. Libraries generate
 code too, and name it as they like: `<eval_with_key>.3`, `<class 'networkx.….argmap'> compilation 24`."""
@@ -25,9 +25,14 @@ class CodeLine(NamedTuple):
     function: str
 
 
-@lru_cache(maxsize=4096)
-def package_path(file: str) -> str:
+def package_path(frame: StackFrame) -> str:
     """Return a file's path below the folder of packages or of the standard library; "" for a script's own."""
+    return frame.file[frame.package_at :] if frame.package_at else shown_package_path(frame.file)
+
+
+@lru_cache(maxsize=4096)
+def shown_package_path(file: str) -> str:
+    """Return the same as `package_path`, as far as the names of folders show it."""
     for folder in (_SITE, _STANDARD):
         *before, path = folder.split(file)
         if before:
@@ -37,7 +42,7 @@ def package_path(file: str) -> str:
 
 def is_script(frame: StackFrame) -> bool:
     """Whether a frame is code of the user, not of a library."""
-    return not package_path(frame.file) and (frame.file[:1] != "<" or frame.file.startswith(_TYPED))
+    return not package_path(frame) and (frame.file[:1] != "<" or frame.file.startswith(_TYPED))
 
 
 def enclosing_function(function: str) -> str:

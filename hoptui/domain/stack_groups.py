@@ -47,7 +47,7 @@ def usual_stack(samples: StackSamples) -> Stack:
 def inside(stack: Stack) -> str:
     """Return the name of what the line of the script calls, "" if its own code runs."""
     for frame in stack:
-        if package_path(frame.file).startswith(COLLECTIVES):
+        if package_path(frame).startswith(COLLECTIVES):
             return frame.function.rpartition(".")[2]
     innermost = stack[-1]
     if innermost.call:

@@ -302,7 +302,7 @@ def kind_of(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Kind:
 def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     """Return what a thread with this stack is doing, and what this rests on."""
     phases = [frame.function for frame in stack if frame.file == PHASE_FILE][::-1]
-    frames = [(package_path(frame.file), frame) for frame in stack[len(phases) :]]
+    frames = [(package_path(frame), frame) for frame in stack[len(phases) :]]
     calls = [i for i, called in enumerate(frames, 1) if _first(CALLBACKS, [called])]
     if calls:
         nested = [i for i, called in enumerate(frames, 1) if i > calls[0] and _first(NESTED, [called])]

@@ -36,6 +36,7 @@ class SharedStacks(NamedTuple):
     frames: tuple[Frame, ...]
     stacks: tuple[NumberedStack, ...]
     ranks: dict[int, RankCounts]
+    packages: tuple[tuple[int, int], ...] = ()
 
 
 class SampleSpan:
@@ -64,6 +65,7 @@ class StackMerger:
     def __init__(self) -> None:
         self.spans: dict[int, SampleSpan] = {}
         self._names: dict[str, int] = {}
+        self._packages: dict[int, int] = {}  # the number of a file's name -> where the path of its package is
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[NumberedStack, int] = {}
         self._counts: dict[int, Counter[int]] = {}
@@ -124,12 +126,14 @@ class StackMerger:
                 rank: RankCounts(tuple(s for s, _ in each), tuple(c for _, c in each), left_out[rank])
                 for rank, each in found.items()
             },
+            tuple((kept_names[n], at) for n, at in self._packages.items() if n in kept_names),
         )
 
     def merged(self, rank: int, most_bytes: int) -> StackSamples:
         """Return the samples of one process, as many as about `most_bytes` hold."""
         one = StackMerger()
-        one._names, one._frames, one._stacks = self._names, self._frames, self._stacks
+        one._names, one._packages = self._names, self._packages
+        one._frames, one._stacks = self._frames, self._stacks
         one._counts = {rank: self._counts[rank]}
         one._left_out[rank] = self._left_out[rank]
         found = one.shared(most_bytes)
@@ -144,6 +148,7 @@ class StackMerger:
         """Return the number of each frame of some samples. Processes of one message have common tables."""
         if self._mapped[0] is not samples.frames:
             names = [self._name(name) for name in samples.names]
+            self._packages.update((names[name], at) for name, at in samples.packages)
             self._mapped = (
                 samples.frames,
                 [
@@ -179,6 +184,7 @@ def samples_of(shared: SharedStacks, rank: int, began: int, ended: int, cost: fl
         counts=found.counts,
         left_out=found.left_out,
         cost=cost,
+        packages=shared.packages,
     )
 
 

@@ -32,6 +32,9 @@ class StackFrame(NamedTuple):
     `line` is 0 if unknown. `end_line`, `column` and `end_column` enclose the expression; columns are offsets
     in UTF-8 bytes, and -1 if unknown. `call` is the name of what the expression calls, such as `item`: the
     stack has no frame of functions that are written in C. Only the innermost frame has it.
+
+    `package_at` is where the path of an installed package begins in `file`: 10 in `/opt/libs/torch/hub.py`.
+    Only the process itself knows that. It is 0 for code of the user, and where nobody has looked.
     """
 
     file: str
@@ -41,6 +44,7 @@ class StackFrame(NamedTuple):
     column: int = -1
     end_column: int = -1
     call: str = ""
+    package_at: int = 0
 
 
 Stack = tuple[StackFrame, ...]
@@ -65,7 +69,8 @@ class StackSamples(msgspec.Struct, frozen=True, kw_only=True):
     of its frames, the outermost first, and `counts` says how often it was found. `left_out` samples did not
     fit. `cost` is the share of the sampling thread in the time. `asleep` says how often the thread slept in
     each stack that is in a backward pass: then it waited, as it computes alone. It is empty if that is
-    unknown.
+    unknown. `packages` has the index of the name of each file of an installed package, and where the path of
+    the package begins in it. Packages that the names of folders show, such as `site-packages`, are left out.
     """
 
     began: int
@@ -77,6 +82,7 @@ class StackSamples(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
     cost: float = 0.0
     asleep: tuple[int, ...] = ()
+    packages: tuple[tuple[int, int], ...] = ()
 
 
 def pack(
@@ -111,6 +117,7 @@ def pack(
         fresh = {frame for frame in stack if frame not in frames}
         spelled = {name for frame in fresh for name in _named(frame) if name not in names}
         more = 2 * len(stack) + 14 * len(fresh) + sum(2 + len(name.encode()) for name in spelled)
+        more += 5 * len({frame.file for frame in fresh if frame.package_at and frame.file in spelled})
         if size + more > most_bytes:
             left_out += count
             continue
@@ -133,6 +140,7 @@ def pack(
         left_out=left_out,
         cost=cost,
         asleep=tuple(slept),
+        packages=tuple({names[f.file]: f.package_at for f in frames if f.package_at}.items()),
     )
 
 
@@ -152,6 +160,10 @@ def check(samples: StackSamples) -> None:
         raise ValueError("a frame has the index of no name")
     if any(not 0 <= frame < len(samples.frames) for stack in samples.stacks for frame in stack):
         raise ValueError("a stack has the index of no frame")
+    if any(not 0 <= name < len(samples.names) for name, _ in samples.packages):
+        raise ValueError("a package has the index of no name")
+    if any(not 0 < at < len(samples.names[name]) for name, at in samples.packages):
+        raise ValueError("the path of a package has no place in the name of its file")
     if samples.ended < samples.began or samples.left_out < 0:
         raise ValueError("samples end before they begin")
 
@@ -172,9 +184,18 @@ def in_backward(stack: Stack) -> bool:
 
 
 def _of_each(samples: StackSamples, counts: tuple[int, ...]) -> Counter[Stack]:
-    names = samples.names
+    names, packages = samples.names, dict(samples.packages)
     frames = [
-        StackFrame(names[file], names[function], line, end_line, column, end_column, names[call])
+        StackFrame(
+            names[file],
+            names[function],
+            line,
+            end_line,
+            column,
+            end_column,
+            names[call],
+            packages.get(file, 0),
+        )
         for file, function, call, line, end_line, column, end_column in samples.frames
     ]
     found: Counter[Stack] = Counter()

@@ -122,12 +122,12 @@ NOTHING_KNOWN = TrainingCode()
 def _role(stack: Stack) -> Literal["trains", "runs a model", ""]:
     """Return whether gradients are computed or weights are stepped, or else whether a model runs."""
     for frame in stack:
-        path, name = package_path(frame.file), frame.function.rpartition(".")[2]
+        path, name = package_path(frame), frame.function.rpartition(".")[2]
         if path.startswith(BACKWARD) and name in ("backward", "grad", "_engine_run_backward"):
             return "trains"
         if path.startswith(OPTIMIZERS) and (name == "step" or HOOK in frame.function):
             return "trains"
-    return "runs a model" if any(package_path(frame.file).startswith(MODULES) for frame in stack) else ""
+    return "runs a model" if any(package_path(frame).startswith(MODULES) for frame in stack) else ""
 
 
 def _add(known: dict[tuple[str, str], TrainingFunction], calls: Iterable[StackFrame]) -> None:
@@ -146,7 +146,7 @@ def _of_script(stack: Iterable[StackFrame]) -> Iterable[StackFrame]:
     """Return the frames of the script that are not part of a model."""
     found = []
     for frame in stack:
-        path = package_path(frame.file)
+        path = package_path(frame)
         if path.startswith(MODULES):
             break
         if is_script(frame):

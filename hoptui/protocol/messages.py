@@ -242,7 +242,8 @@ class Stacks(msgspec.Struct, frozen=True, kw_only=True, tag="run.stacks"):
     """Where the training thread of a process was in the last seconds. Only daemons that ask for it get it.
 
     `loop` has the calls in which the first iteration ended, the outermost first, as file, line and function.
-    It is empty before that.
+    Those in packages that only the process knows are left out, see `StackSamples.packages`. It is empty
+    before that, and until the packages are known.
     """
 
     samples: StackSamples

@@ -57,6 +57,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     stacks: tuple[tuple[int, ...], ...]
     ranks: tuple[_Rank, ...]
     ranks_left_out: int
+    packages: tuple[tuple[int, int], ...] = ()  # as in `StackSamples`
 
 
 _decoder = msgspec.msgpack.Decoder(_Content)
@@ -99,6 +100,7 @@ def decode(body: bytes, t: int) -> StackMinute:
         content.frames,
         content.stacks,
         {each.rank: RankCounts(each.stacks, each.counts, each.left_out) for each in content.ranks},
+        content.packages,
     )
     found = {
         each.rank: samples_of(
@@ -131,7 +133,9 @@ def _encoded(merger: StackMerger, shared: SharedStacks, t: int, ranks_left_out: 
         began, ended = (min(max(0, (t - at) // _MS), MOST_LENGTH_MS) for at in (whole.began, whole.ended))
         ppm = round(1e6 * min(max(0.0, whole.cost), 1.0))
         ranks.append(_Rank(rank, began, ended, found.stacks, found.counts, found.left_out, ppm))
-    content = _Content(shared.names, shared.frames, shared.stacks, tuple(ranks), ranks_left_out)
+    content = _Content(
+        shared.names, shared.frames, shared.stacks, tuple(ranks), ranks_left_out, shared.packages
+    )
     return zlib.compress(msgspec.msgpack.encode(content), 6)
 
 

@@ -494,7 +494,7 @@ class DaemonLink:
         if samples is not None:
             loop = tuple(
                 (clean_text(file, LONGEST_NAME), line, clean_text(function, LONGEST_NAME))
-                for file, line, function in self._state.training.loop or ()
+                for file, line, function in sampler.of_script(self._state.training.loop or ()) or ()
             )
             self._send(sock, zmq, messages.Stacks(samples=samples, loop=loop))
 

@@ -32,6 +32,7 @@ from types import CodeType, FrameType
 
 from hoptui.domain.facts import clean_text
 from hoptui.domain.stacks import ENGINE, MOST_DEPTH, Stack, StackFrame, StackSamples, pack, phase_frames
+from hoptui.sdk.installed_packages import InstalledPackages
 from hoptui.sdk.thread_sleep import EngineThreads, ThreadSleep
 
 EVERY_S, RAREST_S = 0.1, 5.0
@@ -155,7 +156,8 @@ class StackSampler:
         self._reading: AbstractContextManager[None] = nullcontext() if NEWER else _LaterCollection()
         self._sleep, self._engine_threads = ThreadSleep(), EngineThreads()
         self._gradients = _GradientThread()
-        self._names = _Names()
+        self._packages = InstalledPackages()
+        self._names = _Names(self._packages)
         self._naming_ns = NAMING_AHEAD_S * 1e9
         self._over = threading.Lock()  # returns to this code sooner than an event
         self._over.acquire()
@@ -208,6 +210,14 @@ class StackSampler:
             asleep = None
         cost = (taken.spent_ns + naming_ns) / passed
         return pack(stacks, taken.began, ended, left_out=left_out + taken.left_out, cost=cost, asleep=asleep)
+
+    def of_script(self, calls: Iterable[tuple[str, int, str]]) -> tuple[tuple[str, int, str], ...] | None:
+        """Return those of some calls, as file, line and function, that are in no installed package which
+        only this process knows. None: not known yet. Only the thread that takes samples may call it."""
+        found = [(self._packages.place(call[0]), call) for call in calls]
+        if any(place is None for place, _ in found):
+            return None
+        return tuple(call for place, call in found if not place)
 
     def sample(self) -> bool:
         """Take one sample.
@@ -446,10 +456,12 @@ class _Names:
 
     A stack that has been named before costs nearly nothing, so it never waits. Then those come that were
     found since the last take. The others wait for their turn, for `MOST_TAKES` at most. So the many places of
-    the start of a run, which never come again, do not keep those of its loop from their names.
+    the start of a run, which never come again, do not keep those of its loop from their names. A stack also
+    waits until the packages of its files are known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, packages: InstalledPackages) -> None:
+        self._packages = packages
         self._dice = random.Random()
         self._takes = 0
         self._codes: dict[int, CodeType] = {}
@@ -496,6 +508,8 @@ class _Names:
             until: The CPU time of this thread, in ns, at which the rest waits for the next call.
         """
         self._takes += 1
+        if self._packages.corrected():
+            self._frames, self._stacks = {}, {}
         found: dict[_Unnamed, tuple[Stack, int]] = {}
         named = [each for each in self._unnamed if each[1] in self._stacks]
         for each in named:
@@ -504,10 +518,19 @@ class _Names:
         self._dice.shuffle(waiting)
         waiting.sort(key=self._new.__contains__)  # the new ones are named first, from the end
         self._new.clear()
-        while waiting and (len(found) == len(named) or time.thread_time_ns() <= until):
+        unknown: list[_Unnamed] = []
+        while waiting and (len(found) + len(unknown) == len(named) or time.thread_time_ns() <= until):
             each = waiting.pop()
-            found[each] = self._name(each)
-        return *_counted(found), self._forget(waiting)
+            if self._packages_known(each):
+                found[each] = self._name(each)
+            else:
+                unknown.append(each)
+        return *_counted(found), self._forget([*unknown, *waiting])
+
+    def _packages_known(self, each: _Unnamed) -> bool:
+        """Whether it is known of all files of a stack whether they are of a package."""
+        places = [self._packages.place(self._codes[identity].co_filename) for identity, _ in each[1]]
+        return None not in places
 
     def _name(self, each: _Unnamed) -> tuple[Stack, int]:
         """Return a stack with its names, and how often it was found."""
@@ -539,7 +562,11 @@ class _Names:
         if found is None:
             identity, offset = place
             name = innermost_frame_at if innermost and offset != ANYWHERE else frame_at
-            found = name(self._codes[identity], offset)
+            code = self._codes[identity]
+            found = name(code, offset)
+            package_at = self._packages.place(code.co_filename) or 0
+            if 0 < package_at < len(found.file):
+                found = found._replace(package_at=package_at)
             self._frames[place, innermost] = found
         return found
 

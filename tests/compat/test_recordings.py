@@ -71,7 +71,7 @@ def test_stack_samples_do_not_keep_the_previous_release_from_reading(
 ) -> None:
     path = recorded_run.write(tmp_path / "stacks.hoptui")
     plain = mixed.done("previous", "export", str(path))
-    samples = pack({(StackFrame("train.py", "main", 1),): 7}, 0, SECOND)
+    samples = pack({(StackFrame("/libs/a/b.py", "main", 1, package_at=6),): 7}, 0, SECOND)
     with Recording.create(path, boot=recorded_run.BOOT) as recording:
         recording.stacks(SECOND, encode({0: [samples]}, SECOND), 7)
     assert mixed.done("previous", "export", str(path)) == plain

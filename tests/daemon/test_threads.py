@@ -78,8 +78,9 @@ OF_ONE_REQUEST = {
     "hoptui/daemon/metrics_server.py ThreadingMixIn",
     "hoptui/daemon/metrics_server.py Timer",
     "hoptui/daemon/output_files.py Thread",
+    "hoptui/sdk/installed_packages.py Thread",
 }
-"""Threads that end with a request for metrics, or begin again with the next request for output."""
+"""Threads that end by themselves, or begin again with the next request for output."""
 
 DASHBOARD = """
 import sys

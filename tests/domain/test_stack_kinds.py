@@ -491,14 +491,26 @@ def test_a_pause_is_no_work() -> None:
         (f"{SITE}torch/nn/modules/linear.py", "torch/nn/modules/linear.py"),
         ("/usr/lib/python3/dist-packages/numpy/core.py", "numpy/core.py"),
         (f"{PYTHON}json/encoder.py", "json/encoder.py"),
+        ("/usr/lib64/python3.11/threading.py", "threading.py"),
         ("/home/ana/site-packages-of-mine/train.py", ""),
         ("/home/ana/train.py", ""),
         ("<frozen importlib._bootstrap>", ""),
     ],
 )
 def test_files_of_packages_are_known_by_their_path_below_them(file: str, path: str) -> None:
-    assert package_path(file) == path
+    assert package_path(StackFrame(file, "f", 1)) == path
     assert is_script(StackFrame(file, "f", 1)) == (not path and not file.startswith("<frozen"))
+
+
+def test_a_package_in_any_folder_is_known_by_what_its_process_knows() -> None:
+    main = StackFrame(f"{MINE}train.py", "main", 3)
+    save = StackFrame("/opt/libs/accelerate/utils/other.py", "save", 439)
+    dump = StackFrame("/opt/libs/torch/serialization.py", "save", 900)
+    assert place_of((main, save, dump)).line == 900
+    known = tuple(frame._replace(package_at=len("/opt/libs/")) for frame in (save, dump))
+    assert [package_path(frame) for frame in known] == ["accelerate/utils/other.py", "torch/serialization.py"]
+    assert place_of((main, *known)).line == 3
+    assert kind_of((main, *known)) == "save"
 
 
 def test_code_that_a_user_has_typed_is_the_script_and_generated_code_is_not() -> None:

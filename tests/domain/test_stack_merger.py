@@ -11,7 +11,9 @@ from hoptui.domain.hot_lines import sampled
 from hoptui.domain.stack_merger import StackMerger
 from hoptui.domain.stacks import Stack, StackFrame, StackSamples, check, merged, pack, unpack
 
-FRAMES = st.builds(StackFrame, st.sampled_from(["a.py", "b.py"]), st.sampled_from("fgh"), st.integers(0, 3))
+FRAMES = st.builds(
+    StackFrame, st.sampled_from(["a.py", "libs/b.py"]), st.sampled_from("fgh"), st.integers(0, 3)
+).map(lambda frame: frame._replace(package_at=5 * frame.file.startswith("libs/")))
 STACKS = st.lists(FRAMES, min_size=1, max_size=4).map(tuple)
 COUNTS: st.SearchStrategy[dict[Stack, int]] = st.dictionaries(STACKS, st.integers(1, 9), max_size=6)
 MUCH = 1 << 20

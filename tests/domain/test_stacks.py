@@ -25,7 +25,7 @@ from hoptui.domain.stacks import (
 names = st.text(max_size=20)
 frames = st.builds(
     StackFrame, names, names, *[st.integers(min_value=-1, max_value=100_000)] * 4, call=names | st.just("")
-)
+).map(lambda frame: frame._replace(package_at=len(frame.file) // 2))
 stacks = st.lists(frames, min_size=1, max_size=10).map(tuple)
 
 
@@ -47,6 +47,24 @@ def test_samples_in_which_the_thread_slept_are_sent_beside_the_others() -> None:
     assert unpack(sent) == {one: 3, other: 5}
     assert unpack_asleep(sent) == {one: 2, other: 0}
     assert unpack_asleep(pack({one: 3}, 1, 2)) is None
+
+
+def test_the_packages_of_files_are_sent_and_merged() -> None:
+    frame = StackFrame("/libs/a/b.py", "f", 1, package_at=6)
+    packed = pack({(StackFrame("f.py", "f", 1), frame, frame._replace(line=2)): 3}, 1, 2)
+    check(packed)
+    assert packed.packages == ((packed.names.index("/libs/a/b.py"), 6),)
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(packed), type=StackSamples)
+    assert unpack(sent) == unpack(merged([sent])) == unpack(packed)
+    assert [frame.package_at for frame in next(iter(unpack(sent)))] == [0, 6, 6]
+
+
+def test_samples_of_older_processes_have_no_packages() -> None:
+    packed = pack({(StackFrame("/libs/a/b.py", "f", 1, package_at=6),): 3}, 1, 2)
+    sent = msgspec.to_builtins(packed)
+    del sent["packages"]
+    [[frame]] = unpack(msgspec.convert(sent, StackSamples))
+    assert frame == StackFrame("/libs/a/b.py", "f", 1)
 
 
 def test_frequent_stacks_are_kept_and_the_others_counted() -> None:
@@ -97,6 +115,10 @@ FRAME = (0, 0, 0, 1, 1, 0, 0)
         {"stacks": ((-1,),), "counts": (1,), "names": ("a",), "frames": (FRAME,)},
         {"frames": (FRAME,)},
         {"names": ("a",), "frames": ((0, 0, -1, 1, 1, 0, 0),)},
+        {"names": ("ab",), "packages": ((1, 1),)},
+        {"names": ("ab",), "packages": ((-1, 1),)},
+        {"names": ("ab",), "packages": ((0, 0),)},
+        {"names": ("ab",), "packages": ((0, 2),)},
         {"ended": -1},
         {"left_out": -1},
         {"stacks": ((0,),), "counts": (1,), "names": ("a",), "frames": (FRAME,), "asleep": (0, 0)},

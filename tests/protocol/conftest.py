@@ -282,7 +282,13 @@ OUTPUT = OutputPart(
     data=b"epoch 3\n",
 )
 SAMPLES = pack_stacks(
-    {(StackFrame("train.py", "main", 3), StackFrame("data.py", "augment", 37, 37, 4, 20, "rand")): 5},
+    {
+        (
+            StackFrame("train.py", "main", 3),
+            StackFrame("/libs/aug/crop.py", "crop", 12, package_at=6),
+            StackFrame("data.py", "augment", 37, 37, 4, 20, "rand"),
+        ): 5
+    },
     10,
     20,
     left_out=2,

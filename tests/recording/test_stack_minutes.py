@@ -55,6 +55,20 @@ def test_the_parts_of_each_rank_come_back_as_one() -> None:
     assert zero.cost == pytest.approx(0.0005)
 
 
+def test_the_packages_of_files_come_back() -> None:
+    library = StackFrame("/opt/libs/accelerate/other.py", "save", 439, package_at=10)
+    parts = {
+        0: [part(MINUTE, {(MAIN, LOAD): 1}), part(MINUTE, {(MAIN, library): 1})],
+        1: [part(MINUTE, {(MAIN, library): 1})],
+    }
+    found = decode(encode(parts, MINUTE), MINUTE)
+    assert unpack(found.ranks[0]) == {(MAIN, LOAD): 1, (MAIN, library): 1}
+    assert unpack(found.ranks[1]) == {(MAIN, library): 1}
+    raw = msgspec.msgpack.decode(zlib.decompress(encode(parts, MINUTE)))
+    before = zlib.compress(msgspec.msgpack.encode(raw[:-1]))  # as older versions write it
+    assert unpack(decode(before, MINUTE).ranks[1]) == {(MAIN, library._replace(package_at=0)): 1}
+
+
 @pytest.mark.parametrize("ranks", [1, 8, 64])
 def test_a_minute_has_a_limit_and_no_sample_vanishes(ranks: int) -> None:
     parts = {rank: [noise(rank, MINUTE)] for rank in range(ranks)}
