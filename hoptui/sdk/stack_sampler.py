@@ -27,6 +27,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -470,6 +471,7 @@ class _Names:
         self._new: set[_Unnamed] = set()  # since the last take
         self._frames: dict[tuple[Place, bool], StackFrame] = {}
         self._stacks: dict[tuple[Place, ...], Stack] = {}
+        self._located: set[int] = set()  # of `_codes`, those of whose files the packages are known
         self._compilers: dict[int, bool] = {}  # by the `id` of a code object in `_codes`
 
     def add(self, interval: _Interval) -> None:
@@ -529,8 +531,10 @@ class _Names:
 
     def _packages_known(self, each: _Unnamed) -> bool:
         """Whether it is known of all files of a stack whether they are of a package."""
-        places = [self._packages.place(self._codes[identity].co_filename) for identity, _ in each[1]]
-        return None not in places
+        fresh = set(map(itemgetter(0), each[1])) - self._located
+        known = [one for one in fresh if self._packages.place(self._codes[one].co_filename) is not None]
+        self._located.update(known)
+        return len(known) == len(fresh)
 
     def _name(self, each: _Unnamed) -> tuple[Stack, int]:
         """Return a stack with its names, and how often it was found."""
@@ -550,6 +554,7 @@ class _Names:
         if len(self._frames) >= MOST_PLACES or len(self._codes) >= MOST_PLACES:
             forgotten = list(waiting)
             self._codes, self._frames, self._stacks, self._compilers = {}, {}, {}, {}
+            self._located = set()
         for each in forgotten:
             del self._since[each]
         return sum(map(self._unnamed.pop, forgotten))
