@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from hoptui.daemon.rank_devices import rank_device
 from hoptui.daemon.state.command_log import CHANGED, LATEST
+from hoptui.daemon.state.gpu_ownership import elsewhere
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.state.row_buffers import Ring
@@ -185,6 +186,9 @@ class Diagnosing:
             straggler=late,
             straggler_device=rank_device(node, run, late.rank, begin) if late is not None else None,
             free_gpus=self._free_gpus(begin, spent.end),
+            elsewhere=elsewhere(
+                run.state.gpus, {each.gpu for each in node.processes if each.run == run.id}, node.gpus
+            ),
             step_t=step_t,
         )
 

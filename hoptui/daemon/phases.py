@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hoptui.daemon.state.gpu_ownership import resolve
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.diagnosis.phase_readings import NAMES
@@ -32,8 +31,7 @@ class PhaseJoin:
         run.phases.join(spans, found)
 
     def _gpus(self, run: TrackedRun) -> tuple[str, ...]:
-        """Return the GPUs of rank 0, whose phases are known: of several ranks, only those it declares."""
+        """Return the GPUs of rank 0, whose phases are known: of several ranks, only those it has itself."""
         if run.state.world == 1:
             return run.state.gpus
-        own = resolve(run.claim, self._node.gpus, ())
-        return own.gpus if own.said else ()
+        return run.resolved_rank(run.rank, self._node.gpus).gpus  # without a claim it has none here

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 
-from hoptui.daemon.state.gpu_ownership import resolve
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.diagnosis.window import mean_of
@@ -42,9 +41,8 @@ def _gpu_of(node: Node, run: TrackedRun, rank: int) -> GpuInfo | None:
     """Return the GPU of a rank: the only one that it claims, or else the only one with its process."""
     if rank not in run.known_ranks:  # it has left
         return None
-    claim = run.claim if rank == run.rank else run.members[rank].claim
     pids = {run.rank: run.state.pid} | {each.rank: each.pid for each in run.state.ranks}
-    claimed = set(resolve(claim, node.gpus, ()).gpus)
+    claimed = set(run.resolved_rank(rank, node.gpus).gpus)
     works_on = {each.gpu for each in node.processes if each.run == run.id and each.pid == pids.get(rank)}
     for uuids in (claimed, works_on):
         if len(uuids) == 1:

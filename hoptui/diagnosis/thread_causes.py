@@ -224,7 +224,8 @@ def _wrong_device(window: ObservationWindow, seen: Means, sampled: SampledTime) 
         return
     if window.gpus and seen.busy < NOTHING_RUNS:
         facts = (*share_fact("gpu.idle_share", _idle(seen)), *_line(sampled, "compute", "evaluate"))
-        yield _counted(Finding("wrong-device", sure, 1.0, facts), sampled)
+        found = _counted(Finding("wrong-device", sure, 1.0, facts), sampled)
+        yield found.at_most(UNSURE) if window.elsewhere else found
     elif not window.gpus and window.free_gpus:
         facts = (fact("gpu.none_used", count=window.free_gpus), *_line(sampled, "compute", "evaluate"))
         yield Finding("wrong-device", min(sure, UNSURE), 1.0, facts)

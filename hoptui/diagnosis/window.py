@@ -79,9 +79,10 @@ class ObservationWindow:
     else here. `no_gpu` is why `gpus` is empty, None where no GPU is known to be the run's.
     `host_cpu` is the share of the host's `cpus` at work. `host_filled` is the share that a run without a GPU
     holds of the host's memory, less what other processes hold. `sampled` are the stack samples of the
-    training threads. `free_gpus` are GPUs of the node that no process uses. `straggler` is the rank that the
-    others wait for, and `straggler_device` where it runs. `step_t` is when the run has just begun to do
-    something else: then the window begins there. 0 otherwise.
+    training threads. `free_gpus` are GPUs of the node that no process uses. `elsewhere`: the driver lists
+    processes of the run, and none on its GPUs. `straggler` is the rank that the others wait for, and
+    `straggler_device` where it runs. `step_t` is when the run has just begun to do something else: then the
+    window begins there. 0 otherwise.
     """
 
     t: int
@@ -98,6 +99,7 @@ class ObservationWindow:
     host_filled: float = NAN
     sampled: SampledTime = field(default_factory=SampledTime)
     free_gpus: int = 0
+    elsewhere: bool = False
     straggler: Straggler | None = None
     straggler_device: RankDevice | None = None
     step_t: int = 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hoptui.daemon.state.gpu_ownership import Claim, Resolved, assign, resolve, together
+from hoptui.daemon.state.gpu_ownership import Claim, Contradiction, Resolved, assign, resolve, together
 from hoptui.domain.devices import GpuInfo, GpuProcess
 
 GPUS = tuple(GpuInfo(uuid=f"GPU-{i}{i}aa-1", index=i, name="H100") for i in range(4))
@@ -66,6 +66,70 @@ def test_indices_tell_nothing_where_gpus_differ() -> None:
 def test_without_a_word_the_drivers_view_decides() -> None:
     assert indices(resolve(Claim(), GPUS, seen=("GPU-33aa-1", "GPU-11aa-1"))) == [1, 3]
     assert resolve(Claim(), GPUS, seen=("GPU-gone",)).gpus == ()
+
+
+ELSEWHERE: list[tuple[Claim, list[int], str]] = [
+    (Claim(visible="1"), [1], "visible"),
+    (Claim(visible="1,2"), [1, 2], "visible"),
+    (Claim(visible="GPU-11"), [1], "visible"),
+    (Claim(visible=""), [], "visible"),
+    (Claim(slurm="2"), [2], "slurm"),
+    (Claim(slurm="2", visible="1"), [2], "slurm"),
+]
+
+
+@pytest.mark.parametrize(("claim", "named", "source"), ELSEWHERE)
+def test_the_driver_wins_where_an_environment_names_none_of_its_gpus(
+    claim: Claim, named: list[int], source: str
+) -> None:
+    found = resolve(claim, GPUS, seen=("GPU-00aa-1", "GPU-33aa-1"), listed=("GPU-00aa-1",))
+    expected = Contradiction(source, tuple(GPUS[i].uuid for i in named), ("GPU-00aa-1",))
+    assert found == Resolved(("GPU-00aa-1",), said=False, contradiction=expected)
+
+
+@pytest.mark.parametrize("claim", [claim for claim, _, _ in ELSEWHERE])
+def test_an_environment_stays_where_the_process_is_on_no_gpu(claim: Claim) -> None:
+    assert resolve(claim, GPUS, seen=("GPU-00aa-1",)) == resolve(claim, GPUS, seen=())
+    assert resolve(claim, GPUS, seen=()).said
+
+
+def test_a_stray_context_beside_its_own_gpu_contradicts_nothing() -> None:
+    found = resolve(Claim(visible="3"), GPUS, seen=(), listed=("GPU-00aa-1", "GPU-33aa-1"))
+    assert (indices(found), found.said, found.contradiction) == ([3], True, None)
+
+
+def test_a_gpu_that_nobody_knows_is_no_contradiction() -> None:
+    found = resolve(Claim(visible="GPU-no-such"), GPUS, seen=(), listed=("GPU-00aa-1",))
+    assert found == Resolved(("GPU-00aa-1",))
+
+
+def test_slurm_may_be_wrong_where_cuda_is_right() -> None:
+    found = resolve(Claim(slurm="2", visible="0"), GPUS, seen=(), listed=("GPU-00aa-1",))
+    assert (indices(found), found.said, found.contradiction) == ([0], True, None)
+
+
+def test_a_declaration_stays_and_the_contradiction_is_known() -> None:
+    found = resolve(Claim(declared=("GPU-22",)), GPUS, seen=(), listed=("GPU-00aa-1",))
+    assert (indices(found), found.said) == ([2], True)
+    assert found.contradiction == Contradiction("declared", ("GPU-22aa-1",), ("GPU-00aa-1",))
+
+
+def test_a_mig_instance_and_its_gpu_do_not_contradict_each_other() -> None:
+    for visible, listed in (("MIG-c0ff", "GPU-00aa-1"), ("0", "MIG-c0ffee"), ("MIG-c0ff", "MIG-c0ffee")):
+        assert resolve(Claim(visible=visible), MIG, (), (listed,)).contradiction is None
+    other = resolve(Claim(visible="MIG-c0ff"), MIG, (), ("MIG-cafe01",))
+    assert other.gpus == ("MIG-cafe01",)
+
+
+def test_uuids_contradict_also_where_gpus_differ() -> None:
+    assert resolve(Claim(visible="GPU-old"), MIXED, (), ("GPU-11aa-1",)).gpus == ("GPU-11aa-1",)
+    found = resolve(Claim(visible="0"), MIXED, ("GPU-old",), ("GPU-old",))
+    assert found == Resolved(("GPU-old",), said=False)
+
+
+def test_without_a_claim_the_gpus_of_all_processes_are_the_runs() -> None:
+    found = resolve(Claim(), GPUS, seen=("GPU-00aa-1", "GPU-11aa-1"), listed=("GPU-00aa-1",))
+    assert indices(found) == [0, 1]
 
 
 def who(processes: list[tuple[str, int]], **given: Any) -> list[str]:

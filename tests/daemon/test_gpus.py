@@ -183,6 +183,22 @@ def test_whose_processes_and_what_a_run_uses(gpu_node: GpuNode) -> None:
     assert 3.0 < row["energy_per_iteration_j"] < 35.0
 
 
+def test_a_process_whose_environment_changed_after_cuda_had_started(gpu_node: GpuNode) -> None:
+    viewer = gpu_node.start()
+    child = gpu_node.node.start(CUDA_VISIBLE_DEVICES="1")
+    assert until(lambda: viewer.run().gpus, what="its GPU by its environment") == ("GPU-b",)
+    gpu_node.plan(processes=[["GPU-a", child.pid, 1000]])
+    until(lambda: viewer.run().gpus == ("GPU-a",), what="its GPU by the driver")
+    [event] = until(lambda: gpu_node.events("gpu-contradicted"), what="the event")
+    assert event.run == viewer.run().run
+    assert (event.code, event.fields) == (
+        "gpu.contradicted",
+        {"source": "visible", "named": [1], "listed": [0]},
+    )
+    gpu_node.plan(processes=[["GPU-a", child.pid, 1000], ["GPU-b", child.pid, 9000]])
+    until(lambda: viewer.run().gpus == ("GPU-b",), what="its GPU again: the other has a stray context")
+
+
 def test_energy_goes_on_after_the_daemon_was_killed(gpu_node: GpuNode) -> None:
     viewer = gpu_node.start(timings={"flush_s": 0.3})
     gpu_node.node.start(CUDA_VISIBLE_DEVICES="0")

@@ -152,6 +152,28 @@ def test_a_runs_gpus_are_shown_once_they_are_known(desk: Desk) -> None:
     assert desk.gpus("two") == ("GPU-a",)  # between two kernels it has no context
 
 
+def test_a_process_on_another_gpu_than_its_environment_says_is_told_once(desk: Desk) -> None:
+    desk.run("one", 10, visible="1")
+    desk.run("two", 20, visible="1")
+    desk.tenants(("GPU-a", 10), ("GPU-a", 20), ("GPU-b", 20))
+    assert (desk.gpus("one"), desk.gpus("two")) == (("GPU-a",), ("GPU-b",))
+    desk.tenants()
+    desk.tenants(("GPU-a", 10))
+    assert desk.gpus("one") == ("GPU-a",)
+    told = fact("gpu.contradicted", source="visible", named=[1], listed=[0])
+    assert desk.happened("gpu-contradicted") == [(told, "warning", "")]
+    assert [event.run for event in desk.node.events] == ["one"]
+
+
+def test_what_a_process_has_started_elsewhere_contradicts_nothing(desk: Desk) -> None:
+    desk.run("one", 10, visible="1")
+    (desk.proc / "11").mkdir()
+    (desk.proc / "11" / "stat").write_text("11 (python) S 10 1 1")
+    desk.tenants(("GPU-a", 11))
+    assert desk.gpus("one") == ("GPU-b",)
+    assert desk.happened("gpu-contradicted") == []
+
+
 def test_processes_come_with_their_run(desk: Desk) -> None:
     desk.run("one", 10)
     before = desk.node.processes_version

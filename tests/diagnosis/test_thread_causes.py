@@ -197,6 +197,14 @@ def test_a_cpu_that_computes_beside_free_gpus() -> None:
     assert fact_of(found.facts, "gpu.none_used") == {"count": 2}
 
 
+def test_a_run_that_the_driver_lists_on_other_gpus_is_not_surely_on_the_wrong_device() -> None:
+    idle = IDLE | {"busy": 0.0, "sm": 0.0}
+    sure = findings(seen(idle, samples={"compute": 200}))[0]
+    found = findings(seen(idle, samples={"compute": 200}, elsewhere=True))[0]
+    assert (sure.verdict, found.verdict) == ("wrong-device", "wrong-device")
+    assert sure.confidence > found.confidence == 0.6
+
+
 def test_a_rank_that_the_others_wait_for() -> None:
     where = Activity("input", CodeLine("/job/data.py", 37, "read"), "")
     straggler = Straggler(5, 0.02, 0.4, where, 0.5, 0.1)

@@ -444,6 +444,11 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     ],
     "gpu.slow_clocks": {"clock_hz": 1.2e9, "share": 0.606},
     "gpu.ecc": [{"counter": counter, "count": 2} for counter in hardware.COUNTERS],
+    "gpu.contradicted": [
+        {"source": "visible", "named": [], "listed": [0]},
+        *({"source": source, "named": [1, 2], "listed": [0]} for source in hardware.SOURCES),
+        {"source": "visible", "named": [1], "listed": [0]},
+    ],
     "repeated": [
         {"what": _nested(fact("gpu.double_bit")), "times": 1},
         {"what": _nested(fact("gpu.double_bit")), "times": 5},

@@ -5,12 +5,12 @@ The node's hardware is derived from what both samplers report and from what thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
 from hoptui.daemon.state.derived_rows import GpuRow, reading
-from hoptui.daemon.state.gpu_ownership import Ancestry, assign, resolve, together
+from hoptui.daemon.state.gpu_ownership import Ancestry, Contradiction, assign, together
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns, pack
@@ -219,6 +219,10 @@ class SamplerDesk:
         pids = {pid: run.id for run in live for pid in run.pids}
         seen = [(p.run, p.gpu) for p in assign(self._tenants, chains, pids, {})]
         news = False
+        for process in self._tenants:
+            owner = node.registry.get(pids.get(process.pid, "")) if chains.get(process.pid) else None
+            if owner is not None:
+                owner.listed.setdefault(process.pid, set()).add(process.gpu)
         for run in live:
             run.seen.update(gpu for run_id, gpu in seen if run_id == run.id)
             if node.faults.attempt(f"telling the GPUs of {run.id}", self._own, run):
@@ -234,7 +238,12 @@ class SamplerDesk:
 
     def _own(self, run: TrackedRun) -> bool:
         gpus = self._hardware.gpus
-        return run.own(together([resolve(claim, gpus, run.seen) for claim in run.claims], gpus))
+        found = together(run.resolved(gpus), gpus)
+        if found.contradiction is not None and not run.contradicted:
+            run.contradicted = True
+            what = _contradiction(found.contradiction, gpus)
+            self._node.event("gpu-contradicted", what, run=run.id, step=run.step, level="warning")
+        return run.own(found)
 
     # what happened ------------------------------------------------------------------------------------------
 
@@ -258,3 +267,10 @@ class SamplerDesk:
         self._told.pop((source, not lost), None)
         self._told[source, lost] = now
         return told is None or now - told > TWICE_NS
+
+
+def _contradiction(found: Contradiction, gpus: Sequence[GpuInfo]) -> Fact:
+    named, listed = (
+        [gpu.index for gpu in gpus if gpu.uuid in uuids] for uuids in (found.named, found.listed)
+    )
+    return fact("gpu.contradicted", source=found.source, named=named, listed=listed)

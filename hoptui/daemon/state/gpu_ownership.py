@@ -6,7 +6,7 @@ UUIDs, which may be shortened while they stay unique. The list ends at the first
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,44 +72,99 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Contradiction:
+    """The driver lists a process on none of the GPUs that it is said to have.
+
+    `source` says it: `declared`, `visible` (CUDA_VISIBLE_DEVICES) or `slurm`. `named` and `listed` are UUIDs.
+    """
+
+    source: str
+    named: tuple[str, ...]
+    listed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Resolved:
     """A run's GPUs. `said` is False if they are known only from its processes, or unknown."""
 
     gpus: tuple[str, ...] = ()
     said: bool = False
+    contradiction: Contradiction | None = None
 
 
-def resolve(claim: Claim, gpus: Sequence[GpuInfo], seen: Iterable[str]) -> Resolved:
-    """Return the UUIDs of a run's GPUs on this node. `seen` are those with its processes.
+def resolve(
+    claim: Claim, gpus: Sequence[GpuInfo], seen: Iterable[str], listed: Iterable[str] = ()
+) -> Resolved:
+    """Return the UUIDs of a run's GPUs on this node.
 
     The first available source wins: declared UUIDs; UUIDs in CUDA_VISIBLE_DEVICES; Slurm's indices, if this
     node shows all of them; indices in CUDA_VISIBLE_DEVICES; the driver's view. Indices are used only if all
     GPUs are of one kind: else CUDA sorts the fastest first, and the driver sorts by bus.
+
+    An environment that was changed after CUDA had been initialized says nothing true. So one that names none
+    of the GPUs in `listed` loses against the driver. A declaration does not: it may be for other processes.
+
+    Args:
+        seen: GPUs with processes of the run, also with those that it has started.
+        listed: GPUs with the very process that claims.
     """
+    own = _of(gpus, list(listed))
+    found = _of(gpus, list(seen))
+    contradiction = None
+    for source, named in _named(claim, gpus):
+        if not elsewhere(named, own, gpus):
+            return Resolved(named, said=True)
+        found = own
+        if contradiction is None and (named or _hides_all(claim)):  # not one of a GPU that nobody knows
+            contradiction = Contradiction(source, named, own)
+        if source == "declared":
+            return Resolved(named, said=True, contradiction=contradiction)
+    return Resolved(found, contradiction=contradiction)
+
+
+def _named(claim: Claim, gpus: Sequence[GpuInfo]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each source that says which GPUs are the process's, the first one first."""
     if claim.declared:
-        return Resolved(_of(gpus, [_by_uuid(entry, gpus) for entry in claim.declared]), said=True)
+        yield "declared", _of(gpus, [_by_uuid(entry, gpus) for entry in claim.declared])
     visible = claim.visible
-    if visible is not None and visible.strip() in NO_DEVICES:
-        return Resolved(said=True)
+    if _hides_all(claim):
+        yield "visible", ()
+        return
     entries = [entry.strip() for entry in visible.split(",")] if visible is not None else []
     if entries and entries[0].startswith(("GPU-", "MIG-")):
-        return Resolved(_of(gpus, _until_none(_by_uuid(entry, gpus) for entry in entries)), said=True)
+        yield "visible", _of(gpus, _until_none(_by_uuid(entry, gpus) for entry in entries))
+        return
     whole = [gpu for gpu in gpus if not gpu.parent]
     if len({gpu.name for gpu in whole}) == 1:
         given = [_by_index(entry.strip(), whole) for entry in claim.slurm.split(",") if entry.strip()]
         if given and None not in given:
-            return Resolved(_of(gpus, given), said=True)
+            yield "slurm", _of(gpus, given)
         if entries:
-            found = _until_none(_entry(entry, gpus, whole) for entry in entries)
-            return Resolved(_of(gpus, found), said=True)
-    return Resolved(_of(gpus, list(seen)))
+            yield "visible", _of(gpus, _until_none(_entry(entry, gpus, whole) for entry in entries))
+
+
+def _hides_all(claim: Claim) -> bool:
+    return claim.visible is not None and claim.visible.strip() in NO_DEVICES
+
+
+def _overlap(one: str, other: str, gpus: Sequence[GpuInfo]) -> bool:
+    """Whether two devices are the same, or one is an instance of the other."""
+    parents = {gpu.uuid: gpu.parent for gpu in gpus}
+    return one == other or parents.get(one) == other or parents.get(other) == one
+
+
+def elsewhere(own: Iterable[str], listed: Iterable[str], gpus: Sequence[GpuInfo]) -> bool:
+    """Whether the driver lists processes, and none of them on one of these GPUs."""
+    own, listed = list(own), list(listed)
+    return bool(listed) and not any(_overlap(one, other, gpus) for one in own for other in listed)
 
 
 def together(ranks: Sequence[Resolved], gpus: Sequence[GpuInfo]) -> Resolved:
     """Return the GPUs of all ranks of a run, in the node's order."""
     own = {uuid for rank in ranks for uuid in rank.gpus}
     said = any(rank.said for rank in ranks)
-    return Resolved(tuple(gpu.uuid for gpu in gpus if gpu.uuid in own), said)
+    contradiction = next((rank.contradiction for rank in ranks if rank.contradiction is not None), None)
+    return Resolved(tuple(gpu.uuid for gpu in gpus if gpu.uuid in own), said, contradiction)
 
 
 def assign(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -14,13 +14,14 @@ from msgspec import structs
 
 from hoptui.daemon.state.bad_numbers import BadNumbers
 from hoptui.daemon.state.derived_rows import Account, headline
-from hoptui.daemon.state.gpu_ownership import Claim, Resolved
+from hoptui.daemon.state.gpu_ownership import Claim, Resolved, resolve
 from hoptui.daemon.state.logged_rows import ENOUGH, LoggedRows
 from hoptui.daemon.state.newest_values import NewestValues
 from hoptui.daemon.state.stack_windows import StackWindows
 from hoptui.diagnosis.phase_readings import PhaseAccount
 from hoptui.domain.columns import Columns
 from hoptui.domain.details import Repository, RunDetails
+from hoptui.domain.devices import GpuInfo
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.jobs import JobState
@@ -81,8 +82,10 @@ class TrackedRun:
     """One run: its declared state, and the evidence for its liveness.
 
     `claim` is its declaration of GPUs, `seen` are the GPUs with its processes. `state.gpus` follows from
-    both, and `said` is whether the declaration decided. `members` are its other ranks on this node. A run
-    whose rank 0 is on another node is `away`: its lowest rank here represents it, and takes no commands.
+    both, and `said` is whether the declaration decided. `listed` are the GPUs with the process of each rank
+    itself, by pid. `contradicted` is whether it was reported that they are not those it claims. `members`
+    are its other ranks on this node. A run whose rank 0 is on another node is `away`: its lowest rank here
+    represents it, and takes no commands.
     `restarting` is whether it has left its process for a next epoch that has not come yet. `told` is whether
     it has sent, since its last hello, all outcomes that this daemon may lack. `met_at` is the time of its
     first hello to this daemon, in seconds. `resends` is whether its first rows after a hello are still to
@@ -106,6 +109,8 @@ class TrackedRun:
         self.details = details
         self.claim = claim or Claim(declared=state.gpus)
         self.seen: set[str] = set()
+        self.listed: dict[int, set[str]] = {}
+        self.contradicted = False
         self.said = False
         self.account = account or Account()
         self.phases = PhaseAccount()
@@ -196,6 +201,16 @@ class TrackedRun:
     def claims(self) -> tuple[Claim, ...]:
         """The claims of all its ranks to GPUs."""
         return (self.claim, *(member.claim for member in self.members.values()))
+
+    def resolved(self, gpus: Sequence[GpuInfo]) -> list[Resolved]:
+        """Return the GPUs of each of its ranks on this node."""
+        return [self.resolved_rank(rank, gpus, self.seen) for rank in (self.rank, *self.members)]
+
+    def resolved_rank(self, rank: int, gpus: Sequence[GpuInfo], seen: Iterable[str] = ()) -> Resolved:
+        """Return the GPUs of one of its ranks. `seen` is used if nothing says which they are."""
+        claim = self.claim if rank == self.rank else self.members[rank].claim
+        pids = {self.rank: self.state.pid} | {each.rank: each.pid for each in self.state.ranks}
+        return resolve(claim, gpus, seen, self.listed.get(pids.get(rank, 0), ()))
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hoptui.domain.facts import nested
 from hoptui.presentation.sentences.template import Entry, Fields, Write, fill
@@ -67,6 +67,25 @@ def _slow_clocks(fields: Fields, _: Write) -> str:
     return f"slow under load: {clock:.0f} MHz, {share:.0f} % of the greatest, and the driver gives no reason"
 
 
+SOURCES: Mapping[str, str] = {
+    "declared": "the script declares",
+    "visible": "CUDA_VISIBLE_DEVICES names",
+    "slurm": "Slurm assigned",
+}
+
+
+def _contradicted(fields: Fields, _: Write) -> str:
+    """`CUDA_VISIBLE_DEVICES names GPU 1, the driver lists the process on GPU 0`."""
+    named, listed = (_numbered(fields[name]) for name in ("named", "listed"))
+    return f"{SOURCES[fields['source']]} {named}, the driver lists the process on {listed}"
+
+
+def _numbered(indices: Sequence[int]) -> str:
+    if not indices:
+        return "no GPU"
+    return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"
+
+
 def _repeated(fields: Fields, write: Write) -> str:
     what, times = nested(fields["what"]), fields["times"]
     if what is None:
@@ -109,6 +128,7 @@ SENTENCES: Mapping[str, Entry] = {
     "gpu.throttle": _throttle,
     "gpu.slow_clocks": _slow_clocks,
     "gpu.ecc": lambda fields, _: f"{fields['count']} {COUNTERS[fields['counter']]}",
+    "gpu.contradicted": _contradicted,
     "repeated": _repeated,
     "gpu.back": "back: it can be read again",
     # a GPU that cannot be read
