@@ -33,6 +33,9 @@ LOOKED_AT = 64
 REPEATED = 10
 """A record that has not changed is returned again by each reading of this number. The one before may not have
 reached a daemon, or may have reached one that has ended since."""
+OLDEST_S = 2.0
+"""A report that has waited for longer is not written. Its daemon makes one a second, and a newer one replaces
+it: the daemon is suspended or gone."""
 LIVE, LEFT = b"\x01", b"\x00"
 """What a record begins with."""
 LONGEST = 200
@@ -43,12 +46,18 @@ class NodeRecords:
 
     Each node has a slot. A store with numbers gives the next one to each node that begins to write. In
     another store, it is the rank that writes.
+
+    Args:
+        store: The store.
+        prefix: Of the keys.
+        slot: That of this node, if it has written over an earlier connection, else -1.
     """
 
-    def __init__(self, store: RankStore, prefix: str) -> None:
+    def __init__(self, store: RankStore, prefix: str, slot: int = -1) -> None:
         self._store = CheckedStore(store, EXIT_S)
         self._prefix = prefix
-        self._slot = -1
+        self.slot = slot
+        """That of this node, -1 before it has one."""
         self._known: dict[int, bytes] = {}  # by slot, as they were read last
         self._next = 0
         self._readings = 0
@@ -56,9 +65,9 @@ class NodeRecords:
     def write(self, record: bytes, *, left: bool = False) -> None:
         """Write the record of this node."""
         store = self._store
-        if self._slot < 0:
-            self._slot = store.add(f"{self._prefix}nodes", 1) - 1 if store.counts else store.rank
-        store.set(self._key(self._slot), (LEFT if left else LIVE) + record)
+        if self.slot < 0:
+            self.slot = store.add(f"{self._prefix}nodes", 1) - 1 if store.counts else store.rank
+        store.set(self._key(self.slot), (LEFT if left else LIVE) + record)
 
     def write_head(self, record: bytes) -> None:
         """Write the record of the head."""
@@ -123,12 +132,14 @@ class JobExchange:
     ) -> None:
         self._source, self._prefix = store, prefix
         self._wake_owner, self._failed = wake, failed
-        self._report: JobReport | None = None  # the newest, until the thread takes it
+        # the newest, and when it came, until the thread takes it
+        self._report: tuple[JobReport, float] | None = None
         self._written: bytes | None = None
         self._leaving = False
         self._event = threading.Event()
         self._readings: deque[JobReading] = deque(maxlen=64)
         self._records: NodeRecords | None = None
+        self._slot = -1  # of this node in the store
         self._again_at, self._failures = 0.0, 0
         self._head: bytes | None = None  # the head's record as it was read last
         self._unchanged = 0  # how often it was read since
@@ -137,7 +148,7 @@ class JobExchange:
 
     def report(self, report: JobReport) -> None:
         """Exchange records. A report that is still waiting is replaced: the store is slow."""
-        self._report = report
+        self._report = report, time.monotonic()
         self._event.set()
 
     def take(self) -> list[JobReading]:
@@ -159,9 +170,9 @@ class JobExchange:
             while not self._leaving:
                 self._event.wait()
                 self._event.clear()
-                report, self._report = self._report, None
-                if report is not None and not self._leaving:
-                    self._turn(report)
+                waiting, self._report = self._report, None
+                if waiting is not None and not self._leaving:
+                    self._turn(*waiting)
             if self._records is not None and self._written is not None:
                 self._records.write(self._written, left=True)
         except SharingError:  # at the end: the node will be seen as silent
@@ -169,12 +180,12 @@ class JobExchange:
         except Exception as error:
             self._failed(error)
 
-    def _turn(self, report: JobReport) -> None:
+    def _turn(self, report: JobReport, came_at: float) -> None:
         began = time.monotonic()
         if began < self._again_at:
             return
         try:
-            found = self._exchange(report)
+            found = self._exchange(report, came_at)
             self._failures = 0
         except Exception as error:
             self._records = None
@@ -186,19 +197,23 @@ class JobExchange:
             self._readings.append(_with_time(reading, took_s))
         self._wake_owner()
 
-    def _exchange(self, report: JobReport) -> list[JobReading]:
+    def _exchange(self, report: JobReport, came_at: float) -> list[JobReading]:
         records = self._records
         if records is None:
             source = self._source
             store = source.clone() if isinstance(source, TorchStore) else source
-            records = self._records = NodeRecords(store, self._prefix)
+            records = self._records = NodeRecords(store, self._prefix, self._slot)
+        record = report.record if time.monotonic() - came_at <= OLDEST_S else None
         if report.head:
-            if report.record is not None:
-                records.write_head(report.record)
+            if record is not None:
+                records.write_head(record)
             return _parts(report.number, records.read())
-        if report.record is not None:
-            records.write(report.record)
-            self._written = report.record
+        if record is not None:
+            try:
+                records.write(record)
+            finally:
+                self._slot = records.slot
+            self._written = record
         state = records.read_head() if report.read else None
         if state is None or len(state) > LARGEST:
             return [JobReading(number=report.number)]

@@ -11,7 +11,7 @@ from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.jobs import SILENT_S, JobState
 from hoptui.protocol import job_records, messages
-from hoptui.protocol.messages import Command, CommandRecord, JobReading, Outcome
+from hoptui.protocol.messages import Command, CommandRecord, JobReading, Outcome, StoredRecord
 from hoptui.sdk.job_exchange import NodeRecords
 from tests.daemon.quiet_node import ANA, MICRO, RUN, SECOND, Keeper
 from tests.sdk.test_job_exchange import MemoryStore
@@ -351,6 +351,74 @@ def test_a_head_that_begins_takes_no_old_record_for_a_live_node(job: Job) -> Non
         if new.jobs.state(RUN) is not None:
             seen.add(tuple(conditions(new.state)))
     assert seen == {("live", "missing"), ("live", "silent")}
+
+
+def test_the_record_of_an_earlier_connection_is_no_news(job: Job) -> None:
+    # Two places of the store have records of the same node. Both are read again, one after the other.
+    before = StoredRecord(1, job.head.store.values["n1/node/1"][1:])
+    job.pass_by(1)
+    after = StoredRecord(2, job.head.store.values["n1/node/1"][1:])
+    job.head.records = NodeRecords(MemoryStore(), "")  # the process reads nothing more
+
+    def read(*nodes: StoredRecord) -> None:
+        job.clock.now += SECOND
+        job.head.tend()
+        job.head.runs.receive(job.head.identity, None, JobReading(number=99, nodes=nodes))
+
+    read(after)
+    for _ in range(10):
+        read(before, after)
+    assert conditions(job.head.state) == ["live", "silent"]
+    assert job.head.state.nodes[1].age_s > 10
+    read(StoredRecord(2, before.record))
+    read(StoredRecord(2, after.record))
+    assert conditions(job.head.state) == ["live", "live"]
+
+
+def test_a_silent_node_is_live_with_its_second_record(job: Job) -> None:
+    # A write may have hung for as long as nothing was read, and its daemon may have ended since.
+    def alone(seconds: int) -> None:
+        for _ in range(seconds):
+            job.clock.now += SECOND
+            job.head.tend()
+
+    alone(20)
+    job.clock.now += SECOND
+    job.other.tend()
+    job.head.tend()
+    assert conditions(job.head.state) == ["live", "silent"]
+    assert job.head.state.nodes[1].age_s > 20
+    alone(5)
+    assert conditions(job.head.state) == ["live", "silent"]
+    job.pass_by(2)
+    assert conditions(job.head.state) == ["live", "live"]
+
+
+def test_a_slow_daemon_that_lives_is_not_silent(job: Job) -> None:
+    seen = set()
+    for _ in range(10):
+        for _ in range(3):
+            job.clock.now += SECOND
+            job.head.tend()
+        job.pass_by(1)
+        seen.add(tuple(conditions(job.head.state)))
+    assert seen == {("live", "live")}
+
+
+def test_a_silent_head_is_live_with_its_second_record(job: Job) -> None:
+    job.other.node.viewers = 1
+    job.pass_by(2)
+    for _ in range(20):
+        job.clock.now += SECOND
+        job.other.tend()
+    job.head.tend()  # this write was under way, and no other one follows
+    for _ in range(3):
+        job.clock.now += SECOND
+        job.other.tend()
+        assert conditions(job.other.state) == ["silent", "live"]
+        assert job.other.state.age_s >= 20
+    job.pass_by(3)
+    assert conditions(job.other.state) == ["live", "live"]
 
 
 def test_a_command_that_was_given_up_is_not_carried_out(job: Job) -> None:

@@ -98,6 +98,33 @@ def test_a_store_that_does_not_answer_holds_up_only_its_thread(exchange: Exchang
     goes_on.set()
 
 
+def test_a_report_that_waited_for_long_is_not_written(
+    exchange: Exchanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The daemon was suspended while the store did not answer. Its last report would be taken for a new one.
+    monkeypatch.setattr(job_exchange, "OLDEST_S", 0.05)
+    store, inside, goes_on = MemoryStore(rank=1), threading.Event(), threading.Event()
+
+    def hangs(_: str) -> None:
+        inside.set()
+        goes_on.wait(20)
+
+    store.before = hangs
+    found = exchange(store)
+    found.report(JobReport(number=1, record=b"first"))
+    assert inside.wait(20)
+    found.report(JobReport(number=2, record=b"waits", read=True))
+    since = time.monotonic()
+    until(lambda: time.monotonic() - since > 0.1, what="the report to be old")
+    goes_on.set()
+    until(lambda: any(each.number == 2 for each in found.take()), what="the second reading")
+    assert store.values["0/job/n/node/1"] == b"\x01first"
+    assert store.asked == ["0/job/n/head"]  # it reads none the less
+    found.report(JobReport(number=3, record=b"new"))
+    reading(found)
+    assert store.values["0/job/n/node/1"] == b"\x01new"
+
+
 def test_a_store_that_fails_is_reported_and_tried_again(
     exchange: Exchanges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +177,34 @@ def test_torch_stores_number_the_nodes() -> None:
     assert head.read() == [StoredRecord(0, b"a"), StoredRecord(1, b"b")]
     second.write(b"c", left=True)
     assert head.read() == [StoredRecord(1, b"c", left=True)]
+
+
+def test_a_node_that_connects_again_keeps_its_place(
+    exchange: Exchanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    from hoptui.sdk.rank_store import TorchStore
+
+    monkeypatch.setattr(job_exchange, "AGAIN_S", (0.0,))
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    found = JobExchange(TorchStore(server, 1, 2), "p/", lambda: None, exchange.faults.append)
+    exchange.made.append(found)
+    head = NodeRecords(TorchStore(server, 0, 2), "p/")
+    write = NodeRecords.write
+
+    def fails(records: NodeRecords, record: bytes, *, left: bool = False) -> None:
+        write(records, record, left=left)
+        raise RuntimeError("connection lost")
+
+    found.report(JobReport(number=1, record=b"one"))
+    assert not reading(found).problem
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeRecords, "write", fails)
+        found.report(JobReport(number=2, record=b"two"))
+        assert reading(found).problem
+    found.report(JobReport(number=3, record=b"three"))
+    assert not reading(found).problem
+    assert head.read() == [StoredRecord(0, b"three")]
 
 
 def test_a_record_that_has_not_changed_is_returned_again(exchange: Exchanges) -> None:

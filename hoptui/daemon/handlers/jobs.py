@@ -27,7 +27,15 @@ from hoptui.domain.facts import fact
 from hoptui.domain.jobs import SILENT_S, JobNode, JobState, NodeCondition, NodeSummary
 from hoptui.protocol import job_records, messages
 from hoptui.protocol.job_records import JobRecord, NodeRecord, PauseRenewal, RecordError
-from hoptui.protocol.messages import FATE_UNKNOWN, FINAL, Command, CommandRecord, JobReading, Outcome
+from hoptui.protocol.messages import (
+    FATE_UNKNOWN,
+    FINAL,
+    Command,
+    CommandRecord,
+    JobReading,
+    Outcome,
+    StoredRecord,
+)
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -56,10 +64,12 @@ MOST_TAKEN = 4096
 class _KnownNode:
     """Another node as the head knows it. Times are in seconds.
 
-    `read_at` is when its record was first read. The record is no older than `changed_at`. That is None if
-    nobody knows: the record may be the last one of a node that has died.
+    `slot` is the newest place of its record in the store. `read_at` is when its record was first read. The
+    record is no older than `changed_at`. That is None if nobody knows: the record may be the last one of a
+    node that has died.
     """
 
+    slot: int
     record: NodeRecord
     read_at: float
     changed_at: float | None
@@ -89,10 +99,12 @@ class _Job:
     took_s: float | None = None
     own: NodeSummary | None = None
     nodes: dict[str, _KnownNode] = field(default_factory=dict)  # by identity, without this one
+    slots: dict[int, tuple[NodeRecord, bool]] = field(default_factory=dict)  # as they were read last
     identities: tuple[str, ...] = ()  # of the nodes in the state of the head
     head_record: bytes = b""  # as it was read last
     told: JobState | None = None  # by the head, for this node
-    told_at: float = -1.0
+    told_at: float = -1.0  # the record of the head is no older
+    told_read_at: float = -1.0  # when it was first read
     told_fresh: bool = False  # whether the head has written since its record was read first
     asked: int = 0  # the number of the last report that asked for the record of the head
     looked_at: float = -1.0  # when such a report was answered last
@@ -170,6 +182,7 @@ class JobDesk:
             return
         now = self._now()
         since = max(job.good_at, job.began)
+        looked_at = job.looked_at
         late = bool(job.problem) or now - since > NO_ANSWER_S
         written = since if late else now  # what is read now and was not before is no older
         sure = not (job.problem or now - since > UNREAD_S)
@@ -189,14 +202,13 @@ class JobDesk:
                 continue
             if record.node == self._identity or not record.node:
                 continue
-            known = job.nodes.get(record.node)
-            if known is not None and (known.record, known.left) == (record, stored.left):
-                continue  # it was only read again
-            job.nodes[record.node] = _KnownNode(record, now, None if known is None else written, stored.left)
-            if known is not None and sure:  # else its commands may have been given up by now
-                self._take_up(run, job, record)
+            before = job.slots.get(stored.slot)
+            job.slots[stored.slot] = record, stored.left
+            if before != (record, stored.left):  # else it was only read again
+                self._heard(run, job, stored, record, written, now, sure=sure and before is not None)
         if reading.state is not None:
-            self._told(run, job, reading.state, written)
+            silent = looked_at - job.told_read_at > SILENT_S  # see `_heard`
+            self._told(run, job, reading.state, job.told_at if silent else written, now)
         self._compose(run, job, now)
 
     def relay(self, command: Command, run: TrackedRun) -> None:
@@ -353,6 +365,38 @@ class JobDesk:
             JobRecord(state=self._body(job), identities=job.identities, answers=tuple(answers))
         )
 
+    def _heard(
+        self,
+        run: TrackedRun,
+        job: _Job,
+        stored: StoredRecord,
+        record: NodeRecord,
+        written: float,
+        now: float,
+        *,
+        sure: bool,
+    ) -> None:
+        """Process a record of another node that has changed. It is no older than `written` as a rule.
+
+        A node writes one record after another. How long a write takes is not known, so a record is only
+        known to be newer than the one before was when it was read. After a silence the first record may
+        be as old as the silence, and the node is live with the second one. A node that connects again may
+        write in the next slot, and its earlier record stays in the store.
+        """
+        known = job.nodes.get(record.node)
+        changed_at: float | None = written
+        if known is None:
+            changed_at = None
+        elif stored.slot < known.slot:
+            return
+        elif stored.slot > known.slot:
+            changed_at = known.changed_at
+        elif now - known.read_at > SILENT_S:
+            changed_at = min(written, known.read_at)
+        job.nodes[record.node] = _KnownNode(stored.slot, record, now, changed_at, stored.left)
+        if known is not None and sure and now - known.read_at <= UNREAD_S:
+            self._take_up(run, job, record)  # else its commands may have been given up by now
+
     def _take_up(self, run: TrackedRun, job: _Job, record: NodeRecord) -> None:
         """Take up what another node passes on, each command once."""
         if run.away:
@@ -387,7 +431,7 @@ class JobDesk:
 
     # the others ---------------------------------------------------------------------------------------------
 
-    def _told(self, run: TrackedRun, job: _Job, body: bytes, written: float) -> None:
+    def _told(self, run: TrackedRun, job: _Job, body: bytes, written: float, now: float) -> None:
         """Process the record of the head, which is no older than `written` if it has changed."""
         if body == job.head_record:
             return
@@ -400,6 +444,7 @@ class JobDesk:
             return
         here = next((i for i, name in enumerate(record.identities) if name == self._identity), None)
         job.told, job.told_at, job.told_fresh = structs.replace(state, here=here, run=run.id), written, fresh
+        job.told_read_at = now
         for answer in record.answers:
             self._answered(run, job, answer)
 
