@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from hoptui.domain.facts import Fact, fact
 from hoptui.sdk.rank_session import RankSession
-from hoptui.sdk.rank_store import Presence, RankStore, SharingError
+from hoptui.sdk.rank_store import SILENT_S, CallWatch, Presence, RankStore, SharingError
 
 POLL_S = 0.1
 """How often a rank looks for a proposal."""
@@ -92,6 +92,7 @@ class RankSchedule:
         identity: What rank 0 writes about the run. None: this rank waits for it.
         member: This rank.
         session: Where the ranks meet first. None: they have met.
+        watch: Notices that the store answers no more. None: nothing does.
     """
 
     def __init__(
@@ -102,11 +103,13 @@ class RankSchedule:
         identity: bytes | None,
         member: RankMember,
         session: RankSession | None = None,
+        watch: CallWatch | None = None,
     ) -> None:
         self.passed = 0
         self._store, self._prefix, self._presence = store, prefix, presence
         self._identity, self._member = identity, member
         self._session, self._pending_since = session, math.inf
+        self._watch = watch
         self._identified = False
         self._attention = False  # whether the training thread has to look
         self._proposal: BoundaryProposal | None = None
@@ -149,6 +152,11 @@ class RankSchedule:
         self.finished = self._seen
         self._wake.set()
 
+    def watch(self) -> None:
+        """Give the other ranks up if the store answers no more. Called once a second in a third thread."""
+        if not self._broken and self._watch is not None and self._watch.hangs(self._thread.ident):
+            self._break(f"the store has not answered for {SILENT_S:g} s")
+
     def close(self, limit_s: float) -> None:
         """This rank passes no more boundaries. Return once the others can know it, or after `limit_s`."""
         self._closing = True
@@ -176,7 +184,7 @@ class RankSchedule:
     def _main(self) -> None:
         leads = self._store.rank == 0
         try:
-            while not self._closing:
+            while not (self._closing or self._broken):
                 if self._session is not None and not self._session.meet(self._presence):
                     self._await_meeting()
                     continue

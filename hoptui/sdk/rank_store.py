@@ -30,6 +30,8 @@ BEAT_EVERY_S = 2.0
 """How often the thread of a rank writes that it lives."""
 SILENT_S = 60.0
 """A rank that has written nothing for so long is given up. A setter may hold the interpreter for a while."""
+LOOK_MOST_S = 2.0
+"""How much of a call's time one look at it counts at most."""
 EXIT_S = 10.0
 """How long the exit of the process waits for a call of a store."""
 CALL_S = 10
@@ -88,7 +90,7 @@ class CheckedStore:
         self.exit_s = exit_s
         self.rank, self.world = store.rank, store.world
         self._shut = False
-        self._inside: set[int] = set()  # threads
+        self._inside: dict[int, float] = {}  # threads, and when they began
         _checked.add(self)
 
     def set(self, key: str, value: bytes) -> None:
@@ -122,16 +124,20 @@ class CheckedStore:
             return list(self._call(lambda: store.get_there(keys)))
         return [self.get(key) for key in keys]
 
+    def inside_since(self, thread: int | None) -> float | None:
+        """Return when a thread began the call that it is inside of, None if it is in none."""
+        return self._inside.get(thread) if thread is not None else None
+
     def shut(self, limit_s: float) -> None:
         """Refuse calls from now on. Return once no other thread is inside one, or after `limit_s`."""
         self._shut = True
         until = time.monotonic() + limit_s
-        while self._inside - {threading.get_ident()} and time.monotonic() < until:
+        while self._inside.keys() - {threading.get_ident()} and time.monotonic() < until:
             time.sleep(FIRST_WAIT_S)
 
     def _call(self, operation: Callable[[], T]) -> T:
         thread = threading.get_ident()
-        self._inside.add(thread)  # before it looks whether the store is shut
+        self._inside[thread] = time.monotonic()  # before it looks whether the store is shut
         try:
             if self._shut:
                 raise SharingError("this process exits")
@@ -141,7 +147,27 @@ class CheckedStore:
         except Exception as error:
             raise SharingError(f"{type(error).__name__}: {error}") from error
         finally:
-            self._inside.discard(thread)
+            self._inside.pop(thread, None)
+
+
+class CallWatch:
+    """Notices that a call of a store does not return. A time when nobody looked hardly counts.
+
+    After a suspension of the process, the call may return at once.
+    """
+
+    def __init__(self, store: CheckedStore) -> None:
+        self._store = store
+        self._call: float | None = None
+        self._seen_s = self._looked_at = 0.0
+
+    def hangs(self, thread: int | None) -> bool:
+        """Return whether a thread has been inside one call for `SILENT_S`. Ask about once a second."""
+        now, call = time.monotonic(), self._store.inside_since(thread)
+        same = call is not None and call == self._call
+        self._seen_s = self._seen_s + min(now - self._looked_at, LOOK_MOST_S) if same else 0.0
+        self._call, self._looked_at = call, now
+        return self._seen_s > SILENT_S
 
 
 _checked: weakref.WeakSet[CheckedStore] = weakref.WeakSet()

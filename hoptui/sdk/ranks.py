@@ -16,7 +16,7 @@ from hoptui.domain.knobs import KnobValue
 from hoptui.protocol.messages import Command
 from hoptui.sdk.rank_schedule import RankMember, RankSchedule
 from hoptui.sdk.rank_session import RankSession
-from hoptui.sdk.rank_store import CheckedStore, Exchange, Presence, RankStore, next_prefix
+from hoptui.sdk.rank_store import CallWatch, CheckedStore, Exchange, Presence, RankStore, next_prefix
 
 NAMED = 3
 """Ranks or knobs that a problem names."""
@@ -64,12 +64,14 @@ class RankAgreement:
 
     def join(self, store: RankStore, own: RunIdentity, member: RankMember) -> None:
         """Take part in the run of several ranks. `own` is the identity of the run if this is rank 0."""
-        session = RankSession(CheckedStore(store), self.prefix)
+        checked = CheckedStore(store)
+        session = RankSession(checked, self.prefix)
         presence = Presence(session, "")
         self.rank, self.alone = session.rank, False
         self._exchange = Exchange(session, "", presence)
         identity = msgspec.msgpack.encode(own) if session.rank == 0 else None
-        self.schedule = RankSchedule(session, "", presence, identity, member, session)
+        watch = CallWatch(checked)
+        self.schedule = RankSchedule(session, "", presence, identity, member, session, watch)
         self.schedule.passed = self.passed
         self.schedule.start()
 
@@ -87,6 +89,12 @@ class RankAgreement:
         schedule = self.schedule or self._dissolved
         if schedule is not None:
             schedule.close(limit_s)
+
+    def watch(self) -> None:
+        """Notice that the store answers no more. Called once a second in the thread of the link."""
+        schedule = self.schedule
+        if schedule is not None:
+            schedule.watch()
 
     def finish(self) -> None:
         """The commands of a joint boundary have been carried out."""

@@ -307,6 +307,7 @@ class SharedState:
         rows: Rows for the link thread. The oldest are dropped first.
         rows_added: How many rows were ever added.
         link_sleeps: Whether the link thread does not look for rows soon. Who adds a row then wakes it.
+        watch: What the link thread calls about once a second. None: nothing.
     """
 
     def __init__(self, name: str, total: int | None, details: DetailsBook | None = None) -> None:
@@ -342,6 +343,7 @@ class SharedState:
         self.boundary_wake = threading.Event()
         self.link: LinkControl | None = None
         self.link_sleeps = False
+        self.watch: Callable[[], object] | None = None
 
     # called by the training thread --------------------------------------------------------------------------
 

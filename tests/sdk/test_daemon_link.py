@@ -143,6 +143,17 @@ def test_a_hello_without_a_connection_is_tried_again_soon_and_then_ever_more_rar
     assert waits == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
 
 
+def test_it_watches_the_store_of_the_ranks_once_a_second(link: DaemonLink, tmp_path: Path) -> None:
+    wire, looks = Wire(), []
+    link._state.watch = lambda: looks.append(time.monotonic())
+    for _ in range(5):
+        link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
+    assert len(looks) == 1
+    link._next_pulse = 0.0
+    link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
+    assert len(looks) == 2
+
+
 def test_a_run_that_ends_before_it_is_welcomed_says_goodbye(link: DaemonLink) -> None:
     wire = Wire()
     link._bye = messages.Bye(reason="finished")

@@ -513,3 +513,52 @@ def test_problems_are_told_with_their_ranks() -> None:
         (rank, "raised", {"error": error}) for rank, error in ((1, "a"), (2, "b"), (3, "c"))
     ]
     assert found.fields["more"] == 1
+
+
+@pytest.mark.parametrize(("rank", "key"), [(0, "proposal/"), (1, "answer/"), (1, "decision/")])
+def test_a_store_that_hangs_for_ever_ends_commands_and_holds_no_training(rank: int, key: str) -> None:
+    # The thread of the schedule is inside the call. Training would wait at the proposed boundary for ever.
+    found = both(
+        f"""
+import threading
+from hoptui.sdk import rank_store
+rank_store.SILENT_S, rank_store.LOOK_MOST_S = 1.0, 0.2
+hung = threading.Event()
+def stuck(operation):
+    def call(key, *value):
+        if rank == {rank} and "{key}" in key:
+            hung.set()
+            threading.Event().wait()
+        return operation(key, *value)
+    return call
+ranks.get, ranks.set = stuck(ranks.get), stuck(ranks.set)
+def link():
+    while True:
+        run._core.state.watch()
+        time.sleep(0.05)
+threading.Thread(target=link, daemon=True).start()
+knob = run.knob("n", 4, min=1, max=64)
+ended, done = Path(sys.argv[2]) / "ended", []
+for i in run.iterations(100_000):
+    if i == 3 and rank == 0:
+        command(run, knob="n", value=9)
+    time.sleep(0.002)
+    done += outcomes(run)
+    if run._core.state.inbox.refusal and rank == {rank}:
+        ended.touch()
+    if ended.exists():
+        break
+after = sum(1 for _ in zip(range(20), run.iterations(50)))
+for store in list(rank_store._checked):
+    store.exit_s = 0.1
+report(done=[[o.stage, o.code, dict(o.fields)] for o in done], value=knob.value, hung=hung.is_set(),
+       after=after)
+"""
+    )
+    assert [one["hung"] for one in found] == [rank == 0, rank == 1]
+    assert [one["value"] for one in found] == [4, 4]
+    assert [one["after"] for one in found] == [20, 20]
+    assert "the store has not answered for 60 s" in found[rank]["stderr"]
+    if rank == 0:
+        apart = {"error": "the store has not answered for 60 s"}
+        assert found[0]["done"] == [["failed", "ranks.apart", apart]]
