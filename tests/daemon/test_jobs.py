@@ -35,6 +35,7 @@ class JobNode:
         self.problem, self.answers = "", True
         self.commands: list[Command] = []
         self.holds: list[float] = []
+        self.errors: list[str] = []
         self.keeper = Keeper()
         self.node = Node(clock, self.keeper, lambda: None, lambda _: None)
         self.runs = RunDesk(
@@ -99,6 +100,8 @@ class JobNode:
                 self.commands.append(message)
             case messages.Hold(seconds=seconds):
                 self.holds.append(seconds)
+            case messages.Error(code=code):
+                self.errors.append(code)
             case messages.JobReport() if self.answers:
                 self.runs.receive(identity, None, self._exchange(message))
         return True
@@ -435,6 +438,29 @@ def test_a_command_that_was_given_up_is_not_carried_out(job: Job) -> None:
     job.other.problem = ""
     job.pass_by(5)
     assert job.head.commands == []
+
+
+def test_a_restart_waits_for_the_end_of_a_suspended_process(job: Job) -> None:
+    # The other ranks know the id of the run, so rank 0 cannot take another one.
+    before = job.head.run
+    job.head.start("n2")
+    job.clock.now += 30 * SECOND
+    job.head.start("n2")
+    assert job.head.errors == []
+    assert job.head.run is before
+    job.head.runs.end(before, "exited", "killed by SIGKILL")
+    job.head.start("n2")
+    assert job.head.run.nonce == "n2"
+    assert job.head.run.state.epoch == 2
+
+
+def test_a_restart_beside_a_process_that_lives_is_another_run(job: Job) -> None:
+    job.head.start("n2")
+    job.clock.now += SECOND
+    job.head.runs.receive(b"n1", None, messages.Pulse(step=51))
+    job.head.start("n2")
+    assert job.head.errors == ["duplicate_run"]
+    assert job.head.run.nonce == "n1"
 
 
 def test_a_restart_of_which_this_node_has_all_ranks_has_no_other_nodes(job: Job) -> None:

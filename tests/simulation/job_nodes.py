@@ -135,23 +135,21 @@ class JobNodes:
             held = old[-1]
             held.process.stop()
             self.kernel.after(seconds + 20.0, held.process.kill)
+            self.first.disturb(seconds + 30.0)
             old.remove(held)
         for trainer in old:
             trainer.process.kill()
         self.begin(layout, seconds)
 
     def begin(self, layout: Layout, seconds: float) -> None:
-        """Begin a rendezvous later, once all processes of the one before have ended or hang.
-
-        That of rank 0 has ended: else its daemon gives the run another id, which other nodes do not learn.
-        """
+        """Begin a rendezvous later, once all processes of the one before have ended or hang."""
         if self.restarts_at is not None:
             return
         self.restarts_at = self.kernel.seconds + seconds
         self.first.disturb(seconds + 20.0)
 
         def again() -> None:
-            if any(t is self.attempt.head or not t.process.stopped for t in self.attempt.living):
+            if any(not t.process.stopped for t in self.attempt.living):
                 self.first.disturb(20.0)
                 self.kernel.after(1.0, again)
                 return

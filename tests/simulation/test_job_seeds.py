@@ -1,4 +1,4 @@
-"""Fixed seeds of a run on several nodes. A failure names its seed, and how to replay it."""
+"""Fixed and fresh seeds of a run on several nodes. A failure names its seed, and how to replay it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from tests.simulation.job_scenario import plan_of
 
 SEEDS = (5, 28, 67)
 """Those of `make test`."""
-MORE_SEEDS = (*range(200, 280), 915338139899)
-"""Those of `make test-slow`. In the last, what the head reads first after a failure of the store is old."""
+MORE_SEEDS = (*range(200, 280), 915338139899, 20105)
+"""Those of `make test-slow`. In 915338139899, what the head reads first after a failure of the store is old. In
+20105, a node connects to the store again."""
+FRESH_S = 15
+"""For so many seconds `make test-slow` draws fresh seeds."""
 LIMIT_S = 150.0
 
 
@@ -30,6 +33,13 @@ LIMIT_S = 150.0
 def test_seeds_hold(seeds: Sequence[int]) -> None:
     done = printed("tests.simulation", "--jobs", "--seeds", *map(str, seeds), limit_s=LIMIT_S)
     assert f"{len(seeds)} seeds, 0 failed" in done
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S + 10)
+def test_fresh_seeds_hold() -> None:
+    """A failure is a finding: its seed does the same again. Add it to the seeds once it holds."""
+    assert " 0 failed" in printed("tests.simulation", "--jobs", "--seconds", str(FRESH_S), limit_s=LIMIT_S)
 
 
 @pytest.mark.slow

@@ -38,6 +38,8 @@ LEAVES_S = 10.0
 ARRIVE_S = 1.5
 """How long a node without rank 0 waits for a lower rank. Ranks repeat their hello every second."""
 FORGET_ARRIVALS_S = 60.0
+MOST_WAITING = 64
+"""Restarts that wait for the end of a process."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -76,6 +78,7 @@ class RunDesk:
         self._retired: set[str] = set()
         self._parting: dict[str, bytes] = {}  # by run: its process waits for the answer to its goodbye
         self._welcomes: dict[str, messages.RunWelcome] = {}  # by run: sent before it was known what is stored
+        self._waiting: dict[str, float] = {}  # by nonce: since when it waits for the process before it
         self._arrivals: dict[str, _Arrival] = {}  # by nonce: of runs whose rank 0 is on another node
 
     def receive(self, identity: bytes, peer: Peer | None, message: messages.FromRun) -> TrackedRun | None:
@@ -330,6 +333,19 @@ class RunDesk:
         node.remember(run)
         return run
 
+    def _waits(self, hello: messages.RunHello) -> bool:
+        """Whether a restart waits for the end of the process before it, which may be suspended.
+
+        The other ranks know the id of the run, so another one for rank 0 would make two runs of it. A process
+        that lives sends a pulse each second.
+        """
+        known = self._node.registry.get(hello.run)
+        if hello.world == 1 or known is None:
+            return False
+        while len(self._waiting) >= MOST_WAITING and hello.nonce not in self._waiting:
+            del self._waiting[next(iter(self._waiting))]
+        return known.newest_pulse[1] <= self._waiting.setdefault(hello.nonce, self._now())
+
     def _hello(self, identity: bytes, peer: Peer | None, hello: messages.RunHello) -> TrackedRun | None:
         node = self._node
         if hello.protocol != messages.PROTOCOL:
@@ -349,7 +365,7 @@ class RunDesk:
             known_by = msgspec.structs.replace(hello, pid=pid)
             run, kind = node.registry.hello(identity, known_by, node.clock.wall())
         except DuplicateRunError as error:
-            if hello.away:  # the run has restarted, and its last process here has not ended yet
+            if hello.away or self._waits(hello):
                 return None
             self._send(identity, messages.Error(code="duplicate_run", text=str(error)))
             return None
