@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from msgspec import structs
 
@@ -33,6 +35,8 @@ class JobNode:
     def __init__(self, clock: Clock, store: MemoryStore, rank: int) -> None:
         self.clock, self.store, self.rank = clock, store, rank
         self.problem, self.answers = "", True
+        self.slow, self._waiting = 0, deque[messages.JobReport]()
+        """How many reports the store is behind."""
         self.commands: list[Command] = []
         self.holds: list[float] = []
         self.errors: list[str] = []
@@ -103,7 +107,9 @@ class JobNode:
             case messages.Error(code=code):
                 self.errors.append(code)
             case messages.JobReport() if self.answers:
-                self.runs.receive(identity, None, self._exchange(message))
+                self._waiting.append(message)
+                if len(self._waiting) > self.slow:
+                    self.runs.receive(identity, None, self._exchange(self._waiting.popleft()))
         return True
 
     def _exchange(self, report: messages.JobReport) -> JobReading:
@@ -232,6 +238,19 @@ def test_a_head_that_writes_no_more_is_silent_and_so_are_those_that_it_tells_of(
     assert head.age_s > SILENT_S
     assert own.summary is not None
     assert own.summary.wall == pytest.approx(job.clock.wall())
+    job.pass_by(3)
+    assert conditions(job.other.state) == ["live", "live"]
+
+
+def test_a_head_behind_a_slow_store_is_silent_too(job: Job) -> None:
+    job.other.node.viewers = 1
+    job.other.slow = 2
+    job.pass_by(6)
+    assert conditions(job.other.state) == ["live", "live"]
+    for _ in range(10):
+        job.clock.now += SECOND
+        job.other.tend()
+    assert conditions(job.other.state) == ["silent", "live"]
     job.pass_by(3)
     assert conditions(job.other.state) == ["live", "live"]
 

@@ -58,6 +58,8 @@ RELAYED_S = 60.0
 NO_ANSWER = "no word from the store of the job"
 NO_IDENTITY = "its directory cannot be used"
 MOST_TAKEN = 4096
+MOST_ASKED = 64
+"""Reports whose answers may still come. A report that waits for the store is replaced by a newer one."""
 
 
 @dataclass
@@ -106,7 +108,7 @@ class _Job:
     told_at: float = -1.0  # the record of the head is no older
     told_read_at: float = -1.0  # when it was first read
     told_fresh: bool = False  # whether the head has written since its record was read first
-    asked: int = 0  # the number of the last report that asked for the record of the head
+    asked: list[int] = field(default_factory=list)  # reports that asked for the record of the head: numbers
     looked_at: float = -1.0  # when such a report was answered last
     state: JobState | None = None
     version: int = 0
@@ -192,8 +194,9 @@ class JobDesk:
         job.problem, job.took_s = reading.problem, reading.took_s
         if not reading.problem:
             job.good_at = now
-            if reading.number == job.asked:
+            if reading.number in job.asked:  # a slow store answers a report after further ones were sent
                 job.looked_at = now
+                job.asked = [number for number in job.asked if number > reading.number]
         for stored in reading.nodes:
             try:
                 record = job_records.decode_node(stored.record)
@@ -277,7 +280,7 @@ class JobDesk:
         wanted = bool(self._node.viewers or job.relayed) or not job.told_fresh
         read = wanted or job.number % SELDOM == 1
         if read:
-            job.asked = job.number
+            job.asked = [*job.asked[1 - MOST_ASKED :], job.number]
         report = messages.JobReport(number=job.number, head=not run.away, record=body, read=read)
         if self._send(run.identity, report):
             job.reported_at = now
