@@ -55,7 +55,7 @@ class BoundaryProposal(NamedTuple):
 
 
 class RankMember(Protocol):
-    """What a rank has to do with the others. All of it is called in the thread of the schedule."""
+    """What a rank has to do with the others. The thread of the schedule calls it, `pending` others too."""
 
     def pending(self) -> bool:
         """Whether this rank has something for a joint boundary."""
@@ -153,8 +153,14 @@ class RankSchedule:
         self._wake.set()
 
     def watch(self) -> None:
-        """Give the other ranks up if the store answers no more. Called once a second in a third thread."""
-        if not self._broken and self._watch is not None and self._watch.hangs(self._thread.ident):
+        """Give the other ranks up if the store answers no more. Called once a second in a third thread.
+
+        A store that hangs while nothing waits for it may answer again later.
+        """
+        if self._broken or self._watch is None or not self._watch.hangs(self._thread.ident):
+            return
+        proposal = self._proposal
+        if self._member.pending() or (proposal is not None and self._decision < proposal.number):
             self._break(f"the store has not answered for {SILENT_S:g} s")
 
     def close(self, limit_s: float) -> None:

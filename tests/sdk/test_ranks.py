@@ -515,7 +515,7 @@ def test_problems_are_told_with_their_ranks() -> None:
     assert found.fields["more"] == 1
 
 
-@pytest.mark.parametrize(("rank", "key"), [(0, "proposal/"), (1, "answer/"), (1, "decision/")])
+@pytest.mark.parametrize(("rank", "key"), [(0, "proposal/"), (1, "answer/1/"), (1, "decision/")])
 def test_a_store_that_hangs_for_ever_ends_commands_and_holds_no_training(rank: int, key: str) -> None:
     # The thread of the schedule is inside the call. Training would wait at the proposed boundary for ever.
     found = both(
