@@ -531,6 +531,8 @@ class _Names:
 
     def _packages_known(self, each: _Unnamed) -> bool:
         """Whether it is known of all files of a stack whether they are of a package."""
+        if each[1] in self._stacks:
+            return True
         fresh = set(map(itemgetter(0), each[1])) - self._located
         known = [one for one in fresh if self._packages.place(self._codes[one].co_filename) is not None]
         self._located.update(known)
