@@ -14,11 +14,13 @@ import msgspec
 import pytest
 
 from hoptui.domain.hot_lines import hot_lines
+from hoptui.domain.line_counts import CountedLine
 from hoptui.domain.stacks import StackSamples, unpack
+from hoptui.protocol import messages
 from hoptui.sdk import installed_packages
 from hoptui.sdk.installed_packages import NO_PACKAGES, InstalledPackages, PackageFolder, read
 from hoptui.sdk.stack_sampler import StackSampler
-from tests.conftest import until
+from tests.conftest import TestNode, until
 
 TORCH_LINES = 12_000
 
@@ -243,6 +245,37 @@ def test_the_line_of_a_process_is_that_of_the_script(tmp_path: Path, installed: 
     line = hot_lines(msgspec.msgpack.decode(done.stdout, type=StackSamples))[0]
     named = ("train.py", "train") if installed else ("__init__.py", "save")
     assert (Path(line.place.file).name, line.place.function) == named
+
+
+LOOP = """
+import time
+import hoptui
+import accel_for_test
+run = hoptui.connect("toy")
+for step in run.iterations():
+    ends = time.monotonic() + 0.02
+    accel_for_test.save(lambda: time.monotonic() > ends)  # the line of the script
+    run.log(loss=1.0)
+"""
+
+
+def test_a_viewer_is_told_the_line_of_the_script(node: TestNode, tmp_path: Path) -> None:
+    libs = tmp_path / "libs"
+    install(libs, "accel-for-test", "accel_for_test/__init__.py")
+    (libs / "accel_for_test/__init__.py").write_text(WORKS)
+    script = tmp_path / "train.py"
+    script.write_text(LOOP)
+    path = os.pathsep.join((str(libs), str(Path(__file__).parents[2])))
+    viewer = node.viewer()
+    node.spawn([sys.executable, str(script)], PYTHONPATH=path)
+    run = viewer.run().run
+
+    def lines() -> tuple[CountedLine, ...]:
+        found = viewer.ask(messages.FetchLines(id=1, run=run), messages.RunLines)
+        return found.ranks[0].counts.lines if found.ranks else ()
+
+    line = until(lines, what="samples")[0]
+    assert (Path(line.file).name, line.line, line.function) == ("train.py", 8, "<module>")
 
 
 def test_a_stack_waits_until_its_packages_are_known(
