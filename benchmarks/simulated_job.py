@@ -3,7 +3,7 @@
 The ranks wait for each other in each iteration. Each takes its own time, which differs a little from that of
 the others, and waits for the rest at the end of it. The share of waiting is counted in ten samples a second
 over the last twenty seconds. They are taken as `hoptui.sdk.stack_sampler` takes them, at nearly equal
-distances, or at independent times.
+distances, as it did before, or at independent times.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from hoptui.domain.slow_ranks import dispersion
 from hoptui.sdk.stack_sampler import EVERY_S, SampleTimes
 
 Fault = Literal["none", "slow", "hung", "silent"]
-Sampling = Literal["sampler", "independent"]
+Sampling = Literal["sampler", "regular", "independent"]
 SAMPLES_S, WINDOW_S = 10, 20
+JITTER = 0.25
+"""The part of a distance by which regular samples differ from it."""
 OWN_S, DIFFER, SLOWER = 0.5, 0.005, 1.1
 """The seconds of an iteration without waiting, by how much ranks differ, and how much longer a slow one
 takes."""
@@ -140,7 +142,11 @@ class SimulatedJob:
             place = self._step + (self._next[rank] - self.t + 1) / self._took_s
             waits += place % 1 >= works
             count += 1
-            self._next[rank] += self._times[rank].pause_s(EVERY_S)
+            self._next[rank] += (
+                EVERY_S * (1 - JITTER + 2 * JITTER * chance())
+                if self._sampling == "regular"
+                else self._times[rank].pause_s(EVERY_S)
+            )
         return waits, count
 
     def _rank(self, rank: int) -> RankSummary:

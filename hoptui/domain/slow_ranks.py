@@ -9,10 +9,11 @@ things say so, and the first that is sure names the rank:
   small part of an iteration, so the samples must agree, or the phases alone must make the difference;
 - the time of its iterations, where the ranks do not wait for each other.
 
-Chance makes ranks differ. Samples are taken at nearly equal distances, and iterations are nearly equally
-long. So counts differ less between equal ranks than those of independent samples, or more: their variance is
-up to three times as large where an iteration takes as long as the time between two samples. How large it is
-shows by the differences of many ranks, and else by those of the counts of a rank in some seconds each.
+Chance makes ranks differ. Samples are spread evenly, and iterations are nearly equally long. So counts of
+equal ranks differ less than those of independent samples. Or more: older versions take samples at nearly
+equal distances. Then the variance is up to three times as large where an iteration takes as long as the time
+between two samples. How large it is shows by the differences of many ranks, and else by those of the counts
+of a rank in some seconds each.
 """
 
 from __future__ import annotations

@@ -57,20 +57,30 @@ def test_ranks_that_wait_inside_the_backward_pass_are_compared_by_that() -> None
 @pytest.mark.parametrize("step", ["longer than the time between samples", "as long as it"])
 def test_even_ranks_are_compared_by_how_much_they_usually_differ(step: str) -> None:
     if step == "as long as it":
-        state = at(SimulatedJob(512, seed=3, collective=0.3, own_s=0.07), 20)
-        counts = evidence(comparable(state)).waits
-        waits, total = (sum(each) for each in zip(*counts.values(), strict=True))
-        worst = min(deviation(count, of, waits - count, total - of) for count, of in counts.values())
-        assert worst < -SURE, "independent samples would accuse an even rank"
+        state = at(SimulatedJob(512, seed=3, collective=0.3, own_s=0.07, sampling="regular"), 20)
+        assert worst_by_chance(state) < -SURE, "independent samples would accuse an even rank"
     else:
         state = at(SimulatedJob(512, seed=3, collective=0.1), 20)
+    assert named(comparable(state)) is None
+
+
+def worst_by_chance(state: JobState) -> float:
+    """How much less than all others a rank waits, in standard deviations of independent samples."""
+    counts = evidence(comparable(state)).waits
+    waits, total = (sum(each) for each in zip(*counts.values(), strict=True))
+    return min(deviation(count, of, waits - count, total - of) for count, of in counts.values())
+
+
+def test_the_sampler_does_not_beat_with_iterations_as_long_as_its_period() -> None:
+    state = at(SimulatedJob(512, seed=3, collective=0.3, own_s=0.07), 20)
+    assert -SURE < worst_by_chance(state) < -2
     assert named(comparable(state)) is None
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_few_even_ranks_are_compared_by_how_much_theirs_changes(seed: int) -> None:
     """Iterations as long as the time between two samples: independent samples would accuse a rank here."""
-    job = SimulatedJob(8, seed=50 + seed, collective=0.5, own_s=0.05)
+    job = SimulatedJob(8, seed=50 + seed, collective=0.5, own_s=0.05, sampling="regular")
     at(job, 19)
     accused = 0
     for _ in range(60):
@@ -82,7 +92,7 @@ def test_few_even_ranks_are_compared_by_how_much_theirs_changes(seed: int) -> No
 
 
 def test_regular_samples_say_more_than_independent_ones() -> None:
-    found: dict[Sampling, float] = {"sampler": 0.0, "independent": 0.0}
+    found: dict[Sampling, float] = {"sampler": 0.0, "regular": 0.0, "independent": 0.0}
     for sampling in found:
         for seed in range(3):
             job = SimulatedJob(512, seed=seed, fault="slow", fault_at=1, bad=5, sampling=sampling)
@@ -90,7 +100,8 @@ def test_regular_samples_say_more_than_independent_ones() -> None:
             assert slow is not None
             assert slow.rank == 5
             found[sampling] += slow.deviation / 3
-    assert found["sampler"] > 1.2 * found["independent"]
+    assert found["regular"] > 1.2 * found["independent"]
+    assert found["regular"] > found["sampler"] > found["independent"]
 
 
 def test_a_small_measured_part_of_an_iteration_counts_where_samples_agree() -> None:
