@@ -133,9 +133,10 @@ def _last(recording: Recording, curve: MetricCurve, at: int, course: Course) -> 
     start = curve.t[at - 1] + 1 if at else 1
     value, step = curve.middle[at], _step(course, curve.t[at])
     for part in recording.rows(curve.source, start, curve.t[at], (curve.metric,)):
-        for raw, number in zip(array("d", part.values[0]), part.steps(), strict=True):
-            if math.isfinite(raw):
-                value, step = raw, number if number >= 0 else None
+        for column in part.values:  # none where no row of this part has the metric
+            for raw, number in zip(array("d", column), part.steps(), strict=True):
+                if math.isfinite(raw):
+                    value, step = raw, number if number >= 0 else None
     return value, step
 
 

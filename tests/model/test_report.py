@@ -49,6 +49,15 @@ def test_the_example_went_from_one_and_a_half_to_thirty_million_steps_a_second(e
     assert example.steps == 16_070
 
 
+def test_the_last_row_of_a_run_lacks_its_metrics(tmp_path: Path) -> None:
+    """As where a run logs after its last iteration, in the same bucket of a curve."""
+    known = pack(f"run/{ID}", [(at(0), 0, {"loss": 3.0}), (at(599.98), 1, {"loss": 2.0})])
+    other = pack(f"run/{ID}", [(at(599.99), 2, {"alloc_retries": 0.0}), (at(600), 3, {})])
+    found = report_of(tmp_path / "r.hoptui", rows=(known, other), commands=())
+    [loss] = [e for e in found.curves.ends if e.metric == "loss"]
+    assert (loss.last, loss.last_step) == (2.0, 1)
+
+
 def test_iterations_that_wait_for_data_count_in_full(tmp_path: Path) -> None:
     """Seven of a hundredth of a second, and one that waits for 0.93 s: eight a second."""
     rows = []
