@@ -34,7 +34,7 @@ WIDTH, HEIGHT = 116, 34
 DOTS = ACROSS * (WIDTH - AXIS_WIDTH)
 LIMIT = 0.05
 INK = "1"
-EXAMPLES = Path(__file__).parent.parent / "hoptui" / "examples"
+RECORDINGS = Path(__file__).parent.parent / "tests" / "recordings"
 RECORDED = {
     "ppo-h100": ("env_steps_per_s", "iteration_s", "episode_return", "entropy", "value_loss"),
     "ppo-cpu-tuned": ("env_steps_per_s", "iteration_s", "entropy"),
@@ -109,9 +109,9 @@ def unseen() -> Iterator[Samples]:
 
 
 def recorded() -> Iterator[Samples]:
-    """Series of the example recordings, at their end. Each can be drawn until the next is taken."""
+    """Series of two recordings of the tests, at their end. Each can be drawn until the next is taken."""
     for file, metrics in RECORDED.items():
-        with Recording.open(EXAMPLES / f"{file}.hoptui") as recording:
+        with Recording.open(RECORDINGS / f"{file}.hoptui") as recording:
             store = RecordedStore(recording)
             store.seek(store.span[1])
             source = f"run/{store.run_id}"

@@ -142,15 +142,21 @@ def _measured(session: Session, run: str, command: str) -> CommandRecord:
 
 
 def keep(source: Path, path: Path) -> None:
-    """Copy a recording once it is closed. The oldest rows of one that is too large become summaries."""
+    """Copy a recording once it is closed. The oldest rows of one that is too large become summaries.
+
+    The copy has a rollback journal: to read one with a write-ahead log, SQLite writes files beside it.
+    """
     until(lambda: library.at_rest(source), WHOLE_S, f"the end of {source}")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     shutil.copyfile(source, path)
-    if path.stat().st_size > MOST_BYTES:
+    large = path.stat().st_size > MOST_BYTES
+    if large:
         with Recording.create(path) as recording:
             recording.thin(MOST_BYTES - MOST_BYTES // 10)
-        with closing(sqlite3.connect(path)) as database:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode = DELETE")
+        if large:
             database.execute("VACUUM")
 
 

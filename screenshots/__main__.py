@@ -1,4 +1,4 @@
-"""`make screenshots`: every picture of `shots` and the cast, from the recording of a real run on an H100 in
+"""`make screenshots`: every picture of `shots` and the cast, from the recordings of real runs on an H200 in
 `hoptui/examples/`."""
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from hoptui.tui.replay_app import ReplayApp
 from screenshots import made_up_job, made_up_output
 
 EXAMPLES = Path(__file__).parent.parent / "hoptui" / "examples"
-RECORDING = EXAMPLES / "ppo-h100.hoptui"
-TUNED = EXAMPLES / "ppo-cpu-tuned.hoptui"
+RECORDING = EXAMPLES / "lm-h200.hoptui"
+SLOW_START = EXAMPLES / "ppo-h200.hoptui"
 HOME = "/home/me"
 """Of somebody who has set nothing."""
 JOB, JOB_S, JOB_SHOWN_S = (32, 8), 200, 150
@@ -36,10 +36,10 @@ JOB, JOB_S, JOB_SHOWN_S = (32, 8), 200, 150
 SECOND = 1_000_000_000
 SETTLE_S = 1.0  # what is drawn least often is drawn once a second
 
-Seat = Literal["replay", "live", "hosts", "tuned", "job"]
+Seat = Literal["replay", "live", "hosts", "tuned", "slow start", "job"]
 """Who looks: somebody who plays the recording, or who sat there when it was made, alone or with another host
-that is down; or when another one was made, of a run with a tuner; or as if the run was one of several nodes,
-whose states are made up."""
+that is down; or when that of a slow start was made, for its tuner; somebody who plays that one; or as if the
+run was one of several nodes, whose states are made up."""
 
 
 class To(NamedTuple):
@@ -214,12 +214,12 @@ async def sitting(
     """Open the dashboard at a moment of the recording, which stands still, in a terminal of so many columns
     and rows."""
     clock, config = Clock(), read({"theme": theme}, {"HOME": HOME})
-    path = TUNED if seat == "tuned" else RECORDING
-    kinds: dict[str, type[Replay]] = {"replay": Replay, "job": OnNodes}
+    path = SLOW_START if seat in ("tuned", "slow start") else RECORDING
+    kinds: dict[str, type[Replay]] = {"replay": Replay, "slow start": Replay, "job": OnNodes}
     replay = kinds.get(seat, Then)(path, clock=clock)
     replay.seek(replay.find(moment))
     app: HoptuiApp
-    if seat == "replay":
+    if type(replay) is Replay:
         app = ReplayApp(replay, config=config, clock=clock, frames=False)
     elif isinstance(replay, Then) and seat == "hosts":
         app = fleet = FleetApp(hosts(replay), config=config, clock=clock, frames=False)

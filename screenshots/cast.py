@@ -1,4 +1,4 @@
-"""The animated picture: a replay around two changes of knobs, played fast by the keys named here."""
+"""The animated picture: a replay of a slow start, the advised change and the tuner, by the keys named here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 from screenshots.camera import Step, sitting
 
 SIZE = (120, 40)
-FROM = "+86s"
-"""Four seconds before the run stands still to set minibatch_size from 4096 to 32768."""
+FROM = "+15s"
+"""Three seconds before the run stands still to set compile from off to default."""
 BEAT_S = 0.25
 
 
@@ -23,16 +23,14 @@ class Act(NamedTuple):
 
 
 ACTS = (
-    Act(("down", "down"), ms=1000),  # to minibatch_size
-    Act(("space", "right_square_bracket", "right_square_bracket"), frames=17),
-    Act(("1",), frames=5),
+    Act(ms=2500),
+    Act(("down",) * 14, ms=1000),  # to compile
+    Act(("space", "right_square_bracket", "right_square_bracket"), frames=30),
     Act(("space",), ms=1500),
-    Act(("escape", "slash"), ms=700),
-    Act(("escape", "a"), ms=700),
-    *(Act(("h",)) for _ in range(12)),
-    Act(ms=1500),
-    Act(("escape", "escape", "h"), ms=1200),
-    Act(("enter",), ms=3500),
+    Act(("1",), ms=2500),
+    Act(("escape", "t"), ms=2500),
+    Act(("escape", "h"), ms=2500),
+    Act((*("down",) * 9, "enter"), ms=3500),
 )
 
 
@@ -46,7 +44,7 @@ class Shown(NamedTuple):
 async def play() -> list[Shown]:
     """All of the cast; what does not change is one frame."""
     shown: list[Shown] = []
-    async with sitting(size=SIZE, moment=FROM) as camera:
+    async with sitting("slow start", size=SIZE, moment=FROM) as camera:
         for act in ACTS:
             await camera.take(*act.steps, settle_s=0.0)
             for _ in range(act.frames):

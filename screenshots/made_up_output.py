@@ -1,6 +1,6 @@
 """The made-up output of a run: no recording has any.
 
-The lines are those that `hoptui train ppo` prints, with numbers that are made up.
+The lines are those that `hoptui train lm` prints, with numbers that are made up.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from hoptui.domain.outputs import OutputPart
 from hoptui.model.outputs import FoundOutput, OutputText
 from hoptui.protocol.messages import RunOutput
 
-ITERATIONS, EVERY, STEPS = 5_000, 20, 262_144
-PATH = "/home/ana/runs/ppo-h100.log"
+ITERATIONS, LAST, EVERY = 100_000, 148, 2
+PATH = "/home/ana/runs/lm.log"
 
 
 def output(run: str, rank: int) -> FoundOutput:
@@ -25,20 +25,17 @@ def output(run: str, rank: int) -> FoundOutput:
 
 def lines() -> Iterator[str]:
     """The lines, oldest first."""
-    yield "hoptui: ppo-h100 is shown by hoptui attach ppo-h100"
-    yield "\x1b[33mcompile: default, the first iterations take longer\x1b[0m"
-    for iteration in range(EVERY, 1_160, EVERY):
-        learned = iteration / 1_160
+    yield "hoptui: lm is shown by hoptui attach lm"
+    yield "\x1b[33mno held-out documents: nothing is evaluated\x1b[0m"
+    for iteration in range(EVERY, LAST + 1, EVERY):
+        learned = iteration / LAST
         yield " · ".join(
             (
                 f"iteration {iteration:,}/{ITERATIONS:,}",
-                f"env steps {iteration * STEPS:,}",
-                f"return {60 + 440 * learned:.1f} ({400 + iteration % 37} episodes)",
-                f"policy loss {-0.012 + 0.01 * learned:.4f}",
-                f"value loss {90 / (1 + iteration / 40):.3g}",
-                f"entropy {0.69 - 0.3 * learned:.3f}",
-                f"{5_600_000 + 8_191 * (iteration % 61):,} steps/s",
+                f"loss {10.9 - 5.6 * learned**0.6:.4f}",
+                f"gradient {2.7 + 6 * (1 - learned) ** 4 + iteration % 7 / 10:.3g}",
+                f"{187_000 + 211 * (iteration % 31):,} tokens/s",
             )
         )
-        if iteration % 500 == 0:
-            yield f"\x1b[32mcheckpoint of iteration {iteration:,} written in 0.21 s\x1b[0m"
+        if iteration % 50 == 0:
+            yield f"\x1b[32mcheckpoint written: /home/ana/runs/lm/{iteration}\x1b[0m"

@@ -27,12 +27,12 @@ from screenshots.camera import Do, Seat, Step, To, sitting
 Size = tuple[int, int]
 SMALL, WIDE, LARGE = (80, 24), (120, 40), (200, 50)
 EVERY = (WIDE, SMALL, LARGE)
-LATE = "95%"
-"""A moment at which all knobs have been turned and the run goes on."""
+LATE = "+110s"
+"""A moment at which the tuner has kept two trials and the run goes on."""
 END = "100%"
 """Before, a recording does not tell how a tuner stood."""
-BEFORE, AFTER = "+54s", "+88s"
-"""Around the moment at which num_envs was set from 256 to 2048."""
+BEFORE, AFTER = "+26s", "+60s"
+"""Around the moment at which micro_batch was set from 8 to 16."""
 
 
 class WrongScreenError(Exception):
@@ -66,7 +66,8 @@ class Picture(NamedTuple):
 
 
 CHARTS: tuple[Step, ...] = ("slash", "escape", "a")
-EDITED: tuple[Step, ...] = ("e", *"2048")
+KNOB: tuple[Step, ...] = ("down",)  # micro_batch
+EDITED: tuple[Step, ...] = (*KNOB, "e", *"16")
 
 FULL = (
     Shot("run", RunScreen),
@@ -86,19 +87,19 @@ FULL = (
 SHOTS = (
     *(shot._replace(sizes=EVERY) for shot in FULL),
     *(shot._replace(themes=("light", "ansi", "none")) for shot in FULL),
-    Shot("filter", FilterBox, ("h", "slash", *"num_envs")),
+    Shot("filter", FilterBox, ("h", "slash", *"micro_batch")),
     Shot("throughput", RunScreen, ("1",)),
     Shot("finder", Finder, ("slash", *"power")),
     Shot("story", Story, ("h", "enter")),
     Shot("help", Help, ("question_mark",)),
     Shot("palette", PaletteBox, ("ctrl+p",)),
-    Shot("go_to", GoTo, ("g", *"#300")),
+    Shot("go_to", GoTo, ("g", *"#60")),
     Shot("live", RunScreen, seat="live", sizes=(WIDE, SMALL)),
     Shot("editor", KnobEditor, EDITED, seat="live", moment=BEFORE),
-    Shot("question", Confirm, (*EDITED, "enter"), seat="live", moment=BEFORE),
-    Shot("applied", KnobEditor, (*EDITED, "enter", "y", To(AFTER)), seat="live", moment=BEFORE),
-    Shot("conflict", KnobEditor, ("e", *"1024", To(AFTER), "enter"), seat="live", moment=BEFORE),
-    Shot("staged", StagedBox, (*EDITED, "a", "down", "down", "e", *"8192", "a", "a"), seat="live",
+    Shot("question", Confirm, ("e", *"262144", "enter"), seat="live", moment=BEFORE),
+    Shot("applied", KnobEditor, (*EDITED, "enter", To(AFTER)), seat="live", moment=BEFORE),
+    Shot("conflict", KnobEditor, (*KNOB, "e", *"32", To(AFTER), "enter"), seat="live", moment=BEFORE),
+    Shot("staged", StagedBox, (*EDITED, "a", *("down",) * 3, "e", *"3e-4", "a", "a"), seat="live",
          moment=BEFORE),
     Shot("limits", LimitsBox, ("t", "s"), seat="live"),
 )  # fmt: skip

@@ -30,9 +30,8 @@ SOURCES = ("hoptui", "trainer", "pyproject.toml", "README.md", "LICENSE")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 SHIPPED = (
     "hoptui/py.typed",
-    "hoptui/examples/ppo-h100.hoptui",
-    "hoptui/examples/ppo-cpu-tuned.hoptui",
-    "hoptui/examples/demo-h200.hoptui",
+    "hoptui/examples/lm-h200.hoptui",
+    "hoptui/examples/ppo-h200.hoptui",
     "hoptui/web/focus.js",
     "hoptui/tui/styles/tokens.tcss",
     "hoptui/cli/report/assets/report.css",
@@ -42,7 +41,7 @@ SHIPPED = (
     "hoptui/cli/report/assets/uPlot.min.css",
 )
 DRAWN = b"700 W"
-"""On the screen of a run on an H100: the power limit of its GPU."""
+"""On the screen of a run on an H200: the power limit of its GPU."""
 SHOWN_S = 30.0
 
 
@@ -130,7 +129,7 @@ def check_hoptui_alone(python: Path, environ: Mapping[str, str]) -> None:
     assert needed in ran(environ, hoptui, "train", "ppo", code=1)
     assert needed in ran(environ, hoptui, "demo", "--headless", code=1)
     examples = ran(environ, hoptui, "replay", "--example", "x", code=3)
-    assert all(name in examples for name in ("demo-h200", "ppo-cpu-tuned", "ppo-h100"))
+    assert all(name in examples for name in ("lm-h200", "ppo-h200"))
     watch(environ, hoptui, "replay", "--example")
     assert needed.encode() in watch(environ, hoptui, "demo")
 

@@ -15,6 +15,8 @@ from hoptui.protocol.messages import RunState
 from hoptui.recording import library
 from tests import factories
 
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+
 
 def run(*advice: Advice) -> RunState:
     found = Diagnosis(verdict="launch-bound", confidence=0.9, advice=advice)
@@ -36,20 +38,20 @@ def test_the_first_advised_change_that_is_possible_is_made() -> None:
 
 
 def test_a_recording_that_lacks_something_is_not_a_showcase() -> None:
-    assert missing(EXAMPLES / "demo-h200.hoptui") == []
-    assert missing(EXAMPLES / "ppo-cpu-tuned.hoptui") == [
+    assert [missing(EXAMPLES / f"{name}.hoptui") for name in ("lm-h200", "ppo-h200")] == [[], []]
+    assert missing(RECORDINGS / "ppo-cpu-tuned.hoptui") == [
         "a verdict",
         "lines of the script",
         "a change by a user",
     ]
-    before = missing(EXAMPLES / "ppo-h100.hoptui")
+    before = missing(RECORDINGS / "ppo-h100.hoptui")
     assert before == ["a verdict", "lines of the script", "a trial of the tuner"]
 
 
 def test_a_recording_is_copied_and_a_large_one_is_thinned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, path = EXAMPLES / "ppo-h100.hoptui", tmp_path / "new" / "copy.hoptui"
+    source, path = RECORDINGS / "ppo-h100.hoptui", tmp_path / "new" / "copy.hoptui"
     keep(source, path)
     assert path.read_bytes() == source.read_bytes()
     assert source.stat().st_size < MOST_BYTES
@@ -57,6 +59,7 @@ def test_a_recording_is_copied_and_a_large_one_is_thinned(
     keep(source, path)
     assert library.at_rest(path)
     assert path.stat().st_size < 1_200_000
+    assert path.read_bytes()[18:20] == b"\1\1", "a rollback journal: nothing is written beside it when it is read"
     assert "a size below" not in str(missing(path))
 
 

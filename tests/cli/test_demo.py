@@ -351,7 +351,7 @@ def test_without_the_trainer_an_example_is_played(
     assert (ended.code, ended.err) == (0, "")
     golden(hoptui.transcript())
     [(path, what)] = played
-    assert (path.name, path.is_file(), what) == ("demo-h200.hoptui", True, "a run on an H200")
+    assert (path.name, path.is_file(), what) == ("ppo-h200.hoptui", True, "a run on an H200")
     assert trainers(daemon.where.directory) == []
 
 

@@ -107,4 +107,4 @@ def test_a_replay_joins_only_recordings_of_one_run(
     same = write_node(tmp_path / "c.hoptui", 1)
     assert hoptui("replay", str(one), str(same)).code == 0
     assert shown == [(str(one), str(same))]
-    assert hoptui("replay", "--example", "ppo-h100", str(one)).code == 2
+    assert hoptui("replay", "--example", "ppo-h200", str(one)).code == 2

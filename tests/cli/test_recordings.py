@@ -287,14 +287,14 @@ def test_a_file_of_this_directory_needs_no_ending_and_gives_way_to_a_run(
 
 
 def test_the_examples_come_with_hoptui(hoptui: Hoptui, replayed: list[tuple[str, bool, bool]]) -> None:
-    for words in ((), ("ppo-h100",), ("ppo-cpu-tuned", "--ascii")):
+    for words in ((), ("lm-h200",), ("ppo-h200", "--ascii")):
         assert hoptui("replay", "--example", *words) == (0, "", "")
     found = [(Path(path).name, plain) for path, plain, _ in replayed]
-    assert found == [("ppo-h100.hoptui", False), ("ppo-h100.hoptui", False), ("ppo-cpu-tuned.hoptui", True)]
+    assert found == [("lm-h200.hoptui", False), ("lm-h200.hoptui", False), ("ppo-h200.hoptui", True)]
 
 
 def test_an_unknown_example(hoptui: Hoptui, replayed: list[tuple[str, bool, bool]], golden: Golden) -> None:
-    for name in ("nope", "", "../examples/ppo-h100"):
+    for name in ("nope", "", "../examples/ppo-h200"):
         ended = hoptui("replay", "--example", name)
         assert (ended.code, ended.out) == (3, "")
     golden(hoptui.transcript())

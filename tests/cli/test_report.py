@@ -46,7 +46,7 @@ from tests.model.recorded_run import (
     write,
 )
 
-EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
+EXAMPLE = Path(__file__).parents[1] / "recordings" / "ppo-h100.hoptui"
 MADE = 1_780_001_000.0
 MADE_BY = {r"hoptui \d+\.\d+\.\d+\S*": "hoptui VERSION"}
 EVIL = (

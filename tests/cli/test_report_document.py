@@ -30,7 +30,7 @@ from hoptui.cli.report.svg import svg
 from hoptui.model.report import read
 from hoptui.recording import Recording
 
-EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
+EXAMPLE = Path(__file__).parents[1] / "recordings" / "ppo-h100.hoptui"
 SECOND = 1_000_000_000
 
 

@@ -56,11 +56,11 @@ def test_a_recording_with_a_value_that_diverged(mixed: MixedNode, tmp_path: Path
 
 
 @pytest.mark.guarantee("other-release")
-def test_the_examples_without_a_new_verdict_are_read_by_the_previous_release(
+def test_recordings_without_a_new_verdict_are_read_by_the_previous_release(
     mixed: MixedNode, tmp_path: Path
 ) -> None:
-    examples = Path(__file__).parents[2] / "hoptui/examples"
-    for example in sorted(examples.glob("ppo-*.hoptui")):
+    kept = Path(__file__).parents[1] / "recordings"
+    for example in sorted(kept.glob("*.hoptui")):
         copy = Path(shutil.copy(example, tmp_path))
         newest, before = (mixed.done(release, "export", str(copy), "--since", "90%") for release in RELEASES)
         assert newest == before, example.name

@@ -40,7 +40,7 @@ from tests.conftest import until
 from tests.daemon.conftest import GpuNode
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
-EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
+EXAMPLE = Path(__file__).parents[1] / "recordings" / "ppo-h100.hoptui"
 
 GPU = GpuInfo(uuid="GPU-a", index=0, name="NVIDIA H100 80GB HBM3", memory_total_bytes=80 << 30,
               power_limit_w=700.0,

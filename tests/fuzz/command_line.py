@@ -37,7 +37,7 @@ MOST_WORDS = 12
 WORDS = (
     *(name for name, _, _ in command_line.COMMANDS), "ppo", "abcd2345", "rec01", "nosuch",
     "rec01.hoptui", "./rec01.hoptui", "out.csv", "out.html", "out.parquet", "out.xyz", "~nosuch/x.csv",
-    "ssh://gpu07", "ssh://-x", "local", "local/ppo", "start", "stop", "status", "forward", "ppo-h100",
+    "ssh://gpu07", "ssh://-x", "local", "local/ppo", "start", "stop", "status", "forward", "ppo-h200",
     "--help", "--version", "--json", "--yes", "-y", "--all", "--timeout", "--every", "--hz", "--for",
     "--hold", "--example", "--format", "--output", "-o", "--source", "--metrics", "--since", "--until",
     "--force", "--watch", "--rounds", "--theme", "--ascii", "--no-mouse", "--read-only", "--objective",
@@ -101,7 +101,7 @@ class CommandLine(Harness):
             ["export", "rec01", "--since", "+1m", "--until", "50%", "--source", "gpu", "--metrics", "busy"],
             ["export", "rec01", "-o", "out.csv"],
             ["report", "rec01", "--format", "html"],
-            ["replay", "--example", "ppo-h100"],
+            ["replay", "--example", "ppo-h200"],
             ["rm", "rec01", "--yes"],
             ["ls", "--all", "--json"],
             ["history", "rec01", "--json"],

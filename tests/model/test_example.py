@@ -12,7 +12,7 @@ from hoptui.model.recorded.store import RecordedStore
 from hoptui.recording import Recording
 from hoptui.recording.export import ExportRequest, rows
 
-EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
+EXAMPLE = Path(__file__).parents[1] / "recordings" / "ppo-h100.hoptui"
 SECOND = 1_000_000_000
 
 

@@ -20,7 +20,7 @@ from hoptui.protocol.messages import Event
 from hoptui.recording import Recording, RecordingError
 from tests.model.recorded_run import COMMANDS, EVENTS, FIRST, ID, SECOND, STATE, at, command, event, write
 
-EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-h100.hoptui"
+EXAMPLE = Path(__file__).parents[1] / "recordings" / "ppo-h100.hoptui"
 NAN = float("nan")
 
 

@@ -46,7 +46,7 @@ def test_no_picture_overwrites_another() -> None:
 def test_a_picture_is_the_same_each_time() -> None:
     picture = next(p for p in pictures() if p.file == "run_80x24")
     svg = asyncio.run(shoot(picture))
-    assert "ppo-h100" in svg
+    assert "memory-unused" in svg
     assert svg == asyncio.run(shoot(picture))
     try:
         image = drawn(svg)
@@ -56,11 +56,12 @@ def test_a_picture_is_the_same_each_time() -> None:
     assert Image.open(io.BytesIO(png(image))).size == image.size
 
 
-def test_the_tuner_is_pictured_at_work_and_its_list_fills_the_room_that_it_has() -> None:
-    picture = next(p for p in pictures() if p.file == "tuner_80x24")
+def test_the_tuner_is_pictured_with_all_its_trials() -> None:
+    picture = next(p for p in pictures() if p.file == "tuner_120x40")
     said = asyncio.run(shoot(picture)).replace("&#160;", " ")
-    assert "1–5 of 14" in said
-    assert (said.count("◷ running"), said.count("● kept"), said.count("↶ reverted")) == (1, 1, 3)
+    assert "Trials · 6" in said
+    results = ("● kept", "↶ reverted", "✕ failed", "» interrupted")
+    assert [said.count(result) for result in results] == [2, 2, 1, 2], "the chosen one is told in full too"
 
 
 def test_the_made_up_job_is_pictured() -> None:
@@ -79,11 +80,11 @@ def test_only_what_was_given_can_be_sent() -> None:
     then = Then(RECORDING, clock=lambda: 0.0)
     try:
         run = then.store.run_id
-        given = then.send("set", run, knob="num_envs", value=2048)
+        given = then.send("set", run, knob="micro_batch", value=16)
         then.seek(then.find(shots.AFTER))
-        assert then.store.commands[given].effective == 2048
-        with pytest.raises(NeverGivenError, match="num_envs 4096"):
-            then.send("set", run, knob="num_envs", value=4096)
+        assert then.store.commands[given].effective == 16
+        with pytest.raises(NeverGivenError, match="micro_batch 24"):
+            then.send("set", run, knob="micro_batch", value=24)
     finally:
         then.close()
 

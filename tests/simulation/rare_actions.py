@@ -13,7 +13,7 @@ from tests.simulation.kernel import Process
 from tests.simulation.node import Node
 from tests.simulation.trainer import Trainer
 
-EXAMPLE = Path(__file__).parents[2] / "hoptui" / "examples" / "ppo-cpu-tuned.hoptui"
+EXAMPLE = Path(__file__).parents[1] / "recordings" / "ppo-cpu-tuned.hoptui"
 AHEAD_S = 60 * 86400.0
 """A clock that is ahead by more than recordings are kept."""
 HOURS_S = 2 * 3600.0

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
+from hoptui.cli.commands import demo
+from hoptui.cli.support.recordings import example
 from hoptui.client.replay import Replay
 from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.model.runs import StartingRun
@@ -128,7 +130,7 @@ def test_each_hint_is_over_after_its_time_and_all_are_after_two_minutes() -> Non
 
     async def script(app: GuidedApp, pilot: Pilot[None]) -> None:
         seen = []
-        for _ in HINTS:
+        for _ in filter(lambda hint: hint.live, HINTS):
             seen.append(shown(app).removeprefix("› ")[0])
             await wait(app, pilot, clock, HINT_S)
         assert seen == ["o", "w", "t", "q"]
@@ -243,6 +245,29 @@ def test_other_dashboards_have_no_hints() -> None:
         assert not app.screen.query("#hints")
 
     follow(app, script, (80, 24))
+
+
+def test_in_the_recording_of_the_demo_each_hint_comes_once_its_key_has_something_to_show() -> None:
+    clock = Clock()
+    replay = Replay(example(demo.RECORDED), clock=clock)
+    app = GuidedReplay(replay, hints=Hints("a run"), config=Config.of(theme="dark"), clock=clock, frames=False)
+    said: dict[str, float] = {}
+
+    async def script(app: GuidedReplay, pilot: Pilot[None]) -> None:
+        for second in range(0, round(PERIOD_S), 4):
+            await wait(app, pilot, clock, 4)
+            _, _, hint = shown(app).partition("nothing trains here")
+            said.setdefault(hint.strip(), second)
+
+    follow(app, script, (120, 40))
+    assert list(said) == [
+        "w shows the lines that took the time",
+        "",
+        "h shows what each change did",
+        "t shows what the tuner tried",
+        "q leaves",
+    ]
+    assert 36 <= said["h shows what each change did"] <= 44, "compile takes effect after 38 s"
 
 
 @pytest.mark.parametrize("size", SIZES)

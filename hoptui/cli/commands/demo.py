@@ -50,8 +50,8 @@ EAGER = {"compile": "off"}
 GPU_DEVICE = Path("/dev/nvidiactl")
 NAME = "demo"
 """The name of its run."""
-RECORDED, RECORDED_ON = "demo-h200", "an H200"
-"""The recording of the demo on a GPU."""
+RECORDED, RECORDED_ON = "ppo-h200", "an H200"
+"""The recording of a run that starts as the demo does on a GPU."""
 REPORTED = ("knob", "from", "to", "stage", "effective", "iteration")
 TURNED = ("grad_accum", "num_envs")
 OUTCOME_S = 60.0

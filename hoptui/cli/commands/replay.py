@@ -25,7 +25,7 @@ def replay(
         Parameter(
             negative=(),
             show_default=False,
-            help="Play a recording that ships with hoptui; RECORDING is its name [default: ppo-h100].",
+            help="Play a recording that ships with hoptui; RECORDING is its name [default: lm-h200].",
         ),
     ] = False,
     options: Dashboard = AS_SET,

@@ -22,7 +22,7 @@ MOST_LISTED = 5
 SECOND = 1_000_000_000
 EXAMPLES = Path(hoptui.__file__).parent / "examples"
 """The recordings that ship with hoptui."""
-EXAMPLE = "ppo-h100"
+EXAMPLE = "lm-h200"
 
 
 def places() -> Addresses:

@@ -24,7 +24,7 @@ PERIOD_S = 120.0
 
 
 class Hint(NamedTuple):
-    """What the key of an action does: in a run, and in a recording."""
+    """What the key of an action does: in a run, and in a recording. Empty where it is no hint."""
 
     action: str
     live: str
@@ -34,9 +34,12 @@ class Hint(NamedTuple):
 HINTS = (
     Hint("knob.advice", "applies what the verdict advises", "applies this advice in a run of your own"),
     Hint("view.where", "shows the lines of code that take the time", "shows the lines that took the time"),
+    Hint("view.history", "", "shows what each change did"),
     Hint("view.tuner", "opens the tuner, which tries settings by itself", "shows what the tuner tried"),
     Hint("app.leave", "leaves; it asks whether the run goes on", "leaves"),
 )
+_LATER = ("view.history", "view.tuner")
+"""In a recording, their keys have nothing to show at first."""
 _COMMANDS = {action.id: action.action for action in ACTIONS}
 RECORDING = "This is a recording"
 STARTING = "The run is starting: PyTorch is loading"
@@ -68,9 +71,10 @@ class Hints:
             self._opened = now if self._opened is None else self._opened
             return (Span(f"{STARTING}, {numbers.duration(now - self._opened)} so far", "strong"),)
         self._count(now)
-        self._shown = next((hint for hint in self._left if _possible(hint, view)), None)
-        text = _text(self._shown, view, recorded=bool(self._recorded)) if self._shown else ""
-        if self._recorded:
+        recorded = bool(self._recorded)
+        self._shown = next((hint for hint in self._left if self._possible(hint, view)), None)
+        text = _text(self._shown, view, recorded=recorded) if self._shown else ""
+        if recorded:
             head = (Span(RECORDING, "warn"),)
             whole = (*head, Span(f" of {self._recorded}: nothing trains here", "warn"))
             key = (Span("  "), Span(text, "strong")) if text else ()
@@ -87,12 +91,21 @@ class Hints:
         self._at = now
 
 
-def _possible(hint: Hint, view: View) -> bool:
-    if hint.action not in view.keymap or not view.keymap[hint.action]:
-        return False
-    if hint.action != "knob.advice":
-        return True
-    return advised(view) is not None and (view.vital is None or _measurable(view.vital))
+    def _possible(self, hint: Hint, view: View) -> bool:
+        """Whether the key has something to show now. In a recording that goes on, the key that leaves is not
+        shown while others may follow."""
+        if not view.keymap.get(hint.action) or not (hint.recorded if self._recorded else hint.live):
+            return False
+        if hint.action == "knob.advice":
+            return advised(view) is not None and (view.vital is None or _measurable(view.vital))
+        if not self._recorded:
+            return True
+        if hint.action == "view.history":
+            return any(c.measured is not None and c.measured.detectable for c in view.commands())
+        if hint.action == "view.tuner":
+            return any(c.origin.kind == "tuner" for c in view.commands())
+        ended = view.replay is None or view.replay.position >= view.replay.end
+        return hint.action != "app.leave" or ended or not any(one.action in _LATER for one in self._left)
 
 
 def _measurable(vital: Vital) -> bool:
