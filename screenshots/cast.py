@@ -1,4 +1,4 @@
-"""The animated picture: a replay of a slow start, the advised change and the tuner, by the keys named here."""
+"""The animated picture: a replay of a slow start, the advised change and the tuner, driven by keys."""
 
 from __future__ import annotations
 

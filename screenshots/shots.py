@@ -101,7 +101,7 @@ SHOTS = (
     Shot("conflict", KnobEditor, (*KNOB, "e", *"32", To(AFTER), "enter"), seat="live", moment=BEFORE),
     Shot("staged", StagedBox, (*EDITED, "a", *("down",) * 3, "e", *"3e-4", "a", "a"), seat="live",
          moment=BEFORE),
-    Shot("limits", LimitsBox, ("t", "s"), seat="live"),
+    Shot("limits", LimitsBox, ("t", "s"), seat="live", moment=BEFORE),  # the tuner starts later
 )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_a_recording_is_copied_and_a_large_one_is_thinned(
     keep(source, path)
     assert library.at_rest(path)
     assert path.stat().st_size < 1_200_000
-    assert path.read_bytes()[18:20] == b"\1\1", "a rollback journal: nothing is written beside it when it is read"
+    assert path.read_bytes()[18:20] == b"\1\1", "a rollback journal: reading writes nothing beside it"
     assert "a size below" not in str(missing(path))
 
 

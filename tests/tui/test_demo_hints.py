@@ -250,7 +250,9 @@ def test_other_dashboards_have_no_hints() -> None:
 def test_in_the_recording_of_the_demo_each_hint_comes_once_its_key_has_something_to_show() -> None:
     clock = Clock()
     replay = Replay(example(demo.RECORDED), clock=clock)
-    app = GuidedReplay(replay, hints=Hints("a run"), config=Config.of(theme="dark"), clock=clock, frames=False)
+    app = GuidedReplay(
+        replay, hints=Hints("a run"), config=Config.of(theme="dark"), clock=clock, frames=False
+    )
     said: dict[str, float] = {}
 
     async def script(app: GuidedReplay, pilot: Pilot[None]) -> None:

@@ -90,7 +90,6 @@ class Hints:
         self._left = {hint: left for hint, left in self._left.items() if left > 0 and now < self._ends}
         self._at = now
 
-
     def _possible(self, hint: Hint, view: View) -> bool:
         """Whether the key has something to show now. In a recording that goes on, the key that leaves is not
         shown while others may follow."""
