@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from hoptui.cli.report.comparison import difference
+from hoptui.domain.tuning import Measured
 from hoptui.model import report
 from hoptui.model.recorded.store import recorded_commands
 from hoptui.presentation import numbers
-from hoptui.protocol.messages import Measured
 from hoptui.recording import Recording
 
 ROOT = Path(__file__).parents[2]
