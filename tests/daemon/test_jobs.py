@@ -443,6 +443,23 @@ def test_a_silent_head_is_live_with_its_second_record(job: Job) -> None:
     assert conditions(job.other.state) == ["live", "live"]
 
 
+def test_the_first_record_of_a_head_has_no_age_of_its_own() -> None:
+    job = Job()
+    job.other.node.viewers = 1
+    for _ in range(20):
+        job.clock.now += SECOND
+        job.other.tend()
+    assert conditions(job.other.state) == ["live", "missing"]
+    job.head.tend()
+    job.clock.now += SECOND
+    job.head.tend()
+    job.other.tend()
+    assert conditions(job.other.state) == ["live", "missing"]
+    assert job.other.state.age_s == 0
+    job.pass_by(3)
+    assert conditions(job.other.state) == ["live", "live"]
+
+
 def test_a_command_that_was_given_up_is_not_carried_out(job: Job) -> None:
     job.head.problem = job.other.problem = ""
     job.other.give("c1")

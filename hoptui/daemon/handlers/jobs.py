@@ -210,7 +210,7 @@ class JobDesk:
             if before != (record, stored.left):  # else it was only read again
                 self._heard(run, job, stored, record, written, now, sure=sure and before is not None)
         if reading.state is not None:
-            silent = looked_at - job.told_read_at > SILENT_S  # see `_heard`
+            silent = job.told is not None and looked_at - job.told_read_at > SILENT_S  # see `_heard`
             self._told(run, job, reading.state, job.told_at if silent else written, now)
         self._compose(run, job, now)
 
