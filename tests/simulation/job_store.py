@@ -173,7 +173,8 @@ class Connection:
         return self._call(key, lambda: self._job.values.pop(key, None) is not None, writes=True)
 
     def clone(self) -> Connection:
-        self._call(RECORDS, lambda: None)
+        """Connect again. As in torch, it neither holds up another call of this one nor waits for it."""
+        self._job.operate(self._rank, RECORDS, writes=False, timeout_s=self._timeout_s)
         return Connection(self._job, self._rank)
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
