@@ -117,6 +117,13 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
+        held_out_agents,
+        held_out_backward,
+        held_out_device,
+        held_out_host,
+        held_out_input,
+        held_out_ranks_even,
+        held_out_ranks_late,
         host_loads,
         input_loads,
         rank_loads,
