@@ -239,9 +239,19 @@ def test_the_verdict_of_a_moment_is_that_of_the_newest_event() -> None:
         verdict="healthy", confidence=0.9, facts=(in_words("SM active 94 %"),)
     ), "an older recording has its evidence in the event alone"
     other = msgspec.structs.replace(last, diagnosis=Diagnosis(verdict="data-bound", confidence=0.9))
-    assert chronicle(state=other, events=events).run_at(at(LENGTH_S)).diagnosis == Diagnosis(
+    assert chronicle(state=other, events=events, commands=()).run_at(at(LENGTH_S)).diagnosis == Diagnosis(
         verdict="healthy", t=at(150)
     )
+
+
+def test_a_verdict_is_stale_once_a_knob_has_another_value() -> None:
+    """The same verdict with newer figures is not recorded again."""
+    events = (event(0, "started", "started (pid 77)"), event(30, "diagnosis", "healthy"))
+    change = command("g", 40, 60, knob="grad_accum", before=8, wanted=4, effective=4, version=2)
+    refused = command("r", 35, 36, knob="grad_accum", before=8, wanted=99, stage="rejected")
+    told = chronicle(events=(*events, event(90, "diagnosis", "launch-bound")), commands=(refused, change))
+    found = [(one.verdict, one.stale) for s in (59, 60, 90) if (one := told.run_at(at(s)).diagnosis)]
+    assert found == [("healthy", False), ("healthy", True), ("launch-bound", False)]
 
 
 def test_how_the_tuner_stood_before_the_end_is_not_known() -> None:

@@ -100,15 +100,24 @@ class Chronicle:
         return _final_t(last) if last is not None and last.verb == "pause" else None
 
     def _diagnosis_at(self, t: int) -> Diagnosis | None:
-        """Return the last verdict of the run's process at `t`. Only the very last one has a confidence."""
+        """Return the last verdict of the run's process at `t`. Only the very last one has a confidence.
+
+        An unchanged verdict is not recorded again. So after a change of a knob it is stale: what the run was
+        limited by until then.
+        """
         newest = None
         for event in self._verdict_events:
             if event.t > t:
                 break
             newest = diagnosis_of(event) if event.kind == "diagnosis" else None
         last = self.state.diagnosis
-        if t < self._end or last is None or newest is None or last.verdict != newest.verdict:
-            return newest
+        if newest is None:
+            return None
+        if t < self._end or last is None or last.verdict != newest.verdict:
+            changed = any(
+                c.knob and c.stage in LEFT_A_VALUE and newest.t < _final_t(c) <= t for c in self.commands
+            )
+            return structs.replace(newest, stale=changed)
         # an older recording has only text
         return last if last.facts else structs.replace(last, facts=newest.facts)
 
