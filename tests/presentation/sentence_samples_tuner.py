@@ -115,6 +115,7 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "trial.memory_expected": {"share": 0.81},
     "trial.again": {"why": _nested("again.unclear")},
     "again.unclear": {},
+    "again.farther": {},
     "again.other_knob": {},
     "again.drift": [{"gain": -0.2}, {"gain": 0.31}],
     "memory.taken_by_others": {"size_bytes": 17 << 30},

@@ -113,6 +113,15 @@ def test_what_told_too_little_is_tried_once_more(
     assert 64 in track.refused
 
 
+def test_a_farther_value_in_place_of_an_unclear_one_is_the_last() -> None:
+    track = ParameterHistory()
+    track.dropped(64, 1, None, measured(0.01, 0.20))
+    assert track.closed == set()
+    track.dropped(128, 1, 0.0, measured(0.03, 0.20))
+    assert (track.doubted, track.closed) == ({64}, {1})
+    assert 128 in track.refused
+
+
 def test_after_a_larger_size_was_slower_the_best_may_lie_between() -> None:
     track = ParameterHistory()
     track.dropped(64, 1, None, measured(-0.1, 0.05))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from msgspec import structs
 
 from hoptui.domain.diagnosis import Advice
 from hoptui.domain.facts import fact
-from tests.tuner.simulated_run import GIB, Course, diagnosed, knob, level, pair, within
+from tests.tuner.simulated_run import GIB, Course, Values, codes, diagnosed, knob, level, pair, within
 
 COMPILE = Advice(knob="compile", direction="to", value="on")
 
@@ -55,3 +57,26 @@ def test_recomputation_is_turned_off_but_not_on_without_advice() -> None:
         course = Course(switch, rate=level, used=lambda _: 4 * GIB)
         course.look(120)
         assert len(course.tuner.state.tried) == tried
+
+
+@pytest.mark.parametrize(("gib_a_sample", "second"), [(0.5, 32), (2.2, 16)])
+def test_a_farther_size_is_tried_in_place_of_an_unclear_one_if_its_memory_fits(
+    gib_a_sample: float, second: int
+) -> None:
+    chance = random.Random(3)
+
+    def rate(values: Values) -> float:
+        return 500 * math.exp(0.05 * math.log(float(values["micro_batch"])) + chance.gauss(0, 0.5))
+
+    course = Course(
+        knob("micro_batch", 8, choices=(8, 16, 32)),
+        rate=rate,
+        used=lambda values: round((10 + gib_a_sample * float(values["micro_batch"])) * GIB),
+    )
+    course.until(lambda: len(course.tuner.state.tried) == 2)
+    first, again = course.tuner.state.tried
+    assert (first.result, first.changes[0].value) == ("reverted", 16)
+    assert again.changes[0].value == second
+    reason = next(within(why) for why in again.why if why.code == "trial.again")
+    assert reason == fact("again.farther" if second == 32 else "again.unclear")
+    assert "trial.memory_expected" in codes(again.why)

@@ -342,7 +342,7 @@ def test_what_told_too_little_is_tried_once_more_and_then_left() -> None:
     chance = random.Random(2)
     rich = Limits(budget=0.2)
     course = Course(
-        knob("micro_batch", 8), rate=lambda _: 500 * math.exp(0.4 * chance.gauss(0, 1)), limits=rich
+        knob("micro_batch", 8, most=16), rate=lambda _: 500 * math.exp(0.4 * chance.gauss(0, 1)), limits=rich
     )
     course.until(lambda: course.tuner.state.stand == "holding", 900)
     tried = [c.value for t in course.tuner.state.tried for c in t.changes]

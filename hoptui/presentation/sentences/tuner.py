@@ -162,6 +162,7 @@ SENTENCES: Mapping[str, Entry] = {
     "trial.memory_expected": "expected memory {share:percent}",
     "trial.again": "tried again: {why:fact}",
     "again.unclear": "the first measurement was not clear",
+    "again.farther": "a smaller step was not clear",
     "again.other_knob": "another knob has changed since",
     "again.drift": _drift,
     "memory.taken_by_others": "other processes took {size_bytes:gib} of the memory: the size is reduced",

@@ -134,13 +134,15 @@ class ParameterHistory:
         tried once more.
 
         A result is unclear if a gain is possible and the interval is wide. It is also unclear if the gain may
-        be as large as other sizes predict.
+        be as large as other sizes predict. A larger value that was tried in place of an unclear one is not
+        tried once more.
         """
         highest = -1.0 if found.gain is None else found.gain + (found.interval or 0.0)
         lost = found.interval is None or highest < 0
         unclear = (found.interval or 0.0) > WIDE or WORTH <= (expected or 0.0) < highest
         unclear |= not found.settled and highest > UNDECIDED
-        if unclear and not lost and value not in self.doubted:
+        second = value in self.doubted or (way > 0 and bool(self.doubted))
+        if unclear and not lost and not second:
             self.doubted.add(value)
             self.again[value] = fact("again.unclear")
             return

@@ -242,9 +242,12 @@ class Search:
             fits = [v for v in up if lever.family == "input" or self._tracks.fits(lever, v, observation)]
             if fits:
                 value = fits[-1] if track.stride > 1 else fits[(len(fits) - 1) // 2]
+                doubted = value in track.doubted
+                if doubted:
+                    value = self._farther(lever, value, observation)
                 gain = track.gain(here, lever.size_of(value), falling=False)
                 if gain is None or gain >= WORTH or track.stride == 1:
-                    expected = 0.0 if value in track.doubted else gain
+                    expected = 0.0 if doubted else gain
                     why = self._why(lever, observation, value)
                     return Candidate(((lever, value),), 1, why, expected, advised=way > 0)
             elif over:
@@ -261,6 +264,26 @@ class Search:
                 gain = track.gain(here, lever.size_of(below[0]), falling=True)
                 return Candidate(((lever, below[0]),), -1, why, gain, advised=way < 0)
         return blocked
+
+    def _farther(self, lever: Lever, value: KnobValue, observation: Observation) -> KnobValue:
+        """The value to try in place of one that was unclear: the largest within a step above it, or itself.
+
+        Two steps gain more than one, so their gain is easier to tell from noise. The memory that the unclear
+        value took has been read, so that of the next one is not extrapolated any farther.
+        """
+        track, size = self._tracks.of(lever), lever.size_of(value)
+        if lever.family in READERS or size > track.memory.largest:
+            return value
+        above = [v for v in lever.rungs() if size < lever.size_of(v) <= FARTHEST * size * 1.001]
+        fits = [
+            v
+            for v in above
+            if lever.size_of(v) < track.ceiling
+            and v not in track.refused
+            and track.compiled(lever.size_of(v))
+            and self._tracks.fits(lever, v, observation)
+        ]
+        return fits[-1] if fits else value
 
     def _above(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
         """Those of `values` that may be tried next, apart from memory."""
@@ -432,9 +455,15 @@ class Search:
         else:
             evidence = diagnosis.facts[:1]
             why = [fact("trial.limit", verdict=diagnosis.verdict, stale=diagnosis.stale, evidence=evidence)]
-        if (reason := self._tracks.of(lever).again.get(value)) is not None:
+        track, size = self._tracks.of(lever), lever.size_of(value)
+        reason = track.again.get(value)
+        if reason is None and any(
+            lever.size < lever.size_of(v) < lever.size_of(value) for v in track.doubted
+        ):
+            reason = fact("again.farther")
+        if reason is not None:
             why.append(fact("trial.again", why=reason))
-        peak = self._tracks.of(lever).memory.predicted(lever.size_of(value)) if lever.ordered else None
+        peak = track.memory.predicted(size) if lever.ordered else None
         if observation.memory is None or peak is None or lever.family == "input":
             return tuple(why)
         share = (peak + observation.memory.others) / observation.memory.total
