@@ -20,15 +20,13 @@ from hoptui.domain.tuning import YOUNG_S, Change, Limits, Measured, Result, Tria
 from hoptui.protocol.messages import FINAL, LATER_CODE, CommandRecord
 from hoptui.tuner.effect import BLOCK, CLEAR, LOOKS, PATIENT, WARM_UP, WORTH
 from hoptui.tuner.observation import Observation
+from hoptui.tuner.search.memory_model import ABOVE
 from hoptui.tuner.search.space import Candidate, Lever
 
 BORNE = 0.04
 """The most that a smaller setting, which leaves memory free, may lose, if it probably loses nothing."""
 PATIENCE = 4
 """A trial is ended after this many times its expected duration without a measured iteration."""
-ABOVE = 0.03
-"""The share of all memory that a trial may use beyond the limit. Its prediction stays within the limit. A
-trial that uses more is ended."""
 HARMFUL = 0.5
 """A trial at less than this share of the speed before is ended before its first look."""
 CAUTIOUS = 0.25

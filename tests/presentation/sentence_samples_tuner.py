@@ -113,6 +113,7 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "trial.loss_changed": {"knobs": ["chunks"], "before": 2.31, "after": 4.62},
     "trial.prior_result": {},
     "trial.memory_expected": {"share": 0.81},
+    "trial.memory_at_most": {"share": 0.94},
     "trial.again": {"why": _nested("again.unclear")},
     "again.unclear": {},
     "again.farther": {},

@@ -72,6 +72,20 @@ def test_larger_sizes_are_known_by_two_sizes_or_by_a_need_that_stayed() -> None:
     assert not model.known
 
 
+def test_one_size_gives_a_worst_case_until_some_memory_is_known_to_stay() -> None:
+    assert not seen().worst_case
+    model = seen((8, 4000))
+    assert model.worst_case
+    model.clear()
+    model.saw(8, 4000)
+    assert model.worst_case, "no other size was seen"
+    model.saw(16, 5000)
+    assert not model.worst_case
+    model.clear()
+    model.saw(16, 6000)  # of 3000 that did not grow, half are assumed to stay
+    assert not model.worst_case
+
+
 def test_a_smaller_size_after_a_larger_one_tells_nothing() -> None:
     model = seen((8, 40), (16, 50), (8, 50), (4, 50))
     assert model.predicted(8) == 40

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from hoptui.domain.tuning import Measured
+from hoptui.tuner.observation import MemoryReading
 from hoptui.tuner.search.parameter_history import BELIEVED, CEILING_S, LEFT_S, SWAYS_S, ParameterHistory
 
 SECOND = 1_000_000_000
@@ -111,6 +112,24 @@ def test_what_told_too_little_is_tried_once_more(
     assert (64 in track.refused) is not once_more
     track.dropped(64, 1, expected, found)
     assert 64 in track.refused
+
+
+@pytest.mark.parametrize(
+    ("size", "used", "fits"), [(16, 470, True), (16, 476, False), (32, 237, True), (32, 238, False)]
+)
+def test_a_worst_case_may_be_as_much_as_a_trial_may_use(size: float, used: int, fits: bool) -> None:
+    track = ParameterHistory()
+    track.memory.saw(8, used)
+    assert track.fits(8, size, MemoryReading(used, 0, 1000), 0.92) is fits
+    assert not track.fits(8, size, MemoryReading(used, 31, 1000), 0.92), "what others hold counts"
+
+
+def test_a_prediction_from_two_sizes_stays_within_the_limit() -> None:
+    track = ParameterHistory()
+    for size, used in ((8.0, 300), (16.0, 510)):
+        track.memory.saw(size, used)
+    assert not track.fits(16, 32, MemoryReading(510, 0, 1000), 0.92)
+    assert track.fits(16, 32, MemoryReading(510, 0, 1020), 0.92)
 
 
 def test_a_farther_value_in_place_of_an_unclear_one_is_the_last() -> None:

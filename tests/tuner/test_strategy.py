@@ -79,4 +79,5 @@ def test_a_farther_size_is_tried_in_place_of_an_unclear_one_if_its_memory_fits(
     assert again.changes[0].value == second
     reason = next(within(why) for why in again.why if why.code == "trial.again")
     assert reason == fact("again.farther" if second == 32 else "again.unclear")
+    assert "trial.memory_at_most" in codes(first.why)
     assert "trial.memory_expected" in codes(again.why)

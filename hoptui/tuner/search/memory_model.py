@@ -14,6 +14,9 @@ GROWTH = 0.02
 """A need that is higher by this share is more than noise."""
 FIXED = 0.5
 """So much of the memory that does not grow with the size is assumed to stay where another setting changes."""
+ABOVE = 0.03
+"""The share of all memory that a trial may use beyond the limit. A trial that uses more is ended. A
+prediction stays within the limit, unless it is a worst case."""
 STILL = 0.002
 """The share of all memory by which other processes may grow between two looks and still count as steady."""
 LOOKS_STILL = 10
@@ -131,6 +134,12 @@ class MemoryModel:
         """Whether the need of larger sizes is known: more than one size was seen, or the need of the one that
         was seen is as before another setting changed."""
         return self.fitted or (bool(self._usual) and self._as_before(self.largest))
+
+    @property
+    def worst_case(self) -> bool:
+        """Whether predictions for larger sizes are a worst case: one size was seen, and all of its memory is
+        assumed to grow with the size. Some never does, such as the parameters."""
+        return len(self._usual) == 1 and not self._fixed and not self._as_before(self.largest)
 
     @property
     def grows(self) -> bool:

@@ -13,7 +13,7 @@ from hoptui.domain.knobs import KnobValue
 from hoptui.domain.tuning import Limits, Measured
 from hoptui.tuner.effect import CLEAR, WORTH
 from hoptui.tuner.observation import MemoryReading, Observation
-from hoptui.tuner.search.memory_model import NOTICED, MemoryModel
+from hoptui.tuner.search.memory_model import ABOVE, NOTICED, MemoryModel
 from hoptui.tuner.search.space import READERS, Candidate, Lever, levers
 
 CEILING_S = 1800.0
@@ -122,8 +122,12 @@ class ParameterHistory:
 
     def fits(self, here: float, there: float, memory: MemoryReading, share: float) -> bool:
         """Whether a step of size may be tried: `share` of all memory must hold its usual peaks, and all
-        memory its rarest ones."""
-        if not self.memory.expects(there, memory, share):
+        memory its rarest ones.
+
+        A worst case can only be too high, so it may be as much as a trial may use.
+        """
+        most = min(1.0, share + ABOVE) if there > here and self.memory.worst_case else share
+        if not self.memory.expects(there, memory, most):
             return False
         gain = self.gain(here, there, falling=False)
         dear = gain is not None and gain > DEAR / (1 - DEAR)

@@ -467,7 +467,8 @@ class Search:
         if observation.memory is None or peak is None or lever.family == "input":
             return tuple(why)
         share = (peak + observation.memory.others) / observation.memory.total
-        return *why, fact("trial.memory_expected", share=share)
+        code = "trial.memory_at_most" if track.memory.worst_case else "trial.memory_expected"
+        return *why, fact(code, share=share)
 
 
 def _growth(lever: Lever) -> float:
