@@ -257,8 +257,8 @@ class DaemonLink:
                 self._next_pulse = max(self._next_pulse, self._taken_at + PULSE_EVERY_S)
         if now >= self._next_pulse:
             self._next_pulse = now + PULSE_EVERY_S
-            if state.watch is not None:
-                state.watch()
+            if self._place.watch is not None:
+                self._place.watch()
             if self._welcomed:
                 # A pulse says that all outcomes before it have been told.
                 if self._outcomes or not self._send(sock, zmq, self._pulse(now)):

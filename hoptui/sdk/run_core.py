@@ -284,7 +284,7 @@ class RunCore:
                 if store.rank == 0:
                     self._share_records()
                 self._agreement.join(store, own, self)
-                state.watch = self._agreement.watch
+                self.place.watch = self._agreement.watch
                 state.rank, state.world = store.rank, store.world
                 state.inbox.refusal = None
         except Exception as error:  # an error of hoptui must not reach the script

@@ -264,11 +264,13 @@ class JobPlace:
     """Where a process is among the nodes of its run.
 
     `away`: rank 0 is on another node. `shared` is what the ranks share, None for a process that is alone.
+    `watch` is what the link thread calls about once a second, None for nothing.
     """
 
     def __init__(self) -> None:
         self.away = False
         self.shared: JobStore | None = None
+        self.watch: Callable[[], object] | None = None
 
 
 class TrainingThread:
@@ -307,7 +309,6 @@ class SharedState:
         rows: Rows for the link thread. The oldest are dropped first.
         rows_added: How many rows were ever added.
         link_sleeps: Whether the link thread does not look for rows soon. Who adds a row then wakes it.
-        watch: What the link thread calls about once a second. None: nothing.
     """
 
     def __init__(self, name: str, total: int | None, details: DetailsBook | None = None) -> None:
@@ -343,7 +344,6 @@ class SharedState:
         self.boundary_wake = threading.Event()
         self.link: LinkControl | None = None
         self.link_sleeps = False
-        self.watch: Callable[[], object] | None = None
 
     # called by the training thread --------------------------------------------------------------------------
 

@@ -145,7 +145,7 @@ def test_a_hello_without_a_connection_is_tried_again_soon_and_then_ever_more_rar
 
 def test_it_watches_the_store_of_the_ranks_once_a_second(link: DaemonLink, tmp_path: Path) -> None:
     wire, looks = Wire(), []
-    link._state.watch = lambda: looks.append(time.monotonic())
+    link._place.watch = lambda: looks.append(time.monotonic())
     for _ in range(5):
         link._send_due(wire, zmq, Addresses(tmp_path, tmp_path))
     assert len(looks) == 1

@@ -534,7 +534,7 @@ def stuck(operation):
 ranks.get, ranks.set = stuck(ranks.get), stuck(ranks.set)
 def link():
     while True:
-        run._core.state.watch()
+        run._core.place.watch()
         time.sleep(0.05)
 threading.Thread(target=link, daemon=True).start()
 knob = run.knob("n", 4, min=1, max=64)
