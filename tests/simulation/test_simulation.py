@@ -15,7 +15,7 @@ SEEDS = (1, 2, 3, 4, 6, 8, 9, 10, 13, 19, 37, 78)
 """Those of `make test`. With 19 and 37 a run dies behind a change that is not on disk."""
 MORE_SEEDS = (5, 11, 12, 14, 17, 18, 20, 22, 23, 24, 42, 71, *range(101, 146), 38882995095, 38882996922)
 """Those of `make test-slow`: more than a hundred hours. The last two have failed in a soak."""
-AT_ONCE = 3
+AT_ONCE = 2
 FRESH_S, MORE_FRESH_S = 30, 15
 """For so many seconds `make test` draws fresh seeds, and `make test-slow` more of them."""
 LIMIT_S = 150.0
@@ -38,6 +38,7 @@ def groups(seeds: Sequence[int], *marks: pytest.MarkDecorator) -> list[Any]:
     return [pytest.param(seeds[at : at + AT_ONCE], marks=marks) for at in range(0, len(seeds), AT_ONCE)]
 
 
+@pytest.mark.timeout(LIMIT_S + 10)
 @pytest.mark.parametrize(
     "seeds",
     [*groups(SEEDS), *groups(MORE_SEEDS, pytest.mark.slow)],
