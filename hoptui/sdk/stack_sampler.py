@@ -226,21 +226,13 @@ class StackSampler:
         Returns:
             Whether all threads but the sampled one and that of the sampler wait.
         """
-        chain: list[CodeType | int | str | None] = []
-        inside: list[CodeType | int | str | None] = []
         with self._reading:
             threads = sys._current_frames()
-            innermost = frame = threads.pop(self._thread(), None)
-            while frame is not None and len(chain) < 2 * MOST_DEPTH:  # quickly: the thread may go on
-                chain.append(frame.f_code)
-                chain.append(frame.f_lasti)
-                frame = frame.f_back
+            innermost = threads.pop(self._thread(), None)
+            chain = _chain(innermost)
             in_engine = innermost is not None and innermost.f_code.co_name == ENGINE
-            gradients = frame = self._gradients.frame(threads, in_engine=in_engine)
-            while frame is not None and len(inside) < 2 * MOST_DEPTH:
-                inside.append(frame.f_code)
-                inside.append(frame.f_lasti)
-                frame = frame.f_back
+            gradients = self._gradients.frame(threads, in_engine=in_engine)
+            inside = _chain(gradients)
         if innermost is not None:
             chain.append(self._phase())
             interval = self._interval
@@ -288,6 +280,16 @@ class StackSampler:
         finally:
             switch.restore()
             self._sleep.close()
+
+
+def _chain(frame: FrameType | None) -> list[CodeType | int | str | None]:
+    """Return the code and the offset of each frame, the innermost first."""
+    found: list[CodeType | int | str | None] = []
+    while frame is not None and len(found) < 2 * MOST_DEPTH:  # quickly: the thread may go on
+        found.append(frame.f_code)
+        found.append(frame.f_lasti)
+        frame = frame.f_back
+    return found
 
 
 class _GradientThread:

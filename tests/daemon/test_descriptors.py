@@ -78,7 +78,7 @@ def test_more_connections_than_descriptors(node: TestNode) -> None:
         until(lambda: not node.where.runs.exists(), what="shut sockets")
         assert viewer.state().pid == pid
         recorded = [node.where.recording(f"run{number:05}") for number in range(len(welcome))]
-        until(lambda: all(path.exists() for path in recorded), seconds=60, what="a recording of each run")
+        until(lambda: all(path.exists() for path in recorded), what="a recording of each run")
         assert viewer.state().history == "", "connections took no descriptor of a recording"
         for sock in welcome:
             sock.send(codec.encode(messages.Bye(reason="finished")))

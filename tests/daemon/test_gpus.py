@@ -160,18 +160,12 @@ def test_whose_processes_and_what_a_run_uses(gpu_node: GpuNode) -> None:
 
     def owned() -> messages.Delta | None:
         delta = viewer.fetch(processes=0, hz=FAST, cursors={"host": 0})
-        return delta if any(p.run for p in delta.processes or ()) else None
+        return delta if delta.tree and any(p.run for p in delta.processes or ()) else None
 
-    delta = until(owned, what="the run's process")
+    delta = until(owned, what="the run's process and its tree")
     assert delta.processes is not None
     assert {(p.pid, p.run) for p in delta.processes} == {(child.pid, run.run), (1, "")}
-
-    def sent_once() -> bool:
-        """The tree of its processes may come later, and is news then."""
-        version = viewer.fetch(processes=0).processes_version
-        return viewer.fetch(processes=version).processes is None
-
-    until(sent_once, what="an answer without the processes that the viewer has")
+    assert viewer.fetch(processes=delta.processes_version).processes is None
     assert viewer.fetch().processes is None
     assert until(lambda: viewer.run().gpus, what="its GPU") == ("GPU-a",)
 

@@ -20,7 +20,6 @@ FRESH_S = 15
 LIMIT_S = 150.0
 
 
-@pytest.mark.timeout(LIMIT_S + 10)
 @pytest.mark.parametrize(
     "seeds",
     [

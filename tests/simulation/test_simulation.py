@@ -38,7 +38,6 @@ def groups(seeds: Sequence[int], *marks: pytest.MarkDecorator) -> list[Any]:
     return [pytest.param(seeds[at : at + AT_ONCE], marks=marks) for at in range(0, len(seeds), AT_ONCE)]
 
 
-@pytest.mark.timeout(LIMIT_S + 10)
 @pytest.mark.parametrize(
     "seeds",
     [*groups(SEEDS), *groups(MORE_SEEDS, pytest.mark.slow)],
