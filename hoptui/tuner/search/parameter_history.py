@@ -124,7 +124,8 @@ class ParameterHistory:
         """Whether a step of size may be tried: `share` of all memory must hold its usual peaks, and all
         memory its rarest ones.
 
-        A worst case can only be too high, so it may be as much as a trial may use.
+        A worst case is too high, unless the need grows faster than the size. So it may be as much as a trial
+        may use.
         """
         most = min(1.0, share + ABOVE) if there > here and self.memory.worst_case else share
         if not self.memory.expects(there, memory, most):
