@@ -30,6 +30,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Literal
 
 from hoptui.domain.facts import clean_text
 from hoptui.domain.stacks import ENGINE, MOST_DEPTH, Stack, StackFrame, StackSamples, pack, phase_frames
@@ -65,6 +66,9 @@ MOST_STACKS = 512
 """Different stacks that wait for names. More are counted as left out."""
 MOST_PLACES = 4096
 """Places in code whose line and columns are remembered."""
+CALLED_BY_ENGINE = re.compile(r"/torch/(?:autograd/|utils/hooks|utils/checkpoint|nn/modules/|_functorch/)")
+"""Files of torch whose functions the thread for gradients calls."""
+THREADING = threading.__file__
 ENOUGH_OUTSIDE = 10
 """Samples outside of a backward pass after which it is known which threads run Python there."""
 MOST_KNOWN = 256
@@ -224,15 +228,17 @@ class StackSampler:
         """Take one sample.
 
         Returns:
-            Whether all threads but the sampled one and that of the sampler wait.
+            Whether one thread at most runs, beside that of the sampler.
         """
         with self._reading:
             threads = sys._current_frames()
             innermost = threads.pop(self._thread(), None)
-            chain = _chain(innermost)
             in_engine = innermost is not None and innermost.f_code.co_name == ENGINE
-            gradients = self._gradients.frame(threads, in_engine=in_engine)
-            inside = _chain(gradients)
+            gradients = self._gradients.pop(threads) if in_engine else None
+            inside = _chain(gradients)  # first: it may run, while the other one waits for it
+            chain = _chain(innermost)
+            if not in_engine:
+                self._gradients.see_outside(threads)
         if innermost is not None:
             chain.append(self._phase())
             interval = self._interval
@@ -243,9 +249,12 @@ class StackSampler:
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1
         threads.pop(self._own.ident or 0, None)
-        for other in threads.values():  # noqa: SIM110 - `all` would make a generator, in cold caches
+        alone = in_engine and not gradients  # it sleeps, and one thread may run in its place
+        for other in threads.values():
             if not self._waits(other.f_code):
-                return False
+                if not alone:
+                    return False
+                alone = False
         return True
 
     def _waits(self, code: CodeType) -> bool:
@@ -297,33 +306,59 @@ class _GradientThread:
 
     torch starts it without `threading`. Python that it calls, such as a hook, a checkpoint or a compiler, is
     part of the backward pass. It is in Python in a backward pass alone, which other threads are not that C
-    code has started.
+    code has started. Where its outermost frame is of torch, it is known at once.
     """
 
     def __init__(self) -> None:
-        self._elsewhere: set[int] = set()  # threads that were in Python outside of a backward pass
+        self._known = 0
+        self._elsewhere: set[int] = set()  # threads of C code that were in Python outside of a backward pass
         self._outside = 0
 
-    def frame(self, threads: Mapping[int, FrameType], *, in_engine: bool) -> FrameType | None:
-        """Return where the thread is in Python. None: nowhere, or it is unknown which of several it is.
+    def pop(self, threads: dict[int, FrameType]) -> FrameType | None:
+        """Take the thread out of those that are in Python, and return its innermost frame.
+
+        None: it is not in Python, or it is unknown which of several it is.
 
         Args:
-            threads: The innermost frames of all threads but the sampled one.
-            in_engine: Whether the sampled thread is in a backward pass.
+            threads: The innermost frames of all threads but the sampled one, which is in a backward pass.
         """
-        if not in_engine:
-            if len(self._elsewhere) > MOST_PLACES:
-                self._elsewhere.clear()
-                self._outside = 0
-            self._elsewhere.update(threads)
-            self._outside += 1
-            return None
-        new = threads.keys() - self._elsewhere
-        if not new or self._outside < ENOUGH_OUTSIDE:
-            return None
-        known = {each.ident for each in threading.enumerate() if not isinstance(each, threading._DummyThread)}
-        foreign = new - known
-        return threads[foreign.pop()] if len(foreign) == 1 else None
+        if self._known not in threads:
+            self._known = self._found(threads)
+        return threads.pop(self._known, None)
+
+    def see_outside(self, threads: Mapping[int, FrameType]) -> None:
+        """Learn which threads of C code run Python. The sampled one is in no backward pass."""
+        if len(self._elsewhere) > MOST_PLACES:
+            self._elsewhere.clear()
+            self._outside = 0
+        self._outside += 1
+        for one in threads.keys() - self._elsewhere:
+            if _origin(threads[one]) == "unknown":
+                self._elsewhere.add(one)
+        if self._known in self._elsewhere:
+            self._known = 0
+
+    def _found(self, threads: Mapping[int, FrameType]) -> int:
+        """Return the identifier of the thread, 0 if none of these is known to be it."""
+        origins = {one: _origin(threads[one]) for one in threads if one not in self._elsewhere}
+        foreign = [one for one, origin in origins.items() if origin != "Python"]
+        certain = [one for one in foreign if origins[one] == "gradients"]
+        if len(certain) == 1:
+            return certain[0]
+        return foreign[0] if len(foreign) == 1 and self._outside >= ENOUGH_OUTSIDE else 0
+
+
+def _origin(frame: FrameType) -> Literal["Python", "gradients", "unknown"]:
+    """Return what has started a thread, or calls Python in it, by its outermost frame.
+
+    The identifier of a thread does not say it: the system gives that of one that has ended to another one.
+    """
+    while (outer := frame.f_back) is not None:
+        frame = outer
+    file = frame.f_code.co_filename
+    if file == THREADING:
+        return "Python"
+    return "gradients" if CALLED_BY_ENGINE.search(file) else "unknown"
 
 
 class SampleTimes:

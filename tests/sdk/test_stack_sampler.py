@@ -41,6 +41,7 @@ from hoptui.sdk.stack_sampler import (
     SampleTimes,
     StackSampler,
     _Costs,
+    _GradientThread,
     _SwitchInterval,
     innermost_frame_at,
 )
@@ -589,6 +590,95 @@ def test_python_that_torch_calls_in_its_own_thread_is_part_of_the_backward_pass(
     found = [names for names in seen if names is not None]
     assert len(found) > 10
     assert all(names[: len(inside)] == inside and bool(names) == bool(inside) for names in found)
+
+
+Starts = Callable[[Callable[[Callable[[], object]], object]], int]
+CALLS = compile("def apply(call):\n    call()", "/libs/site-packages/torch/autograd/function.py", "exec")
+
+
+@pytest.fixture
+def foreign() -> Iterator[Starts]:
+    """Start threads of C code that call something and then run Python to the end of the test."""
+    over, ended = threading.Event(), threading.Semaphore(0)
+    begun: list[int] = []
+
+    def spin() -> None:
+        begun.append(threading.get_ident())
+        while not over.is_set():
+            pass
+        ended.release()
+
+    def start(call: Callable[[Callable[[], object]], object]) -> int:
+        before = len(begun)
+        _thread.start_new_thread(call, (spin,))
+        until(lambda: len(begun) > before, what="the thread")
+        return begun[-1]
+
+    yield start
+    over.set()
+    for _ in begun:
+        assert ended.acquire(timeout=20)
+
+
+def direct(call: Callable[[], object]) -> None:
+    call()
+
+
+def functions_of_torch() -> Callable[[Callable[[], object]], object]:
+    """Return a function of torch that C code calls for gradients."""
+    found: dict[str, Callable[[Callable[[], object]], object]] = {}
+    exec(CALLS, found)
+    return found["apply"]
+
+
+def test_a_thread_that_torch_calls_for_gradients_is_known_at_once(foreign: Starts) -> None:
+    def work(asked: Callable[[], bool]) -> None:
+        _engine_run_backward(partial(time.sleep, 0.05), asked)
+
+    with Worker(work) as thread:
+        sampler = sampler_of(lambda: thread)
+        foreign(functions_of_torch())
+
+        def inside() -> list[str]:
+            assert sampler.sample(), "the sampled thread waits meanwhile, so one thread runs"
+            samples = sampler.take()
+            stacks = [*map(named, unpack(samples))] if samples is not None else []
+            found = next((names for names in stacks if "_engine_run_backward" in names), [""])
+            return found[found.index("_engine_run_backward") + 1 :] if len(found) > 1 else []
+
+        until(lambda: inside()[:2] == ["apply", "spin"], what="the thread in a sample")
+
+
+def test_one_other_thread_in_a_backward_pass_takes_no_turns_with_it(foreign: Starts) -> None:
+    def work(asked: Callable[[], bool]) -> None:
+        begun.set()
+        _engine_run_backward(partial(time.sleep, 0.05), asked)
+
+    begun = threading.Event()
+    with Worker(work) as thread:
+        sampler = sampler_of(lambda: thread)
+        assert begun.wait(20)
+        foreign(direct)
+        until(sampler.sample, what="a sample in the backward pass")
+        foreign(direct)
+        assert not sampler.sample(), "two threads run"
+
+
+def test_a_thread_of_python_leaves_its_identifier_to_that_of_torch(foreign: Starts) -> None:
+    gradients = _GradientThread()
+    over = threading.Event()
+    ended = threading.Thread(target=over.wait, daemon=True)
+    ended.start()
+    until(lambda: ended.ident in sys._current_frames(), what="the thread")
+    torch = foreign(direct)
+    frames = sys._current_frames()
+    for _ in range(ENOUGH_OUTSIDE):
+        gradients.see_outside({torch: frames[ended.ident or 0]})
+    over.set()
+    ended.join(20)
+    assert gradients.pop({torch: frames[torch]}) is frames[torch]
+    gradients.see_outside({torch: frames[torch]})
+    assert gradients.pop({torch: frames[torch]}) is None, "it runs Python elsewhere"
 
 
 def named(stack: Stack) -> list[str]:
