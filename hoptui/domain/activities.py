@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.stack_groups import inside
-from hoptui.domain.stack_kinds import Basis, Kind, assess, place_of
+from hoptui.domain.stack_kinds import OPERATORS, Basis, Kind, assess, calls_host, place_of
 from hoptui.domain.stacks import Stack, in_backward
 from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 
@@ -62,7 +62,28 @@ def activities(
         for state, times in states.items():
             if times:
                 found[activity._replace(backward=state)] += times
-    return found
+    return _of_numbers(found)
+
+
+def _of_numbers(found: Counter[Activity]) -> Counter[Activity]:
+    """Return the same with Python of the script where operators are those of numbers, not of tensors.
+
+    Nothing but their surroundings says so: their line, or else their function, calls NumPy or Python itself
+    more often than torch.
+    """
+    lines, functions = Counter[CodeLine](), Counter[tuple[str, str]]()
+    for activity, count in found.items():
+        of_host = activity.kind == "script" and calls_host(activity.inside)
+        if of_host or (activity.kind == "compute" and activity.inside not in OPERATORS):
+            lines[activity.place] += count if of_host else -count
+            functions[activity.place.file, activity.place.function] += count if of_host else -count
+    settled = Counter[Activity]()
+    for activity, count in found.items():
+        line, function = activity.place, (activity.place.file, activity.place.function)
+        numbers = lines[line] > 0 or (lines[line] == 0 and functions[function] > 0)
+        operator = activity.kind == "compute" and activity.inside in OPERATORS
+        settled[activity._replace(kind="script") if operator and numbers else activity] += count
+    return settled
 
 
 def by_line(counts: Mapping[Activity, int]) -> list[tuple[tuple[Kind, CodeLine], Counter[str]]]:

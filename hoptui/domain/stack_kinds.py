@@ -8,7 +8,8 @@ A kind is decided in this order:
 2. The innermost frame that copies to a GPU, or communicates between ranks.
 3. A phase that is named after data, or a function of the script that prepares data. What it computes belongs
    to it, unless a model does.
-4. The innermost frame that waits for a GPU, then one that computes.
+4. The innermost frame that waits for a GPU, then one that computes. What a model or a backward pass calls of
+   NumPy, or of Python itself, is Python of the script.
 5. The innermost phase, function or file of the script that is named after environments or logs. A method
    `step` or `reset` of a class is one of an environment. Tensors that are computed in a phase of environments
    stay what they are: a rollout has a policy, too.
@@ -32,6 +33,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
@@ -195,6 +197,15 @@ COMPUTE: tuple[Rule, ...] = (
 )
 MODELS = (MODULES, OPTIMIZERS, "torch/autograd/graph")
 """Where a model computes, or is trained."""
+HOST_LIBRARIES = (
+    "numpy", "scipy", "sklearn", "pandas", "numba", "networkx", "skimage", "shapely", "nltk", "sacrebleu",
+    "rouge_score", "jiwer", "rapidfuzz", "Levenshtein", "editdistance", "pycocotools", "torchmetrics/text",
+    "torchmetrics/functional/text", "difflib", "re", "statistics", "heapq", "bisect", "random", "fractions",
+)  # fmt: skip
+"""What computes with numbers of the host, also where a model calls it."""
+HOST_MODULES = ("np", "numpy", "scipy", "math", "random", "re", "heapq", "bisect")
+HOST_CALLS = ("max", "min", "len", "sorted", "range", "zip", "enumerate", "isinstance", "str", "ord", "chr")
+"""Modules and functions of Python that know no tensors, as they are called."""
 OPERATORS = (
     "+", "-", "*", "/", "//", "%", "**", "@", "+=", "-=", "*=", "/=", "@=", "<", "<=", ">", ">=", "==", "!=",
     "[]", "&", "|", "^", "<<", ">>",
@@ -321,6 +332,8 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     of_name = next((kind for frame in _own(frames, code) for kind in _about(frame, code)), None)
     named = of_phase or of_name
     works = _first(WAITS, frames[::-1]) or _first(COMPUTE, frames[::-1])
+    if works == "compute" and computes_on_host(frames):
+        return Assessment("script")
     if works is not None:
         prepares = (
             named == "input" and (of_phase or code) and not any(path.startswith(MODELS) for path, _ in frames)
@@ -369,6 +382,24 @@ def _context(frames: _Frames, phases: Iterable[str], code: TrainingCode) -> tupl
         if around is not None:
             return around, i
     return next(_meant(phases, SCRIPT_CONTEXTS, ()), None), 0
+
+
+def computes_on_host(frames: _Frames) -> bool:
+    """Whether something that computes calls what computes with numbers of the host."""
+    inner = list(takewhile(lambda called: _first(COMPUTE, [called]) is None, reversed(frames)))
+    if any(_below(path, HOST_LIBRARIES) for path, _ in inner):
+        return True
+    return bool(inner) and calls_host(inner[0][1].call)
+
+
+def calls_host(call: str) -> bool:
+    """Whether a call is one of Python or of NumPy that knows no tensors."""
+    module, _, function = call.partition(".")
+    return (module if function else "") in HOST_MODULES or call in HOST_CALLS
+
+
+def _below(path: str, folders: Iterable[str]) -> bool:
+    return any(path.startswith((f"{folder}/", f"{folder}.")) for folder in folders)
 
 
 def _in_callback(frames: _Frames) -> Kind:

@@ -76,6 +76,30 @@ CASES = [
         "train.py 15 main",
     ),
     ("compute", "train.py main 16 > torch/optim/adamw.py AdamW.step 200 = _foreach_add_", "train.py 16 main"),
+    (
+        "script",
+        f"{FORWARD} > loss.py SoftDTW.forward 20 = np.exp",
+        "loss.py 20 SoftDTW.forward",
+    ),
+    (
+        "script",
+        "train.py main 15 > torch/autograd/graph.py _engine_run_backward 800 > torch/utils/hooks.py "
+        "BackwardHook.hook 30 > spectra.py record 9 > numpy/linalg/_linalg.py svd 1800 = gufunc",
+        "spectra.py 9 record",
+    ),
+    (
+        "script",
+        "train.py main 14 > torch/nn/modules/module.py Module._call_impl 1700 > "
+        "torchmetrics/functional/text/helper.py _edit_distance 60 = min",
+        "train.py 14 main",
+    ),
+    ("compute", f"{FORWARD} > model.py Net.forward 20 = torch.max", "model.py 20 Net.forward"),
+    ("compute", f"{FORWARD} > model.py Net.forward 20 = *", "model.py 20 Net.forward"),
+    (
+        "compute",
+        f"{FORWARD} > model.py Net.forward 20 > torch/_tensor.py Tensor.__rsub__ 9 = max",
+        "model.py 20 Net.forward",
+    ),
     ("wait", "train.py main 17 = item", "train.py 17 main"),
     (
         "wait",
