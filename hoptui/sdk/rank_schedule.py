@@ -43,6 +43,8 @@ YES, NO = b"yes", b"no"
 """Answers and decisions. A rank that refuses answers with the boundary that it has come to."""
 LEAVING_S, LEAVE_AGAIN_S = 30.0, 0.5
 """How long, and how often, a rank tries to write that it takes no part."""
+MOVED_S = 30.0
+"""Training that has not moved for so long may wait for a silent rank, which may go on later."""
 PACE_S = 1.0
 """The time over which the pace of the boundaries is measured. After a burst the last `AHEAD_S` count."""
 
@@ -300,7 +302,7 @@ class RankSchedule:
             return
         now = time.monotonic()
         if why := self._absence(range(1, self._store.world)):
-            if why.code == "ranks.left" or now - self._started > JOIN_S:
+            if why.code != "ranks.missing" or now - self._started > JOIN_S:
                 self._member.unanswered(why)
             return
         if now < self._again_at:
@@ -367,8 +369,11 @@ class RankSchedule:
         for rank in ranks:
             if self._presence.left(rank):
                 return fact("ranks.left", rank=rank)
-            if not self._presence.joined(rank):
+            silent_s = self._presence.silent_s(rank)
+            if silent_s is None:
                 return fact("ranks.missing", rank=rank)
+            if silent_s > SILENT_S and time.monotonic() - self._moved_at < MOVED_S:
+                return fact("ranks.silent", rank=rank, seconds=SILENT_S)
         return None
 
     def _answer(self, number: int, rank: int) -> str:

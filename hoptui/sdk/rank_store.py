@@ -266,6 +266,7 @@ class Presence:
     def __init__(self, store: RankStore, prefix: str) -> None:
         self._store, self._prefix = store, prefix
         self._beats: dict[int, tuple[bytes | None, float]] = {}
+        self._looks: dict[int, tuple[bytes, float, float]] = {}  # what was seen, for how long, and when last
         self._beat = 0
         self._next_beat = 0.0
 
@@ -283,6 +284,19 @@ class Presence:
     def back(self, rank: int) -> None:
         """Write that a rank takes part after all."""
         self._store.delete(f"{self._prefix}left/{rank}")
+
+    def silent_s(self, rank: int) -> float | None:
+        """Return for how long a rank has written nothing, None if it has never taken part.
+
+        A time when nobody looked hardly counts: this process may have been suspended.
+        """
+        now, beat = time.monotonic(), self._store.get(f"{self._prefix}beat/{rank}")
+        if beat is None:
+            return None
+        before, seen_s, looked_at = self._looks.get(rank, (b"", 0.0, now))
+        seen_s = seen_s + min(now - looked_at, LOOK_MOST_S) if beat == before else 0.0
+        self._looks[rank] = beat, seen_s, now
+        return seen_s
 
     def joined(self, rank: int) -> bool:
         """Whether a rank has ever taken part."""

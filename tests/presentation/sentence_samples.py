@@ -195,6 +195,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "ranks.agree": {},
     "ranks.missing": {"rank": 1},
     "ranks.left": {"rank": 1},
+    "ranks.silent": {"rank": 1, "seconds": 60.0},
     "ranks.not_all_later": {"rank": 1},
     "ranks.apart": {"error": "rank 1 has left the loop"},
     "metrics.bad_address": {"address": "9400"},

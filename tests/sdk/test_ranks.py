@@ -376,6 +376,52 @@ report(found=[found[0].stage, found[0].code], value=knob.value)
     assert first["value"] == 4
 
 
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_rank_that_could_not_say_that_it_leaves_holds_neither_a_command_nor_a_stop(silent: int) -> None:
+    # Its store fails for longer than it tries to write that it leaves.
+    found = both(
+        f"""
+from hoptui.sdk import rank_schedule, rank_store
+rank_schedule.LEAVING_S = 0.1
+rank_schedule.SILENT_S, rank_store.LOOK_MOST_S = 0.5, 0.2
+run.knob("n", 4, min=1, max=64)
+gone, done = (Path(sys.argv[2] + end) for end in (".gone", ".done"))
+schedule = run._core._agreement.schedule
+def until(met):
+    while not met():
+        run.boundary()
+        time.sleep(0.002)
+until(lambda: schedule._session.met and schedule._presence.joined(1 - rank))
+if rank == {silent}:
+    folder = ranks._folder
+    ranks._folder = folder.with_suffix(".away")
+    until(lambda: run._core.state.inbox.refusal and not schedule._thread.is_alive())
+    ranks._folder = folder
+    gone.touch()
+    until(done.exists)
+    report()
+    sys.exit()
+until(gone.exists)
+found = []
+for _ in range(2 if rank == 0 else 0):
+    command(run, knob="n", value=9, ttl_s=0.0)
+    while not (ended := outcomes(run)):
+        run.boundary()
+        time.sleep(0.002)
+    found.append([ended[0].stage, ended[0].code, dict(ended[0].fields)])
+run.stop("SIGTERM")
+while run.boundary():
+    time.sleep(0.002)
+done.touch()
+report(found=found, stopped=run.stopping)
+"""
+    )
+    other = found[1 - silent]
+    assert other["stopped"]
+    commands = 2 if silent else 0
+    assert other["found"] == [["failed", "ranks.silent", {"rank": 1, "seconds": 0.5}]] * commands
+
+
 def test_where_a_rank_takes_no_part_commands_fail_and_a_stop_is_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ SENTENCES: Mapping[str, Entry] = {
     "ranks.apart": "the ranks can no longer agree: {error}",
     "ranks.not_all_later": "it takes effect later on some ranks and at once on rank {rank}",
     "ranks.left": "rank {rank} has left the loop",
+    "ranks.silent": "rank {rank} has been silent for {seconds:g} s",
     "no_knob_after_restart": "after the restart there is no knob {knob:quoted}",
     "other_value_after_restart": "after the restart {knob} is {value:value}",
     "reverted": "{reason}",
