@@ -24,6 +24,7 @@ CONDITIONS: dict[NodeCondition, Word] = ByValue(
     },
     lambda value: Word("?", value),
 )
+ENDED = Word("✕", "ended")
 LONGEST_HOST = 60
 GLYPHS = ("░", "▒", "▓", "█", "█")
 """The shades of a heat map, the most remarkable last."""
@@ -177,6 +178,11 @@ def conditions(state: JobState) -> list[tuple[NodeCondition, int]]:
     order: tuple[NodeCondition, ...] = ("live", "silent", "missing", "left")
     counts = {one: sum(node.condition == one for node in state.nodes) for one in order}
     return [(one, count) for one, count in counts.items() if count]
+
+
+def condition(node: NodeCondition, *, ended: bool) -> Word:
+    """Return the word for a node. `ended`: the run has ended, and the state is the last one."""
+    return ENDED if ended and node == "live" else CONDITIONS[node]
 
 
 def store_problem(state: JobState) -> str:

@@ -57,6 +57,24 @@ def test_64_nodes_of_8_ranks_fit_on_a_small_terminal(play: Play, read: Read) -> 
     play(large().app(), script, SMALL)
 
 
+def test_no_node_of_a_run_that_has_ended_is_shown_as_live(play: Play, read: Read) -> None:
+    there = large()
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("J")
+        assert "● live" in read(app, "node-line")
+        there.update(vital={"state": "exited"}, run={"exit_reason": "exception"})
+        there.client.ns += 60 * SECOND
+        app.screen.redraw()
+        await pilot.pause()
+        size = "512 ranks on 64 nodes   ✕ 62 ended   ◌ 1 silent   – 1 missing"
+        assert read(app, "job-size").strip() == size
+        assert "✕ ended" in read(app, "node-line")
+        assert "rank 328 (gpu41, GPU 0) takes 5" in read(app, "finding-lines"), "what was known last stays"
+
+    play(there.app(), script)
+
+
 def test_the_cursor_moves_between_columns_and_its_node_is_described(play: Play, read: Read) -> None:
     async def script(app: Any, pilot: Any) -> None:
         await pilot.press("J", "down", "down")

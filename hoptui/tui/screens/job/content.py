@@ -42,25 +42,36 @@ def nothing(view: View) -> str:
     return "nothing is known of other nodes: they share what they know once init_process_group has run"
 
 
-def size(state: JobState, age_s: float | None, clocks: Sequence[str] = (), *, recorded: bool = False) -> Line:
+def size(
+    state: JobState,
+    age_s: float | None,
+    clocks: Sequence[str] = (),
+    *,
+    recorded: bool = False,
+    ended: bool = False,
+) -> Line:
     """`512 ranks on 64 nodes   ● 62 live   ◌ 2 silent`, and how old that is, or why other nodes are not read.
 
     `age_s` is the time since the state came, `recorded` whether a recording has it. `clocks` are sentences on
-    the clocks of joined recordings.
+    the clocks of joined recordings. `ended`: the run has ended, and no news are to come.
     """
     line: Line = (Span(" "), Span(jobs.size(state), "strong"))
     for condition, count in jobs.conditions(state):
-        word = jobs.CONDITIONS[condition]
-        line = (*line, Span(f"   {word.symbol} ", INKS.get(condition, "")), Span(f"{count} {word.text}"))
+        word, ink = jobs.condition(condition, ended=ended), _ink(condition, ended=ended)
+        line = (*line, Span(f"   {word.symbol} ", ink), Span(f"{count} {word.text}"))
     if problem := jobs.store_problem(state):
         line = (*line, Span("   "), Span(problem, "warn"))
     elif recorded and state.age_s > OLD_S:
         line = (*line, Span(f"   recorded {numbers.duration(state.age_s)} before", "dim"))
     elif clocks:
         line = (*line, Span(f"   {clocks[0]}", "dim"))
-    elif age_s is not None and age_s > OLD_S:
+    elif age_s is not None and age_s > OLD_S and not ended:
         line = (*line, Span(f"   no news for {numbers.duration(age_s)}", "warn"))
     return line
+
+
+def _ink(condition: NodeCondition, *, ended: bool) -> str:
+    return INKS["left"] if ended and condition == "live" else INKS.get(condition, "")
 
 
 def spread(state: JobState, reading: str, width: int) -> Line:
@@ -116,15 +127,15 @@ def findings(found: Sequence[Fact], width: int, height: int) -> list[Line]:
     return shown[:height]
 
 
-def node_line(node: JobNode, state: JobState) -> Line:
+def node_line(node: JobNode, state: JobState, *, ended: bool = False) -> Line:
     """`gpu38   ● live   ranks 304–311   CPU 34 %   memory 41 %   network 1.2 GB/s out, 1.1 GB/s in`."""
-    word = jobs.CONDITIONS[node.condition]
+    word = jobs.condition(node.condition, ended=ended)
     since = f" for {numbers.duration(node.age_s)}" if node.condition in ("silent", "missing") else ""
     roles = [name for name, index in (("head", state.head), ("here", state.here)) if index == node.index]
     line: Line = (
         Span(jobs.node_name(node), "strong"),
         Span(f" ({', '.join(roles)})" if roles else "", "dim"),
-        Span(f"  {word.symbol} {word.text}{since}", INKS.get(node.condition, "")),
+        Span(f"  {word.symbol} {word.text}{since}", _ink(node.condition, ended=ended)),
     )
     summary = node.summary
     if summary is None:

@@ -121,17 +121,18 @@ class JobScreen(RunPage):
         age_s = content.age_s(view, job)
         faded = age_s is not None and age_s > content.OLD_S
         width = self.size.width
+        recorded = view.replay is not None
         clocks = view.replay.clocks if view.replay is not None else ()
         unit = view.run.units.get(view.run.headline, "") if view.run else ""
         for name, line in (
-            ("job-size", content.size(state, age_s, clocks, recorded=view.replay is not None)),
+            ("job-size", content.size(state, age_s, clocks, recorded=recorded, ended=view.exited)),
             ("job-spread", content.spread(state, self.reading, width)),
             ("job-totals", content.totals(state, unit, width)),
         ):
             self._lines(name).show([line], faded=faded)
         self._draw_findings(job, state)
         self._lay_out(state)
-        self._draw_nodes(state, faded=faded)
+        self._draw_nodes(state, faded=faded, ended=view.exited)
         self._draw_times(job, state, faded=faded)
 
     def _draw_findings(self, job: JobHistory, state: JobState) -> None:
@@ -165,7 +166,7 @@ class JobScreen(RunPage):
         """Whether there is room for the nodes and for the map over time."""
         return self.has_class("-wide") and self.has_class("-tall")
 
-    def _draw_nodes(self, state: JobState, *, faded: bool) -> None:
+    def _draw_nodes(self, state: JobState, *, faded: bool, ended: bool) -> None:
         panel, node_map = self._panel("nodes"), self._map
         width, room = panel.content_size
         table = self._table(state, width, room)
@@ -173,7 +174,8 @@ class JobScreen(RunPage):
         set_height(node_map, grid.lines)
         node_map.show_map(state, self.reading, grid, faded=faded)
         chosen = self._chosen(state)
-        self._lines("node-line").show([content.node_line(chosen, state)] if chosen else [], faded=faded)
+        line = [content.node_line(chosen, state, ended=ended)] if chosen else []
+        self._lines("node-line").show(line, faded=faded)
         self._lines("rank-table").show(table, faded=faded)
         title = ["Nodes", node_map.part, jobs.title(self.reading)]
         if grid.together > 1:
