@@ -9,11 +9,12 @@ from msgspec import structs
 
 from hoptui.daemon.handlers.jobs import NO_ANSWER, RELAYED_S
 from hoptui.daemon.handlers.runs import RunDesk
+from hoptui.daemon.state.command_log import REPEATED_S
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.jobs import SILENT_S, JobState
 from hoptui.protocol import job_records, messages
-from hoptui.protocol.messages import Command, CommandRecord, JobReading, Outcome, StoredRecord
+from hoptui.protocol.messages import FATE_UNKNOWN, Command, CommandRecord, JobReading, Outcome, StoredRecord
 from hoptui.sdk.job_exchange import NodeRecords
 from tests.daemon.quiet_node import ANA, MICRO, RUN, SECOND, Keeper
 from tests.sdk.test_job_exchange import MemoryStore
@@ -474,6 +475,33 @@ def test_a_command_that_was_given_up_is_not_carried_out(job: Job) -> None:
     job.other.problem = ""
     job.pass_by(5)
     assert job.head.commands == []
+
+
+def test_what_a_killed_daemon_has_passed_on_is_answered_or_unknown(job: Job) -> None:
+    for name in ("c1", "c2"):
+        job.other.give(name)
+    job.pass_by(3)
+    taken = [job.other.node.book.known(RUN, name) for name in ("c1", "c2")]
+    outcome = Outcome(id="c1", stage="applied", step=51, effective=64, version=1, t=job.clock.now)
+    job.head.runs.receive(job.head.identity, None, outcome)
+    job.head.tend()
+
+    later = JobNode(job.clock, job.other.store, 1)
+    later.node.book.restore([structs.replace(record, stage="sent") for record in taken if record])
+    job.other = later
+    for _ in range(3):
+        job.clock.now += SECOND
+        later.start("n1")
+    job.pass_by(3)
+    assert later.stage("c1") == "applied"
+    assert later.stage("c2") == "sent", "a viewer may repeat it"
+    for _ in range(int(REPEATED_S) + 2):
+        job.pass_by(1)
+        later.runs.tend()
+    unknown = later.node.book.known(RUN, "c2")
+    assert unknown is not None
+    assert (unknown.stage, unknown.code) == ("voided", FATE_UNKNOWN)
+    assert [command.id for command in job.head.commands] == ["c1", "c2"]
 
 
 def test_a_restart_waits_for_the_end_of_a_suspended_process(job: Job) -> None:

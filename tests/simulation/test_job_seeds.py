@@ -12,10 +12,10 @@ from tests.simulation.job_scenario import plan_of
 
 SEEDS = (5, 28, 67)
 """Those of `make test`."""
-MORE_SEEDS = (*range(200, 280), 915338139899, 20105, 20114, 30162)
+MORE_SEEDS = (*range(200, 280), 915338139899, 20105, 20114, 30162, 61142)
 """Those of `make test-slow`. In 915338139899, what the head reads first after a failure of the store is old.
 In 20105, a node connects to the store again. In 20114, the head leaves behind a slow store. In 30162, ranks
-cannot say that they leave."""
+cannot say that they leave. In 61142, a daemon is killed after it has passed a command on to the head."""
 FRESH_S = 15
 """For so many seconds `make test-slow` draws fresh seeds."""
 LIMIT_S = 150.0

@@ -482,6 +482,9 @@ class JobDesk:
     def _answered(self, run: TrackedRun, job: _Job, answer: CommandRecord) -> None:
         """Process what the head says of a command of this node."""
         if answer.id not in job.relayed:
+            known = self._node.book.known(run.id, answer.id)
+            if known is not None and known.stage not in FINAL and answer.stage in FINAL:
+                self._finish(run, _outcome(answer))  # the daemon before has passed it on
             return
         if answer.stage != "sent":
             self._finish(run, _outcome(answer))

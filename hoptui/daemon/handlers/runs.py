@@ -180,7 +180,7 @@ class RunDesk:
         node = self._node
         for run in node.registry.live():
             if run.told and self._now() - run.met_at > REPEATED_S:
-                for record in node.book.lose(run.id, run.state.epoch, node.clock.t()):
+                for record in node.book.lose(run.id, run.state.epoch, node.clock.t(), away=run.away):
                     self._tell(record)
         self._tell_stored()
 

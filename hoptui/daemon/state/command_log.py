@@ -220,17 +220,20 @@ class Book:
                 voided.append(self._end(record, "voided", fact(FATE_UNKNOWN, why=ended), t))
         return voided
 
-    def lose(self, run: str, epoch: int, t: int) -> list[CommandRecord]:
+    def lose(self, run: str, epoch: int, t: int, *, away: bool = False) -> list[CommandRecord]:
         """Void the commands of an earlier daemon that never reached the run, and that no viewer has repeated
         while their process was there.
 
         Call it once the process of restart `epoch` has told all that it knows. What became of a command for
-        an earlier process is unknown.
+        an earlier process is unknown. So it is where rank 0 is `away`: no process here receives commands.
         """
         lost = [record for record in self.of(run) if record.id in self._unheard and not restarting(record)]
         why = fact("daemon_ended")
         unknown = fact(FATE_UNKNOWN, why=why)
-        return [self._end(record, "voided", why if record.epoch == epoch else unknown, t) for record in lost]
+        return [
+            self._end(record, "voided", why if record.epoch == epoch and not away else unknown, t)
+            for record in lost
+        ]
 
     def give(self, command: str) -> None:
         """Record that a command was passed to its run, which may have carried it out from now on."""
