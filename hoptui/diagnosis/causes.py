@@ -347,8 +347,9 @@ FURTHEST = 16
 """The largest advised factor of a size. Memory is not in proportion to a size, so each step is to be small
 enough to be seen."""
 FULL_SM = 0.9
-QUIET = 0.2
-"""Work that waits for memory leaves all of tensor cores, FP32 units and memory bus below this."""
+QUIET, QUIET_BUS = 0.2, 0.3
+"""Work that waits for memory leaves tensor cores and FP32 units below the first, the memory bus below the
+other one: each row of 16 bytes at a random place moves at least 32. Such rows of an H200 read 0.22."""
 LATENCY_SM = 0.75
 """From here on a GPU with work counts as healthy, more surely than as waiting for memory."""
 LATENCY_SURE = 0.65
@@ -376,7 +377,8 @@ def capacity(seen: Means) -> Iterator[Finding]:
 def latency(seen: Means) -> Iterator[Finding]:
     """A finding of SMs that always have work and wait for memory: no pipe and no bus is near its limit."""
     pipes = (seen.tensor, seen.fp32, seen.dram)
-    if seen.sm >= LATENCY_SM and max(pipes) < QUIET and not any(map(math.isnan, pipes)):
+    quiet = max(seen.tensor, seen.fp32) < QUIET and seen.dram < QUIET_BUS
+    if seen.sm >= LATENCY_SM and quiet and not any(map(math.isnan, pipes)):
         readings = (
             ("gpu.sm_active", seen.sm),
             ("gpu.dram_active", seen.dram),
