@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Literal
 
 Better = Literal["least", "greatest"]
+
+ALWAYS_DEFINED = re.compile(r"loss|nll|perplexity|grad_norm", re.IGNORECASE)
+"""Names of metrics that are finite while training works. Others may be NaN on purpose, such as a mean of
+nothing."""
 
 FIRST = (
     "episode_return", "return", "reward", "accuracy", "validation_loss", "loss", "train_loss", "policy_loss",
@@ -56,6 +61,14 @@ def learning_names(names: Iterable[str], headline: str = "") -> list[str]:
 def headline_name(names: Iterable[str], declared: str = "") -> str:
     """Return the headline metric: the declared one, otherwise the first rate, "" without one."""
     return declared or next((name for name in names if name.endswith(RATE)), "")
+
+
+def is_undefined(name: str, value: float) -> bool:
+    """Return whether a value is no finding but unknown: the NaN of a metric that may have nothing to measure.
+
+    The mean return of an iteration in which no episode ended is one. A loss that is NaN has diverged.
+    """
+    return math.isnan(value) and not ALWAYS_DEFINED.search(name)
 
 
 def better_end(name: str) -> Better | None:

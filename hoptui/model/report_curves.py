@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hoptui.domain.learning_metrics import learning_names
+from hoptui.domain.columns import is_known
+from hoptui.domain.learning_metrics import is_undefined, learning_names
 from hoptui.domain.progress import ITERATION
 from hoptui.model.detail_requests import Entries, known_entries
 from hoptui.model.recorded.store import RAW_ROWS, RecordedStore
@@ -129,13 +130,16 @@ def metric_ends(recording: Recording, curve: MetricCurve, course: Course) -> Met
 
 
 def _last(recording: Recording, curve: MetricCurve, at: int, course: Course) -> tuple[float, int | None]:
-    """Return the last known value, from the rows of the bucket `at`. If these are deleted, its mean."""
+    """Return the last value, from the rows since the bucket `at`. If these are deleted, its mean.
+
+    It may be infinite or a NaN that was logged, but not an undefined one.
+    """
     start = curve.t[at - 1] + 1 if at else 1
     value, step = curve.middle[at], _step(course, curve.t[at])
-    for part in recording.rows(curve.source, start, curve.t[at], (curve.metric,)):
+    for part in recording.rows(curve.source, start, names=(curve.metric,)):
         for column in part.values:  # none where no row of this part has the metric
             for raw, number in zip(array("d", column), part.steps(), strict=True):
-                if math.isfinite(raw):
+                if is_known(raw) and not is_undefined(curve.metric, raw):
                     value, step = raw, number if number >= 0 else None
     return value, step
 

@@ -6,6 +6,7 @@ from hoptui.model.run_selection import Cell
 from hoptui.model.run_table import MetricSummary, RunRow
 from hoptui.presentation import diagnosis, numbers, vocabulary
 from hoptui.presentation.details import tag_text, value_text
+from hoptui.presentation.metric_names import logged
 
 MOST = 40
 """The most characters of a name or of a value of the configuration."""
@@ -40,7 +41,7 @@ def throughput(row: RunRow) -> str:
     """`512 k env steps/s`: the last value of the throughput metric."""
     if row.rate is None or row.rate.last is None:
         return numbers.UNKNOWN
-    return f"{numbers.logged(row.rate.last)} {vocabulary.unit_of(row.rate.name, dict(row.units))}"
+    return f"{logged(row.rate.name, row.rate.last)} {vocabulary.unit_of(row.rate.name, dict(row.units))}"
 
 
 def metric(row: RunRow) -> str:
@@ -52,7 +53,7 @@ def summary(found: MetricSummary) -> str:
     """`loss 0.183, best 0.121`; without a best value, its last one alone."""
     best = f", best {numbers.logged(found.best)}" if found.best is not None else ""
     label = numbers.clean(found.name.replace("_", " "), MOST)
-    return f"{label} {numbers.logged(found.last)}{best}"
+    return f"{label} {logged(found.name, found.last)}{best}"
 
 
 def verdict(row: RunRow) -> str:

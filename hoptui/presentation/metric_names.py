@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hoptui.domain.learning_metrics import is_undefined
 from hoptui.presentation import numbers
 from hoptui.presentation.readings import Unit
 
@@ -15,6 +16,11 @@ _SUFFIXES: tuple[tuple[str, Unit], ...] = (
 def label_of(name: str) -> str:
     """Return a metric's name for display: no control characters, spaces for underscores."""
     return numbers.clean(name, 40).replace("_", " ")
+
+
+def logged(name: str, value: float | None) -> str:
+    """Format a value of a metric that a script logged: `0.183`, `inf`, `NaN`. An undefined one is unknown."""
+    return numbers.UNKNOWN if value is not None and is_undefined(name, value) else numbers.logged(value)
 
 
 def unit_and_label(name: str, declared: str = "") -> tuple[str, str]:

@@ -108,10 +108,10 @@ def si(number: float | None, digits: int = 3) -> str:
     return f"{text} {_PREFIXES[thousands]}".rstrip()
 
 
-def logged(number: float | None) -> str:
+def logged(number: float | None, digits: int = 3) -> str:
     """Format a value that a script logged: `0.183`, `NaN`, `inf`, `-inf`. Only None is unknown."""
     if number is None or math.isfinite(number):
-        return si(number)
+        return si(number, digits)
     return "NaN" if math.isnan(number) else str(number)
 
 

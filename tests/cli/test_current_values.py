@@ -20,6 +20,7 @@ for i in run.iterations():
             time.sleep(0.1)
     early = i < 20
     run.log(loss=2.5 if early else float("nan"), grad_norm=1.0 if early else float("inf"))
+    run.log(episode_return=float("nan"))
     if early:
         run.log(warmup=float(i))
 """
@@ -38,6 +39,8 @@ def test_status_shows_nan_and_infinity_and_forgets_what_is_left_out(hoptui: Hopt
     assert "warmup" not in found["metrics"]
     shown = hoptui("status", "toy").out.split("metrics")[1].split()
     assert shown[:4] == ["loss", "NaN", "grad_norm", "inf"]
+    assert found["metrics"]["episode_return"] == "nan"
+    assert shown[4:6] == ["episode_return", "–"]
     [listed] = hoptui("ls", "--json").json
     assert listed["metrics"]["loss"] == "nan"
 
@@ -62,7 +65,7 @@ def test_watch_agrees_with_status(hoptui: Hoptui, node: TestNode) -> None:
     last = json.loads(watched[-1])["metrics"]
     assert (last["loss"], last["grad_norm"]) == ("nan", "inf")
     assert hoptui("status", "short", "--json").json["metrics"]["loss"] == "nan"
-    assert "loss NaN  grad_norm inf" in hoptui("watch", "short").out
+    assert "loss NaN  grad_norm inf  episode_return –" in hoptui("watch", "short").out
 
 
 MANY = """

@@ -21,7 +21,7 @@ from hoptui.cli.report.document import ChartCurve, ChartMark, Document, ReportCh
 from hoptui.cli.report.page import page
 from hoptui.cli.report.run_comparison import MOST_RUNS, comparison_page, run_names
 from hoptui.cli.report.svg import strip_svg, svg
-from hoptui.domain.columns import pack
+from hoptui.domain.columns import LOGGED_NAN, pack
 from hoptui.domain.details import RunDetails
 from hoptui.model.report import Report, read
 from hoptui.presentation.scales import typical_range
@@ -85,6 +85,28 @@ def test_a_rare_metric_of_a_long_run_has_its_last_value(tmp_path: Path) -> None:
     report = report_of(tmp_path / "r.hoptui", rows=(pack(f"run/{ID}", rows),))
     [end] = [end for end in report.curves.ends if end.metric == "accuracy"]
     assert (end.last, end.last_step) == (0.9, 9000)
+
+
+def test_a_loss_that_ends_as_nan_is_the_last_value_and_a_return_that_is_undefined_is_not(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        (
+            at(i),
+            i,
+            {"iteration_s": 1.0} | dict.fromkeys(("loss", "episode_return"), 2.0 if i < 9 else LOGGED_NAN),
+        )
+        for i in range(1, 20)
+    ]
+    report = report_of(tmp_path / "r.hoptui", rows=(pack(f"run/{ID}", rows),))
+    loss, returned = (
+        next(end for end in report.curves.ends if end.metric == name) for name in ("loss", "episode_return")
+    )
+    assert math.isnan(loss.last)
+    assert (loss.last_step, returned.last, returned.last_step) == (19, 2.0, 8)
+    shown = markdown.write(page(report, MADE))
+    assert re.search(r"\| loss +\| +NaN \| +19 \| +2\.000 \|", shown)
+    assert re.search(r"\| episode return +\| +2\.000 \| +8 \|", shown)
 
 
 def test_a_picture_of_many_buckets_keeps_extremes_and_gaps() -> None:

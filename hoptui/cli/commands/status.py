@@ -34,6 +34,7 @@ from hoptui.model import runs
 from hoptui.model.outputs import OutputText, last_lines
 from hoptui.presentation import details as presented
 from hoptui.presentation import diagnosis, numbers, sentences, stacks, tuner, vocabulary
+from hoptui.presentation.metric_names import logged
 from hoptui.presentation.readings import value_text
 from hoptui.protocol.messages import Event, RunState, Vital
 
@@ -76,7 +77,7 @@ def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) ->
     if vital is not None and vital.throughput is not None:
         value = vital.throughput
     return (
-        f"{numbers.logged(value)} {vocabulary.unit_of(name, run.units)}"
+        f"{logged(name, value)} {vocabulary.unit_of(name, run.units)}"
         if value is not None
         else numbers.UNKNOWN
     )
@@ -259,7 +260,7 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     _print_gpus(seen, run)
     aside = ("iteration_s", headline(run, metrics)[0])
     own = [name for name in metrics if name not in aside and not name.startswith("phase/")]
-    plain = [(name, numbers.logged(metrics[name]), run.units.get(name, "")) for name in own]
+    plain = [(name, logged(name, metrics[name]), run.units.get(name, "")) for name in own]
     if plain:
         say()
         say("metrics")

@@ -24,6 +24,7 @@ from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.pacing import MOST_HZ
 from hoptui.presentation import diagnosis, numbers, vocabulary
+from hoptui.presentation.metric_names import logged
 from hoptui.protocol.messages import RunState
 
 MOST_METRICS = 6
@@ -94,7 +95,7 @@ class _Printer:
             )
             return
         self._names = self._names or list(_chosen(run, metrics))
-        shown = [f"{numbers.clean(name, 30)} {numbers.logged(metrics.get(name))}" for name in self._names]
+        shown = [f"{numbers.clean(name, 30)} {logged(name, metrics.get(name))}" for name in self._names]
         summed = gpus.together([gpus.readings(self._seen, gpu) for gpu in mine])
         say("  ".join([numbers.clock(wall), f"iteration {numbers.grouped(step)}", *shown, *summed]))
         if run.diagnosis is not None and run.diagnosis.verdict != self._verdict:

@@ -40,7 +40,7 @@ def _row(report: Report, ends: MetricEnds) -> tuple[str, ...]:
     name = label_of(ends.metric) + (f" ({unit})" if unit else "")
     return (
         name,
-        numbers.si(ends.last, 4),
+        numbers.logged(ends.last, 4),
         numbers.grouped(ends.last_step),
         *_best(ends),
         numbers.si(ends.least, 4),

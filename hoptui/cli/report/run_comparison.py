@@ -163,7 +163,7 @@ def _value(ends: MetricEnds | None, what: str) -> str:
         "least": (ends.least, ends.least_step),
         "greatest": (ends.greatest, ends.greatest_step),
     }[what]
-    return f"{numbers.si(value, 4)} at {numbers.grouped(step)}"
+    return f"{numbers.logged(value, 4)} at {numbers.grouped(step)}"
 
 
 def _label(reports: Sequence[Report], metric: str) -> str:

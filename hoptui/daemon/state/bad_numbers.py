@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import struct
 from typing import NamedTuple
 
 from hoptui.domain.columns import LOGGED_NAN_BYTES, Columns, is_known
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.learning_metrics import ALWAYS_DEFINED
 
-WATCHED = re.compile(r"loss|nll|perplexity|grad_norm", re.IGNORECASE)
-"""Names of metrics that are finite while training works. Others may be NaN on purpose, such as a mean of
-nothing."""
 MOST_WATCHED = 32
 QUIET_S = 60.0
 """A metric that keeps changing between finite and not is reported once in so many seconds."""
@@ -41,7 +38,7 @@ class BadNumbers:
         return [
             found
             for name, raw in zip(columns.names, columns.values, strict=True)
-            if (name in self.since or any(mark in raw for mark in _MARKS)) and WATCHED.search(name)
+            if (name in self.since or any(mark in raw for mark in _MARKS)) and ALWAYS_DEFINED.search(name)
             if (found := self._look(name, columns)) is not None
         ]
 

@@ -7,6 +7,7 @@ import textwrap
 from typing import NamedTuple
 
 from hoptui.domain.columns import is_known
+from hoptui.domain.learning_metrics import is_undefined
 from hoptui.domain.throughput import level, usable
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.numbers import UNKNOWN
@@ -18,6 +19,7 @@ from hoptui.tui.styled_text import GAP, Line, Span, bar
 
 LEAST_BAR = 4  # cells
 POINTS, MOST_ROWS = 16, 512  # limits for a mean
+DEFINED_S = 10.0  # a metric that has just become undefined has the value that it had in these last seconds
 VALUE = 7  # cells of a figure: the text after it does not move
 
 
@@ -47,14 +49,15 @@ def current(view: View, source: str) -> dict[str, float]:
 
 def recent(view: View, source: str, name: str, within_s: float) -> float | None:
     """The mean of a metric over the last seconds before its newest value; None if unknown. Rates use
-    `throughput.level`. A NaN or an infinity that was logged is returned as it is.
+    `throughput.level`. A NaN or an infinity that was logged is returned as it is, unless it is undefined.
 
     It does not end now: the value of a silent or ended run stays that of its last iterations.
     """
     series = view.store.series(source, name)
     if series is None or not is_known(series.last):
         return None
-    if not math.isfinite(series.last):
+    undefined = is_undefined(name, series.last)
+    if not math.isfinite(series.last) and not undefined:
         return series.last
     rate = name.endswith("_per_s")
     # Each iteration of a rate counts: only one in many may wait for data.
@@ -62,10 +65,25 @@ def recent(view: View, source: str, name: str, within_s: float) -> float | None:
     found = series.window(since, series.last_t, MOST_ROWS if rate else POINTS)
     values = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
     if not values:
-        return series.last
+        return None if undefined else series.last
     if rate and len(usable(values)) == len(values):  # an iteration without work has no time per unit
         return level(values)
     return sum(values) / len(values)
+
+
+def newest(view: View, name: str) -> float | None:
+    """The newest value of a metric of the run; None if unknown.
+
+    Where a metric is undefined, such as the return of an iteration in which no episode ended, it is the last
+    one that was defined, `DEFINED_S` ago at most.
+    """
+    value = view.store.latest(view.source).get(name)
+    series = view.store.series(view.source, name)
+    if value is None or series is None or not is_undefined(name, value):
+        return value
+    found = series.window(series.last_t - int(DEFINED_S * SECOND) + 1, series.last_t, MOST_ROWS)
+    known = [(low + high) / 2 for low, high in zip(found.low, found.high, strict=True) if low == low]
+    return known[-1] if known else None
 
 
 def headline(view: View) -> Headline:

@@ -15,7 +15,7 @@ from hoptui.protocol.messages import RunState, State
 from hoptui.tui.charts.plot import Mark
 from hoptui.tui.components import figures, phases, targets
 from hoptui.tui.components.events import last_change, unmeasured
-from hoptui.tui.components.figures import VALUE, energy, fact, headline, number, recent
+from hoptui.tui.components.figures import VALUE, energy, fact, headline, newest, number, recent
 from hoptui.tui.components.header import INKS
 from hoptui.tui.components.phases import OTHER, PhaseBar, Split
 from hoptui.tui.run_control import advised
@@ -254,15 +254,14 @@ def learning_lines(view: View, chosen: str, width: int) -> list[Line]:
             (Span("nothing is logged yet", "dim"),),
             (Span("run.log(loss=…) in its loop is shown here", "faint"),),
         ]
-    latest = view.store.latest(view.source)
     unit = numbers.clean(view.run.units.get(chosen, ""), 16) if view.run else ""
-    head: Line = (Span(number(latest.get(chosen)), "strong"), Span(f" {unit or label_of(chosen)}", "dim"))
-    evaluation = latest.get("evaluation_return")
+    head: Line = (Span(number(newest(view, chosen)), "strong"), Span(f" {unit or label_of(chosen)}", "dim"))
+    evaluation = newest(view, "evaluation_return")
     if evaluation is not None and chosen != "evaluation_return":
         head = (*head, Span("   evaluation ", "dim"), Span(number(evaluation), "", VALUE))
     shown = (chosen, "evaluation_return")
     others = [
-        fact(label_of(name), number(latest.get(name)), VALUE)
+        fact(label_of(name), number(newest(view, name)), VALUE)
         for name in learning_metrics(view)
         if name not in shown
     ]

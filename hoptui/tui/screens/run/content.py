@@ -16,7 +16,7 @@ from hoptui.tui.charts.plot import AXIS_WIDTH, Curve, Mark, Paper, plot
 from hoptui.tui.charts.raster import ACROSS, DOWN, place, rasterize
 from hoptui.tui.components import figures, gpus, host, phases, runs, targets
 from hoptui.tui.components.events import last_change, unmeasured
-from hoptui.tui.components.figures import VALUE, energy, fact, headline, number
+from hoptui.tui.components.figures import VALUE, energy, fact, headline, newest, number
 from hoptui.tui.components.header import banner, rate, state
 from hoptui.tui.components.phases import OTHER, PREFIX
 from hoptui.tui.snapshot import SECOND, View
@@ -230,15 +230,14 @@ def compact_summary(
     head = headline(view)
     left_width = max(24, min(46, width - 20))
     across = width - left_width - 2
-    latest = view.store.latest(view.source)
     unit = numbers.clean(view.run.units.get(metric, ""), 12)
     others = [
-        fact(label_of(n), number(latest.get(n)), VALUE) for n in runs.learning_metrics(view) if n != metric
+        fact(label_of(n), number(newest(view, n)), VALUE) for n in runs.learning_metrics(view) if n != metric
     ]
     beside: list[Line] = [
         (Span(numbers.logged(head.value), "strong"), Span(f" {head.unit}", "dim")),
         last_change(view, left_width) or unmeasured(view, "no change"),
-        (Span(number(latest.get(metric)), "strong"), Span(f" {unit or label_of(metric)}", "dim")),
+        (Span(number(newest(view, metric)), "strong"), Span(f" {unit or label_of(metric)}", "dim")),
         next(iter(pack(others, left_width, "  ")), ()),
     ]
     charts = [
@@ -273,9 +272,8 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
         of = f" / {numbers.grouped(run.total)}" if run.total else ""
         found.append(_figure("iteration", f"{numbers.grouped(vocabulary.iteration(vital))}{of}", width))
     found.append(_figure(head.unit or "speed", numbers.logged(head.value), width))
-    latest = view.store.latest(view.source).get(metric)
     if metric:
-        found.append(_figure(label_of(metric), number(latest), width))
+        found.append(_figure(label_of(metric), number(newest(view, metric)), width))
     if vital is not None:
         found.append(runs.diagnosis_line(view, phases.measured(view), width))
     found += targets.missed(view)
