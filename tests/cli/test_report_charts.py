@@ -17,7 +17,16 @@ import pytest
 from msgspec import structs
 
 from hoptui.cli.report import charts, html, live_charts, markdown
-from hoptui.cli.report.document import ChartCurve, ChartMark, Document, ReportChart, Section, Strip, StripPart
+from hoptui.cli.report.document import (
+    ChartCurve,
+    ChartGrid,
+    ChartMark,
+    Document,
+    ReportChart,
+    Section,
+    Strip,
+    StripPart,
+)
 from hoptui.cli.report.page import page
 from hoptui.cli.report.run_comparison import MOST_RUNS, comparison_page, run_names
 from hoptui.cli.report.svg import strip_svg, svg
@@ -147,6 +156,24 @@ def test_values_over_many_powers_of_ten_have_a_logarithmic_axis() -> None:
     near = ReportChart("loss", "nats", (curve._replace(low=level, high=level, middle=level),), falling.span)
     assert not near.log
     assert "log" not in svg(near)
+    text = markdown.write(Document("t", (ChartGrid([falling]), ChartGrid([near]), falling), (), ""))
+    assert "| loss · log | ██▇▇▇▆▆▆▆▅▅▅▄▄▄▃▃▃▂▂▂▂▁▁ |" in text
+    assert "| loss  " in text
+    assert "loss, nats · log\n" in text
+    assert re.search(r"(?m)^ +1 ┤█{29}▇", text), "a decade at its place"
+
+
+def test_a_spike_leaves_room_for_typical_values_in_markdown() -> None:
+    values = [10.0 + i % 5 for i in range(98)] + [9000.0]
+    curve = ChartCurve("", [i * SECOND for i in range(1, 100)], values, values, values)
+    rising = [10.0 + i / 10 for i in range(245)] + [1e4] * 5
+    stamps = [*range(1, 246), *range(255, 305, 10)]
+    jump = ChartCurve("", [i * SECOND for i in stamps], rising, rising, rising)
+    drawn = list(markdown.drawn(ReportChart("speed", "x", (curve,), (0, 99 * SECOND))))
+    assert drawn[0] == "speed, x · ▴ up to 9.00 k"
+    assert drawn[1].endswith("▴")
+    assert drawn[1].startswith("20 ┤")
+    assert markdown.sparkline(jump, (0, 295 * SECOND)) == "▁▁▂▂▂▃▃▄▄▄▅▅▅▆▆▇▇▇██▴▴▴▴"
 
 
 def test_changes_and_warnings_are_marked(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from textual.color import Color
 
 from hoptui.client.client import Link
+from hoptui.domain.columns import pack
 from hoptui.settings import Config, Remembered
 from hoptui.tui import preferences
 from hoptui.tui.app_protocol import EVERYTHING
@@ -267,6 +268,30 @@ def test_a_gpu_without_current_readings_says_so_in_its_line(scene: MakeScene, go
 def test_while_connecting_a_small_terminal_says_so_once_in_a_box(scene: MakeScene, golden: Golden) -> None:
     lines = content.compact_summary(scene().app().view(None), "", 76, 300.0, plain=False)
     golden(map(said, lines))
+
+
+def test_small_charts_of_values_over_many_powers_of_ten_are_logarithmic(scene: MakeScene) -> None:
+    there = scene().live(history=False)
+    first = there.client.ns - 300 * 10**9
+    rows = [
+        (
+            first + i * 10**9,
+            i,
+            {"loss": 10.0 ** (1 - i * 9 / 300), "env_steps_per_s": 50.0 + i % 3 + 9e3 * (i == 9)},
+        )
+        for i in range(301)
+    ]
+    there.tell(columns=(pack(f"run/{RUN}", rows),))
+    lines = content.compact_summary(there.app().view(RUN), "loss", 76, 300.0, plain=False)
+    speed, _, loss, below = map(said, lines[:4])
+    assert "loss · log" in loss
+    assert "log" not in speed
+    across = 28
+    assert 11 <= len(loss[-across:].rstrip()) <= 14, (
+        "it falls evenly: from 10 to 1e-3 in less than half the time"
+    )
+    assert len(below[-across:].strip()) > 14
+    assert sum(not c.isspace() for c in speed[-across:]) > across / 2, "a spike does not flatten the level"
 
 
 def said(line: Line) -> str:

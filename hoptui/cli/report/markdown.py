@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
 
 from hoptui.cli.report import heat_map
 from hoptui.cli.report.document import (
@@ -23,13 +24,23 @@ from hoptui.cli.report.document import (
     cut,
 )
 from hoptui.presentation import numbers
-from hoptui.presentation.scales import FLAT, MOST, value_scale
+from hoptui.presentation.scales import (
+    BELOW,
+    FLAT,
+    MOST,
+    log_scale,
+    powers_of_ten,
+    typical_range,
+    value_scale,
+)
 from hoptui.presentation.time_ticks import elapsed
 
 COLUMNS, LINES = 72, 8
 SPARK = 24
 BAR = 20
 LONGEST = 4000
+LOG = "log"
+UP, DOWNWARD = "▴", "▾"
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _SPECIAL = re.compile(r"([\\`*\[\]<>|&~])|(?<![^\W_])(_)|(_)(?![^\W_])")
 
@@ -110,12 +121,21 @@ def _filled(cells: float, partial: str) -> str:
 
 
 def drawn(chart: ReportChart) -> Iterator[str]:
-    """Draw a chart as lines: its first curve, an axis, change numbers and the time."""
+    """Draw a chart as lines: its first curve, an axis, change numbers and the time.
+
+    The axis begins at zero, or is logarithmic. A column beyond it has a mark at its top.
+    """
     curve = chart.curves[0] if chart.curves else ChartCurve("", (), (), (), ())
-    means = columns(curve, chart.span, COLUMNS)
-    scale = value_scale([0.0, *means], 3)
+    means = columns(_on_axis(curve, log=chart.log), chart.span, COLUMNS)
+    ends = typical_range(means, means, means)
+    found = log_scale([10.0**v for v in ends], 3) if chart.log else None
+    scale = found or value_scale([0.0, *ends], 3)
     label = max((len(one) for one in scale.labels), default=0)
-    yield f"{chart.title}, {numbers.clean(chart.unit)}"
+    beyond = any(v > scale.top for v in means)
+    notes = [LOG] if scale.log else []
+    if beyond:
+        notes.append(f"{UP} up to {numbers.si(max(v for v in curve.high if math.isfinite(v)))}")
+    yield " · ".join([f"{chart.title}, {numbers.clean(chart.unit)}", *notes])
     marks = dict(
         zip(
             ((scale.top - tick) / (scale.top - scale.bottom) for tick in scale.ticks),
@@ -129,6 +149,8 @@ def drawn(chart: ReportChart) -> Iterator[str]:
     for row in range(LINES):
         bottom = (LINES - 1 - row) / LINES
         line = "".join(_cell((value - scale.bottom) / (scale.top - scale.bottom), bottom) for value in means)
+        if beyond and not row:
+            line = "".join(UP if v > scale.top else cell for v, cell in zip(means, line, strict=True))
         yield (
             f"{rows.get(row, ''):>{label}} ┤{line.rstrip()}"
             if row in rows
@@ -142,8 +164,15 @@ def drawn(chart: ReportChart) -> Iterator[str]:
     yield f"{'':>{label}}  0{whole:>{COLUMNS - 1}}"
 
 
-def columns(curve: ChartCurve, span: tuple[int, int], count: int) -> list[float]:
+def columns(
+    curve: ChartCurve,
+    span: tuple[int, int],
+    count: int,
+    of: Callable[[Sequence[float]], float] = fmean,
+) -> list[float]:
     """The mean of a curve in each of `count` equal parts of the time; NaN where nothing is known.
+
+    `of` takes another figure than the mean.
 
     A bucket reaches from the one before it to its own stamp, and counts in the parts that it lies in.
     """
@@ -159,7 +188,7 @@ def columns(curve: ChartCurve, span: tuple[int, int], count: int) -> list[float]
         for column in range(first, last + 1):
             found[column].append(mean)
         before = last
-    return [sum(values) / len(values) if values else math.nan for values in found]
+    return [of(values) if values else math.nan for values in found]
 
 
 def _cell(height: float, bottom: float) -> str:
@@ -196,18 +225,44 @@ def _spark_row(chart: ReportChart, curve: ChartCurve) -> tuple[str, ...]:
     greatest = max(v for v in curve.high if v == v)
     unit = f" {chart.unit}" if chart.unit else ""
     typical = f"{numbers.si(known[len(known) // 2])}{unit}"
-    return name, sparkline(curve, chart.span), f"{numbers.si(least)} … {numbers.si(greatest)}", typical
+    kind = f" · {LOG}" if chart.log else ""
+    picture = sparkline(_on_axis(curve, log=chart.log), chart.span)
+    return f"{name}{kind}", picture, f"{numbers.si(least)} … {numbers.si(greatest)}", typical
+
+
+def _on_axis(curve: ChartCurve, *, log: bool) -> ChartCurve:
+    """A curve with the typical values that its axis has: powers of ten on a logarithmic one."""
+    if log:
+        return curve._replace(middle=[v if v > BELOW else math.nan for v in powers_of_ten(curve.middle)])
+    return curve._replace(middle=[min(max(v, -MOST), MOST) if v == v else v for v in curve.middle])
 
 
 def sparkline(curve: ChartCurve, span: tuple[int, int]) -> str:
-    """A curve in `SPARK` characters, from its least to its greatest column."""
-    means = [min(max(v, -MOST), MOST) if v == v else v for v in columns(curve, span, SPARK)]
-    known = [v for v in means if v == v]
-    if not known:
+    """A curve in `SPARK` characters, from the least to the greatest of its columns.
+
+    Values beyond the typical ones count as the nearest of these. A column of such values alone is a mark.
+    """
+    ends = typical_range(curve.middle, curve.middle, curve.middle)
+    if not ends:
         return ""
-    low, high = min(known), max(known)
+
+    def level(values: Sequence[float]) -> float:
+        least, greatest = min(values), max(values)
+        if least > ends[1] or greatest < ends[0]:
+            return math.inf if least > ends[1] else -math.inf
+        return fmean(min(max(v, ends[0]), ends[1]) for v in values)
+
+    found = columns(curve, span, SPARK, level)
+    known = [v for v in found if math.isfinite(v)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    return "".join(_character(v, low, high) for v in found).rstrip()
+
+
+def _character(value: float, low: float, high: float) -> str:
+    if not math.isfinite(value):
+        return " " if value != value else UP if value > 0 else DOWNWARD
     room = high - low if high - low > FLAT * max(abs(low), abs(high)) else math.inf
-    return "".join(" " if v != v else _EIGHTHS[1 + round(7 * (v - low) / room)] for v in means).rstrip()
+    return _EIGHTHS[1 + round(7 * (value - low) / room)]
 
 
 def _strip(strip: Strip) -> str:

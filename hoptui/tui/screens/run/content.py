@@ -9,10 +9,17 @@ from typing import NamedTuple
 from hoptui.model.series import SeriesWindow
 from hoptui.presentation import numbers, vocabulary
 from hoptui.presentation.metric_names import label_of
-from hoptui.presentation.scales import value_scale
+from hoptui.presentation.scales import (
+    log_scale,
+    needs_log,
+    powers_of_ten,
+    typical_log_range,
+    typical_range,
+    value_scale,
+)
 from hoptui.presentation.time_ticks import SPANS
 from hoptui.tui.charts.line_chart import ChartSeries, latest, whole_dots
-from hoptui.tui.charts.plot import AXIS_WIDTH, Curve, Mark, Paper, plot
+from hoptui.tui.charts.plot import AXIS_WIDTH, LOG, Curve, Mark, Paper, plot
 from hoptui.tui.charts.raster import ACROSS, DOWN, place, rasterize
 from hoptui.tui.components import figures, gpus, host, phases, runs, targets
 from hoptui.tui.components.events import last_change, unmeasured
@@ -234,16 +241,16 @@ def compact_summary(
     others = [
         fact(label_of(n), number(newest(view, n)), VALUE) for n in runs.learning_metrics(view) if n != metric
     ]
+    upper = _small_chart(view, head.name, "1", across, span_s, end or view.now)
+    lower = _small_chart(view, metric, "3", across, span_s, end or view.now)
+    above, below = (f" · {LOG}" if chart.log else "" for chart in (upper, lower))
     beside: list[Line] = [
-        (Span(numbers.logged(head.value), "strong"), Span(f" {head.unit}", "dim")),
+        (Span(numbers.logged(head.value), "strong"), Span(f" {head.unit}{above}", "dim")),
         last_change(view, left_width) or unmeasured(view, "no change"),
-        (Span(number(newest(view, metric)), "strong"), Span(f" {unit or label_of(metric)}", "dim")),
+        (Span(number(newest(view, metric)), "strong"), Span(f" {unit or label_of(metric)}{below}", "dim")),
         next(iter(pack(others, left_width, "  ")), ()),
     ]
-    charts = [
-        *_small_chart(view, head.name, "1", across, span_s, end or view.now),
-        *_small_chart(view, metric, "3", across, span_s, end or view.now),
-    ]
+    charts = (upper.upper, upper.lower, lower.upper, lower.lower)
     found: list[Line] = [
         (*fitted(left, left_width, plain=plain), Span("  "), chart)
         for left, chart in zip(beside, charts, strict=True)
@@ -312,15 +319,26 @@ def _figure(label: str, value: str, width: int) -> Line:
     return Span(label, "dim", FIGURE), Span(value, "strong")
 
 
-def _small_chart(view: View, name: str, ink: str, width: int, span_s: float, end: int) -> tuple[Span, Span]:
-    """Two rows of a chart without axes."""
+class SmallChart(NamedTuple):
+    """Two rows of a chart without axes, and whether its scale is logarithmic."""
+
+    upper: Span = Span("")
+    lower: Span = Span("")
+    log: bool = False
+
+
+def _small_chart(view: View, name: str, ink: str, width: int, span_s: float, end: int) -> SmallChart:
+    """The scale follows the typical values, as that of a large chart."""
     series = view.store.series(view.source, name)
     if series is None or width < 4:
-        return Span(""), Span("")
+        return SmallChart()
     dots = ACROSS * width
     t0, t1 = whole_dots(int(span_s * SECOND), end, dots)
-    found = series.window(t0, t1 - 1, dots)
-    trace = place(found.t, found.low, found.high, t0, t1, dots)
-    scale = value_scale((*found.low, *found.high), 3)
-    upper, lower = rasterize([trace], width, 2, scale.bottom, scale.top).text
-    return Span(upper, ink), Span(lower, ink)
+    t, low, high, middle = series.columns(t0, t1 - 1, dots)
+    scale = log_scale(typical_log_range(low, high, middle), 3) if needs_log(middle) else None
+    if scale is None:
+        scale = value_scale(typical_range(low, high, middle), 3)
+    if scale.log:
+        low, high = powers_of_ten(low), powers_of_ten(high)
+    upper, lower = rasterize([place(t, low, high, t0, t1, dots)], width, 2, scale.bottom, scale.top).text
+    return SmallChart(Span(upper, ink), Span(lower, ink), scale.log)
