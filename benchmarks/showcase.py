@@ -1,27 +1,33 @@
 """Record a language model and a PPO run from a slow start: what limits each, the advised change, the tuner.
 
-`python -m benchmarks.showcase [--device cpu] [--only lm ppo] [--output FOLDER]`. It takes less than ten
-minutes on a GPU node without network, or on a CPU. The language model starts as in the "before" of its guide
-(`guides.py`), or with the smallest preset and one sequence at a time on a CPU. PPO starts as `hoptui demo`
-does. Once a run has a verdict with advice, the first advised change is made and its effect waited for. Then
-the tuner has the rest of the time.
+`python -m benchmarks.showcase [--device cpu] [--only lm ppo] [--output FOLDER] [--rename OLD=NEW]`. It takes
+less than ten minutes on a GPU node without network, or on a CPU. The language model starts as in the "before"
+of its guide (`guides.py`), or with the smallest preset and one sequence at a time on a CPU. PPO starts as
+`hoptui demo` does. Once a run has a verdict with advice, the first advised change is made and its effect
+waited for. Then the tuner has the rest of the time.
 
 Each recording is copied to the folder as `showcase-<workload>-<device>.hoptui`, at most 2 MB each. It must
 hold a verdict, lines of the script, the change, a trial of the tuner and readings of the processes.
-What is missing is said, and the exit status is 1 then. `hoptui replay FILE` plays it.
+What is missing is said, and the exit status is 1 then. `hoptui replay FILE` plays it. `--rename` replaces the
+beginning of paths, so that a recording does not name the folders of the machine where it was made.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import structs
 
 from benchmarks.guides import LM_BEFORE
 from benchmarks.live import Live
@@ -33,12 +39,15 @@ from hoptui.client.session import Session
 from hoptui.domain.diagnosis import Advice
 from hoptui.domain.hot_lines import hot_lines
 from hoptui.domain.knobs import KnobError, check_value
+from hoptui.domain.stacks import StackSamples
 from hoptui.domain.tuning import Limits
 from hoptui.model.stack_samples import RecordedStacks
 from hoptui.node.addresses import addresses
 from hoptui.presentation import vocabulary
-from hoptui.protocol.messages import CommandRecord, RunState
-from hoptui.recording import Recording, library
+from hoptui.protocol.messages import CommandRecord, Event, RunState
+from hoptui.recording import Recording, library, stack_minutes, stored_json
+from hoptui.recording.database import open_for_writing, transaction
+from hoptui.recording.tables import Records
 
 MOST_BYTES = 2_000_000
 BEFORE = 30
@@ -49,6 +58,8 @@ ADVICE_S, EFFECT_S, TUNE_S, WHOLE_S = 90.0, 75.0, 80.0, 30.0
 WORDS = ("a verdict", "lines of the script", "a change by a user", "a trial of the tuner", "its processes")
 
 Device = str
+Record = TypeVar("Record", Event, CommandRecord)
+NO_PLACES: Mapping[str, str] = MappingProxyType({})
 
 
 class Workload(NamedTuple):
@@ -93,7 +104,9 @@ def advised(state: RunState) -> tuple[Advice, int] | None:
     return None
 
 
-def record(node: Bench, session: Session, name: str, device: Device, output: Path) -> dict[str, Any]:
+def record(
+    node: Bench, session: Session, name: str, device: Device, output: Path, places: Mapping[str, str]
+) -> dict[str, Any]:
     """Record one workload.
 
     Raises:
@@ -118,7 +131,7 @@ def record(node: Bench, session: Session, name: str, device: Device, output: Pat
     tuned = run.tuned(Limits(learning=workload.learning, budget=1.0), TUNE_S)
     run.end()
     path = output / f"showcase-{name}-{device}.hoptui"
-    keep(addresses().recording(state.run), path)
+    keep(addresses().recording(state.run), path, places)
     return {
         "file": str(path),
         "bytes": path.stat().st_size,
@@ -141,8 +154,10 @@ def _measured(session: Session, run: str, command: str) -> CommandRecord:
         time.sleep(0.2)
 
 
-def keep(source: Path, path: Path) -> None:
+def keep(source: Path, path: Path, places: Mapping[str, str] = NO_PLACES) -> None:
     """Copy a recording once it is closed. The oldest rows of one that is too large become summaries.
+
+    Paths are renamed as by `rename_paths`.
 
     The copy has a rollback journal: to read one with a write-ahead log, SQLite writes files beside it.
     """
@@ -154,10 +169,59 @@ def keep(source: Path, path: Path) -> None:
     if large:
         with Recording.create(path) as recording:
             recording.thin(MOST_BYTES - MOST_BYTES // 10)
+    if places:
+        rename_paths(path, places)
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode = DELETE")
-        if large:
+        if large or places:
             database.execute("VACUUM")
+
+
+def rename_paths(path: Path, places: Mapping[str, str]) -> None:
+    """Replace texts such as the beginning of paths in a recording of one node that no process writes.
+
+    What a newer version has stored of the run is kept. Rows and their sources have no paths.
+    """
+    db, lock = open_for_writing(path)
+    try:
+        records = Records(path, db)
+        with transaction(db):
+            values: dict[str, bytes | str] = {}
+            for key in (library.RUN, library.NODE):
+                if (raw := records.recall(key)) is not None:
+                    values[key] = stored_json.encode(_renamed(stored_json.plain(raw), places))
+            for t in records.minutes(0)[0]:
+                minute = stack_minutes.decode(records.minute(t) or b"", t)
+                ranks = {rank: [_renamed_samples(each, places)] for rank, each in minute.ranks.items()}
+                values[stack_minutes.key(t)] = stack_minutes.encode(ranks, t)
+            records.remember(values)
+            records.add_events(_renamed_record(event, Event, places) for event in records.events(0))
+            records.add_commands(_renamed_record(one, CommandRecord, places) for one in records.commands(0))
+    finally:
+        db.close()
+        os.close(lock)
+
+
+def _renamed(value: Any, places: Mapping[str, str]) -> Any:
+    """Replace in all texts of JSON, but not in the names of fields."""
+    if isinstance(value, str):
+        for old, new in places.items():
+            value = value.replace(old, new)
+        return value
+    if isinstance(value, dict):
+        return {key: _renamed(item, places) for key, item in value.items()}
+    return [_renamed(item, places) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _renamed_record(record: Record, kind: type[Record], places: Mapping[str, str]) -> Record:
+    return msgspec.convert(_renamed(msgspec.to_builtins(record), places), kind)
+
+
+def _renamed_samples(samples: StackSamples, places: Mapping[str, str]) -> StackSamples:
+    packages = tuple(
+        (name, len(_renamed(samples.names[name][:start], places))) for name, start in samples.packages
+    )
+    return structs.replace(samples, names=tuple(_renamed(samples.names, places)), packages=packages)
 
 
 def missing(path: Path) -> list[str]:
@@ -186,12 +250,16 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=[*WORKLOADS], help="these alone")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder of the recordings")
+    parser.add_argument(
+        "--rename", nargs="+", default=[], metavar="OLD=NEW", help="replace the beginning of paths in them"
+    )
     given = parser.parse_args(list(arguments))
+    places = dict(one.split("=", 1) for one in given.rename)
     found: dict[str, Any] = {}
     for name in given.only:
         with bench() as node, node.session() as session:
             try:
-                one = record(node, session, name, given.device, given.output)
+                one = record(node, session, name, given.device, given.output, places)
             except (RuntimeError, TimeoutError) as error:
                 one = {"missing": [*WORDS], "error": str(error)}
             found[name] = tell(name, one)
