@@ -164,6 +164,11 @@ class WeakOptimizer:
         self._groups: list[WeakGroup] = []
 
     @property
+    def state(self) -> Any:
+        """The state of the optimizer, by parameter. Nothing once the script has dropped it."""
+        return getattr(self._optimizer(), "state", None)
+
+    @property
     def param_groups(self) -> list[WeakGroup]:
         """The groups that the optimizer has now, or had last."""
         optimizer = self._optimizer()

@@ -136,6 +136,11 @@ class DecayGroups:
         )
 
     @property
+    def state(self) -> Any:
+        """The state of the optimizer, by parameter."""
+        return self._optimizer.state
+
+    @property
     def param_groups(self) -> list[Any]:
         """The groups, in which a change takes effect."""
         groups = list(self._optimizer.param_groups)

@@ -206,7 +206,8 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     the start because the daemon did not accept them. `spans` are stretches of phases that ended since
     the pulse before, as far as they are long enough for a sample of a GPU. `began`: the first iteration has
     begun. `off`: the link has ended by an error, which this says; there is no further pulse. `thread` is the
-    kernel's number of the thread that trains; older runs do not say (0).
+    kernel's number of the thread that trains; older runs do not say (0). `fixed_bytes` are those that
+    parameters and the state of optimizers take on the process's GPU, 0 if that is unknown.
     """
 
     step: int
@@ -222,6 +223,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True, tag="run.pulse"):
     began: bool = True
     off: Fact | None = None
     thread: int = 0
+    fixed_bytes: int = 0
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="run.note"):

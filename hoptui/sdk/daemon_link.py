@@ -547,6 +547,7 @@ class DaemonLink:
             spans=self._spans(),
             began=state.began,
             thread=state.training.native,
+            fixed_bytes=state.declarations.optimizers.held_bytes,
         )
 
     def _spans(self) -> tuple[PhaseSpan, ...]:

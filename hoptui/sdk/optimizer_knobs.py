@@ -194,6 +194,7 @@ def declare_optimizer(
     if not groups:
         declarations.refuse(f"{prefix}lr", KnobError(f"{type(optimizer).__name__} has no parameter groups"))
         return {}
+    declarations.optimizers.add(prefix, optimizer)
     first = groups[0]
     if first.get("lr") is not None:
         declare("lr", lambda: LearningRate(optimizer, scheduler), lambda rate: _rate(rate, scheduler))

@@ -146,6 +146,8 @@ class RunCore:
         if self.state.alive:
             self.execution.follow(now)
             self.in_loop()
+            if now >= self.state.declarations.optimizers.next_read:
+                self.state.declarations.optimizers.read(now)
         if self.execution.handover is not None:
             self.execution.finish_restart()
 

@@ -35,6 +35,7 @@ from hoptui.sdk.knob_declarations import (
 )
 from hoptui.sdk.knobs import KnobHandle, LiveKnob
 from hoptui.sdk.metric_values import MetricConverter, QueuedRow, clean_name
+from hoptui.sdk.optimizer_memory import OptimizerMemory
 from hoptui.sdk.rank_store import RankStore
 
 log = logging.getLogger("hoptui")
@@ -62,7 +63,7 @@ class Declarations:
     after the training script has reverted a knob: the knob, the value before, the reason. `on_hold` is called
     once a value holds that was to take effect later. `declined`: the commands and knobs that the
     script does not offer, with the reasons. `replaceable`: the knobs that are declared again when the script
-    changes its optimizer.
+    changes its optimizer. `optimizers`: the memory of those that were declared.
     """
 
     def __init__(self) -> None:
@@ -72,6 +73,7 @@ class Declarations:
         self.headline = ""
         self.gpu_uuids: tuple[str, ...] = ()
         self.flops: Flops | None = None
+        self.optimizers = OptimizerMemory()
         self.checkpoint_handler: Callable[[], object] | None = None
         self.profile_handler: Callable[..., object] | None = None
         self._profile_options: tuple[str, ...] = ()

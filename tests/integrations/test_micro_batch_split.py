@@ -240,3 +240,4 @@ def test_biases_and_norms_stay_without_weight_decay(tmp_path: Path, monkeypatch:
     handles["lr"].revert(0.5, "a test")
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
+    assert DecayGroups(optimizer).state is optimizer.state, "its memory is read"

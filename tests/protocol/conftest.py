@@ -373,6 +373,7 @@ EXAMPLES: list[messages.Message] = [
         began=False,
         off=Fact("state.off", {"error": "OSError"}),
         thread=4120,
+        fixed_bytes=6 << 30,
     ),
     messages.Note(t=9, step=7, text="written ✓", code="pause.expired", fields={"a": 1}, level="warning"),
     messages.Stacks(samples=SAMPLES, loop=(("/job/train.py", 40, "main"),)),
