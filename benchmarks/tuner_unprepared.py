@@ -54,6 +54,14 @@ NEAR = 0.95
 """Of the grid's best: the run has arrived."""
 LEAST = 0.93
 """Of the grid's best: the target of every loop."""
+DECLARED = 2 / 3
+"""The share of the drawn loops that declare their optimizer, as adapters and the documented loops do."""
+CONTEXT = 0.6
+"""GB of a process on a GPU before it has a tensor there."""
+FIXED_PARTS = (1 / 2, 2 / 3, 3 / 4, 3 / 4)
+"""Parameters and state among parameters, gradients and state: of SGD, with momentum, and twice of Adam."""
+REPORTED_S = 10.0
+"""A run reads its optimizer so seldom, and a daemon may hear it late."""
 Values = Mapping[str, KnobValue]
 
 
@@ -69,7 +77,8 @@ class Iteration(NamedTuple):
 class Loop:
     """A loop: its knobs, each with its grid, and what an iteration takes with given values.
 
-    `verdict` is the daemon's diagnosis by the values. `known` is false where memory cannot be read.
+    `verdict` is the daemon's diagnosis by the values. `known` is false where memory cannot be read. `fixed`
+    are the GB of parameters and optimizer that a run reports which has declared its optimizer.
     """
 
     knobs: tuple[KnobState, ...]
@@ -79,6 +88,7 @@ class Loop:
     known: bool = True
     tail: float = 0.002
     """How far a peak of memory scatters, as a share of it."""
+    fixed: float = 0.0
 
     def rate(self, values: Values) -> float:
         """Return samples/s."""
@@ -163,7 +173,8 @@ class UnpreparedRun(Steered):
 
     def observation(self) -> Observation:
         """What the daemon would show of it."""
-        memory = MemoryReading(round(self._held * GB), 0, round(CAPACITY * GB))
+        fixed = round(self.loop.fixed * GB) if self.t >= REPORTED_S else 0
+        memory = MemoryReading(round(self._held * GB), 0, round(CAPACITY * GB), fixed=fixed)
         verdict = self.loop.verdict(self.values)
         return Observation(
             t=round(self.t * SECOND), epoch=1, state="live", knobs=tuple(self.knobs.values()),
@@ -389,7 +400,20 @@ def drawn(seed: int) -> Loop:
     costs: tuple[Cost, ...] = ("free", "rebuild")
     switches = tuple(switch(way, cost=dice.choice(costs)) for way in ways)
     extra = (number("verbosity", 2, (1, 2, 4)),) if idle else ()
-    return Loop((knob, *switches, *extra), iteration, lambda _: verdict, noise=dice.choice((0.02, 0.05, 0.1)))
+    noise = dice.choice((0.02, 0.05, 0.1))
+    knobs, fixed = (knob, *switches, *extra), _reported(seed, model.base)
+    return Loop(knobs, iteration, lambda _: verdict, noise=noise, fixed=fixed)
+
+
+def _reported(seed: int, base: float) -> float:
+    """Return the GB of parameters and optimizer that a drawn loop reports, of the `base` that do not grow.
+
+    Gradients and the context do not grow either, nor do up to 40 % of other tensors, such as buffers, frozen
+    layers and averaged parameters. They are not reported.
+    """
+    dice = random.Random(f"optimizer {seed}")
+    declared, part, others = dice.random() < DECLARED, dice.choice(FIXED_PARTS), dice.uniform(0.0, 0.4)
+    return max(0.0, base - CONTEXT) * (1 - others) * part if declared else 0.0
 
 
 def drive(loop: Loop, seed: int, limits: Limits | None = None) -> dict[str, Any]:

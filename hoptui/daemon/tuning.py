@@ -132,7 +132,9 @@ def _of_gpu(node: Node, run: TrackedRun, rows: Columns) -> MemoryReading | None:
     there = [process for process in node.processes if process.gpu == uuid]
     apart = any(p.run == run.id for p in there) and all(p.memory_used_bytes is not None for p in there)
     others = sum(p.memory_used_bytes or 0 for p in there if p.run != run.id) if apart else 0
-    return MemoryReading(used=max(0, int(most) - others), others=others, total=int(total), gpu=uuid)
+    used = max(0, int(most) - others)
+    fixed = run.fixed_bytes if run.fixed_bytes < used else 0  # more than is held cannot be true
+    return MemoryReading(used=used, others=others, total=int(total), gpu=uuid, fixed=fixed)
 
 
 def _neighbours(node: Node, run: TrackedRun) -> Iterator[GpuNeighbours]:

@@ -20,13 +20,15 @@ class MemoryReading:
 
     `used` is the most that the run itself has held since the last look. `others` is what other processes hold
     there now. If the driver does not distinguish processes, all of it counts as the run's. That errs on the
-    safe side. `gpu` is the GPU.
+    safe side. `gpu` is the GPU. `fixed` is a part of `used` that no size of a batch changes, such as the
+    parameters: at least so much. 0 where it is unknown.
     """
 
     used: int
     others: int
     total: int
     gpu: str = ""
+    fixed: int = 0
 
     @property
     def filled(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -29,6 +30,17 @@ def test_it_comes_near_to_the_grid(name: str) -> None:
     else:
         assert found["share"] >= NEAR
         assert found["minutes"] < (SLOWEST_MIN if name == SLOWEST else 6)
+
+
+def test_a_farther_size_is_reached_where_parameters_are_known_not_to_grow() -> None:
+    """One size alone does not show how much of the memory grows, and the next size is four times as large."""
+    loop = drawn(30070)
+    assert loop.knobs[0].spec.choices == (1, 4, 16, 64)
+    assert 0 < loop.fixed < 7
+    found = drive(loop, 30070)
+    assert found["share"] >= NEAR
+    assert not found["lost"]
+    assert drive(replace(loop, fixed=0.0), 30070)["share"] < 0.5
 
 
 @pytest.mark.slow

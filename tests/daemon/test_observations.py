@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from hoptui.daemon.state.gpu_ownership import Claim
 from hoptui.daemon.state.other_processes import pids_of, sources_of
+from hoptui.daemon.state.registry import Member
 from hoptui.daemon.tuning import RECORDS, observe
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
 from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Change
-from hoptui.protocol.messages import RankState
+from hoptui.protocol.messages import Pulse, RankState
 from hoptui.tuner.observation import GpuNeighbours, MemoryReading
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
 
@@ -79,6 +81,32 @@ def test_memory_is_that_of_the_gpu_without_room_first_and_its_peak_since_the_las
     seen = observe(there.node, there.run)
     assert seen.memory == MemoryReading(used=65 * GIB, others=5 * GIB, total=80 * GIB, gpu="A")
     assert seen.memories == (seen.memory, MemoryReading(used=40 * GIB, others=0, total=80 * GIB, gpu="B"))
+
+
+def test_what_does_not_grow_is_what_each_process_reports_of_its_gpu(there: QuietNode) -> None:
+    gpus(there, "A")
+    read(there, "A", memory_used_bytes=30.0 * GIB)
+    for reported, fixed in ((6, 6), (0, 0), (30, 0)):
+        there.run.pulse(Pulse(step=1, fixed_bytes=reported * GIB), there.now / SECOND)
+        seen = observe(there.node, there.run).memory
+        assert seen is not None
+        assert seen.fixed == fixed * GIB, "as much as is held, or more, cannot be true"
+
+
+@pytest.mark.parametrize(
+    ("others", "found"), [((), 0), ((4,), 4), ((8,), 6), ((None,), 0), ((0,), 0), ((4, 4), 0)]
+)
+def test_of_several_gpus_each_process_has_to_report_its_own(
+    there: QuietNode, others: tuple[int | None, ...], found: int
+) -> None:
+    gpus(there, "A", "B")
+    for uuid in ("A", "B"):
+        read(there, uuid, memory_used_bytes=30.0 * GIB)
+    there.run.pulse(Pulse(step=1, fixed_bytes=6 * GIB), there.now / SECOND)
+    for rank, reported in enumerate(others, 1):
+        pulse = None if reported is None else Pulse(step=1, fixed_bytes=reported * GIB)
+        there.run.members[rank] = Member(rank, b"", Claim(), pulse=pulse)
+    assert [memory.fixed for memory in observe(there.node, there.run).memories] == [found * GIB] * 2
 
 
 def test_of_gpus_of_different_size_the_one_without_room_first_need_not_be_the_fullest(

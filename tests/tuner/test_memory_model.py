@@ -86,6 +86,42 @@ def test_one_size_gives_a_worst_case_until_some_memory_is_known_to_stay() -> Non
     assert not model.worst_case
 
 
+def test_what_is_reported_not_to_grow_does_not_grow() -> None:
+    model = seen((8, 4000))
+    assert model.predicted(16) == 8000
+    model.saw(8, 4000, 1500)
+    assert model.predicted(16) == 1500 + 2 * 2500
+    assert model.predicted(32) == 1500 + 4 * 2500
+    assert model.worst_case, "what else does not grow is not known"
+    model.clear()
+    model.saw(8, 4000)
+    assert model.predicted(16) == 8000, "it is not reported any more"
+
+
+def test_readings_before_the_optimizer_had_its_state_are_forgotten() -> None:
+    """They lack what is reported later, so less would seem to grow than does."""
+    model = seen(*[(8.0, 4000)] * 20)
+    model.saw(8, 6000, 2000)
+    assert model.predicted(16) == 2000 + 2 * 4000
+
+
+def test_a_need_of_two_sizes_is_that_of_their_line_whatever_is_reported() -> None:
+    model = MemoryModel()
+    model.saw(8, 4000, 1500)
+    model.saw(16, 5000, 1500)
+    assert model.predicted(32) == pytest.approx(7000)
+
+
+def test_the_larger_part_that_stays_counts_after_another_setting_has_changed() -> None:
+    """Of 3000 bytes that did not grow, half are assumed to stay."""
+    for reported, found in ((1000, 10_500), (2000, 10_000)):
+        model = seen((8, 4000), (16, 5000))
+        model.clear()
+        model.saw(16, 6000, reported)
+        assert model.predicted(32) == pytest.approx(found)
+        assert model.worst_case is (reported >= 1500)
+
+
 def test_a_smaller_size_after_a_larger_one_tells_nothing() -> None:
     model = seen((8, 40), (16, 50), (8, 50), (4, 50))
     assert model.predicted(8) == 40

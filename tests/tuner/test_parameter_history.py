@@ -124,6 +124,16 @@ def test_a_worst_case_may_be_as_much_as_a_trial_may_use(size: float, used: int, 
     assert not track.fits(8, size, MemoryReading(used, 31, 1000), 0.92), "what others hold counts"
 
 
+@pytest.mark.parametrize(("used", "fits"), [(349, True), (351, False)])
+def test_a_farther_size_fits_by_what_is_reported_not_to_grow(used: int, fits: bool) -> None:
+    track = ParameterHistory()
+    track.memory.saw(4, used, 150)
+    assert track.fits(4, 16, MemoryReading(used, 0, 1000), 0.92) is fits
+    track.memory.clear()
+    track.memory.saw(4, used)
+    assert not track.fits(4, 16, MemoryReading(used, 0, 1000), 0.92), "all of it may grow"
+
+
 def test_a_prediction_from_two_sizes_stays_within_the_limit() -> None:
     track = ParameterHistory()
     for size, used in ((8.0, 300), (16.0, 510)):

@@ -246,6 +246,15 @@ class TrackedRun:
         self._pulse = pulse
         self._pulse_at = now
 
+    @property
+    def fixed_bytes(self) -> int:
+        """The least that one of its processes here holds on its GPU for parameters and optimizers. 0 while
+        that is unknown of one of them, or if they have not one GPU each."""
+        pulses = [self._pulse, *(member.pulse for member in self.members.values())]
+        if len(pulses) != len(self.state.gpus):
+            return 0
+        return min(pulse.fixed_bytes if pulse is not None else 0 for pulse in pulses)
+
     def resumed(self) -> None:
         """End its pause. The next pulse, which says so too, comes up to a second later."""
         if self._pulse is not None:

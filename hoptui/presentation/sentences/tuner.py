@@ -160,7 +160,7 @@ SENTENCES: Mapping[str, Entry] = {
     "trial.both": "both together: each may hide the gain of the other",
     "trial.prior_result": "the best values of an earlier run of this kind",
     "trial.memory_expected": "expected memory {share:percent}",
-    "trial.memory_at_most": "memory of at most {share:percent}, if all of it grows with the size",
+    "trial.memory_at_most": "memory of at most {share:percent}, if it grows no faster than the size",
     "trial.again": "tried again: {why:fact}",
     "again.unclear": "the first measurement was not clear",
     "again.farther": "a smaller step was not clear",

@@ -83,17 +83,24 @@ class MemoryModel:
         self._size = 0.0
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._tail = Tail()
-        self._fixed = 0.0  # the least bytes that any size takes
+        self._fixed = 0.0  # the least bytes that any size takes, by sizes before another setting changed
+        self._reported = 0  # the same, as the run reports it now
         self._before: dict[float, float] = {}  # the usual need by size, before another setting changed
         self._uncounted: deque[float] = deque()  # how far the newest readings lie above the lowest
 
-    def saw(self, size: float, used: int) -> None:
+    def saw(self, size: float, used: int, fixed: int = 0) -> None:
         """Record that the run held `used` bytes with `size`, in the last second or so. 0 is no reading.
+
+        `fixed` of these bytes are reported not to grow with any size. If that is more than before, such as
+        once the optimizer has a state, earlier readings may lack it, and are forgotten.
 
         Only the largest size so far updates the line: an allocator frees nothing when pieces become smaller.
         """
         if used <= 0:
             return
+        if fixed > self._reported:
+            self._recent.clear()
+        self._reported = fixed
         if size != self._size:
             self._size = size
             self._recent.clear()
@@ -138,8 +145,9 @@ class MemoryModel:
     @property
     def worst_case(self) -> bool:
         """Whether predictions for larger sizes are a worst case: one size was seen, and all of its memory is
-        assumed to grow with the size. Some never does, such as the parameters."""
-        return len(self._usual) == 1 and not self._fixed and not self._as_before(self.largest)
+        assumed to grow with the size, but what is reported not to."""
+        one = len(self._usual) == 1 and not self._as_before(self.largest)
+        return one and self._fixed <= self._reported
 
     @property
     def grows(self) -> bool:
@@ -184,7 +192,7 @@ class MemoryModel:
             if self._as_before(largest):
                 slope = linear_regression(list(self._before), list(self._before.values())).slope
                 return self._usual[largest] + slope * max(0.0, size - largest)
-            fixed = min(self._fixed, self._usual[largest])
+            fixed = min(max(self._fixed, self._reported), self._usual[largest])
             return fixed + (self._usual[largest] - fixed) * max(1.0, size / largest)
         if size <= largest:
             return self._between(size)

@@ -277,12 +277,13 @@ class ParameterHistories:
         read at other moments than total memory, and the total is a maximum over a few seconds.
         """
         apart = self._others_stand_still(observation)
+        fixed = observation.memory.fixed if observation.memory is not None else 0
         for lever in self.levers(observation, set()):
             if lever.ordered and (names is None or lever.name in names):
                 track = self.of(lever)
                 track.shapes.add(lever.size)
                 if apart:
-                    track.memory.saw(lever.size, used)
+                    track.memory.saw(lever.size, used, fixed)
                 else:
                     track.memory.doubt()
 
