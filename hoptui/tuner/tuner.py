@@ -426,7 +426,9 @@ class Tuner:
         effective = move.effective(observation.records)
         if all(effective.get(c.knob, c.value) == c.before for c in move.changes):
             self._tracks.ignored(attempt.tried)
-            return self._take_back("failed", fact("trial.ignored"), observation)
+            if attempt.tried.way:
+                return self._take_back("failed", fact("trial.ignored"), observation)
+            return self._take_back("reverted", fact("trial.no_change"), observation)
         after = self.incumbent.series.since(step)
         knobs = (change.knob for change in move.changes)
         plan = plan_for(knobs, trial=True, seconds=self.incumbent.series.seconds, brief=attempt.brief)

@@ -238,7 +238,17 @@ def test_a_knob_that_the_limits_name_is_released(quiet: QuietNode) -> None:
     quiet.person("lr", 1e-3)
     state = quiet.tune(limits=Limits(learning=("lr",))).state
     assert state.frozen == ("micro_batch",), "nobody has asked for that one"
-    assert fact("tuner.released", knob="lr", by="ana (pid 7)") in quiet.said()
+    assert fact("tuner.may_change", knobs=["lr"], by="ana (pid 7)") in quiet.said()
+
+
+def test_knobs_that_the_limits_name_are_reported_once(quiet: QuietNode) -> None:
+    quiet.person("micro_batch", 48)
+    quiet.person("lr", 1e-3)
+    quiet.tune(limits=Limits(learning=("micro_batch", "lr")))
+    assert quiet.said() == [
+        fact("tuner.may_change", knobs=["lr", "micro_batch"], by="ana (pid 7)"),
+        fact("tuner.started", by="ana (pid 7)", dry=False),
+    ]
 
 
 def test_a_knob_is_frozen_and_everybody_is_told(quiet: QuietNode) -> None:

@@ -69,6 +69,10 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "tuner.stopped": [{}, {"by": "ana (pid 7)"}],
     "tuner.frozen": {"knob": "lr", "by": "ana (pid 7)"},
     "tuner.released": {"knob": "lr", "by": "ana (pid 7)"},
+    "tuner.may_change": [
+        {"knobs": ["compile", "lr"], "by": "ana (pid 7)"},
+        {"knobs": [f"group_{i}_lr" for i in range(14)], "by": "ana (pid 7)"},
+    ],
     "tuner.leaves_alone": {"knobs": ["micro_batch"], "why": IN_TRIAL},
     "tuner.in_trial": {"cause": CRASHED},
     "tuner.goes_on": [
@@ -126,6 +130,8 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
         {**ENDED, "detectable": False},
         {**ENDED, "result": "failed", "gain": None, "interval": None, "why": []},
         {**ENDED, "result": "unfinished", "gain": None, "why": [*WHY, CUT_OFF]},
+        {**ENDED, "detectable": False, "result": "reverted", "why": [*WHY, *AGAIN, HARMFUL]},
+        {**ENDED, "result": "interrupted", "why": [*WHY, *AGAIN, STRAGGLER]},
     ],
     "trial.note": {"text": "memory was free"},
     "trial.effect": {"gain": 0.061, "interval": 0.012},
@@ -139,6 +145,7 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "trial.memory": {"share": 0.975},
     "trial.power": {"power_w": 420.0, "limit_w": 400.0},
     "trial.ignored": {},
+    "trial.no_change": {},
     "trial.command_ended": [
         {"stage": "expired", "reason": ""},
         {"stage": "failed", "reason": "micro_batch could not be set to 64: MemoryError"},

@@ -94,6 +94,22 @@ def test_choices_with_a_special_number_have_no_order() -> None:
     assert lever.family == "mode"
 
 
+@pytest.mark.parametrize(
+    ("value", "choices", "found"),
+    [
+        ("default", ("auto", "off", "default", "max-autotune"), ["off", "max-autotune"]),
+        ("auto", ("auto", "off", "default"), ["off", "default"]),
+        ("on", ("auto", "on"), ["auto"]),  # nothing else shows what it stands for
+    ],
+)
+def test_an_automatic_choice_is_one_of_the_others(
+    value: str, choices: tuple[str, ...], found: list[str]
+) -> None:
+    words: dict[str, Any] = {"kind": "str", "min": None, "max": None, "scale": "linear"}
+    (lever,) = levers([knob("compile", value, choices=choices, **words)], Limits(), ())
+    assert lever.alternatives() == found
+
+
 def test_the_alternatives_of_a_switch() -> None:
     (lever,) = levers([knob("fused", False, kind="bool", min=None, max=None, scale="linear")], Limits(), ())
     assert (lever.alternatives(), lever.rungs()) == ([True], [])

@@ -168,6 +168,16 @@ def test_a_value_that_does_not_take_is_not_measured() -> None:
     assert course.tuner.state.tried[0].why[-1] == fact("trial.ignored")
 
 
+def test_a_word_that_means_the_value_in_effect_is_no_change() -> None:
+    course = Course(
+        knob("compile", "default", choices=("default", "auto"), cost="free"), rate=level, used=lambda _: GIB
+    )
+    course.reads = lambda value: "default" if value == "auto" else value
+    course.rest()
+    (trial,) = course.tuner.state.tried
+    assert (trial.result, trial.why[-1]) == ("reverted", fact("trial.no_change"))
+
+
 def test_learning_and_restart_are_left_alone_unless_allowed() -> None:
     knobs = (
         knob("minibatch_size", 512, effect="learning"),

@@ -147,8 +147,8 @@ class TunerDesk:
     def _release_named(self, run: TrackedRun, limits: Limits, who: Origin) -> None:
         """Give back the knobs that the limits name, though a user has set them: that is asked for now."""
         held = self._node.book.overrides(run.id).chosen & set(limits.learning)
-        for knob in sorted(held):
-            released = fact("tuner.released", knob=knob, by=author(who, sentence=True))
+        if held:
+            released = fact("tuner.may_change", knobs=sorted(held), by=author(who, sentence=True))
             self._node.event("tuner", released, run=run.id, step=run.last_step)
         self.release(run, held, who)
 

@@ -12,6 +12,11 @@ from hoptui.domain.tuning import Limits, check_limits
 from hoptui.presentation import numbers
 from hoptui.presentation.sentences.template import Entry, Fields, Write, changes, facts
 
+MOST_NAMED = 12
+"""The number of knobs that an event names."""
+MOST_WORDS = 20
+"""The number of words of a message."""
+
 
 def _effect(gain: float, interval: float) -> str:
     """`+6.1 % ± 1.2`."""
@@ -41,15 +46,34 @@ def _drift(fields: Fields, _: Write) -> str:
     return f"the run is {numbers.percent(abs(gain))} {pace} than when it was reverted"
 
 
+def _may_change(fields: Fields, _: Write) -> str:
+    """Who did it comes first, because a narrow line is cut at its end."""
+    named, others = fields["knobs"][:MOST_NAMED], len(fields["knobs"][MOST_NAMED:])
+    more = f" and {numbers.counted(others, 'other')}" if others else ""
+    return f"released by {fields['by']}: {', '.join(named)}{more}"
+
+
+def _words(text: str) -> int:
+    """The number of words. Numbers and signs are none."""
+    return sum(any(c.isalpha() for c in word) for word in text.split())
+
+
 def _ended(fields: Fields, write: Write) -> str:
-    """`kept micro_batch 32 → 64, +6.1 % ± 1.2: memory was free`."""
+    """`kept micro_batch 32 → 64, +6.1 % ± 1.2: memory was free`.
+
+    If that is too long, the reasons for the trial are left out from the front. How it ended is the last one.
+    """
     gain, interval = fields["gain"], fields["interval"]
     figure = ""
     if gain is not None and interval is not None:
         none = f"no detectable change (± {100 * interval:.1f} %)"
         figure = f", {_effect(gain, interval) if fields['detectable'] else none}"
-    why = facts(fields["why"], write)
-    return f"{fields['result']} {changes(fields['changes'])}{figure}{f': {why}' if why else ''}"
+    head = f"{fields['result']} {changes(fields['changes'])}{figure}"
+    for first in range(len(fields["why"])):
+        why = facts(fields["why"][first:], write)
+        if first == len(fields["why"]) - 1 or _words(head) + _words(why) <= MOST_WORDS:
+            return f"{head}: {why}" if why else head
+    return head
 
 
 def _power(fields: Fields, _: Write) -> str:
@@ -110,6 +134,7 @@ SENTENCES: Mapping[str, Entry] = {
     "tuner.stopped": lambda fields, _: f"stopped by {fields['by']}" if "by" in fields else "stopped",
     "tuner.frozen": "leaves {knob} alone: {by} asked for it",
     "tuner.released": "may change {knob}: {by} asked for it",
+    "tuner.may_change": _may_change,
     "tuner.leaves_alone": "leaves {knobs:names} alone: {why:fact}",
     "tuner.in_trial": "{cause:fact} in the middle of a trial",
     "tuner.goes_on": _goes_on,
@@ -182,6 +207,7 @@ SENTENCES: Mapping[str, Entry] = {
     "trial.memory": "{share:percent} of the memory is taken",
     "trial.power": "it draws {power_w:.0f} W, the limit is {limit_w:.0f} W",
     "trial.ignored": "the run kept its previous values",
+    "trial.no_change": "no change: the run takes it for the value before",
     "trial.command_ended": lambda fields, _: fields["reason"] or fields["stage"],
     "trial.user_set": "a user set {knobs:names}",
     "trial.left_alone": "a user asked to leave {knobs:names} alone",

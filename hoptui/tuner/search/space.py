@@ -67,6 +67,8 @@ READERS_S = 5.0
 """The same for a rebuild of the data readers."""
 PIECES = frozenset(("pieces", "parts", "split", "splits"))
 """Last words of the names of knobs that say into how many pieces a batch is cut."""
+AUTOMATIC = "auto"
+"""The word of a choice that leaves it to the run which of the others holds."""
 _LARGEST = 1 << 40
 
 
@@ -132,12 +134,13 @@ class Lever:
 
     def alternatives(self) -> list[KnobValue]:
         """The values of a way of computing, without the one in effect, in the order of their declaration.
-        Empty for a size."""
+        Empty for a size. `auto` stands for one of the others, so it is left out beside two of them."""
         spec = self.knob.spec
         if self.ordered:
             return []
         values: tuple[KnobValue, ...] = (False, True) if spec.kind == "bool" else spec.choices
-        return [value for value in values if value != self.knob.value]
+        chosen = [value for value in values if value != AUTOMATIC]
+        return [value for value in (chosen if len(chosen) > 1 else values) if value != self.knob.value]
 
     def finer(self) -> list[KnobValue]:
         """The rungs and, between whole ones, quarters of the steps in multiples of eight, by increasing size.
