@@ -93,6 +93,8 @@ COMPARISON_SHIFT = 4 if NEWER else 0
 """Bits of an argument below the index of the name, or of the comparison."""
 NO_COLLECTION = 2_000_000_011
 """The threshold of the collector while a stack is read. No script has chosen this number."""
+Origin = Literal["Python", "gradients", "unknown"]
+"""What has started a thread: `threading`, or C code. `gradients`: torch calls Python in it for gradients."""
 Position = tuple[int, int]
 """A line, and a column."""
 Place = tuple[int, int]
@@ -232,6 +234,7 @@ class StackSampler:
         """
         with self._reading:
             threads = sys._current_frames()
+            threads.pop(self._own.ident or 0, None)
             innermost = threads.pop(self._thread(), None)
             in_engine = innermost is not None and innermost.f_code.co_name == ENGINE
             gradients = self._gradients.pop(threads) if in_engine else None
@@ -248,7 +251,6 @@ class StackSampler:
                 interval.chains.append(inside + chain if inside else chain)
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1
-        threads.pop(self._own.ident or 0, None)
         alone = in_engine and not gradients  # it sleeps, and one thread may run in its place
         for other in threads.values():
             if not self._waits(other.f_code):
@@ -313,6 +315,7 @@ class _GradientThread:
         self._known = 0
         self._elsewhere: set[int] = set()  # threads of C code that were in Python outside of a backward pass
         self._outside = 0
+        self._origins: dict[int, tuple[CodeType, Origin]] = {}  # with the innermost function then
 
     def pop(self, threads: dict[int, FrameType]) -> FrameType | None:
         """Take the thread out of those that are in Python, and return its innermost frame.
@@ -328,31 +331,44 @@ class _GradientThread:
 
     def see_outside(self, threads: Mapping[int, FrameType]) -> None:
         """Learn which threads of C code run Python. The sampled one is in no backward pass."""
-        if len(self._elsewhere) > MOST_PLACES:
+        if len(self._elsewhere) + len(self._origins) > MOST_PLACES:
             self._elsewhere.clear()
+            self._origins.clear()
             self._outside = 0
         self._outside += 1
-        for one in threads.keys() - self._elsewhere:
-            if _origin(threads[one]) == "unknown":
+        for one, frame in threads.items():
+            if one not in self._elsewhere and self._origin(one, frame) == "unknown":
                 self._elsewhere.add(one)
         if self._known in self._elsewhere:
             self._known = 0
 
     def _found(self, threads: Mapping[int, FrameType]) -> int:
         """Return the identifier of the thread, 0 if none of these is known to be it."""
-        origins = {one: _origin(threads[one]) for one in threads if one not in self._elsewhere}
-        foreign = [one for one, origin in origins.items() if origin != "Python"]
-        certain = [one for one in foreign if origins[one] == "gradients"]
-        if len(certain) == 1:
-            return certain[0]
-        return foreign[0] if len(foreign) == 1 and self._outside >= ENOUGH_OUTSIDE else 0
+        found = foreign = certain = 0
+        for one, frame in threads.items():  # no comprehension: it would call a function, in cold caches
+            if one in self._elsewhere or (origin := self._origin(one, frame)) == "Python":
+                continue
+            if origin == "gradients":
+                found, certain = one, certain + 1
+            elif not certain:
+                found, foreign = one, foreign + 1
+        if certain:
+            return found if certain == 1 else 0
+        return found if foreign == 1 and self._outside >= ENOUGH_OUTSIDE else 0
+
+    def _origin(self, thread: int, frame: FrameType) -> Origin:
+        """Return the origin of a thread, which is known as long as it is in the same function.
+
+        Its identifier alone does not say it: the system gives that of one that has ended to another one.
+        """
+        known = self._origins.get(thread)  # to go through all frames takes longer than all else
+        if known is None or known[0] is not frame.f_code:
+            known = self._origins[thread] = frame.f_code, _origin(frame)
+        return known[1]
 
 
-def _origin(frame: FrameType) -> Literal["Python", "gradients", "unknown"]:
-    """Return what has started a thread, or calls Python in it, by its outermost frame.
-
-    The identifier of a thread does not say it: the system gives that of one that has ended to another one.
-    """
+def _origin(frame: FrameType) -> Origin:
+    """Return what has started a thread, or calls Python in it, by its outermost frame."""
     while (outer := frame.f_back) is not None:
         frame = outer
     file = frame.f_code.co_filename

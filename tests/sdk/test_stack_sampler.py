@@ -624,6 +624,15 @@ def direct(call: Callable[[], object]) -> None:
     call()
 
 
+@pytest.fixture
+def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the threads that were there before: those of the tests' runner run too."""
+    before, frames = set(sys._current_frames()), sys._current_frames
+    monkeypatch.setattr(
+        sys, "_current_frames", lambda: {one: at for one, at in frames().items() if one not in before}
+    )
+
+
 def functions_of_torch() -> Callable[[Callable[[], object]], object]:
     """Return a function of torch that C code calls for gradients."""
     found: dict[str, Callable[[Callable[[], object]], object]] = {}
@@ -631,6 +640,7 @@ def functions_of_torch() -> Callable[[Callable[[], object]], object]:
     return found["apply"]
 
 
+@pytest.mark.usefixtures("no_others")
 def test_a_thread_that_torch_calls_for_gradients_is_known_at_once(foreign: Starts) -> None:
     def work(asked: Callable[[], bool]) -> None:
         _engine_run_backward(partial(time.sleep, 0.05), asked)
@@ -649,6 +659,7 @@ def test_a_thread_that_torch_calls_for_gradients_is_known_at_once(foreign: Start
         until(lambda: inside()[:2] == ["apply", "spin"], what="the thread in a sample")
 
 
+@pytest.mark.usefixtures("no_others")
 def test_one_other_thread_in_a_backward_pass_takes_no_turns_with_it(foreign: Starts) -> None:
     def work(asked: Callable[[], bool]) -> None:
         begun.set()
