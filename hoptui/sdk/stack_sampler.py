@@ -230,7 +230,7 @@ class StackSampler:
         """Take one sample.
 
         Returns:
-            Whether one thread at most runs, beside that of the sampler.
+            Whether no thread runs beside the sampled one, or the one that computes gradients in its place.
         """
         with self._reading:
             threads = sys._current_frames()
@@ -251,12 +251,12 @@ class StackSampler:
                 interval.chains.append(inside + chain if inside else chain)
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1
-        alone = in_engine and not gradients  # it sleeps, and one thread may run in its place
-        for other in threads.values():
+        free = in_engine and not gradients  # torch may call Python in a thread of its own meanwhile
+        for one, other in threads.items():
             if not self._waits(other.f_code):
-                if not alone:
+                if not free or self._gradients.origin(one, other) == "Python":
                     return False
-                alone = False
+                free = False
         return True
 
     def _waits(self, code: CodeType) -> bool:
@@ -337,7 +337,7 @@ class _GradientThread:
             self._outside = 0
         self._outside += 1
         for one, frame in threads.items():
-            if one not in self._elsewhere and self._origin(one, frame) == "unknown":
+            if one not in self._elsewhere and self.origin(one, frame) == "unknown":
                 self._elsewhere.add(one)
         if self._known in self._elsewhere:
             self._known = 0
@@ -346,7 +346,7 @@ class _GradientThread:
         """Return the identifier of the thread, 0 if none of these is known to be it."""
         found = foreign = certain = 0
         for one, frame in threads.items():  # no comprehension: it would call a function, in cold caches
-            if one in self._elsewhere or (origin := self._origin(one, frame)) == "Python":
+            if one in self._elsewhere or (origin := self.origin(one, frame)) == "Python":
                 continue
             if origin == "gradients":
                 found, certain = one, certain + 1
@@ -356,7 +356,7 @@ class _GradientThread:
             return found if certain == 1 else 0
         return found if foreign == 1 and self._outside >= ENOUGH_OUTSIDE else 0
 
-    def _origin(self, thread: int, frame: FrameType) -> Origin:
+    def origin(self, thread: int, frame: FrameType) -> Origin:
         """Return the origin of a thread, which is known as long as it is in the same function.
 
         Its identifier alone does not say it: the system gives that of one that has ended to another one.

@@ -675,6 +675,21 @@ def test_one_other_thread_in_a_backward_pass_takes_no_turns_with_it(foreign: Sta
         assert not sampler.sample(), "two threads run"
 
 
+@pytest.mark.usefixtures("no_others")
+def test_a_thread_of_python_beside_a_backward_pass_takes_turns() -> None:
+    def work(asked: Callable[[], bool]) -> None:
+        _engine_run_backward(partial(time.sleep, 0.05), asked)
+
+    def spin(asked: Callable[[], bool]) -> None:
+        while not asked():
+            pass
+
+    with Worker(work) as thread, Worker(spin) as other:
+        sampler = sampler_of(lambda: thread)
+        until(lambda: other in sys._current_frames(), what="the other thread")
+        assert not any(sampler.sample() for _ in range(ENOUGH_OUTSIDE))
+
+
 def test_a_thread_of_python_leaves_its_identifier_to_that_of_torch(foreign: Starts) -> None:
     gradients = _GradientThread()
     over = threading.Event()
