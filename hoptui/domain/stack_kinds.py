@@ -204,8 +204,11 @@ HOST_LIBRARIES = (
 )  # fmt: skip
 """What computes with numbers of the host, also where a model calls it."""
 HOST_MODULES = ("np", "numpy", "scipy", "math", "random", "re", "heapq", "bisect")
-HOST_CALLS = ("max", "min", "len", "sorted", "range", "zip", "enumerate", "isinstance", "str", "ord", "chr")
-"""Modules and functions of Python that know no tensors, as they are called."""
+HOST_CALLS = (
+    "max", "min", "len", "sorted", "range", "zip", "enumerate", "isinstance", "str", "ord", "chr",
+    "linear_sum_assignment",
+)  # fmt: skip
+"""Modules and functions of Python and SciPy that know no tensors, as they are called."""
 OPERATORS = (
     "+", "-", "*", "/", "//", "%", "**", "@", "+=", "-=", "*=", "/=", "@=", "<", "<=", ">", ">=", "==", "!=",
     "[]", "&", "|", "^", "<<", ">>",

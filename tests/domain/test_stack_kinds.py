@@ -93,6 +93,12 @@ CASES = [
         "torchmetrics/functional/text/helper.py _edit_distance 60 = min",
         "train.py 14 main",
     ),
+    (
+        "script",
+        f"{FORWARD} > torch/utils/_contextlib.py decorate_context 116 > "
+        "matcher.py HungarianMatcher.forward 80 = linear_sum_assignment",
+        "matcher.py 80 HungarianMatcher.forward",
+    ),
     ("compute", f"{FORWARD} > model.py Net.forward 20 = torch.max", "model.py 20 Net.forward"),
     ("compute", f"{FORWARD} > model.py Net.forward 20 = *", "model.py 20 Net.forward"),
     (
