@@ -14,6 +14,16 @@ _TYPED = ("<string>", "<stdin>", "<console>", "<ipython-input-", "<python-input-
 """How the files of code begin that a user has typed: `python -c`, consoles and notebooks. Libraries generate
 code too, and name it as they like: `<eval_with_key>.3`, `<class 'networkx.….argmap'> compilation 24`."""
 _OWN = re.compile(r"/hoptui/(?:sdk|integrations|injection)/")
+COMPILED = "cython"
+"""Stands for the package of any function that Cython has compiled."""
+HOST_PACKAGES = frozenset(
+    (
+        "numpy", "scipy", "sklearn", "pandas", "numba", "networkx", "skimage", "shapely", "nltk", "sacrebleu",
+        "rouge_score", "jiwer", "rapidfuzz", "Levenshtein", "editdistance", "pycocotools", "pesq", "pystoi",
+        COMPILED,
+    )
+)  # fmt: skip
+"""Packages that compute with numbers of the host."""
 _COMPREHENSION = re.compile(r"(?:\.<locals>\.<(?:listcomp|genexpr|dictcomp|setcomp|lambda)>)+$")
 
 

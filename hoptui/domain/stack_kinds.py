@@ -37,7 +37,7 @@ from itertools import takewhile
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
-from hoptui.domain.code_lines import CodeLine, enclosing_function, is_script, package_path
+from hoptui.domain.code_lines import HOST_PACKAGES, CodeLine, enclosing_function, is_script, package_path
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame
 from hoptui.domain.training_code import MODULES, NOTHING_KNOWN, OPTIMIZERS, Place, TrainingCode
 
@@ -198,17 +198,13 @@ COMPUTE: tuple[Rule, ...] = (
 MODELS = (MODULES, OPTIMIZERS, "torch/autograd/graph")
 """Where a model computes, or is trained."""
 HOST_LIBRARIES = (
-    "numpy", "scipy", "sklearn", "pandas", "numba", "networkx", "skimage", "shapely", "nltk", "sacrebleu",
-    "rouge_score", "jiwer", "rapidfuzz", "Levenshtein", "editdistance", "pycocotools", "torchmetrics/text",
-    "torchmetrics/functional/text", "difflib", "re", "statistics", "heapq", "bisect", "random", "fractions",
+    *sorted(HOST_PACKAGES), "torchmetrics/text", "torchmetrics/functional/text",
+    "torchmetrics/functional/audio", "difflib", "re", "statistics", "heapq", "bisect", "random", "fractions",
 )  # fmt: skip
 """What computes with numbers of the host, also where a model calls it."""
-HOST_MODULES = ("np", "numpy", "scipy", "math", "random", "re", "heapq", "bisect")
-HOST_CALLS = (
-    "max", "min", "len", "sorted", "range", "zip", "enumerate", "isinstance", "str", "ord", "chr",
-    "linear_sum_assignment",
-)  # fmt: skip
-"""Modules and functions of Python and SciPy that know no tensors, as they are called."""
+HOST_MODULES = frozenset(("np", "math", "heapq", "bisect", "random", "re")) | HOST_PACKAGES
+HOST_CALLS = ("max", "min", "len", "sorted", "range", "zip", "enumerate", "isinstance", "str", "ord", "chr")
+"""Modules and functions of Python that know no tensors, as they are called."""
 OPERATORS = (
     "+", "-", "*", "/", "//", "%", "**", "@", "+=", "-=", "*=", "/=", "@=", "<", "<=", ">", ">=", "==", "!=",
     "[]", "&", "|", "^", "<<", ">>",

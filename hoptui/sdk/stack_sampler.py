@@ -34,6 +34,7 @@ from typing import Literal
 
 from hoptui.domain.facts import clean_text
 from hoptui.domain.stacks import ENGINE, MOST_DEPTH, Stack, StackFrame, StackSamples, pack, phase_frames
+from hoptui.sdk.called_objects import with_package
 from hoptui.sdk.installed_packages import InstalledPackages
 from hoptui.sdk.thread_sleep import EngineThreads, ThreadSleep
 
@@ -129,7 +130,8 @@ class _Interval:
     """The samples since `began` (monotonic ns).
 
     A chain is a code object and the offset of its instruction, of each frame in turn, the innermost first.
-    Its last elements are the phase that the thread was in, and whether it slept in a backward pass.
+    Its last elements are the phase that the thread was in, whether it slept in a backward pass, and the name
+    of the module of the innermost function.
     `spent_ns` is the CPU time that they took. `left_out` samples are not in `chains`.
     """
 
@@ -248,6 +250,7 @@ class StackSampler:
             went_on = innermost.f_lasti != chain[1] or (gradients and gradients.f_lasti != inside[1])
             if not went_on and len(interval.chains) < MOST_SAMPLES:
                 chain.append(self._sleep.look(self._alone()) if in_engine and not gradients else False)
+                chain.append(dict.get((gradients or innermost).f_globals, "__name__"))
                 interval.chains.append(inside + chain if inside else chain)
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1
@@ -519,6 +522,7 @@ class _Names:
         self._dice = random.Random()
         self._takes = 0
         self._codes: dict[int, CodeType] = {}
+        self._modules: dict[int, str] = {}  # by the `id` of a code object in `_codes`
         self._unnamed: Counter[_Unnamed] = Counter()
         self._since: dict[_Unnamed, int] = {}  # the number of the take before the first such sample
         self._new: set[_Unnamed] = set()  # since the last take
@@ -531,7 +535,9 @@ class _Names:
         """Add samples. The sampling thread may just add its last one."""
         for chain in interval.chains.copy():
             places: list[Place] = []
-            *frames, phase, sleeps = chain
+            *frames, phase, sleeps, module = chain
+            if isinstance(module, str):
+                self._modules[id(frames[0])] = module
             for code, offset in zip(frames[-2::-2], frames[::-2], strict=True):
                 assert isinstance(code, CodeType)
                 assert isinstance(offset, int)
@@ -609,6 +615,7 @@ class _Names:
         if len(self._frames) >= MOST_PLACES or len(self._codes) >= MOST_PLACES:
             forgotten = list(waiting)
             self._codes, self._frames, self._stacks, self._compilers = {}, {}, {}, {}
+            self._modules = {}
             self._located = set()
         for each in forgotten:
             del self._since[each]
@@ -624,6 +631,8 @@ class _Names:
             name = innermost_frame_at if innermost and offset != ANYWHERE else frame_at
             code = self._codes[identity]
             found = name(code, offset)
+            if found.call:
+                found = found._replace(call=with_package(found.call, code, self._modules.get(identity, "")))
             package_at = self._packages.place(code.co_filename) or 0
             if 0 < package_at < len(found.file):
                 found = found._replace(package_at=package_at)

@@ -96,9 +96,11 @@ CASES = [
     (
         "script",
         f"{FORWARD} > torch/utils/_contextlib.py decorate_context 116 > "
-        "matcher.py HungarianMatcher.forward 80 = linear_sum_assignment",
+        "matcher.py HungarianMatcher.forward 80 = scipy.linear_sum_assignment",
         "matcher.py 80 HungarianMatcher.forward",
     ),
+    ("script", f"{FORWARD} > loss.py SoftDTW.forward 20 = numba.compute", "loss.py 20 SoftDTW.forward"),
+    ("compute", f"{FORWARD} > model.py Net.forward 20 = ext.compute", "model.py 20 Net.forward"),
     ("compute", f"{FORWARD} > model.py Net.forward 20 = torch.max", "model.py 20 Net.forward"),
     ("compute", f"{FORWARD} > model.py Net.forward 20 = *", "model.py 20 Net.forward"),
     (
