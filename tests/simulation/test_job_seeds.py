@@ -18,6 +18,8 @@ In 20105, a node connects to the store again. In 20114, the head leaves behind a
 cannot say that they leave. In 61142, a daemon is killed after it has passed a command on to the head."""
 FRESH_S = 15
 """For so many seconds `make test-slow` draws fresh seeds."""
+AT_ONCE = 8
+"""Seeds of a process."""
 LIMIT_S = 150.0
 
 
@@ -26,8 +28,8 @@ LIMIT_S = 150.0
     [
         pytest.param(SEEDS, id="few"),
         *(
-            pytest.param(MORE_SEEDS[at : at + 20], marks=pytest.mark.slow, id=f"from {MORE_SEEDS[at]}")
-            for at in range(0, len(MORE_SEEDS), 20)
+            pytest.param(MORE_SEEDS[at : at + AT_ONCE], marks=pytest.mark.slow, id=f"from {MORE_SEEDS[at]}")
+            for at in range(0, len(MORE_SEEDS), AT_ONCE)
         ),
     ],
 )
