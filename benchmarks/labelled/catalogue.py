@@ -119,6 +119,7 @@ def all_loads() -> dict[str, LabelledLoad]:
         gpu_loads,
         held_out_ranks_even,
         held_out_ranks_late,
+        held_out_speech,
         host_loads,
         input_loads,
         rank_loads,
