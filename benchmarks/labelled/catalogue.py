@@ -121,6 +121,7 @@ def all_loads() -> dict[str, LabelledLoad]:
         held_out_ranks_even,
         held_out_ranks_late,
         held_out_speech,
+        held_out_tables,
         held_out_texts,
         host_loads,
         input_loads,
