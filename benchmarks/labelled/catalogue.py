@@ -119,6 +119,7 @@ def all_loads() -> dict[str, LabelledLoad]:
         gpu_loads,
         held_out_federations,
         held_out_images,
+        held_out_physics,
         held_out_ranks_even,
         held_out_ranks_late,
         held_out_speech,
