@@ -117,6 +117,7 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
+        held_out_control,
         held_out_federations,
         held_out_images,
         held_out_physics,
