@@ -16,6 +16,8 @@ OWN_LOADER = "_SingleProcessDataLoaderIter._next_data"
 """The function of torch.utils.data that loads in the training process."""
 
 
+UNNAMED = frozenset((*OPERATORS, "bool", ""))
+"""What a line does that is no call by a name: it may work on tensors or on numbers."""
 BackwardState = Literal["", "computes", "waits"]
 """What a thread does in a backward pass: it computes gradients, or waits for other ranks. "": unknown, or it
 is in none."""
@@ -68,21 +70,21 @@ def activities(
 def _of_numbers(found: Counter[Activity]) -> Counter[Activity]:
     """Return the same with Python of the script where operators are those of numbers, not of tensors.
 
-    Nothing but their surroundings says so: their line, or else their function, calls NumPy or Python itself
-    more often than torch.
+    So it is with what calls nothing by a name. Nothing but their surroundings says so: their line, or else
+    their function, calls NumPy or Python itself more often than torch.
     """
     lines, functions = Counter[CodeLine](), Counter[tuple[str, str]]()
     for activity, count in found.items():
         of_host = activity.kind == "script" and calls_host(activity.inside)
-        if of_host or (activity.kind == "compute" and activity.inside not in OPERATORS):
+        if of_host or (activity.kind == "compute" and activity.inside not in UNNAMED):
             lines[activity.place] += count if of_host else -count
             functions[activity.place.file, activity.place.function] += count if of_host else -count
     settled = Counter[Activity]()
     for activity, count in found.items():
         line, function = activity.place, (activity.place.file, activity.place.function)
         numbers = lines[line] > 0 or (lines[line] == 0 and functions[function] > 0)
-        operator = activity.kind == "compute" and activity.inside in OPERATORS
-        settled[activity._replace(kind="script") if operator and numbers else activity] += count
+        unnamed = activity.kind == "compute" and activity.inside in UNNAMED
+        settled[activity._replace(kind="script") if unnamed and numbers else activity] += count
     return settled
 
 

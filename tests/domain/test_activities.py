@@ -29,10 +29,19 @@ def in_model(line: int, call: str, function: str = "Loss.forward") -> Stack:
         ({in_model(9, "np.exp"): 3, in_model(12, "F.relu"): 2}, "script"),
         ({in_model(9, "np.exp"): 2, in_model(12, "F.relu"): 3}, "compute"),
         ({in_model(20, "np.exp"): 3, in_model(20, "F.relu"): 4, in_model(9, "max"): 9}, "compute"),
+        ({in_model(9, "np.exp"): 3, in_model(12, ""): 5, in_model(13, "[]"): 5}, "script"),
         ({in_model(9, "np.exp", "Other.forward"): 9}, "compute"),
         ({}, "compute"),
     ],
-    ids=["line", "function", "torch in the function", "torch in the line", "another function", "alone"],
+    ids=[
+        "line",
+        "function",
+        "torch in the function",
+        "torch in the line",
+        "Python",
+        "another function",
+        "alone",
+    ],
 )
 def test_operators_are_those_of_numbers_where_numpy_is_called(around: dict[Stack, int], kind: Kind) -> None:
     found = activities({in_model(20, "*"): 5, **around})
