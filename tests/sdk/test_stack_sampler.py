@@ -28,9 +28,9 @@ import pytest
 from hoptui.domain.stack_kinds import kind_of
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, StackSamples, unpack
 from hoptui.sdk import stack_sampler
+from hoptui.sdk.gradient_thread import ENOUGH_OUTSIDE, GradientThread
 from hoptui.sdk.stack_sampler import (
     BUDGET,
-    ENOUGH_OUTSIDE,
     EVERY_S,
     LONGEST_NAME,
     MOST_TAKES,
@@ -41,7 +41,6 @@ from hoptui.sdk.stack_sampler import (
     SampleTimes,
     StackSampler,
     _Costs,
-    _GradientThread,
     _SwitchInterval,
     innermost_frame_at,
 )
@@ -691,7 +690,7 @@ def test_a_thread_of_python_beside_a_backward_pass_takes_turns() -> None:
 
 
 def test_a_thread_of_python_leaves_its_identifier_to_that_of_torch(foreign: Starts) -> None:
-    gradients = _GradientThread()
+    gradients = GradientThread()
     over = threading.Event()
     ended = threading.Thread(target=over.wait, daemon=True)
     ended.start()
