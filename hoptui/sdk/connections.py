@@ -12,8 +12,9 @@ import termios
 import time
 from pathlib import Path
 
-LOOK_S = 0.005
-"""How often it is checked whether everything has been read. The kernel does not report it."""
+LOOK_S, LONGEST_LOOK_S = 0.005, 0.5
+"""The first and the longest wait between two checks that everything has been read. The kernel does not report
+it."""
 
 
 def open_sockets() -> list[int]:
@@ -74,9 +75,11 @@ class HeldConnections:
     def release(self, until: float) -> None:
         """Close them once everything has been read, at the latest at `until` (monotonic seconds)."""
         for number in self._held:
+            wait_s = LOOK_S
             with contextlib.suppress(OSError):
                 while unread_bytes(number) and time.monotonic() < until:
-                    time.sleep(LOOK_S)
+                    time.sleep(wait_s)
+                    wait_s = min(2 * wait_s, LONGEST_LOOK_S)
             with contextlib.suppress(OSError):
                 os.close(number)
         self._held.clear()

@@ -62,6 +62,10 @@ REACH_S = 2.0
 """How long the end of a run tries to reach a daemon that lives, if the run was too short to do so before."""
 KEEP_S = 1.5
 """How long the end of a process waits for the daemon to write what it was sent, if both may end together."""
+LATE_S = 600.0
+"""How long a run that has ended tries to say so to a daemon that reads nothing, if its process goes on."""
+LATE_LOOK_S = 0.5
+"""How often it looks then for another daemon."""
 LAST_S = 0.2
 """How much longer it waits for room for notes, rows and the goodbye."""
 STACKS_EVERY_S = 2.0
@@ -187,8 +191,8 @@ class DaemonLink:
                 with contextlib.suppress(Exception):  # what ended the link may end this too
                     self._send(sock, zmq, structs.replace(self._pulse(time.monotonic()), off=self._state.off))
         finally:
-            # What is left is sent meanwhile. On a busy machine that takes a while, and `close` waits as long.
-            until = self._leaving_at + CLOSE_S
+            # What is left is sent meanwhile. That may take a while; `close` waits for a second of it.
+            until = self._leaving_at + (LATE_S if self._stays else CLOSE_S)
             held = HeldConnections(where.runs)
             context.destroy(linger=max(200, int(1000 * (until - time.monotonic()))))
             held.release(until)
@@ -610,6 +614,7 @@ class DaemonLink:
 
     def _end(self, sock: Any, where: Addresses, zmq: Any) -> None:
         """Send the last messages, to the daemon that lives now."""
+        self._sample(wanted=False)
         holder = processes.lock_holder(where) or 0
         if self._job is not None:
             self._job.leave(in_order=self._bye is not None and self._bye.reason != "exception")
@@ -617,7 +622,9 @@ class DaemonLink:
             self._reach(sock, where, zmq)
         elif self._welcomed and holder > 0 and holder != self._daemon:
             self._meet(sock, zmq)
-        self._farewell(sock, zmq)
+        unsaid = self._farewell(sock, zmq)
+        if unsaid is not None and self._stays:
+            self._say_late(sock, where, zmq, unsaid)
         if self._greeted and not self._welcomed:
             self._await_welcome(sock, zmq, time.monotonic() + TELL_S)
             if not self._welcomed:
@@ -651,7 +658,8 @@ class DaemonLink:
                 return said
         return None
 
-    def _farewell(self, sock: Any, zmq: Any) -> None:
+    def _farewell(self, sock: Any, zmq: Any) -> messages.Bye | None:
+        """Send what is left, and the goodbye. Return the goodbye if there was no room for it in time."""
         while self._collect():
             pass
         if self._greeted:  # the welcome may be in flight, and the daemon reads what follows a hello
@@ -672,10 +680,29 @@ class DaemonLink:
             if told and self._buffer.dropped:  # the last pulse may be older than the last loss
                 self._send_until(sock, zmq, self._pulse(time.monotonic()), until)
             if self._bye is not None:
-                said = self._send_until(sock, zmq, structs.replace(self._bye, told=told), until)
-                if said and self._bye.confirm:
+                bye = structs.replace(self._bye, told=told)
+                if not self._send_until(sock, zmq, bye, until):
+                    return bye
+                if bye.confirm:
                     self._done.set()
                     self._wait_for_farewell(sock, zmq)
+        return None
+
+    @property
+    def _stays(self) -> bool:
+        """Whether the process goes on without the run."""
+        return self._bye is not None and not self._bye.at_exit
+
+    def _say_late(self, sock: Any, where: Addresses, zmq: Any, bye: messages.Bye) -> None:
+        """Say goodbye as soon as a daemon takes it. `close` has returned meanwhile."""
+        until = self._leaving_at + LATE_S
+        while time.monotonic() < until:
+            holder = processes.lock_holder(where) or 0
+            if holder > 0 and holder != self._daemon:
+                self._meet(sock, zmq)
+            if self._send(sock, zmq, bye):
+                return
+            sock.poll(int(1000 * LATE_LOOK_S), zmq.POLLOUT)
 
     def _wait_for_farewell(self, sock: Any, zmq: Any) -> None:
         """Wait for the answer to the goodbye. A daemon that cannot give it answers with an error."""

@@ -76,19 +76,20 @@ def test_a_goodbye_is_read_by_a_daemon_that_had_no_time_for_the_messages_before_
     )
     released, release = threading.Event(), HeldConnections.release
 
-    def late(held: HeldConnections, limit: float) -> None:
+    def noted(held: HeldConnections, limit: float) -> None:
         released.set()
-        release(held, limit + 30)
+        release(held, limit)
 
-    monkeypatch.setattr(HeldConnections, "release", late)
+    monkeypatch.setattr(HeldConnections, "release", noted)
     end = threading.Thread(target=link.close, args=("finished", ""), daemon=True)
     end.start()
     assert released.wait(10), "libzmq did not let go of the messages"
+    end.join(10)
+    assert not end.is_alive(), "the script waits for a daemon that reads nothing"
     read: list[messages.FromRun] = []
     while not read or not isinstance(read[-1], messages.Bye):
         assert slow.poll(10_000), f"lost after {read[-1:]}"
         read.append(codec.from_run(slow.recv_multipart()[1:]))
-    end.join(10)
     link._thread.join(10)
     assert not link._thread.is_alive()
     assert [each.step for each in read if isinstance(each, messages.Note)] == list(range(NOTES))

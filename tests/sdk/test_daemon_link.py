@@ -164,6 +164,41 @@ def test_a_run_that_ends_before_it_is_welcomed_says_goodbye(link: DaemonLink) ->
     assert [type(said) for said in wire.sent] == [messages.RunHello, messages.Bye]
 
 
+class Suspended(Stranger):
+    """Leads to a daemon that takes nothing until the run has looked for another one so often."""
+
+    def __init__(self, link: DaemonLink, looks: int) -> None:
+        super().__init__(link)
+        self._deaf = 1 << 30
+        self._looks = looks
+
+    def holder(self, later: int) -> int:
+        """Return the pid of the daemon: 7, or another one once it takes messages."""
+        self._looks -= 1
+        if self._looks < 0:
+            self._deaf = 0
+        return 7 if self._looks >= 0 else later
+
+
+@pytest.mark.parametrize(("at_exit", "said"), [(False, True), (True, False)])
+@pytest.mark.parametrize("later", [7, 8])
+def test_a_goodbye_that_finds_no_room_is_said_later_if_the_process_goes_on(
+    link: DaemonLink, monkeypatch: pytest.MonkeyPatch, later: int, *, at_exit: bool, said: bool
+) -> None:
+    link._hello(Wire(), zmq)
+    _welcome(link, Wire(), 7, hello=1)
+    link._bye = messages.Bye(reason="finished", at_exit=at_exit)
+    link._leaving_at = time.monotonic()
+    monkeypatch.setattr(daemon_link, "TELL_S", 0.01)
+    monkeypatch.setattr(daemon_link, "LAST_S", 0.01)
+    daemon = Suspended(link, looks=3)
+    monkeypatch.setattr(processes, "lock_holder", lambda _: daemon.holder(later))
+    link._end(daemon, Addresses(Path("/"), Path("/")), zmq)
+    assert [type(m) for m in daemon.sent] == [messages.RunHello] * (said and later == 8) + [
+        messages.Bye
+    ] * said
+
+
 @pytest.mark.guarantee("full-socket")
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_a_socket_refuses_arrives_in_the_end(link: DaemonLink, tmp_path: Path, seed: int) -> None:
@@ -825,6 +860,7 @@ def test_a_replacement_that_does_not_answer_is_not_waited_for_long(
     monkeypatch.setattr(processes, "lock_holder", lambda _: 8)
     monkeypatch.setattr(daemon_link, "TELL_S", 0.05)
     monkeypatch.setattr(daemon_link, "LAST_S", 0.05)
+    monkeypatch.setattr(daemon_link, "LATE_S", 0.1)
     for deaf in (0, 1 << 30):  # it takes messages, or none
         silent = Wire(deaf)
         link._end(silent, Addresses(Path("/"), Path("/")), zmq)

@@ -22,6 +22,8 @@ from tests.simulation.kernel import Kernel, Killed, Process, Signal
 LEAST_DELAY_NS, DELAYS_NS = 20_000, 380_000
 SLOW_NS = 300_000_000
 """The time between two answers of a daemon that has much to do."""
+LINGER_STEP_S = 0.01
+"""How often a closed socket that lingers looks whether everything has arrived."""
 DEFAULT_HWM = 1000
 READ, WRITE = int(zmq.POLLIN), int(zmq.POLLOUT)
 Frames = list[bytes]
@@ -251,15 +253,25 @@ class FakeSocket:
         self.signal.set()
 
     def close(self, linger: int | None = None) -> None:
-        """Close. What was sent is delivered if it lingers."""
+        """Close. What was sent is delivered if it arrives within `linger` milliseconds."""
         if self.closed:
             return
         self.closed = True
+        kernel = self.fabric.kernel
+        until_ns = kernel.now_ns + 1_000_000 * (linger or self.linger)
         for pipe in [*self.pipes.values(), *([self.pipe] if self.pipe is not None else [])]:
             if linger or self.linger:
-                self.fabric.kernel.after(0.01, pipe.cut)
+                kernel.after(LINGER_STEP_S, partial(self._cut_once_sent, pipe, until_ns))
             else:
                 pipe.cut()
+
+    def _cut_once_sent(self, pipe: Pipe, until_ns: int) -> None:
+        kernel = self.fabric.kernel
+        under_way = (pipe.up if pipe.dealer is self else pipe.down).under_way
+        if under_way and self.process.alive and not pipe.broken and kernel.now_ns < until_ns:
+            kernel.after(LINGER_STEP_S, partial(self._cut_once_sent, pipe, until_ns))
+        else:
+            pipe.cut()
 
     def _at_end(self, killed: bool) -> None:
         """The process has ended: a part of what it had sent has reached the kernel."""

@@ -12,10 +12,11 @@ from tests.simulation.job_scenario import plan_of
 
 SEEDS = (5, 28, 67)
 """Those of `make test`."""
-MORE_SEEDS = (*range(200, 280), 915338139899, 20105, 20114, 30162, 61142)
+MORE_SEEDS = (*range(200, 280), 915338139899, 20105, 20114, 30162, 61142, 61171)
 """Those of `make test-slow`. In 915338139899, what the head reads first after a failure of the store is old.
 In 20105, a node connects to the store again. In 20114, the head leaves behind a slow store. In 30162, ranks
-cannot say that they leave. In 61142, a daemon is killed after it has passed a command on to the head."""
+cannot say that they leave. In 61142, a daemon is killed after it has passed a command on to the head. In
+61171, a rank leaves while its connection to the daemon stalls."""
 FRESH_S = 15
 """For so many seconds `make test-slow` draws fresh seeds."""
 AT_ONCE = 8
