@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from hoptui.domain.facts import Fact, fact
 from hoptui.sdk.rank_session import RankSession
 from hoptui.sdk.rank_store import SILENT_S, CallWatch, Presence, RankStore, SharingError
@@ -127,6 +129,7 @@ class RankSchedule:
         self._ahead_s = AHEAD_S
         self._started = time.monotonic()
         self._again_s, self._again_at = LATE_AGAIN_S, 0.0
+        self._absence_told: Fact | None = None
         self._furthest = 0  # the boundary that the rank had come to which refused the last proposal
         self._pace: deque[tuple[float, int]] = deque()
         self._moved_at = self._started
@@ -301,9 +304,12 @@ class RankSchedule:
         if not self._member.pending() and self._store.get(self._key("request", self._next)) is None:
             return
         now = time.monotonic()
-        if why := self._absence(range(1, self._store.world)):
-            if why.code != "ranks.missing" or now - self._started > JOIN_S:
-                self._member.unanswered(why)
+        why = self._absence(range(1, self._store.world))
+        if why is not None and why.code == "ranks.missing" and now - self._started <= JOIN_S:
+            return
+        self._tell_absence(why)
+        if why is not None:
+            self._member.unanswered(why)
             return
         if now < self._again_at:
             self._member.unanswered(None)
@@ -376,12 +382,23 @@ class RankSchedule:
                 return fact("ranks.silent", rank=rank, seconds=SILENT_S)
         return None
 
+    def _tell_absence(self, why: Fact | None) -> None:
+        """Tell ranks that ask for a joint boundary why there will be none."""
+        if why == self._absence_told:
+            return
+        key = self._key("absence", self._next)
+        if why is not None:
+            self._store.set(key, msgspec.msgpack.encode(why))
+        else:
+            self._store.delete(key)
+        self._absence_told = why
+
     def _answer(self, number: int, rank: int) -> str:
         return f"{self._key('answer', number)}/{rank}"
 
     def _forget_before(self, number: int) -> None:
         while self._oldest < number:
-            for kind in ("request", "proposal", "decision"):
+            for kind in ("request", "absence", "proposal", "decision"):
                 self._store.delete(self._key(kind, self._oldest))
             for rank in range(1, self._store.world):
                 self._store.delete(self._answer(self._oldest, rank))
@@ -413,14 +430,17 @@ class RankSchedule:
         self._settle(proposal, decision == YES)
 
     def _request(self) -> None:
-        """Ask rank 0 for a joint boundary, once for each number.
+        """Ask rank 0 for a joint boundary, once for each number, and read its answer that there will be none.
 
         Raises:
-            SharingError: rank 0 takes no part.
+            SharingError: rank 0 takes no part, or another one does not and this rank does not wait for it.
         """
         now = time.monotonic()
         if self._requested < self._next:
             self._requested, self._requested_at = self._next, now
             self._store.set(self._key("request", self._next), b"")
-        elif now - self._requested_at > ANSWERS_S and self._absence([0]):
-            raise SharingError("rank 0 takes no part")
+        elif now - self._requested_at > ANSWERS_S:
+            if self._absence([0]):
+                raise SharingError("rank 0 takes no part")
+            if raw := self._store.get(self._key("absence", self._next)):
+                self._member.unanswered(msgspec.msgpack.decode(raw, type=Fact))
