@@ -17,6 +17,9 @@ A kind is decided in this order:
    of tensors: numbers of Python take no time.
 7. Otherwise the script's own Python.
 
+While the training thread waits for another thread, the frames of that one follow its own. What it loads,
+simulates or saves is what is waited for.
+
 In an evaluation, only the work of the model and its waiting count as evaluation. Python that scores what the
 model has said is Python of the script.
 
@@ -38,7 +41,7 @@ from pathlib import PurePath
 from typing import Literal, NamedTuple
 
 from hoptui.domain.code_lines import HOST_PACKAGES, CodeLine, enclosing_function, is_script, package_path
-from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame
+from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, other_thread_at
 from hoptui.domain.training_code import MODULES, NOTHING_KNOWN, OPTIMIZERS, Place, TrainingCode
 
 Kind = Literal[
@@ -237,6 +240,8 @@ GENERAL: tuple[Rule, ...] = (
 )
 """What a frame does if nothing else is known."""
 
+CAUSES: tuple[Kind, ...] = ("environment", "input", "save", "log", "collective", "compile", "evaluate")
+"""What another thread does that says why the training thread waits for it."""
 EVALUATES: tuple[Kind, ...] = ("compute", "wait", "copy", "collective", "evaluate")
 """What a thread does in an evaluation that is no Python of the script."""
 
@@ -311,6 +316,9 @@ def kind_of(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Kind:
 @lru_cache(maxsize=4096)
 def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     """Return what a thread with this stack is doing, and what this rests on."""
+    at = other_thread_at(stack)
+    if at:
+        return _while_waiting(assess(stack[:at], code), assess(stack[at:], code))
     phases = [frame.function for frame in stack if frame.file == PHASE_FILE][::-1]
     frames = [(package_path(frame), frame) for frame in stack[len(phases) :]]
     calls = [i for i, called in enumerate(frames, 1) if _first(CALLBACKS, [called])]
@@ -399,6 +407,14 @@ def calls_host(call: str) -> bool:
 
 def _below(path: str, folders: Iterable[str]) -> bool:
     return any(path.startswith((f"{folder}/", f"{folder}.")) for folder in folders)
+
+
+def _while_waiting(waiting: Assessment, other: Assessment) -> Assessment:
+    """Return what a thread does that waits for another one. What the other one is known to do is the cause.
+
+    Python of the script, or tensors, may make data as well as anything: then a queue says more.
+    """
+    return other if other.kind in CAUSES or waiting.kind == "script" else waiting
 
 
 def _in_callback(frames: _Frames) -> Kind:

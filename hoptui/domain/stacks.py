@@ -26,6 +26,10 @@ ENGINE = "_engine_run_backward"
 """The function of torch in which a backward pass runs. Inside of it is C++, unless a hook runs Python."""
 
 
+THREAD_START, THREADING = "Thread._bootstrap", "/threading.py"
+"""The outermost function of a thread, and its file."""
+
+
 class StackFrame(NamedTuple):
     """A call in a stack: its file, function, and the place that was being executed.
 
@@ -181,6 +185,18 @@ def unpack_asleep(samples: StackSamples) -> Counter[Stack] | None:
 def in_backward(stack: Stack) -> bool:
     """Whether a stack is in a backward pass, outside of hooks in Python."""
     return stack[-1].function == ENGINE if stack else False
+
+
+def other_thread_at(stack: Stack) -> int:
+    """Return where the frames of another thread begin, for which the training thread waits. 0: nowhere.
+
+    They follow those of the training thread, which may itself have been started by `threading`.
+    """
+    for at in range(len(stack) - 1, 0, -1):
+        frame = stack[at]
+        if frame.function == THREAD_START and frame.file.endswith(THREADING):
+            return at if stack[at - 1].file != PHASE_FILE else 0
+    return 0
 
 
 def _of_each(samples: StackSamples, counts: tuple[int, ...]) -> Counter[Stack]:

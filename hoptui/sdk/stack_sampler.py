@@ -37,6 +37,7 @@ from hoptui.sdk.called_objects import with_package
 from hoptui.sdk.gradient_thread import GradientThread
 from hoptui.sdk.installed_packages import InstalledPackages
 from hoptui.sdk.thread_sleep import EngineThreads, ThreadSleep
+from hoptui.sdk.waited_thread import WaitedThread, waits_for_thread
 
 EVERY_S, RAREST_S = 0.1, 5.0
 """The time between two samples where the budget allows it, and where a sample is very expensive."""
@@ -158,6 +159,7 @@ class StackSampler:
         self._reading: AbstractContextManager[None] = nullcontext() if NEWER else _LaterCollection()
         self._sleep, self._engine_threads = ThreadSleep(), EngineThreads()
         self._gradients = GradientThread()
+        self._waited = WaitedThread(self._waits, SDK)
         self._packages = InstalledPackages()
         self._names = _Names(self._packages)
         self._naming_ns = NAMING_AHEAD_S * 1e9
@@ -233,17 +235,20 @@ class StackSampler:
             innermost = threads.pop(self._thread(), None)
             in_engine = innermost is not None and innermost.f_code.co_name == ENGINE
             gradients = self._gradients.pop(threads) if in_engine else None
-            inside = _chain(gradients)  # first: it may run, while the other one waits for it
+            other = gradients
+            if innermost is not None and waits_for_thread(innermost.f_code):
+                other = self._waited.find(threads)
+            inside = _chain(other)  # first: it may run, while the other one waits for it
             chain = _chain(innermost)
             if not in_engine:
                 self._gradients.see_outside(threads)
         if innermost is not None:
             chain.append(self._phase())
             interval = self._interval
-            went_on = innermost.f_lasti != chain[1] or (gradients and gradients.f_lasti != inside[1])
+            went_on = innermost.f_lasti != chain[1] or (other and other.f_lasti != inside[1])
             if not went_on and len(interval.chains) < MOST_SAMPLES:
                 chain.append(self._sleep.look(self._alone()) if in_engine and not gradients else False)
-                chain.append(dict.get((gradients or innermost).f_globals, "__name__"))
+                chain.append(dict.get((other or innermost).f_globals, "__name__"))
                 interval.chains.append(inside + chain if inside else chain)
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1

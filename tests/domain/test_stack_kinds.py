@@ -53,6 +53,9 @@ EVENT = "transformers/trainer_callback.py CallbackHandler.call_event 545"
 EVALUATION = "transformers/trainer.py Trainer.evaluation_loop 4500"
 EVALUATE = "train.py evaluate 6"
 SAVE_UTIL = "stable_baselines3/common/save_util.py save_to_pkl 366 = pickle.dump"
+STARTED = "~threading.py Thread._bootstrap 1002 > ~threading.py Thread._bootstrap_inner 1045"
+QUEUE = f"train.py main 9 > ~queue.py Queue.get 171 > ~threading.py Condition.wait 327 > {STARTED}"
+JOIN = f"train.py main 9 > ~threading.py Thread._wait_for_tstate_lock 1116 > {STARTED}"
 CASES = [
     ("input", f"{FETCH} > data.py Folder.__getitem__ 37 = decode", "data.py 37 Folder.__getitem__"),
     (
@@ -235,6 +238,17 @@ CASES = [
     ("input", f"{STEP} > look.py Look._on_step 7 > PIL/Image.py open 3", "look.py 7 Look._on_step"),
     ("save", f"{STEP} > keep.py SaveBuffer._on_step 7 > {SAVE_UTIL}", "keep.py 7 SaveBuffer._on_step"),
     ("script", "train.py main 9 > tree.py tree_distances 4 = []", "tree.py 4 tree_distances"),
+    ("environment", f"{QUEUE} > actor.py Actor.run 14 > shop.py Shop.step 30", "shop.py 30 Shop.step"),
+    ("input", f"{QUEUE} > ahead.py ahead 14 > ahead.py thin_out 30 = min", "ahead.py 30 thin_out"),
+    ("input", f"{QUEUE} > ahead.py ahead 14 > torch/nn/functional.py pad 30", "ahead.py 14 ahead"),
+    (
+        "save",
+        f"{JOIN} > keep.py Keeper.write 14 > torch/serialization.py save 900",
+        "keep.py 14 Keeper.write",
+    ),
+    ("script", f"{JOIN} > work.py work 14 = sorted", "work.py 14 work"),
+    ("compute", f"{JOIN} > {FORWARD}", "train.py 14 main"),
+    ("script", f"{STARTED} > train.py main 9 = sorted", "train.py 9 main"),
 ]
 
 
