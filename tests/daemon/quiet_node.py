@@ -60,6 +60,7 @@ class Keeper:
         """The stamp of the newest row on disk."""
         self.on_disk = True
         self.states: list[RunState] = []
+        self.jobs: list[JobState] = []
         self.events: list[Event] = []
         self.settled: tuple[TunerResult, ...] = ()
 
@@ -67,7 +68,9 @@ class Keeper:
     def node(self, state: NodeState, runs: Iterable[str]) -> None: ...
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
     def stacks(self, run: str, batch: StackBatch) -> None: ...
-    def job(self, run: str, t: int, state: JobState) -> None: ...
+
+    def job(self, run: str, t: int, state: JobState) -> None:
+        self.jobs.append(state)
 
     def run(self, known: KnownRun, node: NodeState) -> None:
         self.states.append(known.state)

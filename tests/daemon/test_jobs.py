@@ -160,6 +160,25 @@ def conditions(state: JobState) -> list[str]:
     return [node.condition for node in state.nodes]
 
 
+def test_a_recording_has_a_node_soon_after_it_has_come_and_after_it_has_gone() -> None:
+    job = Job()
+    for _ in range(3):
+        job.clock.now += SECOND
+        job.head.tend()
+    recorded = job.head.keeper.jobs
+    assert conditions(recorded[-1]) == ["live", "missing"]
+    job.pass_by(5)
+    assert conditions(recorded[-1]) == ["live", "live"]
+    count = len(recorded)
+    job.pass_by(20)
+    assert len(recorded) <= count + 1, "nothing has changed"
+    job.other.runs.receive(job.other.identity, None, messages.Bye(reason="finished"))
+    for _ in range(int(SILENT_S) + 5):
+        job.clock.now += SECOND
+        job.head.tend()
+    assert conditions(recorded[-1]) == ["live", "silent"]
+
+
 def test_both_nodes_have_the_same_picture(job: Job) -> None:
     job.other.node.viewers = 1
     job.pass_by(2)

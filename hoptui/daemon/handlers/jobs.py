@@ -52,7 +52,9 @@ UNREAD_S = 15.0
 NO_ANSWER_S = 4.0
 """A store that has not answered for so long is reported."""
 RECORD_S = 30.0
-"""How often the state is recorded. The recording keeps one a minute."""
+"""How often the state is recorded. The recording keeps the last one of each minute."""
+CHANGED_S = 2.0
+"""How soon after the last time it is recorded again where a node has come or gone. A run may be short."""
 RELAYED_S = 60.0
 """How long a command waits for the head. After that, what became of it is unknown."""
 NO_ANSWER = "no word from the store of the job"
@@ -120,6 +122,7 @@ class _Job:
     health: JobHealth = field(default_factory=JobHealth)
     judged_at: float = -1.0
     recorded_at: float = -RECORD_S
+    recorded: tuple[NodeCondition, ...] = ()
 
 
 class JobDesk:
@@ -306,8 +309,9 @@ class JobDesk:
         self._version += 1
         job.version = self._version
         run.job = job.state
-        if now - job.recorded_at >= RECORD_S:
-            job.recorded_at = now
+        conditions = tuple(node.condition for node in job.state.nodes)
+        if now - job.recorded_at >= (RECORD_S if conditions == job.recorded else CHANGED_S):
+            job.recorded_at, job.recorded = now, conditions
             self._node.archive.job(run.id, self._node.clock.t(), job.state)
         self._node.changed()
 
