@@ -67,7 +67,8 @@ class Rule(NamedTuple):
         """Whether it describes this frame, whose file is `path` below the folder of packages."""
         if not self.path:
             return (
-                frame.call.rpartition(".")[2] in self.names
+                frame.call in self.names
+                or frame.call.rpartition(".")[2] in self.names
                 or frame.call.partition(".")[0] + ".*" in self.names
             )
         if path != self.path and not path.startswith((self.path + "/", self.path + ".")):
@@ -213,7 +214,8 @@ OPERATORS = (
     "[]", "&", "|", "^", "<<", ">>",
 )  # fmt: skip
 GENERAL: tuple[Rule, ...] = (
-    *_rules("save", "", names="fsync pickle.* shutil.*"),
+    *_rules("save", "", names="fsync fdatasync os.sync os.replace os.rename pickle.* shutil.*"),
+    *_rules("save", "pathlib", names="replace rename"),
     *_rules("save", "", names="compress savez savez_compressed tobytes write_bytes"),
     *_rules("log", "json/encoder"),
     *_rules("log", "json", names="dump dumps"),
