@@ -28,13 +28,14 @@ from hoptui.node import processes
 from hoptui.node.addresses import AddressError, Addresses, addresses
 from hoptui.protocol import codec, messages
 from hoptui.sdk import message_size, output_copy, process
+from hoptui.sdk.code_places import LONGEST_NAME
 from hoptui.sdk.connections import HeldConnections
 from hoptui.sdk.details import packages
 from hoptui.sdk.job_exchange import JobExchange
 from hoptui.sdk.metric_values import clean_name
 from hoptui.sdk.send_buffer import SendBuffer
 from hoptui.sdk.shared_state import Ending, JobPlace, JobStore, SharedState, new_run_id
-from hoptui.sdk.stack_sampler import LONGEST_NAME, StackSampler
+from hoptui.sdk.stack_sampler import StackSampler
 
 log = logging.getLogger("hoptui")
 

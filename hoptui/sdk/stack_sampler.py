@@ -14,28 +14,23 @@ while a stack is read. Later versions collect between two instructions only.
 
 from __future__ import annotations
 
-import dis
 import gc
-import itertools
 import os
 import random
-import re
 import sys
 import threading
 import time
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FrameType
 
-from hoptui.domain.facts import clean_text
-from hoptui.domain.stacks import ENGINE, MOST_DEPTH, Stack, StackFrame, StackSamples, pack, phase_frames
-from hoptui.sdk.called_objects import with_package
+from hoptui.domain.stacks import ENGINE, MOST_DEPTH, StackSamples, pack
 from hoptui.sdk.gradient_thread import GradientThread
 from hoptui.sdk.installed_packages import InstalledPackages
+from hoptui.sdk.stack_names import Chain, StackNames
 from hoptui.sdk.thread_sleep import EngineThreads, ThreadSleep
 from hoptui.sdk.waited_thread import WaitedThread, waits_for_thread
 
@@ -64,41 +59,10 @@ MOST_WAITING_S = 5e-3
 """A longer wait counts as this in the mean: the import of a library keeps the interpreter for long, once."""
 MOST_SAMPLES = 512
 """Samples between two messages. More are counted as left out."""
-MOST_STACKS = 512
-"""Different stacks that wait for names. More are counted as left out."""
-MOST_PLACES = 4096
-"""Places in code whose line and columns are remembered."""
-MOST_KNOWN = 256
-"""Stacks with names that are remembered, about a megabyte."""
-MOST_TAKES = 10
-"""So many times, about every two seconds, a stack waits for names. Then it is too old to say what holds the
-run back."""
-LONGEST_NAME = 300
-"""Characters of a file, function or call. Generated code may have names of any length."""
-OPERATIONS = {
-    "BINARY_OP": "", "BINARY_SUBSCR": "[]", "STORE_SUBSCR": "[]", "COMPARE_OP": "", "TO_BOOL": "bool",
-    "UNARY_NEGATIVE": "-", "UNARY_NOT": "not", "POP_JUMP_FORWARD_IF_FALSE": "bool",
-    "POP_JUMP_FORWARD_IF_TRUE": "bool", "POP_JUMP_IF_FALSE": "bool", "POP_JUMP_IF_TRUE": "bool",
-}  # fmt: skip
-"""Instructions that run the code of an object without a call, and their names: an operator is its own."""
-BINARY = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
-"""The symbols of BINARY_OP by its argument. Those in place follow in the same order."""
-RESUME = bytes((dis.opmap["RESUME"],))
-NEWER = sys.version_info >= (3, 12)
-SHIFTS = {"LOAD_GLOBAL": 1, "LOAD_ATTR": 1, "LOAD_SUPER_ATTR": 2} if NEWER else {"LOAD_GLOBAL": 1}
-COMPARISON_SHIFT = 4 if NEWER else 0
-"""Bits of an argument below the index of the name, or of the comparison."""
+MOST_FUNCTIONS = 4096
+"""Functions of which it is remembered whether a thread waits in them."""
 NO_COLLECTION = 2_000_000_011
 """The threshold of the collector while a stack is read. No script has chosen this number."""
-Position = tuple[int, int]
-"""A line, and a column."""
-Place = tuple[int, int]
-"""The `id` of a code object, and the offset of the instruction in execution. To hash the code object itself
-takes longer than all else."""
-_Unnamed = tuple[str, tuple[Place, ...], bool | None]
-"""The phase and the places of a stack without names, and whether the thread slept in a backward pass. None:
-that is unknown."""
-
 PROCESSOR = 36
 """The place of the last processor of a thread in its `stat` of proc(5), counted after its name."""
 SPREAD_S = 1.25
@@ -108,14 +72,6 @@ WAITS = frozenset((
     "connection.py _recv", "poll.py poll",
 ))  # fmt: skip
 """Functions of the standard library and of zmq in which a thread waits, without the interpreter."""
-COMPILER = re.compile(
-    r"/torch/(?:_dynamo/convert_frame|_dynamo/eval_frame|_inductor/|_functorch/aot_autograd)"
-)
-"""Files of the compiler of torch. Its stacks are deep and rarely alike, so what it calls gets no names."""
-COMPILES = frozenset(("_compile", "compile_inner", "compile_fx", "aot_module_simplified"))
-"""Functions of these files in which it compiles."""
-ANYWHERE = -2
-"""Stands for any instruction of a function that compiles. No frame is at this offset."""
 SDK = str(Path(__file__).parent) + os.sep
 """The folder of this package. Its own threads need the interpreter for moments only."""
 
@@ -123,15 +79,12 @@ SDK = str(Path(__file__).parent) + os.sep
 class _Interval:
     """The samples since `began` (monotonic ns).
 
-    A chain is a code object and the offset of its instruction, of each frame in turn, the innermost first.
-    Its last elements are the phase that the thread was in, whether it slept in a backward pass, and the name
-    of the module of the innermost function.
     `spent_ns` is the CPU time that they took. `left_out` samples are not in `chains`.
     """
 
     def __init__(self, began: int) -> None:
         self.began = began
-        self.chains: list[list[CodeType | int | str | None]] = []
+        self.chains: list[Chain] = []
         self.left_out = 0
         self.spent_ns = 0
 
@@ -156,12 +109,12 @@ class StackSampler:
         self._failed = failed
         self._interval = _Interval(time.monotonic_ns())
         self._known_waits: dict[int, tuple[CodeType, bool]] = {}  # by `id`, with the code that keeps it
-        self._reading: AbstractContextManager[None] = nullcontext() if NEWER else _LaterCollection()
+        self._reading: AbstractContextManager[None] = _reading()
         self._sleep, self._engine_threads = ThreadSleep(), EngineThreads()
         self._gradients = GradientThread()
         self._waited = WaitedThread(self._waits, SDK)
         self._packages = InstalledPackages()
-        self._names = _Names(self._packages)
+        self._names = StackNames(self._packages)
         self._naming_ns = NAMING_AHEAD_S * 1e9
         self._over = threading.Lock()  # returns to this code sooner than an event
         self._over.acquire()
@@ -203,7 +156,7 @@ class StackSampler:
         ended = self._interval.began
         passed = max(1, ended - taken.began)
         names = self._names
-        names.add(taken)
+        names.add(taken.chains.copy())  # the sampling thread may just add its last one
         self._naming_ns = min(self._naming_ns + NAMING * passed, NAMING_AHEAD_S * 1e9)
         stacks, asleep, left_out = names.stacks(until=began + int(self._naming_ns))
         naming_ns = time.thread_time_ns() - began
@@ -264,7 +217,7 @@ class StackSampler:
         """Whether a thread in this function waits, without the interpreter."""
         known = self._known_waits.get(id(code))  # to hash the code object itself takes longer than all else
         if known is None:
-            if len(self._known_waits) >= MOST_PLACES:
+            if len(self._known_waits) >= MOST_FUNCTIONS:
                 self._known_waits.clear()
             file = code.co_filename
             waits = f"{file.rpartition('/')[2]} {code.co_name}" in WAITS or file.startswith(SDK)
@@ -294,9 +247,9 @@ class StackSampler:
             self._sleep.close()
 
 
-def _chain(frame: FrameType | None) -> list[CodeType | int | str | None]:
+def _chain(frame: FrameType | None) -> Chain:
     """Return the code and the offset of each frame, the innermost first."""
-    found: list[CodeType | int | str | None] = []
+    found: Chain = []
     while frame is not None and len(found) < 2 * MOST_DEPTH:  # quickly: the thread may go on
         found.append(frame.f_code)
         found.append(frame.f_lasti)
@@ -322,6 +275,11 @@ class SampleTimes:
         pause = self._rest_s + at * period_s
         self._rest_s = (1 - at) * period_s
         return pause
+
+
+def _reading() -> AbstractContextManager[None]:
+    """Return the context in which stacks are read."""
+    return nullcontext() if sys.version_info >= (3, 12) else _LaterCollection()
 
 
 class _LaterCollection(AbstractContextManager[None]):
@@ -430,246 +388,3 @@ def _restore_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_restore_in_child)
-
-
-class _Names:
-    """Names the places of samples. Only the thread that takes them uses it.
-
-    A stack that has been named before costs nearly nothing, so it never waits. Then those come that were
-    found since the last take. The others wait for their turn, for `MOST_TAKES` at most. So the many places of
-    the start of a run, which never come again, do not keep those of its loop from their names. A stack also
-    waits until the packages of its files are known.
-    """
-
-    def __init__(self, packages: InstalledPackages) -> None:
-        self._packages = packages
-        self._dice = random.Random()
-        self._takes = 0
-        self._codes: dict[int, CodeType] = {}
-        self._modules: dict[int, str] = {}  # by the `id` of a code object in `_codes`
-        self._unnamed: Counter[_Unnamed] = Counter()
-        self._since: dict[_Unnamed, int] = {}  # the number of the take before the first such sample
-        self._new: set[_Unnamed] = set()  # since the last take
-        self._frames: dict[tuple[Place, bool], StackFrame] = {}
-        self._stacks: dict[tuple[Place, ...], Stack] = {}
-        self._located: set[int] = set()  # of `_codes`, those of whose files the packages are known
-        self._compilers: dict[int, bool] = {}  # by the `id` of a code object in `_codes`
-
-    def add(self, interval: _Interval) -> None:
-        """Add samples. The sampling thread may just add its last one."""
-        for chain in interval.chains.copy():
-            places: list[Place] = []
-            *frames, phase, sleeps, module = chain
-            if isinstance(module, str):
-                self._modules[id(frames[0])] = module
-            for code, offset in zip(frames[-2::-2], frames[::-2], strict=True):
-                assert isinstance(code, CodeType)
-                assert isinstance(offset, int)
-                self._codes[id(code)] = code
-                if self._compiles(code):
-                    places.append((id(code), ANYWHERE))
-                    break
-                places.append((id(code), offset))
-            found = str(phase), tuple(places), None if sleeps is None else bool(sleeps)
-            self._unnamed[found] += 1
-            self._new.add(found)
-            self._since.setdefault(found, self._takes)
-
-    def _compiles(self, code: CodeType) -> bool:
-        """Whether a function compiles. All that it calls belongs to it."""
-        found = self._compilers.get(id(code))
-        if found is None:
-            found = code.co_name in COMPILES and COMPILER.search(code.co_filename) is not None
-            self._compilers[id(code)] = found
-        return found
-
-    def stacks(self, until: int) -> tuple[Counter[Stack], Counter[Stack] | None, int]:
-        """Return samples, those of at least one stack, those that slept, and how many are left out.
-
-        Which slept is None if it is unknown, or if none is in a backward pass. Of stacks that are as new,
-        each has the same chance, however often it was found. So what is left out changes no share.
-
-        Args:
-            until: The CPU time of this thread, in ns, at which the rest waits for the next call.
-        """
-        self._takes += 1
-        if self._packages.corrected():
-            self._frames, self._stacks = {}, {}
-        found: dict[_Unnamed, tuple[Stack, int]] = {}
-        named = [each for each in self._unnamed if each[1] in self._stacks]
-        for each in named:
-            found[each] = self._name(each)
-        waiting = list(self._unnamed)
-        self._dice.shuffle(waiting)
-        waiting.sort(key=self._new.__contains__)  # the new ones are named first, from the end
-        self._new.clear()
-        unknown: list[_Unnamed] = []
-        while waiting and (len(found) + len(unknown) == len(named) or time.thread_time_ns() <= until):
-            each = waiting.pop()
-            if self._packages_known(each):
-                found[each] = self._name(each)
-            else:
-                unknown.append(each)
-        return *_counted(found), self._forget([*unknown, *waiting])
-
-    def _packages_known(self, each: _Unnamed) -> bool:
-        """Whether it is known of all files of a stack whether they are of a package."""
-        if each[1] in self._stacks:
-            return True
-        fresh = set(map(itemgetter(0), each[1])) - self._located
-        known = [one for one in fresh if self._packages.place(self._codes[one].co_filename) is not None]
-        self._located.update(known)
-        return len(known) == len(fresh)
-
-    def _name(self, each: _Unnamed) -> tuple[Stack, int]:
-        """Return a stack with its names, and how often it was found."""
-        phase, places, _ = each
-        stack = self._stacks.get(places)
-        if stack is None:
-            stack = self._stacks[places] = self._stack(places)
-        del self._since[each]
-        return (*phase_frames(clean_text(phase, LONGEST_NAME)), *stack), self._unnamed.pop(each)
-
-    def _forget(self, waiting: Sequence[_Unnamed]) -> int:
-        """Keep what is in memory bounded. Return how many samples get no name by that."""
-        forgotten = [each for each in waiting if self._takes - self._since[each] >= MOST_TAKES]
-        forgotten += [each for each in waiting[MOST_STACKS:] if each not in forgotten]
-        if len(self._stacks) >= MOST_KNOWN:
-            self._stacks = {}
-        if len(self._frames) >= MOST_PLACES or len(self._codes) >= MOST_PLACES:
-            forgotten = list(waiting)
-            self._codes, self._frames, self._stacks, self._compilers = {}, {}, {}, {}
-            self._modules = {}
-            self._located = set()
-        for each in forgotten:
-            del self._since[each]
-        return sum(map(self._unnamed.pop, forgotten))
-
-    def _stack(self, places: tuple[Place, ...]) -> Stack:
-        return tuple(self._frame(place, innermost=place is places[-1]) for place in places)
-
-    def _frame(self, place: Place, *, innermost: bool) -> StackFrame:
-        found = self._frames.get((place, innermost))
-        if found is None:
-            identity, offset = place
-            name = innermost_frame_at if innermost and offset != ANYWHERE else frame_at
-            code = self._codes[identity]
-            found = name(code, offset)
-            if found.call:
-                found = found._replace(call=with_package(found.call, code, self._modules.get(identity, "")))
-            package_at = self._packages.place(code.co_filename) or 0
-            if 0 < package_at < len(found.file):
-                found = found._replace(package_at=package_at)
-            self._frames[place, innermost] = found
-        return found
-
-
-def _counted(
-    named: Mapping[_Unnamed, tuple[Stack, int]],
-) -> tuple[Counter[Stack], Counter[Stack] | None]:
-    """Return how often each stack was found, and how often the thread slept in it."""
-    found: Counter[Stack] = Counter()
-    asleep: Counter[Stack] = Counter()
-    known = False
-    for (*_, sleeps), (stack, count) in named.items():
-        found[stack] += count
-        asleep[stack] += count * bool(sleeps)
-        known = known or stack[-1].function == ENGINE
-    unknown = any(sleeps is None for *_, sleeps in named)
-    return found, asleep if known and not unknown else None
-
-
-def frame_at(code: CodeType, offset: int) -> StackFrame:
-    """Return the file, function and line of an instruction: `offset` is that of `frame.f_lasti`.
-
-    An instruction without a line, as the jump at the end of a loop may be, has that of the one before it.
-    """
-    found = code.co_firstlineno
-    for start, _, line in code.co_lines():
-        if start > offset:
-            break
-        found = line or found
-    return StackFrame(
-        clean_text(code.co_filename, LONGEST_NAME), clean_text(code.co_qualname, LONGEST_NAME), found
-    )
-
-
-def innermost_frame_at(code: CodeType, offset: int) -> StackFrame:
-    """Return what is known of an instruction that has no frame inside, with what it calls."""
-    last = max(0, offset) // 2
-    if code.co_code[2 * last : 2 * last + 1] == RESUME:  # a function that begins is at its first statement
-        last += 1
-    places = list(itertools.islice(code.co_positions(), last + 1))
-    frame = frame_at(code, 2 * last)
-    if len(places) <= last or places[last][0] is None:
-        return frame
-    line, end_line, column, end_column = places[last]
-    return frame._replace(
-        line=line or frame.line,
-        end_line=end_line or 0,
-        column=-1 if column is None else column,
-        end_column=-1 if end_column is None else end_column,
-        call=_called(code, places),
-    )
-
-
-def _called(code: CodeType, places: Sequence[tuple[int | None, int | None, int | None, int | None]]) -> str:
-    """Return what the last of some instructions calls, by their places in the source; "" if it has no name.
-
-    The callee is the longest expression that begins where the call begins: `x.to` in `x.to(device)`. An
-    operator is called by its symbol, and the truth of a value, as in `if loss`, is `bool`. Only instructions
-    that begin there are looked at: to disassemble a whole function takes milliseconds.
-    """
-    line, end_line, column, end_column = places[-1]
-    end = (end_line or 0, end_column or 0)
-    raw, argument = code.co_code, 0
-    loads: list[tuple[Position, str]] = []
-    operation = ""
-    for number in [n for n, place in enumerate(places) if place[0] == line and place[2] == column]:
-        instruction, low = raw[2 * number], raw[2 * number + 1]
-        operation = dis.opname[instruction]
-        argument |= low
-        if instruction == dis.EXTENDED_ARG:
-            argument <<= 8
-            continue
-        part = (places[number][1] or 0, places[number][3] or 0)
-        if operation.startswith("LOAD"):
-            loads.append((part, clean_text(_loaded(code, instruction, argument), LONGEST_NAME)))
-        elif part < end and (operation.startswith("CALL") or operation in OPERATIONS):
-            loads.append((part, ""))
-        if number < len(places) - 1:
-            argument = 0
-    if operation in OPERATIONS:
-        return OPERATIONS[operation] or _symbol(operation, argument)
-    return _dotted(part for part in loads if part[0] < end) if operation.startswith("CALL") else ""
-
-
-def _loaded(code: CodeType, instruction: int, argument: int) -> str:
-    """Return the name that an instruction loads; "" for a constant."""
-    names: Sequence[str] = ()
-    if instruction in dis.hasname:
-        names, argument = code.co_names, argument >> SHIFTS.get(dis.opname[instruction], 0)
-    elif instruction in dis.haslocal or instruction in dis.hasfree:
-        cells = (name for name in code.co_cellvars if name not in code.co_varnames)
-        names = (*code.co_varnames, *cells, *code.co_freevars)
-    return names[argument] if argument < len(names) else ""
-
-
-def _symbol(operation: str, argument: int) -> str:
-    """Return the symbol of an operator."""
-    if operation == "COMPARE_OP":
-        number = argument >> COMPARISON_SHIFT
-        return dis.cmp_op[number] if number < len(dis.cmp_op) else ""
-    in_place, number = divmod(argument, len(BINARY))
-    return BINARY[number] + "=" * in_place if in_place < 2 else ""
-
-
-def _dotted(names: Iterable[tuple[Position, str]]) -> str:
-    """Return `np.random.rand` for the loads of its parts, `item` for those of `loss().item`.
-
-    A part without a name is the value of a call or an operator.
-    """
-    parts: list[str] = []
-    for _, name in sorted(set(names)):
-        parts = [*parts, name] if name else []
-    return clean_text(".".join(parts), LONGEST_NAME)

@@ -28,12 +28,12 @@ import pytest
 from hoptui.domain.stack_kinds import kind_of
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, StackSamples, unpack
 from hoptui.sdk import stack_sampler
+from hoptui.sdk.code_places import LONGEST_NAME, innermost_frame_at
 from hoptui.sdk.gradient_thread import ENOUGH_OUTSIDE, GradientThread
+from hoptui.sdk.stack_names import MOST_TAKES
 from hoptui.sdk.stack_sampler import (
     BUDGET,
     EVERY_S,
-    LONGEST_NAME,
-    MOST_TAKES,
     NAMING,
     RAREST_S,
     SPREAD_S,
@@ -42,7 +42,6 @@ from hoptui.sdk.stack_sampler import (
     StackSampler,
     _Costs,
     _SwitchInterval,
-    innermost_frame_at,
 )
 from hoptui.sdk.thread_sleep import EngineThreads
 from tests.conftest import until
