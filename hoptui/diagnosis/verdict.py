@@ -44,6 +44,8 @@ UNEVEN = 0.15
 FIRST, CHALLENGES = 2, 4
 """Successive looks that must agree before a first verdict is reported, and before another replaces it. Any
 verdict after a step in what the run does is a first one."""
+TESTED: tuple[Verdict, ...] = ("straggler",)
+"""Verdicts that are far beyond chance in a single look. They need no more looks than a first one."""
 AHEAD = 0.15
 """A verdict stays unless another one is more certain by more than this, or the run has begun to do something
 else since."""
@@ -107,7 +109,8 @@ class Diagnostician:
             return False
         self._looks = self._looks + 1 if best.verdict == self._rival else 1
         self._rival = best.verdict
-        if self._looks < (FIRST if told is None or told.stale or window.step_t else CHALLENGES):
+        soon = told is None or told.stale or window.step_t or best.verdict in TESTED
+        if self._looks < (FIRST if soon else CHALLENGES):
             return False
         self._rival, self._looks, self._since = None, 0, window.t
         self.told = _diagnosis(best, window)

@@ -24,7 +24,7 @@ from hoptui.domain.stack_groups import WAITS, inside
 from hoptui.domain.stack_kinds import kind_of
 from hoptui.domain.stacks import Stack
 
-LEAST_SAMPLES = 50
+LEAST_SAMPLES = 30
 """Samples of each rank."""
 LEAST = 0.10
 """The share of the time that the others wait at least, and by which the straggler waits less."""

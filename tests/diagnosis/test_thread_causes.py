@@ -15,7 +15,7 @@ from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.facts import Fact
 from hoptui.domain.stack_kinds import Kind
 from hoptui.domain.stacks import Stack, StackFrame
-from hoptui.domain.stragglers import RankDevice, Straggler, find_straggler
+from hoptui.domain.stragglers import LEAST_SAMPLES, RankDevice, Straggler, find_straggler
 from hoptui.domain.training_code import TrainingCode, TrainingFunction
 from tests.diagnosis.loads import SECOND, knob, synthetic, window
 
@@ -250,7 +250,7 @@ def test_a_rank_under_nccl_that_the_others_wait_for_with_their_gpu(kind: str) ->
 def test_a_first_verdict_before_a_straggler_can_be_known_is_unsure() -> None:
     """Another verdict would have to be more certain by much, later."""
     gpu = {"busy": 0.5, "sm": 0.01}
-    early = findings(two_ranks({"script": 45}, {"wait": 45}, gpu))
+    early = findings(two_ranks({"script": LEAST_SAMPLES - 1}, {"wait": LEAST_SAMPLES - 1}, gpu))
     assert {each.verdict for each in early} == {"launch-bound", "host-bound"}
     assert all(each.confidence <= 0.6 for each in early)
 
@@ -331,6 +331,21 @@ def _host_bound(t_s: float) -> Diagnostician:
     assert doctor.told is not None
     assert doctor.told.verdict == "host-bound"
     return doctor
+
+
+def test_a_straggler_needs_no_more_looks_than_a_first_verdict() -> None:
+    """It is far beyond chance in each look. Until a rank has enough samples, the ranks look healthy."""
+    where = Activity("input", CodeLine("/job/data.py", 37, "read"), "")
+    late = Straggler(5, 0.02, 0.8, where, 0.5, 0.1)
+    doctor = Diagnostician()
+    for t in range(FIRST):
+        doctor.look(seen(None, 8, samples={"compute": 200}, t=2 * t * SECOND))
+    assert doctor.told is not None
+    assert doctor.told.verdict == "healthy"
+    samples = {"collective": 160, "compute": 40}
+    looks = [seen(None, 8, samples=samples, straggler=late, t=(20 + 2 * t) * SECOND) for t in range(FIRST)]
+    assert [doctor.look(each) for each in looks] == [False] * (FIRST - 1) + [True]
+    assert doctor.told.verdict == "straggler"
 
 
 def test_a_verdict_from_before_a_step_gives_way_to_a_slightly_better_one() -> None:
