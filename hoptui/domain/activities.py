@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.stack_groups import inside
-from hoptui.domain.stack_kinds import OPERATORS, Basis, Kind, assess, calls_host, place_of
+from hoptui.domain.stack_kinds import OPERATORS, Basis, Kind, assess_all, calls_host, place_of
 from hoptui.domain.stacks import Stack, in_backward
 from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 
@@ -50,11 +50,12 @@ def activities(
         asleep: How often the thread slept in stacks that are in a backward pass. None: unknown.
     """
     found: Counter[Activity] = Counter()
+    kinds = assess_all(stacks, code)
     for stack, count in stacks.items():
         if not stack:
             continue
         own = any(frame.function == OWN_LOADER for frame in stack)
-        kind, basis = assess(stack, code)
+        kind, basis = kinds[stack]
         activity = Activity(kind, place_of(stack), inside(stack), own, basis)
         if asleep is None or not in_backward(stack):
             found[activity] += count

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.stack_groups import inside
-from hoptui.domain.stack_kinds import Kind, kind_of, place_of
+from hoptui.domain.stack_kinds import Kind, assess_all, place_of
 from hoptui.domain.stacks import Stack, StackSamples, unpack, without_phases
 from hoptui.domain.training_code import NOTHING_KNOWN
 
@@ -37,9 +37,10 @@ def hot_lines(samples: StackSamples) -> list[HotLine]:
     by_line: dict[tuple[Kind, CodeLine], Counter[Stack]] = {}
     stacks = unpack(samples)
     code = NOTHING_KNOWN.learned(stacks)
+    kinds = assess_all(stacks, code)
     for stack, count in stacks.items():
         if stack:
-            by_line.setdefault((kind_of(stack, code), place_of(stack)), Counter())[stack] += count
+            by_line.setdefault((kinds[stack].kind, place_of(stack)), Counter())[stack] += count
     found = [_line(kind, place, stacks, total) for (kind, place), stacks in by_line.items()]
     return sorted(found, key=lambda line: -line.share)
 

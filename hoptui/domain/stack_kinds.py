@@ -34,6 +34,7 @@ nothing and simulate nothing. `TrainingCode` knows these functions.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import takewhile
@@ -374,6 +375,8 @@ def place_of(stack: Stack) -> CodeLine:
     return CodeLine(frame.file, frame.line, frame.function)
 
 
+_Function = tuple[str, str]
+"""The file and the name of a function."""
 _Frames = list[tuple[str, StackFrame]]
 """Frames with the path of their file below the folder of packages, "" for those of the script."""
 
@@ -409,6 +412,39 @@ def calls_host(call: str) -> bool:
 
 def _below(path: str, folders: Iterable[str]) -> bool:
     return any(path.startswith((f"{folder}/", f"{folder}.")) for folder in folders)
+
+
+def assess_all(stacks: Mapping[Stack, int], code: TrainingCode = NOTHING_KNOWN) -> dict[Stack, Assessment]:
+    """Return what a thread with each of these stacks is doing.
+
+    While it waits for another thread, tensors and Python of that thread belong to what it does else: the
+    policy of a thread that plays is part of playing.
+
+    Args:
+        stacks: How often each stack was found.
+        code: The functions of the script that train.
+    """
+    found = {stack: assess(stack, code) for stack in stacks}
+    causes: dict[_Function, Counter[Kind]] = {}
+    unclear: dict[Stack, _Function] = {}
+    for stack, count in stacks.items():
+        if at := other_thread_at(stack):
+            work = _started(stack[at:])
+            kind = assess(stack[at:], code).kind
+            if kind in CAUSES:
+                causes.setdefault(work, Counter())[kind] += count
+            else:
+                unclear[stack] = work
+    for stack, work in unclear.items():
+        if work in causes:
+            found[stack] = Assessment(causes[work].most_common(1)[0][0])
+    return found
+
+
+def _started(stack: Stack) -> _Function:
+    """Return the file and the function that another thread was started with."""
+    frame = next((frame for frame in stack if is_script(frame)), stack[-1])
+    return frame.file, frame.function
 
 
 def _while_waiting(waiting: Assessment, other: Assessment) -> Assessment:

@@ -13,6 +13,7 @@ from hoptui.domain.stack_kinds import (
     WAITS,
     Rule,
     assess,
+    assess_all,
     kind_of,
     place_of,
 )
@@ -514,6 +515,15 @@ CODE = TrainingCode(
 )
 def test_what_a_kind_rests_on(kind: str, basis: str, text: str) -> None:
     assert assess(stack(text), CODE) == (kind, basis)
+
+
+def test_the_policy_of_a_thread_that_plays_is_part_of_playing() -> None:
+    play, shop = f"{QUEUE} > actor.py Actor.run 14", "shop.py Shop.step 30"
+    policy = stack(f"{play} > torch/nn/modules/linear.py Linear.forward 125 = linear")
+    step, write = stack(f"{play} > {shop}"), stack(f"{JOIN} > keep.py write 14 > zip.py pack 3 = sorted")
+    kinds = {found: each.kind for found, each in assess_all({policy: 9, step: 2, write: 1}).items()}
+    assert kinds == {policy: "environment", step: "environment", write: "script"}
+    assert assess_all({policy: 9})[policy].kind == "input", "nothing is known but the queue"
 
 
 def test_a_phase_is_no_line_of_the_script() -> None:
