@@ -55,8 +55,9 @@ def activities(
         if not stack:
             continue
         own = any(frame.function == OWN_LOADER for frame in stack)
-        kind, basis = kinds[stack]
-        activity = Activity(kind, place_of(stack), inside(stack), own, basis)
+        assessed = kinds[stack]
+        part = assessed.part(stack)
+        activity = Activity(assessed.kind, place_of(part), inside(part), own, assessed.basis)
         if asleep is None or not in_backward(stack):
             found[activity] += count
             continue

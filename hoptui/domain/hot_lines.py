@@ -40,7 +40,8 @@ def hot_lines(samples: StackSamples) -> list[HotLine]:
     kinds = assess_all(stacks, code)
     for stack, count in stacks.items():
         if stack:
-            by_line.setdefault((kinds[stack].kind, place_of(stack)), Counter())[stack] += count
+            part = kinds[stack].part(stack)
+            by_line.setdefault((kinds[stack].kind, place_of(part)), Counter())[part] += count
     found = [_line(kind, place, stacks, total) for (kind, place), stacks in by_line.items()]
     return sorted(found, key=lambda line: -line.share)
 

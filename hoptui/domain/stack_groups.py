@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hoptui.domain.code_lines import CodeLine, package_path
-from hoptui.domain.stack_kinds import Kind, kind_of, place_of
+from hoptui.domain.stack_kinds import Kind, assess, place_of
 from hoptui.domain.stacks import Stack, StackSamples, unpack
 
 WAITS: frozenset[Kind] = frozenset(("collective", "wait"))
@@ -34,7 +34,9 @@ def grouped(stacks: Mapping[int, Stack]) -> list[StackGroup]:
     for rank in sorted(stacks):
         stack = stacks[rank]
         if stack:
-            found.setdefault((kind_of(stack), place_of(stack), inside(stack)), []).append(rank)
+            assessed = assess(stack)
+            part = assessed.part(stack)
+            found.setdefault((assessed.kind, place_of(part), inside(part)), []).append(rank)
     groups = [StackGroup(tuple(ranks), *key, stacks[ranks[0]]) for key, ranks in found.items()]
     return sorted(groups, key=lambda group: (group.kind in WAITS, len(group.ranks), group.ranks))
 

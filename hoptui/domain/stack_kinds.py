@@ -300,10 +300,16 @@ for."""
 
 
 class Assessment(NamedTuple):
-    """What a thread does, and what this rests on."""
+    """What a thread does, and what this rests on. `other`: the thread that it waits for does it."""
 
     kind: Kind
     basis: Basis = "known"
+    other: bool = False
+
+    def part(self, stack: Stack) -> Stack:
+        """Return the frames of a stack that this is about: without those of a thread that says nothing."""
+        at = 0 if self.other else other_thread_at(stack)
+        return stack[:at] if at else stack
 
 
 def kind_of(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Kind:
@@ -437,7 +443,7 @@ def assess_all(stacks: Mapping[Stack, int], code: TrainingCode = NOTHING_KNOWN) 
                 unclear[stack] = work
     for stack, work in unclear.items():
         if work in causes:
-            found[stack] = Assessment(causes[work].most_common(1)[0][0])
+            found[stack] = Assessment(causes[work].most_common(1)[0][0], other=True)
     return found
 
 
@@ -452,7 +458,9 @@ def _while_waiting(waiting: Assessment, other: Assessment) -> Assessment:
 
     Python of the script, or tensors, may make data as well as anything: then a queue says more.
     """
-    return other if other.kind in CAUSES or waiting.kind == "script" else waiting
+    if other.kind in CAUSES or waiting.kind == "script":
+        return other._replace(other=True)
+    return waiting
 
 
 def _in_callback(frames: _Frames) -> Kind:
@@ -548,10 +556,9 @@ def _meant(names: Iterable[str], known: Mapping[Kind, str], but: Iterable[str] =
 def _words(name: str) -> tuple[str, ...]:
     """Return the words of `get_batches` or `GetBatches`, with the singular of each plural after them."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
-    singular = (
-        word[:-cut] for word in words for cut in (1, 2) if word.endswith("es"[-cut:]) and len(word) > 4
-    )
-    return (*words, *singular)
+    long = [word for word in words if len(word) > 4]
+    singular = (word[:-cut] for word in long for cut in (1, 2) if word.endswith("es"[-cut:]))
+    return (*words, *singular, *(word[:-3] + "y" for word in long if word.endswith("ies")))
 
 
 def _first(rules: Iterable[Rule], frames: Iterable[tuple[str, StackFrame]]) -> Kind | None:
