@@ -19,6 +19,8 @@ OPERATIONS = {
     "POP_JUMP_FORWARD_IF_TRUE": "bool", "POP_JUMP_IF_FALSE": "bool", "POP_JUMP_IF_TRUE": "bool",
 }  # fmt: skip
 """Instructions that run the code of an object without a call, and their names: an operator is its own."""
+CALLS = ("CALL", "PRECALL")
+"""How instructions that call begin. Python 3.11 calls many functions of C in the first of two."""
 BINARY = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
 """The symbols of BINARY_OP by its argument. Those in place follow in the same order."""
 RESUME = bytes((dis.opmap["RESUME"],))
@@ -86,13 +88,13 @@ def _called(code: CodeType, places: Sequence[tuple[int | None, int | None, int |
         part = (places[number][1] or 0, places[number][3] or 0)
         if operation.startswith("LOAD"):
             loads.append((part, clean_text(_loaded(code, instruction, argument), LONGEST_NAME)))
-        elif part < end and (operation.startswith("CALL") or operation in OPERATIONS):
+        elif part < end and (operation.startswith(CALLS) or operation in OPERATIONS):
             loads.append((part, ""))
         if number < len(places) - 1:
             argument = 0
     if operation in OPERATIONS:
         return OPERATIONS[operation] or _symbol(operation, argument)
-    return _dotted(part for part in loads if part[0] < end) if operation.startswith("CALL") else ""
+    return _dotted(part for part in loads if part[0] < end) if operation.startswith(CALLS) else ""
 
 
 def _loaded(code: CodeType, instruction: int, argument: int) -> str:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -164,6 +165,32 @@ def test_a_function_of_c_is_named_by_the_expression_that_calls_it() -> None:
     with open(__file__, "rb") as source:  # noqa: PTH123 - its lines as bytes
         line = source.read().splitlines()[place.line - 1]
     assert line[place.column : place.end_column] == b"sorted([*range(200_000)])"
+
+
+def test_a_function_of_c_is_named_where_the_interpreter_has_specialized_its_call() -> None:
+    """Python 3.11 then calls it in another instruction than before."""
+
+    def packed(data: bytes) -> bytes:
+        return zlib.compress(data, 1)
+
+    def pack(over: Callable[[], bool]) -> None:
+        data = random.Random(0).randbytes(100_000)
+        while not over():
+            packed(data)
+
+    with Worker(pack) as thread:
+        sampler, calls = sampler_of(lambda: thread), Counter[str]()
+
+        def looked() -> bool:
+            sampler.sample()
+            samples = sampler.take()
+            for stack, count in unpack(samples).items() if samples else ():
+                if stack[-1].function.endswith("packed"):
+                    calls[stack[-1].call] += count
+            return calls.total() >= 20
+
+        until(looked, what="samples")
+    assert set(calls) == {"zlib.compress"}
 
 
 def calls_of(code: CodeType) -> list[str]:
