@@ -22,7 +22,7 @@ help:
 	@echo "make test-gpu     on a GPU node: the tests and measurements that need the real driver"
 	@echo "make bench-gpu    on a GPU node: how fast the trainer is, against its targets"
 	@echo "make bench-tuner  on a GPU node: the diagnosis on labelled loads, the tuner against a grid and from the guides' settings"
-	@echo "make check        format, lint, types, import contracts"
+	@echo "make check        format, lint, types, import contracts, length of sentences"
 	@echo "make docs         the documentation as a website, in build/site"
 	@echo "make bench        the benchmarks; JSON on stdout and in benchmarks/results/"
 	@echo "make screenshots  screenshots/: every screen in PNG and a cast, from a real recording"
@@ -110,6 +110,7 @@ check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m pytest -q tests/docs/test_prose.py
 
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
