@@ -43,7 +43,7 @@ UNEVEN = 0.15
 
 FIRST, CHALLENGES = 2, 4
 """Successive looks that must agree before a first verdict is reported, and before another replaces it. Any
-verdict after a step in what the run does is a first one."""
+verdict after a step in what the run does is a first one, and so is one after "unknown"."""
 TESTED: tuple[Verdict, ...] = ("straggler",)
 """Verdicts that are far beyond chance in a single look. They need no more looks than a first one."""
 AHEAD = 0.15
@@ -109,7 +109,8 @@ class Diagnostician:
             return False
         self._looks = self._looks + 1 if best.verdict == self._rival else 1
         self._rival = best.verdict
-        soon = told is None or told.stale or window.step_t or best.verdict in TESTED
+        nothing_told = told is None or told.stale or told.verdict == "unknown"
+        soon = nothing_told or window.step_t or best.verdict in TESTED
         if self._looks < (FIRST if soon else CHALLENGES):
             return False
         self._rival, self._looks, self._since = None, 0, window.t

@@ -328,6 +328,19 @@ def test_a_verdict_gives_way_to_one_that_lasts() -> None:
     assert doctor.told.verdict == "compute-bound"
 
 
+def test_a_verdict_after_an_unknown_one_is_a_first_verdict() -> None:
+    doctor = Diagnostician()
+    nothing = window(iterations=0, aside=1.0)
+    assert findings(nothing)[0].verdict == "unknown"
+    for i in range(FIRST):
+        look(doctor, nothing, 2 * i)
+    assert doctor.told is not None
+    assert doctor.told.verdict == "unknown"
+    news = [look(doctor, MATMUL, 10 + 2 * i) for i in range(FIRST)]
+    assert news == [False] * (FIRST - 1) + [True]
+    assert doctor.told.verdict == "compute-bound"
+
+
 def test_a_load_at_a_threshold_does_not_flicker() -> None:
     doctor = Diagnostician()
     news = sum(
