@@ -71,9 +71,8 @@ class StackNames:
         self._located: set[int] = set()  # of `_codes`, those of whose files the packages are known
         self._compilers: dict[int, bool] = {}  # by the `id` of a code object in `_codes`
         self._places: dict[Place, Place] = {}  # each one once
-        self._chains: dict[
-            tuple[int, ...], tuple[int, list[CodeType]]
-        ] = {}  # numbers, and what keeps the ids
+        # by the ids and offsets of a chain: the number of its stack, and its code, which keeps the ids
+        self._chains: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
         self._numbers: dict[tuple[Place, ...], int] = {}
         self._stacks: list[tuple[Place, ...]] = []  # by number
         self._forget_names()
