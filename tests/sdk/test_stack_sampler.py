@@ -194,9 +194,10 @@ def test_a_function_of_c_is_named_where_the_interpreter_has_specialized_its_call
 
 
 def calls_of(code: CodeType) -> list[str]:
-    """What the calls and operators of some code are named."""
-    found = [innermost_frame_at(code, each.offset).call for each in dis.get_instructions(code)]
-    return sorted(filter(None, found))
+    """What the calls and operators of some code are named, one name for each expression."""
+    found = [innermost_frame_at(code, each.offset) for each in dis.get_instructions(code)]
+    named = {(at.line, at.column, at.end_line, at.end_column): at.call for at in found if at.call}
+    return sorted(named.values())
 
 
 def method(x: dict[str, list[int]]) -> int:
