@@ -117,6 +117,8 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
+        held_out_pairs_even,
+        held_out_pairs_late,
         host_loads,
         input_loads,
         rank_loads,
