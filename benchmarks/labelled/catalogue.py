@@ -117,8 +117,13 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
+        held_out_graphs,
+        held_out_language,
+        held_out_markets,
+        held_out_medicine,
         held_out_pairs_even,
         held_out_pairs_late,
+        held_out_robotics,
         host_loads,
         input_loads,
         rank_loads,
