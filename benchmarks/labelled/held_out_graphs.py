@@ -149,7 +149,7 @@ class CircuitEncoder(nn.Module):
         from torch_geometric.utils import scatter, softmax
 
         levels, gates = kinds.shape
-        h = self.kind(kinds[0])
+        h: Tensor = self.kind(kinds[0])
         to = torch.arange(gates, device=h.device).repeat_interleave(wires.shape[-1])
         for level in range(1, levels):
             own = self.kind(kinds[level])

@@ -172,8 +172,9 @@ def lit_prod_lda(run: AdapterRun, device: str) -> None:
             theta = (mu + torch.randn_like(mu) * (logvar / 2).exp()).softmax(-1)
             nll = -(bow * self.beta(theta).log_softmax(-1)).sum(-1).mean()
             kld = 0.5 * (mu.square() + logvar.exp() - 1 - logvar).sum(-1).mean()
-            self.log("loss", nll + kld)
-            return nll + kld
+            elbo: Tensor = nll + kld
+            self.log("loss", elbo)
+            return elbo
 
         def configure_optimizers(self) -> Any:
             return torch.optim.Adam(self.parameters(), lr=2e-3, betas=(0.99, 0.999))
@@ -340,7 +341,7 @@ def words_of_each_decade(run: hoptui.Run, device: str) -> None:
     The table has 400 000 x 128 numbers, 205 MB, which are written and synchronised with the disk: more than
     80 ms at 2.5 GB/s. A step of skip-grams looks at 256 x 12 rows with sparse gradients: less than 15 ms.
     """
-    import torch.distributed.checkpoint as dcp
+    dcp: Any = importlib.import_module("torch.distributed.checkpoint")
 
     words, dim = 400_000, 128
     table = nn.Embedding(words, dim, sparse=True).to(device)

@@ -184,7 +184,7 @@ class HestonMarket:
         """Go to the next date, and return how the spots changed."""
         z, w = torch.randn(2, self.paths, 1, device=self.device)
         vol = (self.variance.clamp(min=1e-6) * self.dt).sqrt()
-        change = self.spot * vol * z
+        change: Tensor = self.spot * vol * z
         self.spot = self.spot + change
         self.variance = (
             self.variance + 2.0 * (0.04 - self.variance) * self.dt + 0.3 * vol * (0.8 * w - 0.6 * z)

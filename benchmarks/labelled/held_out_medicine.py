@@ -128,7 +128,8 @@ def _hausdorff() -> Any:
                     self.count += 1
 
         def compute(self) -> Tensor:
-            return self.total / self.count.clamp(min=1)
+            mean: Tensor = self.total / self.count.clamp(min=1)
+            return mean
 
     return HausdorffDistance95
 
@@ -246,7 +247,8 @@ def heart_from_few_spokes(run: hoptui.Run, device: str) -> None:
         spokes = (torch.rand(1, side, side, 1) < 0.25).float()
         heart = nn.Parameter(torch.zeros(2, side, side, side))
         weights = nn.Parameter(torch.zeros(3))
-    opt = torch.optim.Adam([{"params": [heart]}, {"params": [weights], "lr": 1e-3}], lr=0.02)
+    groups: list[dict[str, Any]] = [{"params": [heart]}, {"params": [weights], "lr": 1e-3}]
+    opt = torch.optim.Adam(groups, lr=0.02)
     while not run.stopping:
         misfit = (spokes * (heart - measured)).square().mean()
         loss = misfit + 0.05 * roughness(heart, weights)

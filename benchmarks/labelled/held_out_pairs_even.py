@@ -397,7 +397,7 @@ class FastSigmoidSpike(torch.autograd.Function):
         return (potential > 0).to(potential.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         (potential,) = ctx.saved_tensors
         result: Tensor = grad / (1 + 10 * potential.abs()) ** 2
         return result

@@ -107,7 +107,7 @@ def _report_page(folder: str, stations: int, hours: int) -> Any:
             self.columns = [f"WMO {10_000 + n}" for n in range(stations)]
             self.rows: deque[list[float]] = deque([[0.0] * stations] * hours, maxlen=hours)
 
-        @utilities.rank_zero_only
+        @utilities.rank_zero_only  # type: ignore[untyped-decorator]
         def on_train_batch_end(
             self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
         ) -> None:

@@ -243,9 +243,8 @@ def keyframes_of_a_dense_map(run: hoptui.Run, device: str) -> None:
     frames = [torch.ones(96, 768, 1024) for _ in range(6)]
     shifts = nn.Parameter(torch.zeros(6, 2, device=device))
     decoder = nn.Sequential(nn.Linear(96, 64), nn.ReLU(), nn.Linear(64, 3)).to(device)
-    optimizer = torch.optim.Adam(
-        [{"params": decoder.parameters()}, {"params": [shifts], "lr": 1e-4}], lr=1e-3
-    )
+    groups: list[dict[str, Any]] = [{"params": decoder.parameters()}, {"params": [shifts], "lr": 1e-4}]
+    optimizer = torch.optim.Adam(groups, lr=1e-3)
     rng = random.Random(0)
     while not run.stopping:
         loss = torch.zeros((), device=device)
