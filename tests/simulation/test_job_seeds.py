@@ -24,6 +24,7 @@ AT_ONCE = 8
 LIMIT_S = 150.0
 
 
+@pytest.mark.timeout(LIMIT_S + 10)
 @pytest.mark.parametrize(
     "seeds",
     [

@@ -32,6 +32,7 @@ def test_a_seed_does_the_same_each_time() -> None:
     assert all("events" in line for line in first)
 
 
+@pytest.mark.timeout(LIMIT_S + 10)
 @pytest.mark.parametrize(
     "seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MORE_SEEDS)]
 )
