@@ -43,7 +43,8 @@ UNEVEN = 0.15
 
 FIRST, CHALLENGES = 2, 4
 """Successive looks that must agree before a first verdict is reported, and before another replaces it. Any
-verdict after a step in what the run does is a first one, and so is one after "unknown"."""
+verdict after a step in what the run does is a first one, and so is one after "unknown". "unknown" itself is
+reported later: in the first seconds there are too few samples."""
 TESTED: tuple[Verdict, ...] = ("straggler",)
 """Verdicts that are far beyond chance in a single look. They need no more looks than a first one."""
 AHEAD = 0.15
@@ -111,7 +112,7 @@ class Diagnostician:
         self._rival = best.verdict
         nothing_told = told is None or told.stale or told.verdict == "unknown"
         soon = nothing_told or window.step_t or best.verdict in TESTED
-        if self._looks < (FIRST if soon else CHALLENGES):
+        if self._looks < (FIRST if soon and best.verdict != "unknown" else CHALLENGES):
             return False
         self._rival, self._looks, self._since = None, 0, window.t
         self.told = _diagnosis(best, window)

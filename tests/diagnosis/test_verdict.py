@@ -50,7 +50,7 @@ LABELS: dict[str, Verdict] = {
 def diagnose(window: ObservationWindow) -> Diagnosis:
     """What is told of a run that looks like this for as long as it takes."""
     doctor = Diagnostician()
-    for _ in range(FIRST):
+    for _ in range(CHALLENGES):
         doctor.look(window)
     assert doctor.told is not None
     return doctor.told
@@ -332,8 +332,8 @@ def test_a_verdict_after_an_unknown_one_is_a_first_verdict() -> None:
     doctor = Diagnostician()
     nothing = window(iterations=0, aside=1.0)
     assert findings(nothing)[0].verdict == "unknown"
-    for i in range(FIRST):
-        look(doctor, nothing, 2 * i)
+    told = [look(doctor, nothing, 2 * i) for i in range(CHALLENGES)]
+    assert told == [False] * (CHALLENGES - 1) + [True], "in the first seconds little is known"
     assert doctor.told is not None
     assert doctor.told.verdict == "unknown"
     news = [look(doctor, MATMUL, 10 + 2 * i) for i in range(FIRST)]

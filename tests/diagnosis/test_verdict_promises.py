@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hoptui.diagnosis.causes import Finding, share
 from hoptui.diagnosis.sampled_time import SampledTime
-from hoptui.diagnosis.verdict import FIRST, Diagnostician, findings
+from hoptui.diagnosis.verdict import CHALLENGES, Diagnostician, findings
 from hoptui.diagnosis.window import GpuWindow, ObservationWindow
 from hoptui.domain.activities import Activity
 from hoptui.domain.code_lines import CodeLine
@@ -404,7 +404,7 @@ def test_the_confidence_of_a_verdict_is_what_its_readings_allow(window: Observat
     assert all(first.confidence >= other.confidence for other in others)
     assert first.verdict != "unknown" or not others
     doctor = Diagnostician()
-    for _ in range(FIRST):
+    for _ in range(CHALLENGES):
         doctor.look(window)
     assert doctor.told is not None
     assert doctor.told.verdict == first.verdict
