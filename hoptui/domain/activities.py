@@ -58,7 +58,7 @@ def activities(
         assessed = kinds[stack]
         part = assessed.part(stack)
         activity = Activity(assessed.kind, place_of(part), inside(part), own, assessed.basis)
-        if asleep is None or not in_backward(stack):
+        if asleep is None or not in_backward(part):
             found[activity] += count
             continue
         waits = asleep.get(stack, 0)

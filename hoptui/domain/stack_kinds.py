@@ -423,7 +423,7 @@ def _below(path: str, folders: Iterable[str]) -> bool:
 def assess_all(stacks: Mapping[Stack, int], code: TrainingCode = NOTHING_KNOWN) -> dict[Stack, Assessment]:
     """Return what a thread with each of these stacks is doing.
 
-    While it waits for another thread, tensors and Python of that thread belong to what it does else: the
+    While it waits for another thread, tensors and Python of that thread are part of what else that does: the
     policy of a thread that plays is part of playing.
 
     Args:
