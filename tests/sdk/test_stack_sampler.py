@@ -924,10 +924,11 @@ assert sys.getswitchinterval() == before
 
 def test_the_switch_interval_is_that_of_the_script_while_another_thread_runs_python() -> None:
     alone("""
-over, work = threading.Event(), threading.Event()
+over, work, at_work = threading.Event(), threading.Event(), threading.Event()
 
 def other():
     work.wait()
+    at_work.set()
     while not over.is_set():
         sum(range(100))
 
@@ -935,6 +936,7 @@ threading.Thread(target=other, daemon=True).start()
 sampler.start()
 until(short)
 work.set()
+until(at_work.is_set)
 until(sampled(2))
 enough, seen = sampled(20), 0
 while not enough():
