@@ -375,6 +375,33 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     return Assessment(general)
 
 
+def assess_all(stacks: Mapping[Stack, int], code: TrainingCode = NOTHING_KNOWN) -> dict[Stack, Assessment]:
+    """Return what a thread with each of these stacks is doing.
+
+    While it waits for another thread, tensors and Python of that thread are part of what else that does: the
+    policy of a thread that plays is part of playing.
+
+    Args:
+        stacks: How often each stack was found.
+        code: The functions of the script that train.
+    """
+    found = {stack: assess(stack, code) for stack in stacks}
+    causes: dict[_Function, Counter[Kind]] = {}
+    unclear: dict[Stack, _Function] = {}
+    for stack, count in stacks.items():
+        if at := other_thread_at(stack):
+            work = _started(stack[at:])
+            kind = assess(stack[at:], code).kind
+            if kind in CAUSES:
+                causes.setdefault(work, Counter())[kind] += count
+            else:
+                unclear[stack] = work
+    for stack, work in unclear.items():
+        if work in causes:
+            found[stack] = Assessment(causes[work].most_common(1)[0][0], other=True)
+    return found
+
+
 def place_of(stack: Stack) -> CodeLine:
     """Return the innermost line of the script; that of a library if there is none of the script."""
     frame = next((frame for frame in reversed(stack) if is_script(frame)), stack[-1])
@@ -418,33 +445,6 @@ def calls_host(call: str) -> bool:
 
 def _below(path: str, folders: Iterable[str]) -> bool:
     return any(path.startswith((f"{folder}/", f"{folder}.")) for folder in folders)
-
-
-def assess_all(stacks: Mapping[Stack, int], code: TrainingCode = NOTHING_KNOWN) -> dict[Stack, Assessment]:
-    """Return what a thread with each of these stacks is doing.
-
-    While it waits for another thread, tensors and Python of that thread are part of what else that does: the
-    policy of a thread that plays is part of playing.
-
-    Args:
-        stacks: How often each stack was found.
-        code: The functions of the script that train.
-    """
-    found = {stack: assess(stack, code) for stack in stacks}
-    causes: dict[_Function, Counter[Kind]] = {}
-    unclear: dict[Stack, _Function] = {}
-    for stack, count in stacks.items():
-        if at := other_thread_at(stack):
-            work = _started(stack[at:])
-            kind = assess(stack[at:], code).kind
-            if kind in CAUSES:
-                causes.setdefault(work, Counter())[kind] += count
-            else:
-                unclear[stack] = work
-    for stack, work in unclear.items():
-        if work in causes:
-            found[stack] = Assessment(causes[work].most_common(1)[0][0], other=True)
-    return found
 
 
 def _started(stack: Stack) -> _Function:
