@@ -211,6 +211,7 @@ def figures_of(load: LabelledLoad, seen: dict[str, Any]) -> dict[str, Any]:
     line = named_line(told)
     found = {
         "allowed": right_of(load),
+        "late_rank": load.late,
         "verdict": verdict,
         "right": verdict in right_of(load),
         "confidence": told.confidence if told else 0.0,
@@ -262,7 +263,8 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         "--lot",
         choices=(*LOTS, "both"),
         default="test",
-        help="both: development and test. held-out: once, for a published figure; then it counts as seen",
+        help="both: development and test. held-out and held-out-cpu (with --cpu): once, for a published "
+        "figure; then it counts as seen",
     )
     parser.add_argument("--cpu", action="store_true", help="without a GPU")
     parser.add_argument("--lanes", type=int, default=0, help="loads at a time; default: one per GPU")

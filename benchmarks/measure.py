@@ -307,6 +307,24 @@ class Terminal:
                 look_at += every_s
         return found
 
+    def answered(self, pattern: str, times: Sequence[float]) -> list[float]:
+        """The seconds from each of these times, of the program's clock, until what the screen shows of a
+        pattern is other than it was then. A time without such an answer before the next one is left out."""
+        screen, stream = _emulator(self.columns, self.rows)
+        left, found = list(times), []
+        shown, at_first = "", ""
+        waiting: float | None = None
+        for at, data in self.written:
+            while left and left[0] <= at:
+                waiting, at_first = left.pop(0), shown
+            stream.feed(data)
+            seen = re.search(pattern, "\n".join(screen.display))
+            shown = seen[0] if seen else shown
+            if waiting is not None and shown != at_first:
+                found.append(at - waiting)
+                waiting = None
+        return found
+
     def close(self) -> None:
         with suppress(psutil.NoSuchProcess):
             self.process.terminate()

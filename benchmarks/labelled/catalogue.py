@@ -13,12 +13,14 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 Loop = Callable[[Any, str], None]
-Lot = Literal["development", "test", "held-out"]
+Lot = Literal["development", "test", "held-out", "held-out-cpu"]
 MARK = "# here"
 SEED = 24
 """Of the drawing of lots. Thresholds may only be set on the development lot."""
 HELD_OUT = "held_out_"
 """Begins the names of the modules whose loads are the held-out lot."""
+HELD_OUT_CPU = "held_out_cpu_"
+"""Begins the names of the modules whose loads are the held-out lot of machines without a GPU."""
 SEEN = "seen_"
 """Begins the names of the modules whose loads were the held-out lot once, and are development loads since."""
 
@@ -33,8 +35,9 @@ class AdapterRun(NamedTuple):
 class LabelledLoad(NamedTuple):
     """A load, and its right verdicts on a GPU and without one; empty where it cannot run.
 
-    `ranks` processes work together: on the CPU under gloo, on as many GPUs under NCCL. A load runs where the
-    packages of `needs` are installed. With `adapter` it gets an `AdapterRun`, and the adapter connects.
+    `ranks` processes work together: on the CPU under gloo, on as many GPUs under NCCL. The other ranks wait
+    for rank `late`. A load runs where the packages of `needs` are installed. With `adapter` it gets an
+    `AdapterRun`, and the adapter connects.
     """
 
     name: str
@@ -44,6 +47,7 @@ class LabelledLoad(NamedTuple):
     ranks: int = 1
     needs: tuple[str, ...] = ()
     adapter: bool = False
+    late: int | None = None
 
     def missing(self) -> list[str]:
         """Return the packages that it needs and that are not installed."""
@@ -56,7 +60,7 @@ class LabelledLoad(NamedTuple):
 
     @property
     def held_out(self) -> bool:
-        """Whether its module says that it is in the held-out lot."""
+        """Whether its module says that it is in a held-out lot."""
         return self.module.startswith(HELD_OUT)
 
     @property
@@ -89,12 +93,14 @@ def labelled(
     helpers: tuple[Callable[..., object] | type, ...] = (),
     needs: tuple[str, ...] = (),
     adapter: bool = False,
+    late: int | None = None,
 ) -> Callable[[Loop], Loop]:
     """Enter a load. Several verdicts that are right are separated by spaces."""
 
     def enter(loop: Loop) -> Loop:
         name = loop.__name__
-        LOADS[name] = LabelledLoad(name, loop, tuple(gpu.split()), tuple(cpu.split()), ranks, needs, adapter)
+        right = tuple(gpu.split()), tuple(cpu.split())
+        LOADS[name] = LabelledLoad(name, loop, *right, ranks, needs, adapter, late)
         HELPERS[name] = helpers
         return loop
 
@@ -104,7 +110,7 @@ def labelled(
 def lot_of(name: str) -> Lot:
     """Return the lot of a load. Half of the loads that never were held out are drawn by their names."""
     if LOADS[name].held_out:
-        return "held-out"
+        return "held-out-cpu" if LOADS[name].module.startswith(HELD_OUT_CPU) else "held-out"
     if LOADS[name].seen:
         return "development"
     names = sorted(each.name for each in LOADS.values() if not (each.held_out or each.seen))
@@ -117,22 +123,50 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
-        held_out_graphs,
-        held_out_language,
-        held_out_markets,
-        held_out_medicine,
-        held_out_pairs_even,
-        held_out_pairs_late,
-        held_out_robotics,
+        held_out_astronomy,
+        held_out_audio,
+        held_out_chemistry,
+        held_out_climate,
+        held_out_logistics,
+        held_out_ranks_even,
+        held_out_ranks_late,
         host_loads,
         input_loads,
         rank_loads,
+        seen_cpu_agriculture,
+        seen_cpu_aviation,
+        seen_cpu_couples_even,
+        seen_cpu_couples_late,
+        seen_cpu_energy,
+        seen_cpu_epidemics,
+        seen_cpu_finance,
+        seen_cpu_genomics,
+        seen_cpu_geology,
+        seen_cpu_linguistics,
+        seen_cpu_manufacturing,
+        seen_cpu_museums,
+        seen_cpu_pairs_even,
+        seen_cpu_pairs_late,
+        seen_cpu_ranks_even,
+        seen_cpu_ranks_late,
+        seen_cpu_robots,
+        seen_cpu_security,
+        seen_cpu_sports,
+        seen_cpu_telecoms,
+        seen_cpu_wildlife,
         seen_domain_agents,
         seen_domain_language,
         seen_domain_recommendation,
         seen_domain_science,
         seen_domain_vision,
         seen_environments,
+        seen_fields_graphs,
+        seen_fields_language,
+        seen_fields_markets,
+        seen_fields_medicine,
+        seen_fields_pairs_even,
+        seen_fields_pairs_late,
+        seen_fields_robotics,
         seen_gpu,
         seen_host,
         seen_input,

@@ -18,6 +18,7 @@ from hoptui.domain.diagnosis import VERDICTS  # noqa: E402
 
 LOADS = all_loads()
 HELD_OUT = [name for name in LOADS if lot_of(name) == "held-out"]
+HELD_OUT_CPU = [name for name in LOADS if lot_of(name) == "held-out-cpu"]
 SEEN = [name for name, load in LOADS.items() if load.seen]
 
 
@@ -39,7 +40,7 @@ class ShortRun:
 
 
 def test_there_are_sixty_loads_in_two_lots() -> None:
-    lots = [lot_of(name) for name in LOADS if name not in {*HELD_OUT, *SEEN}]
+    lots = [lot_of(name) for name in LOADS if name not in {*HELD_OUT, *HELD_OUT_CPU, *SEEN}]
     assert len(lots) >= 60
     assert abs(lots.count("test") - lots.count("development")) <= 1
 
@@ -49,7 +50,18 @@ def test_the_held_out_lot_is_the_loads_of_its_modules() -> None:
     assert all(ranks[of] >= least for of, least in ((1, 24), (2, 12)) if ranks[of]), "a lot is whole"
     assert set(ranks) <= {1, 2}
     for name, load in LOADS.items():
-        assert (name in HELD_OUT) == (".held_out_" in load.loop.__module__), name
+        assert (name in {*HELD_OUT, *HELD_OUT_CPU}) == (".held_out_" in load.loop.__module__), name
+
+
+def test_the_held_out_lot_without_a_gpu_is_the_loads_of_its_modules() -> None:
+    for name, load in LOADS.items():
+        assert (name in HELD_OUT_CPU) == (".held_out_cpu_" in load.loop.__module__), name
+    ranks = Counter(LOADS[name].ranks for name in HELD_OUT_CPU)
+    assert ranks in ({}, {1: 24, 2: 8}), "a lot is whole"
+    for load in (LOADS[name] for name in HELD_OUT_CPU):
+        assert load.cpu, load.name
+        assert not load.gpu, load.name
+        assert (load.late is not None) == ("straggler" in load.cpu), load.name
 
 
 def test_loads_that_were_held_out_are_development_loads() -> None:
@@ -60,9 +72,9 @@ def test_loads_that_were_held_out_are_development_loads() -> None:
 
 
 def test_loads_that_are_or_were_held_out_do_not_change_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = [name for name in LOADS if name not in {*HELD_OUT, *SEEN}]
+    others = [name for name in LOADS if name not in {*HELD_OUT, *HELD_OUT_CPU, *SEEN}]
     drawn = [lot_of(name) for name in others]
-    for name in (*HELD_OUT, *SEEN):
+    for name in (*HELD_OUT, *HELD_OUT_CPU, *SEEN):
         monkeypatch.delitem(LOADS, name)
     assert [lot_of(name) for name in others] == drawn
 
@@ -91,7 +103,7 @@ QUICK = (
 
 HELD_OUT_ON_CPU = [
     pytest.param(name, marks=pytest.mark.slow)
-    for name in HELD_OUT
+    for name in (*HELD_OUT, *HELD_OUT_CPU)
     if LOADS[name].cpu and LOADS[name].ranks == 1
 ]
 
@@ -111,7 +123,7 @@ def test_a_load_trains_until_it_is_stopped(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", [name for name in HELD_OUT if LOADS[name].adapter])
+@pytest.mark.parametrize("name", [name for name in (*HELD_OUT, *HELD_OUT_CPU) if LOADS[name].adapter])
 def test_a_load_of_a_framework_trains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if missing := LOADS[name].missing():
         pytest.skip(f"needs {', '.join(missing)}")
