@@ -22,6 +22,8 @@ from hoptui.domain.activities import summed
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import GpuInfo
 from hoptui.domain.facts import fact
+from hoptui.domain.job_stragglers import straggler_elsewhere
+from hoptui.domain.learning_metrics import acts
 from hoptui.domain.stragglers import find_straggler
 from hoptui.domain.throughput import PHASE
 from hoptui.tuner.effect import WARM_UP
@@ -169,6 +171,10 @@ class Diagnosing:
             return None
         found = run.stacks.activities(begin + STACKS_NS)
         late = find_straggler(found) if run.state.world > 1 else None
+        device = rank_device(node, run, late.rank, begin) if late is not None else None
+        if late is None and run.job is not None:
+            late, device = straggler_elsewhere(run.job)
+        acting = acts(run.metrics)
         return ObservationWindow(
             t=spent.end,
             seconds=(spent.end - begin) / SECOND,
@@ -182,14 +188,16 @@ class Diagnosing:
             cpus=node.hardware.cpus,
             host_filled=next((memory.filled for memory in host_memory(node, run, node.clock.t())), NAN),
             host_cpu=mean_of(self._between("host", begin, spent.end), "cpu_percent") / 100,
-            sampled=SampledTime.of_ranks(found, late.rank if late is not None else None),
+            sampled=SampledTime.of_ranks(found, late.rank if late is not None else None, acts=acting),
+            on_cpu=run.stacks.on_cpu(begin + STACKS_NS),
             straggler=late,
-            straggler_device=rank_device(node, run, late.rank, begin) if late is not None else None,
+            straggler_device=device,
             free_gpus=self._free_gpus(begin, spent.end),
             elsewhere=elsewhere(
                 run.state.gpus, {each.gpu for each in node.processes if each.run == run.id}, node.gpus
             ),
             step_t=step_t,
+            acts=acting,
         )
 
     def _step(self, run: TrackedRun, gpus: list[GpuInfo], start: int) -> int:

@@ -51,6 +51,13 @@ class ConfidenceScale(NamedTuple):
         return 0.5 + (MOST_CERTAIN - 0.5) * min(1.0, (value - self.named) / (self.certain - self.named))
 
 
+RESULTS_BYTES_PER_S = 2e9
+"""A GPU that sends so much to the host for the whole time does little else if its SMs are idle."""
+NO_KERNELS = 0.1
+"""SM active ÷ busy below which copies may be what keeps a GPU busy. A copy of 1.6 GB to pageable memory in
+each iteration reads 0.014 on an H200."""
+
+
 class Means:
     """Readings of `GpuWindow`, averaged over the run's GPUs that have them. NaN if none has.
 
@@ -80,6 +87,11 @@ class Means:
         self.uploading = over(lambda g: g.uploading)
         self.download = over(lambda g: g.download)
         self.link = over(lambda g: g.link)
+
+    @property
+    def only_copies(self) -> bool:
+        """Whether what keeps the GPU busy are copies to the host: the driver counts these as busy."""
+        return self.download >= RESULTS_BYTES_PER_S and self.sm < NO_KERNELS * self.busy
 
     @property
     def idle(self) -> float:

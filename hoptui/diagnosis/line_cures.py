@@ -12,8 +12,8 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.stack_kinds import Kind
 
 Cure = Literal[
-    "load_in_workers", "avoid_sync", "pin_memory", "save_in_background", "autocast", "fewer_kernels",
-    "move_to_gpu", "log_less",
+    "load_in_workers", "avoid_sync", "pin_memory", "pin_results", "save_in_background", "autocast",
+    "fewer_kernels", "move_to_gpu", "log_less",
 ]  # fmt: skip
 """A usual cure. `hoptui.presentation.sentences.diagnosis` has its words."""
 OFTEN = 0.15
@@ -31,7 +31,10 @@ def line_cures(verdict: Verdict, window: ObservationWindow, seen: Means) -> Iter
             yield from _at("avoid_sync", window, "wait", "copy")
             yield from _at("fewer_kernels", window, "compute")
         case "transfer-bound":
-            yield from _at("pin_memory", window, "copy")
+            if seen.download > seen.upload:
+                yield from _at("pin_results", window, "copy", "wait")
+            else:
+                yield from _at("pin_memory", window, "copy")
         case "save-bound":
             yield from _at("save_in_background", window, "save")
         case "compute-bound" if seen.tensor < NO_TENSOR and seen.fp32 >= SOME_FP32:

@@ -11,8 +11,9 @@ from hoptui.domain.activities import Activity, by_line, summed
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.stack_kinds import Basis, Kind
 
-PLACES: tuple[Basis, ...] = ("before", "between")
-"""What is known of Python of the script by its place in the loop."""
+DOUBTFUL: tuple[Basis, ...] = ("before", "between", "process")
+"""What a purpose rests on that may be another one: the place in the loop of Python of the script, or that the
+thread waits for another process."""
 FEW = 20
 """Fewer samples say nothing: at ten a second these are two seconds."""
 
@@ -33,8 +34,8 @@ class SampledTime:
     `count` is the number of samples, of several ranks that of the one with the fewest. `lines` has the
     line with the most samples of each kind. `own_loader` is the share in which a DataLoader loads in the
     training process. `guessed` are the shares of Python of the script whose purpose only its place in the
-    loop says, or nothing, by that basis. `guessed_lines` are the lines with the most samples of each place;
-    `lines` does not have them. Samples while the run was paused are left out.
+    loop says, or nothing, and of waits for another process, by that basis. `guessed_lines` are the lines with
+    the most samples of each; `lines` does not have them. Samples while the run was paused are left out.
     """
 
     count: int = 0
@@ -45,17 +46,23 @@ class SampledTime:
     guessed_lines: Mapping[Basis, LineShare] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, counts: Mapping[Activity, int]) -> SampledTime:
-        """Return the times of what was counted; of too few samples, nothing."""
-        at_work = _at_work(counts)
+    def of(cls, counts: Mapping[Activity, int], *, acts: bool = False) -> SampledTime:
+        """Return the times of what was counted; of too few samples, nothing.
+
+        Args:
+            counts: What the thread was found to do.
+            acts: The run acts in environments, by what it logs. Then what it calls after its model, and
+                before it trains that, is taken for environments.
+        """
+        at_work = _resolved(_at_work(counts), acts)
         total = sum(at_work.values())
         if total < FEW:
             return cls()
         kinds: Counter[Kind] = Counter()
         for activity, count in at_work.items():
             kinds[activity.kind] += count
-        placed = {basis: _with_basis(at_work, basis) for basis in PLACES}
-        elsewhere = {activity: n for activity, n in at_work.items() if activity.basis not in PLACES}
+        placed = {basis: _with_basis(at_work, basis) for basis in DOUBTFUL}
+        elsewhere = {activity: n for activity, n in at_work.items() if activity.basis not in DOUBTFUL}
         lines: dict[Kind, LineShare] = {}
         for line in _lines(elsewhere, total):
             lines.setdefault(line.kind, line)
@@ -70,14 +77,17 @@ class SampledTime:
         )
 
     @classmethod
-    def of_ranks(cls, counts: Mapping[int, Counter[Activity]], late: int | None = None) -> SampledTime:
+    def of_ranks(
+        cls, counts: Mapping[int, Counter[Activity]], late: int | None = None, *, acts: bool = False
+    ) -> SampledTime:
         """Return the times of ranks. What the rank does that the others wait for is not what limits these.
 
         Args:
             counts: What each rank was found to do, by rank.
             late: The rank that the others wait for, and whose samples are left out.
+            acts: As in `of`.
         """
-        found = cls.of(summed(part for rank, part in counts.items() if rank != late))
+        found = cls.of(summed(part for rank, part in counts.items() if rank != late), acts=acts)
         numbers = [sum(_at_work(part).values()) for part in counts.values()]
         return replace(found, count=min([found.count, *filter(None, numbers)]))
 
@@ -93,6 +103,15 @@ class SampledTime:
 
 def _at_work(counts: Mapping[Activity, int]) -> dict[Activity, int]:
     return {activity: count for activity, count in counts.items() if activity.kind != "paused"}
+
+
+def _resolved(counts: Mapping[Activity, int], acts: bool) -> dict[Activity, int]:
+    """Return the same with what comes after a run of the model taken for what the run does there."""
+    found: Counter[Activity] = Counter()
+    for activity, count in counts.items():
+        after = activity.basis == "after"
+        found[activity._replace(basis="between" if acts else "unknown") if after else activity] += count
+    return dict(found)
 
 
 def _with_basis(counts: Mapping[Activity, int], basis: Basis) -> dict[Activity, int]:

@@ -52,7 +52,11 @@ CLAIMS: Mapping[Verdict, tuple[Kind, ...]] = {
 WORKS: tuple[Kind, ...] = ("compute", "evaluate", "wait", "copy")
 """What a thread does to give work to a GPU, or to get its results."""
 GUESSED = 0.65
-"""The highest confidence of what Python of the script is for, if only its place in the loop says it."""
+"""The highest confidence of what Python of the script is for, if only its place in the loop says it, and of
+what another process does."""
+COMPUTES_ON_CPU = 0.4
+"""The least CPU time of a thread that computes, for each second that it was found computing. Torch also waits
+for threads of its own."""
 WIDER = 0.05
 """The share of the samples of other lines of the same kind, from which their sum is told too."""
 STRAGGLING = ConfidenceScale(0.1, 0.25)
@@ -60,8 +64,11 @@ COMPUTING = ConfidenceScale(0.6, 0.85)
 TRANSFER_BYTES_PER_S = 0.5e9
 """With less over PCIe, a thread in a copy waits for the turn of many small ones, or for the GPU."""
 SMALL_PIECE_S = 0.1
-"""A CPU spends less than this on a small piece. An iteration has as many pieces as its batch, or more if it
-has several batches."""
+"""A CPU spends less than this on a small piece if there are many: the calls of all but one can be saved. An
+iteration has as many pieces as its batch, or more if it has several batches."""
+KEPT_PIECE_S, KEPT_COMPUTING = 0.2, 0.5
+"""The limits of both for a verdict that is shown: near a limit, it would alternate with another one. Work of
+any other kind is named from half of the time on, which leaves no more than `KEPT_COMPUTING`."""
 CUT_SURE = 0.8
 """The highest confidence that larger pieces help: what the calls cost is not measured."""
 FEW_SAMPLES = 50
@@ -75,8 +82,9 @@ class IdleShares:
     ranks wait for a slow one.
 
     Python of the script between two runs of the model is taken for environments: it uses what the model
-    chose, and makes what the model sees next. What runs before the model is taken for input, or for what
-    environments have observed if the thread steps these more than it loads.
+    chose, and makes what the model sees next. What runs before the model is taken for input, or for
+    environments if the thread steps these more than it loads. It is part of stepping them if the run acts.
+    Another process is taken for a loader, or for environments if the run acts.
     """
 
     def __init__(self, window: ObservationWindow, seen: Means) -> None:
@@ -85,15 +93,22 @@ class IdleShares:
         self._kinds = {**CLAIMS, "transfer-bound": _copying(seen)} if window.gpus else CLAIMS
         claims = {v: sum(shares.get(kind, 0.0) for kind in kinds) for v, kinds in self._kinds.items()}
         guessed = self.sampled.guessed
-        steps = shares.get("environment", 0.0) + guessed.get("between", 0.0) > shares.get("input", 0.0)
-        prepares: Verdict = "env-bound" if steps else "data-bound"
-        self._guesses: dict[Basis, Verdict] = {"before": prepares, "between": "env-bound"}
+        awaited, before = (guessed.get(basis, 0.0) if window.acts else 0.0 for basis in ("process", "before"))
+        steps = shares.get("environment", 0.0) + guessed.get("between", 0.0) + awaited + before
+        prepares: Verdict = "env-bound" if steps > shares.get("input", 0.0) - awaited else "data-bound"
+        self._guesses: dict[Basis, Verdict] = {
+            "before": prepares,
+            "between": "env-bound",
+            "process": "env-bound" if window.acts else "data-bound",
+        }
         for basis, verdict in self._guesses.items():
             claims[verdict] += guessed.get(basis, 0.0)
-            claims["host-bound"] -= guessed.get(basis, 0.0)
+            claims["data-bound" if basis == "process" else "host-bound"] -= guessed.get(basis, 0.0)
         whole = sum(claims.values())
         self._scale = min(1.0, seen.idle / whole) if whole else 1.0
         self.claims: dict[Verdict, float] = {verdict: lost * self._scale for verdict, lost in claims.items()}
+        if seen.only_copies:  # these count as busy
+            self.claims["transfer-bound"] = min(claims["transfer-bound"], 1 - seen.sm)
         self.exchange = shares.get("collective", 0.0) if window.world > 1 else 0.0
         self.late = window.straggler.others_wait - window.straggler.waits if window.straggler else 0.0
         if window.straggler is not None:
@@ -113,13 +128,14 @@ class IdleShares:
             placed = self.sampled.guessed_lines.get(basis)
             if guess == verdict and placed is not None and (line is None or placed.share > line.share):
                 line, whole = placed, self.sampled.guessed[basis]
+                if basis == "process":
+                    line = line._replace(kind="script")  # it waits, and nobody has seen it load
         return _line_facts(line, whole)
 
     def _placed(self, kind: Kind) -> float:
         """Return the share of the samples of a kind that are in another claim by their place."""
-        return (
-            sum(self.sampled.guessed.get(basis, 0.0) for basis in self._guesses) if kind == "script" else 0.0
-        )
+        others = [basis for basis in self._guesses if kind == ("input" if basis == "process" else "script")]
+        return sum(self.sampled.guessed.get(basis, 0.0) for basis in others)
 
     def _guessed(self, verdict: Verdict) -> float:
         """Return the share of the samples in a claim that only their place in the loop puts there."""
@@ -145,7 +161,7 @@ def thread_causes(window: ObservationWindow, seen: Means) -> Iterator[Finding]:
     for verdict, lost in idle.claims.items():
         if sure := idle.confidence(verdict, scale):
             facts = (
-                *share_fact("gpu.idle_share", _idle(seen)),
+                *_at_rest(verdict, seen),
                 *idle.line_facts(verdict),
                 *_beside(verdict, window, seen),
             )
@@ -223,7 +239,7 @@ def _wrong_device(window: ObservationWindow, seen: Means, sampled: SampledTime) 
     if not sure:
         return
     if window.gpus and seen.busy < NOTHING_RUNS:
-        facts = (*share_fact("gpu.idle_share", _idle(seen)), *_line(sampled, "compute", "evaluate"))
+        facts = (*_at_rest("wrong-device", seen), *_line(sampled, "compute", "evaluate"))
         found = _counted(Finding("wrong-device", sure, 1.0, facts), sampled)
         yield found.at_most(UNSURE) if window.elsewhere else found
     elif not window.gpus and window.free_gpus:
@@ -231,19 +247,35 @@ def _wrong_device(window: ObservationWindow, seen: Means, sampled: SampledTime) 
         yield Finding("wrong-device", min(sure, UNSURE), 1.0, facts)
 
 
-def computing(window: ObservationWindow) -> Iterator[Finding]:
+def lacks_processor(window: ObservationWindow) -> bool:
+    """Whether the training thread computes in its samples, and most of this time had no processor.
+
+    Threads that run Python beside it keep the interpreter, which it needs for each operation of a model. Or
+    other processes have the processors, or a limit of the container is reached.
+    """
+    return window.on_cpu < COMPUTES_ON_CPU * window.sampled.share("compute", "evaluate")
+
+
+def computing(window: ObservationWindow, shown: str | None = None) -> Iterator[Finding]:
     """A finding of a run without a GPU that computes most of the time.
 
     Nothing holds it back, unless its batches are computed in pieces so small that the calls take the time.
+    `shown` is the verdict so far.
     """
     sampled = window.sampled
     computes = sampled.share("compute", "evaluate")
-    if window.gpus or not (sure := COMPUTING.confidence(computes)):
+    if lacks_processor(window):
         return
-    facts = (fact("cpu.computes", share=share(computes)), *_line(sampled, "compute", "evaluate"))
+    kept = shown in ("healthy", "memory-unused")
+    if window.gpus or computes < (KEPT_COMPUTING if kept else COMPUTING.named):
+        return
+    sure = COMPUTING.confidence(max(computes, COMPUTING.named))
+    line = _line_facts(sampled.line("compute", "evaluate"), 0.0)  # the sum is in the fact before it
+    facts = (fact("cpu.computes", share=share(computes)), *line)
     found = Finding("healthy", sure, 0.0, facts)
     count = pieces(window.knobs)
-    if count > 1 and window.seconds < SMALL_PIECE_S * count * window.iterations and room_on_host(window) > 1:
+    small_s = KEPT_PIECE_S if shown == "memory-unused" else SMALL_PIECE_S
+    if window.seconds < small_s * (count - 1) * window.iterations and room_on_host(window) > 1:
         cut = (fact("batch.pieces", pieces=count), fact("host.memory", share=share(window.host_filled)))
         found = Finding("memory-unused", min(sure, CUT_SURE), computes, (*cut, *facts))
     yield _counted(found, sampled)
@@ -253,8 +285,11 @@ def _counted(finding: Finding, sampled: SampledTime) -> Finding:
     return finding if sampled.count >= FEW_SAMPLES else finding.at_most(UNSURE)
 
 
-def _idle(seen: Means) -> float:
-    return 1 - seen.busy
+def _at_rest(verdict: Verdict, seen: Means) -> tuple[Fact, ...]:
+    """How much of the time the GPU has no kernel."""
+    if verdict == "transfer-bound" and seen.only_copies:
+        return share_fact("gpu.sm_active", seen.sm)
+    return share_fact("gpu.idle_share", 1 - seen.busy)
 
 
 def _line(sampled: SampledTime, *kinds: Kind) -> tuple[Fact, ...]:

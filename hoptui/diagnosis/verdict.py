@@ -27,7 +27,7 @@ from hoptui.diagnosis.causes import (
     waits_for_the_host,
     waits_unseen,
 )
-from hoptui.diagnosis.thread_causes import computing, thread_causes
+from hoptui.diagnosis.thread_causes import computing, lacks_processor, thread_causes
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.domain.facts import Fact, fact
@@ -54,9 +54,9 @@ REFRESH_NS = 10 * SECOND
 """The shortest time between updates of an unchanged verdict's figures. Each is a message to every viewer."""
 
 
-def findings(window: ObservationWindow) -> list[Finding]:
+def findings(window: ObservationWindow, shown: str | None = None) -> list[Finding]:
     """All possible limits of the run, the most likely first. Never empty, and never more certain than the
-    evidence allows."""
+    evidence allows. `shown` is the verdict that goes on unless the evidence is clear."""
     if not window.iterations:
         return [_unknown(fact("time.all_aside", share=share(window.aside)))]
     seen = Means(window.gpus)
@@ -66,7 +66,7 @@ def findings(window: ObservationWindow) -> list[Finding]:
         if all(f.confidence < UNSURE for f in found):
             found += unused_memory(window, seen)
         found = found or [*latency(seen)] or [*healthy(seen)]
-    found = found or [*computing(window)]
+    found = found or [*computing(window, shown)]
     if not found:
         return [_unknown(*_missing(window, seen), *_largest_phase(window))]
     if waits_unseen(window):
@@ -99,10 +99,11 @@ class Diagnostician:
 
     def look(self, window: ObservationWindow) -> bool:
         """Add a window. Return True if the verdict changed. `told` may have newer figures in any case."""
-        found = findings(window)
-        best, told = found[0], self.told
+        told, stepped = self.told, window.step_t > self._since
+        found = findings(window, None if told is None or told.stale or stepped else told.verdict)
+        best = found[0]
         held = next((f for f in found if told is not None and f.verdict == told.verdict), None)
-        ahead = 0.0 if window.step_t > self._since else AHEAD
+        ahead = 0.0 if stepped else AHEAD
         if told is not None and held is not None and held.confidence >= best.confidence - ahead:
             self._rival, self._looks = None, 0
             if told.stale or window.t - told.t >= REFRESH_NS:
@@ -173,6 +174,8 @@ def _unknown(*why: Fact) -> Finding:
 def _missing(window: ObservationWindow, seen: Means) -> Iterator[Fact]:
     """Why there is no verdict."""
     if not window.gpus:
+        if lacks_processor(window):
+            yield fact("cpu.thread_waits", share=share(window.on_cpu))
         yield fact("gpu.no_readings", problem=window.no_gpu) if window.no_gpu else fact("gpu.none_of_run")
         return
     if not _all_counted(window):

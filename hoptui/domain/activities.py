@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from hoptui.domain.code_lines import CodeLine
+from hoptui.domain.code_lines import CodeLine, package_path
 from hoptui.domain.stack_groups import inside
 from hoptui.domain.stack_kinds import OPERATORS, Basis, Kind, assess_all, calls_host, place_of
 from hoptui.domain.stacks import Stack, in_backward
@@ -16,6 +16,8 @@ OWN_LOADER = "_SingleProcessDataLoaderIter._next_data"
 """The function of torch.utils.data that loads in the training process."""
 
 
+RECEIVES = "multiprocessing/connection"
+"""The module of the standard library that receives from another process."""
 UNNAMED = frozenset((*OPERATORS, "bool", ""))
 """What a line does that is no call by a name: it may work on tensors or on numbers."""
 BackwardState = Literal["", "computes", "waits"]
@@ -57,7 +59,8 @@ def activities(
         own = any(frame.function == OWN_LOADER for frame in stack)
         assessed = kinds[stack]
         part = assessed.part(stack)
-        activity = Activity(assessed.kind, place_of(part), inside(part), own, assessed.basis)
+        called = _receives(part) if assessed.basis == "process" else inside(part)
+        activity = Activity(assessed.kind, place_of(part), called, own, assessed.basis)
         if asleep is None or not in_backward(part):
             found[activity] += count
             continue
@@ -67,6 +70,12 @@ def activities(
             if times:
                 found[activity._replace(backward=state)] += times
     return _of_numbers(found)
+
+
+def _receives(stack: Stack) -> str:
+    """Return how a line waits for another process: `Connection.recv`, and not how that reads."""
+    receives = (frame.function for frame in stack if package_path(frame).startswith(RECEIVES))
+    return next(receives, inside(stack))
 
 
 def _of_numbers(found: Counter[Activity]) -> Counter[Activity]:

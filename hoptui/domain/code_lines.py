@@ -16,6 +16,8 @@ code too, and name it as they like: `<eval_with_key>.3`, `<class 'networkx.….a
 _OWN = re.compile(r"/hoptui/(?:sdk|integrations|injection)/")
 COMPILED = "cython"
 """Stands for the package of any function that Cython has compiled."""
+REQUESTS = "c10d"
+"""Stands for the package of a request of torch.distributed, whose `wait` is C code."""
 HOST_PACKAGES = frozenset(
     (
         "numpy", "scipy", "sklearn", "pandas", "numba", "networkx", "skimage", "shapely", "nltk", "sacrebleu",

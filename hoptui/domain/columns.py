@@ -23,15 +23,16 @@ LOGGED_NAN_BYTES = (0x7FF8_0000_0000_0001).to_bytes(8, "little")
 LOGGED_NAN: float = struct.unpack("<d", LOGGED_NAN_BYTES)[0]
 """A NaN that a script logged. Other NaNs are unknown."""
 _OBJECT_BYTES = 64
-OF_A_RUN = ("run", "rank", "process", "derived")
+OF_A_RUN = ("run", "rank", "process", "derived", "head")
 """Kinds of sources that contain a run's id."""
 
 
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one source, oldest first.
 
-    `source` names their origin: `run/<id>`, `rank/<run id>/<rank>`, `gpu/<uuid>`, `host`, `cores` or
-    `process/<run id>`. `t` holds monotonic nanoseconds, `step` the iteration (-1: none); both are
+    `source` names their origin: `run/<id>`, `rank/<run id>/<rank>`, `gpu/<uuid>`, `host`, `cores`,
+    `process/<run id>`, or `head/<run id>`: what rank 0 logs on another node, as far as this node has read it.
+    `t` holds monotonic nanoseconds, `step` the iteration (-1: none); both are
     little-endian int64. `values` has one float64 array per name, NaN where a row lacks it. All arrays have
     the same length.
     """
@@ -117,6 +118,11 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 def is_known(value: float) -> bool:
     """Return whether a value of a row is known. A NaN that a script logged is."""
     return value == value or struct.pack("<d", value) == LOGGED_NAN_BYTES
+
+
+def head_of(source: str) -> str:
+    """Return the source of what rank 0 logs on another node, for that of a run; "" for any other source."""
+    return f"head/{source.removeprefix('run/')}" if source.startswith("run/") else ""
 
 
 def run_of(source: str) -> str:

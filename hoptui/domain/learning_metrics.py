@@ -40,6 +40,14 @@ _NEITHER = frozenset(
     ("policy", "value", "actor", "critic", "entropy", "q", "aux", "std", "min", "max", "time", "s", "count")
 )
 
+_OF_ENVIRONMENTS = frozenset(("env", "reward", "rewards", "rew", "episode", "episodes", "episodic"))
+"""Words in the names of what a run logs that acts in environments."""
+
+
+def acts(names: Iterable[str]) -> bool:
+    """Return whether a run acts in environments: it logs their steps, rewards or episodes."""
+    return any(not _OF_ENVIRONMENTS.isdisjoint(re.findall("[a-z]+", name.lower())) for name in names)
+
 
 def learning_names(names: Iterable[str], headline: str = "") -> list[str]:
     """Return the metrics of learning, the most telling first: no phases, rates or counts.

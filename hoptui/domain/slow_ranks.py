@@ -189,7 +189,7 @@ def _assessed(ranks: Mapping[int, RankSummary], earlier: Sequence[Evidence]) -> 
     times = [newest, pooled([newest, *earlier])] if earlier else [newest]
     for each in times:
         yield from _by_share("waits", each)
-    for each in times if _alike(ranks) else ():
+    for each in times if alike(ranks) else ():
         yield from _by_share("backward", each)
     yield from _by_phases(ranks, newest)
     yield from _by_time(ranks)
@@ -265,8 +265,8 @@ def _dispersion(counts: Counts, over_time: float) -> float:
     return max(LEAST_DISPERSION, bound * statistics.pvariance(scaled) / kept)
 
 
-def _alike(ranks: Mapping[int, RankSummary]) -> bool:
-    """Whether iterations take equally long, as where ranks wait for each other."""
+def alike(ranks: Mapping[int, RankSummary]) -> bool:
+    """Return whether iterations take equally long, as where ranks wait for each other."""
     seconds = [one.iteration_s for one in ranks.values() if one.iteration_s]
     if len(seconds) < 2:
         return False

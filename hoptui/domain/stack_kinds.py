@@ -23,6 +23,13 @@ simulates or saves is what is waited for.
 In an evaluation, only the work of the model and its waiting count as evaluation. Python that scores what the
 model has said is Python of the script.
 
+What writes pictures, tables or other results saves. In an evaluation, or in a function that is named after
+logs, it logs: there people look at them. `tqdm` passes on what another iterator makes, and what that does is
+not its own. A logger that calls the function that trains only wraps it.
+
+A thread that waits for another process, by a pipe or a pool, waits for input or for environments. Its place
+says which, or that the run logs what environments give.
+
 A callback of a framework is seen alone: neither the phase in which the framework calls it nor what calls it
 says what it does. The name of a hook, such as `on_rollout_end`, says when it is called. No name of a callback
 says that it loads or simulates, and its operators are those of numbers.
@@ -41,7 +48,14 @@ from itertools import takewhile
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
-from hoptui.domain.code_lines import HOST_PACKAGES, CodeLine, enclosing_function, is_script, package_path
+from hoptui.domain.code_lines import (
+    HOST_PACKAGES,
+    REQUESTS,
+    CodeLine,
+    enclosing_function,
+    is_script,
+    package_path,
+)
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, other_thread_at
 from hoptui.domain.training_code import MODULES, NOTHING_KNOWN, OPTIMIZERS, Place, TrainingCode
 
@@ -83,6 +97,10 @@ def _rules(kind: Kind, *paths: str, names: str = "") -> tuple[Rule, ...]:
     return tuple(Rule(kind, path, frozenset(names.split())) for path in paths)
 
 
+TABLE_WRITERS = (
+    "to_csv to_parquet to_feather to_pickle to_hdf to_sql to_json to_excel to_orc to_stata to_xml to_html"
+)
+"""Methods of tables that write them."""
 CALLBACKS: tuple[Rule, ...] = (
     *_rules(
         "script",
@@ -100,10 +118,50 @@ CALLBACKS: tuple[Rule, ...] = (
     *_rules("script", "ray/train/v2/_internal/execution/context", names="report"),
 )
 """What calls the callbacks of a framework, and the trackers of Accelerate."""
+HOOKS: tuple[Rule, ...] = (
+    *_rules(
+        "script",
+        "lightning/pytorch/trainer/call",
+        "pytorch_lightning/trainer/call",
+        names="_call_lightning_module_hook",
+    ),
+)
+"""What calls the hooks of a module, and its other methods. A hook is a callback, unless it prepares a
+batch."""
+WRAPPERS: tuple[Rule, ...] = (
+    *_rules("log", "tqdm", names="__iter__ __next__ __aiter__ __anext__ tmap tzip"),
+    *_rules("log", "rich/progress", names="track __iter__ __next__"),
+    *_rules("log", "loguru/_logger", names="catch_wrapper"),
+    *_rules("log", "mlflow/utils/autologging_utils", "comet_ml/monkey_patching", "clearml/binding"),
+    *_rules("log", "wandb/agents"),
+)
+"""What passes on the elements of another iterator, or the call of a function that it has replaced. What it
+calls does not belong to it."""
 NESTED: tuple[Rule, ...] = (*_rules("evaluate", "ignite/engine/engine", names="Engine.run"),)
 """What evaluates if a callback calls it. Elsewhere it trains."""
 
+WRITERS: tuple[Rule, ...] = (
+    *_rules("save", "PIL", names="save"),
+    *_rules("save", "imageio", "skimage/io", "tifffile", names="imwrite imsave mimwrite mimsave volwrite"),
+    *_rules("save", "torchvision/utils", names="save_image"),
+    *_rules("save", "torchvision/io", names="write_jpeg write_png write_video write_file"),
+    *_rules("save", "json", "yaml", names="dump"),
+    *_rules("save", "csv", names="writerow writerows writeheader"),
+    *_rules("save", "pandas/core/generic", "pandas/core/frame", names=TABLE_WRITERS),
+    *_rules("save", "polars", names="write_csv write_parquet write_ipc write_json write_ndjson sink_parquet"),
+    *_rules("save", "pyarrow", names="write_table write_feather write_csv write_dataset"),
+    *_rules("save", "scipy/io", names="savemat mmwrite write"),
+    *_rules("save", "soundfile", "torchaudio", names="write save save_with_torchcodec"),
+    *_rules("save", "h5py", names="create_dataset __setitem__ flush"),
+    *_rules("save", "zarr", names="__setitem__ save save_array save_group"),
+    *_rules("save", "nibabel", names="save to_filename"),
+    *_rules("save", "pathlib", names="write_text write_bytes"),
+)
+WRITES: tuple[Rule, ...] = (*_rules("save", "", names="writerow writerows imwrite write_jpeg write_png"),)
+"""What writes results, such as pictures and tables. It logs in an evaluation, or if a function of the script
+is named after logs: then they are for people to look at."""
 CONTEXTS: tuple[Rule, ...] = (
+    *WRITERS,
     *_rules("paused", "hoptui/sdk/iteration", names="_wait_while_paused"),
     *_rules(
         "compile", "torch/_dynamo/convert_frame", "torch/_dynamo/eval_frame", names="_compile compile_inner"
@@ -112,7 +170,17 @@ CONTEXTS: tuple[Rule, ...] = (
         "compile", "torch/_inductor", "torch/_functorch/aot_autograd", "triton/compiler", "jax/_src/pjit"
     ),
     *_rules("save", "torch/serialization", names="save _save _legacy_save"),
-    *_rules("save", "torch/distributed/checkpoint", "safetensors", "orbax"),
+    *_rules("save", "torch/distributed/checkpoint", "orbax"),
+    *_rules("save", "safetensors", names="save save_file save_model _flatten _tobytes"),
+    *_rules("save", "joblib/numpy_pickle", names="dump"),
+    *_rules(
+        "save",
+        "transformers/modeling_utils",
+        "diffusers/models/modeling_utils",
+        "diffusers/pipelines/pipeline_utils",
+        "peft/peft_model",
+        names="save_pretrained",
+    ),
     *_rules("save", "numpy/lib", names="save savez savez_compressed _savez savetxt"),
     *_rules("save", "transformers/trainer", names="_save_checkpoint save_model _save"),
     *_rules("save", "stable_baselines3/common/save_util"),
@@ -121,12 +189,14 @@ CONTEXTS: tuple[Rule, ...] = (
     ),
     *_rules("save", "ray/train/v2/_internal/execution/context", names="_upload_checkpoint"),
     *_rules("save", "ray/train/_internal/storage", names="persist_current_checkpoint"),
-    *_rules("log", "PIL", names="save"),
     *_rules("log", "matplotlib", "seaborn", "plotly", "bokeh"),
     *_rules("input", "torch/utils/data", "torchdata", "datasets", "webdataset", "streaming", "ffcv"),
     *_rules("input", "nvidia/dali", "torchvision/transforms", "torchvision/datasets", "torchvision/io"),
     *_rules("input", "PIL", "cv2", "albumentations", "decord", "av", "torchaudio", "librosa", "soundfile"),
     *_rules("input", "tokenizers", "sentencepiece", "tiktoken", "torch_geometric/loader"),
+    *_rules("input", "imgaug", "audiomentations", "torch_audiomentations", "kornia/augmentation", "torchio"),
+    *_rules("input", "monai/data", "monai/transforms", "mmcv/transforms", "fairseq/data", "torchtext/data"),
+    *_rules("input", "litdata", "petastorm", "deeplake", "grain", "tensorflow_datasets", "dgl/dataloading"),
     *_rules("input", "transformers/data", "transformers/tokenization_utils_base", "timm/data", "ray/data"),
     *_rules(
         "input",
@@ -136,9 +206,17 @@ CONTEXTS: tuple[Rule, ...] = (
     ),
     *_rules("environment", "gymnasium", "gym", "envpool", "mujoco", "dm_control", "pettingzoo", "procgen"),
     *_rules("environment", "ale_py", "brax", "pufferlib", "stable_baselines3/common/vec_env"),
+    *_rules("environment", "minigrid", "highway_env", "crafter", "nle", "metaworld", "robosuite", "vizdoom"),
+    *_rules("environment", "gymnasium_robotics", "pybullet_envs", "mlagents_envs", "supersuit", "shimmy"),
+    *_rules("environment", "torchrl/envs", "tianshou/env", "ray/rllib/env", "open_spiel", "smac", "traci"),
+    *_rules("environment", "retro", "stable_retro", "chess", "sapien", "panda_gym"),
     *_rules("log", "wandb", "tensorboard", "torch/utils/tensorboard", "tensorboardX", "mlflow", "comet_ml"),
     *_rules("log", "neptune", "clearml", "aim", "tqdm", "rich", "logging", "loguru", "swanlab"),
     *_rules("log", "stable_baselines3/common/logger"),
+    *_rules("log", "lightning/pytorch/loggers", "pytorch_lightning/loggers", "lightning/fabric/loggers"),
+    *_rules(
+        "log", "dvclive", "visdom", "trackio", "sacred", "structlog", "absl/logging", "prometheus_client"
+    ),
     *_rules("log", "accelerate/tracking", names="log log_images log_table log_figure log_artifact"),
     *_rules("log", "ray/train/v2/_internal/execution/context", names="_wait_then_report"),
     *_rules("log", "ray/train/_internal/session", names="_report_training_result"),
@@ -149,18 +227,22 @@ CONTEXTS: tuple[Rule, ...] = (
     *_rules("evaluate", "fastai/learner", names="_do_epoch_validate"),
     *_rules("evaluate", "composer/trainer/trainer", names="_eval_loop _eval_train_metrics"),
     *_rules("evaluate", "torchtitan/components/validate", names="validate"),
+    *_rules("evaluate", "ultralytics/engine/validator", "detectron2/evaluation/evaluator"),
+    *_rules("evaluate", "sentence_transformers/evaluation"),
 )
 """Libraries to which everything belongs that they call."""
 
 MOVES: tuple[Rule, ...] = (
     *_rules("collective", "torch/nn/parallel/distributed", names="_distributed_broadcast_coalesced"),
     *_rules("collective", "torch/distributed/distributed_c10d", "deepspeed/comm", "horovod", "mpi4py"),
+    *_rules("collective", "torch/distributed/_functional_collectives", "torch/distributed/nn/functional"),
     *_rules(
         "collective",
         "ray/train/v2/_internal/execution/context",
         names="_sync_checkpoint_dir_name_across_ranks",
     ),
     *_rules("collective", "", names="all_reduce all_gather reduce_scatter broadcast barrier allreduce"),
+    *_rules("collective", "", names=f"{REQUESTS}.*"),
     *_rules("copy", "", names="to cuda copy_ pin_memory"),
 )
 WAITS: tuple[Rule, ...] = (
@@ -170,6 +252,15 @@ WAITS: tuple[Rule, ...] = (
     *_rules("wait", "torch/cuda/streams", "torch/cuda/__init__", names="synchronize wait"),
 )
 """What moves data, and what waits, found from the innermost frame outwards."""
+FRAMEWORK_WAITS: tuple[Rule, ...] = (
+    *_rules(
+        "wait",
+        "lightning/pytorch/loops/training_epoch_loop",
+        "pytorch_lightning/loops/training_epoch_loop",
+        names="_broadcast_sigterm_tensor",
+    ),
+)
+"""What waits for the GPU between two iterations, and so in a phase of data that a framework has."""
 
 COMPUTE: tuple[Rule, ...] = (
     *_rules("compute", "torch/nn", "torch/autograd", "torch/optim", "torch/_tensor", "torch/functional"),
@@ -214,42 +305,81 @@ OPERATORS = (
     "+", "-", "*", "/", "//", "%", "**", "@", "+=", "-=", "*=", "/=", "@=", "<", "<=", ">", ">=", "==", "!=",
     "[]", "&", "|", "^", "<<", ">>",
 )  # fmt: skip
+STEPPED = (
+    "env.step env.reset envs.step envs.reset self.env.step self.env.reset self.envs.step self.envs.reset "
+    "mj_step mj_step1 mj_step2 mj_forward stepSimulation simulationStep"
+)
+"""Calls of C code that step an environment, or a simulator."""
 GENERAL: tuple[Rule, ...] = (
+    *_rules("input", "", names="pickle.load pickle.loads"),
     *_rules("save", "", names="fsync fdatasync os.sync os.replace os.rename pickle.* shutil.*"),
     *_rules("save", "pathlib", names="replace rename"),
-    *_rules("save", "", names="compress savez savez_compressed tobytes write_bytes"),
+    *_rules("save", "", names="compress savez savez_compressed tobytes write_bytes tofile"),
+    *WRITES,
+    *_rules("save", "", names="executemany commit"),
     *_rules("log", "json/encoder"),
-    *_rules("log", "json", names="dump dumps"),
+    *_rules("log", "json", names="dumps"),
+    *_rules("input", "pickle", "torch/serialization", names="load loads _load _loads _legacy_load"),
     *_rules(
-        "input", "json", "csv", "queue", "multiprocessing/queues", "multiprocessing/pool", "urllib", "http"
+        "input",
+        "json",
+        "csv",
+        "queue",
+        "asyncio/queues",
+        "multiprocessing/queues",
+        "multiprocessing/pool",
+        "urllib",
+        "http",
     ),
-    *_rules("log", "", names="dump dumps write print writerow flush imwrite savefig save_image write_jpeg"),
+    *_rules("log", "", names="dump dumps write print flush savefig save_image"),
     *_rules("save", "pickle", "shutil"),
     *_rules("input", "wave", "gzip", "bz2", "lzma", "zipfile", "tarfile", "html/parser", "xml"),
     *_rules("input", "numpy/lib", names="load loadtxt genfromtxt fromfile open_memmap"),
+    *_rules("input", "h5py", "zarr", "lmdb", "pyarrow", "fsspec", "s3fs", "gcsfs", "boto3", "botocore"),
+    *_rules("input", "requests", "urllib3", "httpx", "aiohttp", "smart_open", "polars/io", "xarray/backends"),
+    *_rules("input", "pandas/io/parsers", "pandas/io/parquet", "pandas/io/pytables", "pandas/io/sql"),
+    *_rules("input", "pandas/io/json", "pandas/io/excel", "pandas/io/feather_format", "pandas/io/pickle"),
+    *_rules("input", "imageio", "skimage/io", "tifffile", "nibabel", "pydicom", "rasterio", "scipy/io"),
+    *_rules("input", "sqlalchemy", "pymongo", "redis", "safetensors", "joblib/numpy_pickle"),
+    *_rules("environment", "", names=STEPPED),
     *_rules("input", "", names="read readline readlines readinto readframes loads load loadtxt genfromtxt"),
     *_rules("input", "", names="decompress frombuffer fromfile unpack unpack_from iter_unpack b64decode"),
     *_rules(
         "input", "", names="fetchone fetchmany fetchall read_csv read_parquet imread imdecode recv_bytes"
     ),
+    *_rules("input", "", names="encode_batch get_tensor cv2.*"),
     *_rules("wait", "", names="float int bool"),
     *_rules("script", "", names="tensor as_tensor from_numpy LongTensor FloatTensor IntTensor BoolTensor"),
     *_rules("compute", "", names="torch.* F.* matmul mm bmm addmm conv2d softmax log_softmax relu gelu"),
     *_rules("compute", "", names="add_ sub_ mul_ div_ zero_ fill_ clamp_ addcmul_ lerp_ index_select gather"),
     *_rules(
-        "compute", "", names="scatter_add_ cumsum contiguous square rsqrt sigmoid tanh backward cat stack"
+        "compute",
+        "",
+        names="to(dtype) scatter_add_ cumsum contiguous square rsqrt sigmoid tanh backward cat stack",
     ),
     *_rules("compute", "", names=" ".join(OPERATORS)),
 )
 """What a frame does if nothing else is known."""
 
+PROCESSES = ("multiprocessing/connection", "multiprocessing/pool", "concurrent/futures/process")
+"""What waits for another process, which may do anything."""
+QUEUES = ("multiprocessing/queues",)
+"""What waits for another process that puts elements into a queue, as most loaders do."""
+HELPERS = ("multiprocessing/pool", "multiprocessing/queues", "concurrent/futures/process")
+"""What starts threads that hand over tasks and results. They say nothing of what other processes do."""
+STARTERS = ("threading", "concurrent/futures/thread")
+"""What starts what a thread runs."""
+EVENT_LOOP = "asyncio/base_events"
+"""The event loop of asyncio."""
+RUNNERS = "asyncio/runners."
+"""What starts an event loop. One of C code, such as that of uvloop, has no frame of its own."""
 CAUSES: tuple[Kind, ...] = ("environment", "input", "save", "log", "collective", "compile", "evaluate")
 """What another thread does that says why the training thread waits for it."""
 EVALUATES: tuple[Kind, ...] = ("compute", "wait", "copy", "collective", "evaluate")
 """What a thread does in an evaluation that is no Python of the script."""
 
 SCRIPT_CONTEXTS: Mapping[Kind, str] = {
-    "save": "save checkpoint snapshot ckpt persist backup archive",
+    "save": "save checkpoint ckpt persist backup archive",
     "evaluate": "evaluate evaluation eval validate validation",
 }
 SCRIPT_NAMES: Mapping[Kind, str] = {
@@ -259,7 +389,7 @@ SCRIPT_NAMES: Mapping[Kind, str] = {
     "sampler replay corpus shard record feeder ingest iterator download",
     "environment": "env environment world simulator simulate simulation physics gym game board arena "
     "emulator episode rollout trajectory selfplay",
-    "log": "logger logging report plot",
+    "log": "logger logging report plot chart dashboard preview visualize visualizer visualization",
 }
 """Words in the name of a file, class or function of the script, or of a phase. A plural counts too."""
 PHASE_NAMES: Mapping[Kind, str] = {
@@ -293,10 +423,10 @@ ENVIRONMENT_METHODS = frozenset(("step", "reset"))
 
 _HOOK = re.compile(r"_?on_[a-z]")
 _BATCH = re.compile(r"batch(?:es)?(?:er)?$")
-Basis = Literal["known", "before", "between", "unknown"]
-"""What a kind rests on. `known`: a library, a name, or the line of the loop itself. The rest is Python of the
-script. `before` and `between`: its place in the function that trains. `unknown`: nothing says what it is
-for."""
+Basis = Literal["known", "process", "before", "between", "after", "unknown"]
+"""What a kind rests on. `known`: a library, a name, or the line of the loop itself. `process`: the thread
+waits for another process, of which nothing is known. The rest is Python of the script. `before`,
+`between` and `after`: its place in the function that trains. `unknown`: nothing says what it is for."""
 
 
 class Assessment(NamedTuple):
@@ -326,11 +456,13 @@ def kind_of(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Kind:
 def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     """Return what a thread with this stack is doing, and what this rests on."""
     at = other_thread_at(stack)
+    if at and _hands_over(stack[at:]):
+        return assess(stack[:at], code)
     if at:
         return _while_waiting(assess(stack[:at], code), assess(stack[at:], code))
     phases = [frame.function for frame in stack if frame.file == PHASE_FILE][::-1]
     frames = [(package_path(frame), frame) for frame in stack[len(phases) :]]
-    calls = [i for i, called in enumerate(frames, 1) if _first(CALLBACKS, [called])]
+    calls = [i for i, called in enumerate(frames, 1) if _first(CALLBACKS, [called]) or _hooks(frames, i)]
     if calls:
         nested = [i for i, called in enumerate(frames, 1) if i > calls[0] and _first(NESTED, [called])]
         if nested:
@@ -352,7 +484,10 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
         return Assessment("script")
     if works is not None:
         prepares = (
-            named == "input" and (of_phase or code) and not any(path.startswith(MODELS) for path, _ in frames)
+            named == "input"
+            and (of_phase or code)
+            and not any(path.startswith(MODELS) for path, _ in frames)
+            and _first(FRAMEWORK_WAITS, frames[-1:]) is None
         )
         return Assessment("input" if prepares else works)
     if named is not None and (named == of_name or named != "environment"):
@@ -361,13 +496,18 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     of_file = next(_meant(stems, SCRIPT_NAMES, (*NOT_NAMES, *NOT_FILES)), None)
     if of_file is not None and named is None:
         return Assessment(of_file)
-    libraries = [(path, frame) for path, frame in frames if path]
+    inner = frames[_training(frames, code) :]  # a worker of a pool may call the function that trains
+    libraries = [(path, frame) for path, frame in inner if path]
     general = _first(GENERAL, frames[-1:]) or _first(GENERAL, libraries[::-1]) or "script"
     place = code.place(stack)
+    if named is None and _waits_for_process(frames):
+        return Assessment("script", place) if place == "between" else Assessment("input", "process")
     if general == "wait" and code and frames and not code.trains(frames[-1][1]):
         general = "script"  # numbers of Python, as the result of a model is read where it is trained
     if general == "compute" and frames and frames[-1][1].call in OPERATORS and _of_host(frames, code):
         general = "script"
+    if general == "script" and named is None and _in_event_loop(frames):
+        return Assessment("script", "unknown" if place == "elsewhere" else place)
     if named is not None and general != "compute":
         return Assessment(named)  # the phase of a rollout: environments, and a policy that computes
     if general == "script" or (general == "compute" and place == "before" and named is None):
@@ -389,7 +529,7 @@ def assess_all(stacks: Mapping[Stack, int], code: TrainingCode = NOTHING_KNOWN) 
     causes: dict[_Function, Counter[Kind]] = {}
     unclear: dict[Stack, _Function] = {}
     for stack, count in stacks.items():
-        if at := other_thread_at(stack):
+        if (at := other_thread_at(stack)) and not _hands_over(stack[at:]):
             work = _started(stack[at:])
             kind = assess(stack[at:], code).kind
             if kind in CAUSES:
@@ -419,14 +559,56 @@ def _context(frames: _Frames, phases: Iterable[str], code: TrainingCode) -> tupl
 
     The number of frames up to this function comes with it.
     """
+    trains = _training(frames, code)
     for i, (path, frame) in enumerate(frames, 1):
-        around = _first(CONTEXTS, [(path, frame)])
+        around = None if _first(WRAPPERS, [(path, frame)]) else _first(CONTEXTS, [(path, frame)])
+        if around == "log" and i < trains:
+            around = None  # it calls the function that trains
+        if around == "save" and _first(WRITERS, [(path, frame)]) and _shows(frames[:i], code):
+            around = "log"
         of, _, name = frame.function.rpartition(".")
         if around is None and is_script(frame) and not code.trains(frame):
             around = next(_meant([of if _HOOK.match(name) else name], SCRIPT_CONTEXTS), None)
         if around is not None:
             return around, i
     return next(_meant(phases, SCRIPT_CONTEXTS, ()), None), 0
+
+
+def _training(frames: _Frames, code: TrainingCode) -> int:
+    """Return the number of frames up to the innermost function that trains, 0 without one."""
+    return max((i for i, (_, frame) in enumerate(frames, 1) if code.trains(frame)), default=0)
+
+
+def _hooks(frames: _Frames, number: int) -> bool:
+    """Whether the first frames, so many, end with what calls a hook, and the next one is the hook."""
+    if number == len(frames) or _first(HOOKS, [frames[number - 1]]) is None:
+        return False
+    name = frames[number][1].function.rpartition(".")[2]
+    return _HOOK.match(name) is not None and not name.endswith("_batch_transfer")
+
+
+def _shows(frames: _Frames, code: TrainingCode) -> bool:
+    """Whether a function of the script is named after logs."""
+    return any("log" in _about(frame, code) for frame in _own(frames, code))
+
+
+def _hands_over(stack: Stack) -> bool:
+    """Whether another thread hands over tasks or results of other processes."""
+    paths = (package_path(frame) for frame in stack)
+    return _below(next((path for path in paths if not _below(path, STARTERS)), ""), HELPERS)
+
+
+def _waits_for_process(frames: _Frames) -> bool:
+    """Whether a thread waits for what another process sends, or for the result of a pool."""
+    inner = [path for path, _ in takewhile(lambda called: called[0], reversed(frames))]
+    return any(_below(path, PROCESSES) for path in inner) and not any(_below(path, QUEUES) for path in inner)
+
+
+def _in_event_loop(frames: _Frames) -> bool:
+    """Whether an event loop waits. What a task of the script awaits comes before, if that is known."""
+    innermost = frames[-1][0] if frames else ""
+    waits = innermost.startswith("selectors.") and any(path.startswith(EVENT_LOOP) for path, _ in frames)
+    return waits or innermost.startswith(RUNNERS)
 
 
 def computes_on_host(frames: _Frames) -> bool:
@@ -476,6 +658,9 @@ def _in_evaluation(stack: Stack, code: TrainingCode) -> Assessment:
     inner = assess(stack, code) if stack else Assessment("evaluate")
     if inner.kind in EVALUATES:
         return Assessment("evaluate")
+    frames = [(package_path(frame), frame) for frame in stack]
+    if inner.kind == "save" and (_first(WRITERS, frames) or _first(WRITES, frames[-1:])):
+        return Assessment("log")
     return Assessment(inner.kind, "known" if inner.basis == "known" else "unknown")
 
 
@@ -504,9 +689,11 @@ def _basis(frames: _Frames, phases: Iterable[str], code: TrainingCode, place: Pl
     mine = [frame for _, frame in frames if is_script(frame)]
     if _of_host(frames, code) or any(map(_names_host, phases)):
         return "known"
-    if place != "elsewhere":
+    if place in ("before", "between"):
         return place
-    return "known" if mine and code.trains(mine[-1]) else "unknown"
+    if mine and code.trains(mine[-1]):
+        return "known"
+    return "after" if place == "after" else "unknown"
 
 
 def _of_host(frames: _Frames, code: TrainingCode) -> bool:

@@ -3,7 +3,8 @@
 A function trains if a gradient is computed or weights are stepped in it, or in what it calls. Those in which
 an iteration ends train too. The lines of such a function that run a model, and those that train it, divide
 it. What runs before all of them prepares the step. What runs after one that runs a model, and before another
-one, uses what the model chose and makes what it sees next: that is how loops act in an environment.
+one, uses what the model chose and makes what it sees next: that is how loops act in an environment. A loop
+may also run its model again at a line before. Only what the run logs says so.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ MOST_FUNCTIONS = 64
 """Functions that are remembered. Scripts train in a handful."""
 MOST_LINES = 32
 """Lines of each role that are remembered of a function."""
-Place = Literal["before", "between", "elsewhere"]
-"""Where a line is: before the model runs, between two of its runs with no training in between, or neither."""
+Place = Literal["before", "between", "after", "elsewhere"]
+"""Where a line is: before the model runs, between two of its runs with no training in between, after one of
+its runs and before it trains, or nowhere of these."""
 BACKWARD = ("torch/autograd/graph", "torch/autograd/__init__", "torch/_tensor")
 OPTIMIZERS = "torch/optim"
 HOOK = "profile_hook_step"
@@ -57,7 +59,9 @@ class TrainingFunction(NamedTuple):
         last = max(self.training, default=0)
         nearest = max((each for each in known if each <= line), default=0)
         runs_again = any(line < each <= last for each in self.running)
-        return "between" if runs_again and nearest not in self.training else "elsewhere"
+        if nearest in self.training:
+            return "elsewhere"
+        return "between" if runs_again else "after" if line < last else "elsewhere"
 
 
 class TrainingCode(frozenset[TrainingFunction]):

@@ -28,6 +28,15 @@ NEWER = sys.version_info >= (3, 12)
 SHIFTS = {"LOAD_GLOBAL": 1, "LOAD_ATTR": 1, "LOAD_SUPER_ATTR": 2} if NEWER else {"LOAD_GLOBAL": 1}
 COMPARISON_SHIFT = 4 if NEWER else 0
 """Bits of an argument below the index of the name, or of the comparison."""
+CONVERTS, DTYPE = "to", "dtype"
+"""The method of a tensor that copies to a device, or converts. How the name of a type ends."""
+DTYPES = frozenset((
+    "float", "double", "half", "bfloat16", "float16", "float32", "float64", "bool", "uint8", "int8", "int16",
+    "int32", "int64", "int", "long", "short", "cfloat", "complex64", "complex128",
+))  # fmt: skip
+"""The names of types in `torch`."""
+MOST_ARGUMENT = 128
+"""Instructions before the end of a call in which its only argument is looked for."""
 Position = tuple[int, int]
 """A line, and a column."""
 
@@ -70,8 +79,9 @@ def _called(code: CodeType, places: Sequence[tuple[int | None, int | None, int |
     """Return what the last of some instructions calls, by their places in the source; "" if it has no name.
 
     The callee is the longest expression that begins where the call begins: `x.to` in `x.to(device)`. An
-    operator is called by its symbol, and the truth of a value, as in `if loss`, is `bool`. Only instructions
-    that begin there are looked at: to disassemble a whole function takes milliseconds.
+    operator is called by its symbol, and the truth of a value, as in `if loss`, is `bool`. A conversion to a
+    type, as in `x.to(torch.half)`, is `x.to(dtype)`: it copies to no device. Only instructions that begin
+    there are looked at: to disassemble a whole function takes milliseconds.
     """
     line, end_line, column, end_column = places[-1]
     end = (end_line or 0, end_column or 0)
@@ -94,7 +104,36 @@ def _called(code: CodeType, places: Sequence[tuple[int | None, int | None, int |
             argument = 0
     if operation in OPERATIONS:
         return OPERATIONS[operation] or _symbol(operation, argument)
-    return _dotted(part for part in loads if part[0] < end) if operation.startswith(CALLS) else ""
+    if not operation.startswith(CALLS):
+        return ""
+    if operation == "CALL_KW" and loads and not loads[-1][1]:
+        loads.pop()  # the names of arguments, which Python 3.13 loads
+    loads = [part for part in loads if part[0] < end]
+    name = _dotted(loads)
+    if name.rpartition(".")[2] == CONVERTS and argument == 1 and _is_type(code, places, max(loads)[0]):
+        return clean_text(f"{name}({DTYPE})", LONGEST_NAME)
+    return name
+
+
+def _is_type(
+    code: CodeType, places: Sequence[tuple[int | None, int | None, int | None, int | None]], after: Position
+) -> bool:
+    """Return whether the only argument of a call is a type by its name. It is loaded from `after` on."""
+    inside = [(line or 0, column or 0) >= after for line, _, column, _ in places[-MOST_ARGUMENT:]]
+    first = len(places) - len(inside)
+    while inside and not inside[-1]:  # the call itself
+        inside.pop()
+    numbers = itertools.takewhile(lambda at: inside[at], reversed(range(len(inside))))
+    raw, found, argument = code.co_code, "", 0
+    for number in reversed([first + at for at in numbers]):
+        argument |= raw[2 * number + 1]
+        if raw[2 * number] == dis.EXTENDED_ARG:
+            argument <<= 8
+            continue
+        if dis.opname[raw[2 * number]].startswith("LOAD"):
+            found = _loaded(code, raw[2 * number], argument)
+        argument = 0
+    return found in DTYPES or found.endswith(DTYPE)
 
 
 def _loaded(code: CodeType, instruction: int, argument: int) -> str:

@@ -30,6 +30,7 @@ from hoptui.sdk.iteration import IterationBoundary, IterationRecorder
 from hoptui.sdk.rank_store import RankStore, store_of_torch, torch_has_ranks
 from hoptui.sdk.ranks import RankAgreement, RunIdentity
 from hoptui.sdk.shared_state import Ending, JobPlace, JobStore, LinkControl, SharedState, new_run_id
+from hoptui.sdk.suspended_task import running_task
 
 log = logging.getLogger("hoptui")
 
@@ -261,6 +262,7 @@ class RunCore:
         training = self.state.training
         training.ident = threading.get_ident() if training.sampled else 0
         training.native = threading.get_native_id()
+        training.task = running_task() if training.sampled else None
 
     def _identify(self, identity: RunIdentity) -> None:
         state = self.state

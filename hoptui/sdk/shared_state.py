@@ -37,6 +37,7 @@ from hoptui.sdk.knobs import KnobHandle, LiveKnob
 from hoptui.sdk.metric_values import MetricConverter, QueuedRow, clean_name
 from hoptui.sdk.optimizer_memory import OptimizerMemory
 from hoptui.sdk.rank_store import RankStore
+from hoptui.sdk.suspended_task import TaskRef
 
 log = logging.getLogger("hoptui")
 V = TypeVar("V", bound=KnobValue)
@@ -281,16 +282,17 @@ class TrainingThread:
     `native` is the kernel's number of it. `sampled` is whether the script and `HOPTUI_STACKS` let its stack
     be sampled. `loop` has the calls in which it ended the first iteration, the outermost first. It is None
     before that. `alone`: when it was last looked at, once a second, torch used no other threads to compute on
-    the CPU.
+    the CPU. `task` is the task of asyncio that passes them, None without one.
     """
 
-    __slots__ = ("alone", "ident", "loop", "native", "sampled")
+    __slots__ = ("alone", "ident", "loop", "native", "sampled", "task")
 
     def __init__(self) -> None:
         self.ident = self.native = 0
         self.sampled = True
         self.alone = False
         self.loop: tuple[CodeLine, ...] | None = None
+        self.task: TaskRef | None = None
 
 
 class SharedState:

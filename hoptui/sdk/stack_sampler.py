@@ -15,6 +15,7 @@ while a stack is read. Later versions collect between two instructions only.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import random
 import sys
@@ -31,6 +32,7 @@ from hoptui.domain.stacks import ENGINE, MOST_DEPTH, StackSamples, pack
 from hoptui.sdk.gradient_thread import GradientThread
 from hoptui.sdk.installed_packages import InstalledPackages
 from hoptui.sdk.stack_names import Chain, StackNames
+from hoptui.sdk.suspended_task import TaskRef, in_event_loop, suspended
 from hoptui.sdk.thread_sleep import EngineThreads, ThreadSleep
 from hoptui.sdk.waited_thread import WaitedThread, waits_for_thread
 
@@ -38,6 +40,9 @@ EVERY_S, RAREST_S = 0.1, 5.0
 """The time between two samples where the budget allows it, and where a sample is very expensive."""
 BUDGET = 0.001
 """The share of the time that the thread may use."""
+AHEAD_S = 0.01
+"""CPU time that samples may take ahead of it, once: at the start of a run its verdict is not known yet. Rare
+samples find cold caches, so each takes several times as long as one of ten a second."""
 NAMING = 0.0003
 """The share of the time for naming places. The rest of them waits."""
 NAMING_AHEAD_S = 0.01
@@ -63,8 +68,11 @@ MOST_FUNCTIONS = 4096
 """Functions of which it is remembered whether a thread waits in them."""
 NO_COLLECTION = 2_000_000_011
 """The threshold of the collector while a stack is read. No script has chosen this number."""
-PROCESSOR = 36
-"""The place of the last processor of a thread in its `stat` of proc(5), counted after its name."""
+USED, PROCESSOR = slice(11, 13), 36
+"""The places of the CPU times of a thread and of its last processor in its `stat` of proc(5), counted after
+its name."""
+TICKS = os.sysconf("SC_CLK_TCK")
+"""Units of the CPU times in a second."""
 SPREAD_S = 1.25
 """In a longer period a sample is at most half of this away from the middle, so that none is much older."""
 WAITS = frozenset((
@@ -89,12 +97,35 @@ class _Interval:
         self.spent_ns = 0
 
 
+class _CpuTime:
+    """The CPU time of the sampled thread."""
+
+    def __init__(self) -> None:
+        self._thread = self._began = 0
+        self._before = self._now = math.nan
+
+    def read(self, thread: int, used_s: float) -> None:
+        """Take the CPU time that a thread has used."""
+        if thread != self._thread:
+            self._thread, self._began = thread, 0
+        self._now = used_s
+
+    def take(self, t: int) -> float | None:
+        """Return its share of the time from the last call to `t` (monotonic ns). None: unknown."""
+        before, began = self._before, self._began
+        self._before, self._began = self._now, t
+        if not began or t <= began or not math.isfinite(self._now - before):
+            return None
+        return min(1.0, max(0.0, (self._now - before) / (t - began) * 1e9))
+
+
 class StackSampler:
     """Samples the thread whose identifier `thread` returns, 0 while there is none.
 
     `phase` returns the path of the phase that this thread is in, "" outside of any. An error ends the
     sampler. `failed` is then called with the error, in its thread. `alone` returns the kernel's number of the
-    thread if torch computes on the CPU in it alone, otherwise 0.
+    thread if torch computes on the CPU in it alone, otherwise 0. `task` returns the task of asyncio that
+    trains, None without one. What it awaits comes before the function in which its event loop waits.
     """
 
     def __init__(
@@ -103,8 +134,9 @@ class StackSampler:
         phase: Callable[[], str],
         failed: Callable[[Exception], None],
         alone: Callable[[], int] = lambda: 0,
+        task: Callable[[], TaskRef | None] = lambda: None,
     ) -> None:
-        self._thread, self._alone = thread, alone
+        self._thread, self._alone, self._task = thread, alone, task
         self._phase = phase
         self._failed = failed
         self._interval = _Interval(time.monotonic_ns())
@@ -116,6 +148,7 @@ class StackSampler:
         self._packages = InstalledPackages()
         self._names = StackNames(self._packages)
         self._naming_ns = NAMING_AHEAD_S * 1e9
+        self._used = _CpuTime()
         self._over = threading.Lock()  # returns to this code sooner than an event
         self._over.acquire()
         self._own = threading.Thread(target=self._main, name="hoptui-stacks", daemon=True)
@@ -141,10 +174,14 @@ class StackSampler:
         own = self._own.native_id
         if own is None or not self._own.is_alive():
             return
-        with suppress(OSError):  # it has ended
-            known = Path(f"/proc/self/task/{thread}/stat").read_bytes()
-            processor = int(known.rpartition(b")")[2].split()[PROCESSOR])
-            os.sched_setaffinity(own, {processor})
+        try:
+            known = Path(f"/proc/self/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:  # it has ended
+            self._used.read(0, math.nan)
+            return
+        self._used.read(thread, sum(map(int, known[USED])) / TICKS)
+        with suppress(OSError):  # the sampler has ended, or may not run there
+            os.sched_setaffinity(own, {int(known[PROCESSOR])})
 
     def take(self) -> StackSamples | None:
         """Return the samples since the last call, None if there are none. Only one thread may call it.
@@ -166,7 +203,15 @@ class StackSampler:
         if asleep is not None and self._engine_threads.look():
             asleep = None
         cost = (taken.spent_ns + naming_ns) / passed
-        return pack(stacks, taken.began, ended, left_out=left_out + taken.left_out, cost=cost, asleep=asleep)
+        return pack(
+            stacks,
+            taken.began,
+            ended,
+            left_out=left_out + taken.left_out,
+            cost=cost,
+            asleep=asleep,
+            on_cpu=self._used.take(ended),
+        )
 
     def of_script(self, calls: Iterable[tuple[str, int, str]]) -> tuple[tuple[str, int, str], ...] | None:
         """Return those of some calls, as file, line and function, that are in no installed package which
@@ -188,11 +233,13 @@ class StackSampler:
             innermost = threads.pop(self._thread(), None)
             in_engine = innermost is not None and innermost.f_code.co_name == ENGINE
             gradients = self._gradients.pop(threads) if in_engine else None
-            other = gradients
-            if innermost is not None and waits_for_thread(innermost.f_code):
+            other, in_loop = gradients, innermost is not None and in_event_loop(innermost)
+            if innermost is not None and (in_loop or waits_for_thread(innermost.f_code)):
                 other = self._waited.find(threads)
             inside = _chain(other)  # first: it may run, while the other one waits for it
             chain = _chain(innermost)
+            if in_loop:
+                chain[2:2] = suspended(self._task(), MOST_DEPTH)
             if not in_engine:
                 self._gradients.see_outside(threads)
         if innermost is not None:
@@ -322,6 +369,7 @@ class _Costs:
     """
 
     def __init__(self) -> None:
+        self._ahead_s = AHEAD_S
         self._waiting_s = 0.0
         self._taking_s = deque([0.0], LAST)
 
@@ -331,8 +379,13 @@ class _Costs:
         self._waiting_s += SMOOTHING * (min(waiting_s, MOST_WAITING_S) - self._waiting_s)
         self._taking_s.append(taking_s)
         taking_s = sorted(self._taking_s)[len(self._taking_s) // 2]
-        needed = max(self._waiting_s / WAITING_BUDGET, taking_s / (BUDGET - NAMING))
-        return min(RAREST_S, max(EVERY_S, needed))
+        pause_s = min(RAREST_S, max(EVERY_S, self._waiting_s / WAITING_BUDGET))
+        over_s = taking_s - pause_s * (BUDGET - NAMING)
+        if 0 < over_s <= self._ahead_s:
+            self._ahead_s -= over_s
+        elif over_s > 0:
+            pause_s = min(RAREST_S, taking_s / (BUDGET - NAMING))
+        return pause_s
 
 
 class _SwitchInterval:

@@ -39,6 +39,8 @@ from hoptui.recording.library import KnownRun, decode_node
 from tests.conftest import until
 from tests.daemon.conftest import GpuNode
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
+from tests.domain.test_job_stragglers import job
+from tests.domain.test_stragglers import REDUCE
 
 EXAMPLE = Path(__file__).parents[1] / "recordings" / "ppo-h100.hoptui"
 
@@ -197,6 +199,21 @@ def test_a_rank_that_its_gpu_waits_for_is_the_first_sure_verdict(watched: Watche
     assert watched.told.facts[1].fields["line"] == 12
 
 
+def test_a_slow_rank_of_another_node_is_the_verdict_here(watched: Watched) -> None:
+    """Both ranks of this node wait for it. Without the report of the job, that looks like slow
+    communication."""
+    watched.run.state = structs.replace(watched.run.state, world=4)
+    waits: dict[Stack, int] = {REDUCE: 14, **dict.fromkeys(COMPUTES, 6)}
+    watched.sampled = watched.second_rank = waits
+    watched.train(30, EAGER | {"busy": 30.0}, row={"iteration_s": 0.1}, every_s=0.1)
+    assert watched.told.verdict == "communication-bound"
+    watched.run.job = job()
+    watched.train(20, EAGER | {"busy": 30.0}, row={"iteration_s": 0.1}, every_s=0.1)
+    assert watched.told.verdict == "straggler"
+    [rank, line] = watched.told.facts
+    assert (rank.fields["rank"], rank.fields["host"], line.fields["line"]) == (3, "gpu01", 37)
+
+
 def test_a_new_cause_with_few_samples_is_not_unknown_meanwhile(watched: Watched) -> None:
     watched.run.own(Resolved((), said=True))
     watched.sampled = COMPUTES
@@ -327,6 +344,19 @@ def test_a_run_without_a_gpu_of_its_own(watched: Watched) -> None:
     watched.run.own(Resolved((), said=True))
     watched.train(30, row=PLAIN | {"phase/data": 0.4})
     assert (watched.told.verdict, watched.told.confidence) == ("data-bound", 0.6)
+
+
+@pytest.mark.parametrize(
+    ("count", "verdict"),
+    [("env_steps", "env-bound"), ("rollout/ep_rew_mean", "env-bound"), ("samples", "data-bound")],
+)
+def test_another_process_steps_environments_if_the_run_logs_what_these_give(
+    watched: Watched, count: str, verdict: str
+) -> None:
+    receives = StackFrame("/usr/lib/python3.12/multiprocessing/connection.py", "Connection.recv", 249)
+    watched.sampled = {(receives._replace(call="read"),): 18, **dict.fromkeys(COMPUTES, 2)}
+    watched.train(30, row=PLAIN | {count: 8.0})
+    assert watched.told.verdict == verdict
 
 
 def test_that_nothing_is_known_is_an_event_only_after_something_was(watched: Watched) -> None:

@@ -69,6 +69,72 @@ def test_even_ranks_are_not_accused(collective: float, own_s: float) -> None:
     assert reports(SimulatedJob(64, seed=3, collective=collective, own_s=own_s), 120) == []
 
 
+def test_a_hung_rank_goes_on_only_if_it_passes_a_boundary() -> None:
+    """A process that is suspended sends no samples. After a while none is left, and nothing says what it
+    does."""
+    job, health = SimulatedJob(16, fault="hung", fault_at=3, bad=9, seed=2), JobHealth()
+    found: list[Fact] = []
+    for second in range(60):
+        if second == 45:
+            job.fault = "none"
+        job.tick()
+        state = job.state()
+        if second > 25:
+            node = state.nodes[1]
+            assert node.summary is not None
+            ranks = tuple(
+                structs.replace(rank, waiting=None, line="") if rank.rank == 9 else rank
+                for rank in node.summary.ranks
+            )
+            node = structs.replace(node, summary=structs.replace(node.summary, ranks=ranks))
+            state = structs.replace(state, nodes=(state.nodes[0], node))
+        found += health.look(state, float(second))
+        if second == 44:
+            assert [what.code for what in found] == ["job.hung_rank"]
+    assert [what.code for what in found] == ["job.hung_rank", "job.progress"]
+
+
+@pytest.mark.parametrize(("world", "seed"), [(16, 0), (16, 1), (16, 2), (64, 3), (512, 4)])
+def test_a_slow_node_is_named_as_one(world: int, seed: int) -> None:
+    bad = random.Random(seed).randrange(world)
+    job = SimulatedJob(world, fault="slow node", fault_at=25, bad=bad, seed=seed)
+    found = reports(job, 25 + 60)
+    first = bad // 8 * 8
+    named = [(t, what) for t, what in found if what.fields["ranks"]]
+    ((t, what),) = named
+    assert t - 25 <= 2 * WITHIN_S
+    assert what.fields["ranks"] == list(range(first, first + 8))
+    assert what.fields["host"] == f"node-{bad // 8:04d}"
+    assert {each.code for _, each in found} == {"job.slow_rank"}, "none of its ranks goes on by itself"
+    assert all(before.fields["rank"] // 8 == bad // 8 for before_t, before in found if before_t < t)
+    assert found[-1][1] is what, "and none is slow by itself"
+
+
+def test_the_end_of_a_slow_node_is_one() -> None:
+    job, health = SimulatedJob(16, fault="slow node", fault_at=3, bad=9, seed=2), JobHealth()
+    found: list[Fact] = []
+    for second in range(200):
+        if second == 60:
+            job.fault = "none"
+        job.tick()
+        found += health.look(job.state(), float(second))
+    assert [(what.code, what.fields["ranks"]) for what in found[-2:]] == [
+        ("job.slow_rank", list(range(8, 16))),
+        ("job.even", list(range(8, 16))),
+    ]
+    assert health.slow is None
+
+
+@pytest.mark.parametrize("per_node", [2, 4, 8])
+def test_a_slow_rank_is_not_taken_for_its_node(per_node: int) -> None:
+    bad = random.Random(per_node).randrange(2 * per_node)
+    job = SimulatedJob(2 * per_node, per_node=per_node, fault="slow", fault_at=25, bad=bad, seed=per_node)
+    found = reports(job, 120)
+    assert found
+    for _, what in found:
+        assert (what.fields["rank"], what.fields["ranks"]) == (bad, [])
+
+
 def test_the_end_of_a_fault_is_reported_once() -> None:
     job, health = SimulatedJob(16, fault="silent", fault_at=3, bad=9, seed=2), JobHealth()
     found: list[Fact] = []

@@ -64,6 +64,13 @@ def test_a_line_has_its_cure_from_a_share_on(verdict: Verdict, kind: str, cure: 
     assert cures(verdict, {kind: ENOUGH - 1}) == []
 
 
+@pytest.mark.parametrize("kind", ["copy", "wait"])
+def test_results_that_are_copied_to_the_host_have_another_cure(kind: str) -> None:
+    gpu = {"upload": 1e6, "download": 8e9}
+    line = {"copy": 20, "wait": 30}[kind]
+    assert cures("transfer-bound", {kind: ENOUGH}, gpu) == [("pin_results", line)]
+
+
 @pytest.mark.parametrize("kind", ["wait", "copy", "compute", "input", "save", "log"])
 @pytest.mark.parametrize(
     "verdict", ["env-bound", "compiling", "straggler", "power-limited", "healthy", "unknown"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +14,13 @@ from hoptui.diagnosis.verdict import AHEAD, CHALLENGES, FIRST, Diagnostician, fi
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.activities import Activity, activities
 from hoptui.domain.code_lines import CodeLine
+from hoptui.domain.diagnosis import Verdict
 from hoptui.domain.facts import Fact
 from hoptui.domain.stack_kinds import Kind
 from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stragglers import LEAST_SAMPLES, RankDevice, Straggler, find_straggler
 from hoptui.domain.training_code import TrainingCode, TrainingFunction
+from hoptui.presentation.stacks import does
 from tests.diagnosis.loads import SECOND, knob, synthetic, window
 
 SITE = "/opt/env/lib/python3.12/site-packages/"
@@ -79,6 +83,10 @@ IDLE = {"busy": 0.1, "sm": 0.05, "tensor": 0.0, "fp32": 0.0, "dram": 0.0}
         # pinned memory is copied while the thread goes on, and a copy counts as busy
         ({"wait": 150, "compute": 50}, {"busy": 0.99, "sm": 0.01, "upload": 55e9}, "transfer-bound", 30),
         ({"wait": 150, "compute": 50}, {"busy": 0.99, "sm": 0.01, "upload": 5e9}, "launch-bound", None),
+        # a copy to the host counts as busy too; small kernels fill more of the SMs, or send less
+        ({"copy": 190, "compute": 10}, {"busy": 0.77, "sm": 0.011, "download": 8e9}, "transfer-bound", 20),
+        ({"wait": 190, "compute": 10}, {"busy": 0.77, "sm": 0.011, "download": 1e9}, "launch-bound", None),
+        ({"wait": 190, "compute": 10}, {"busy": 0.77, "sm": 0.2, "download": 8e9}, "launch-bound", None),
         # copies of a few bytes wait for their turn
         ({"copy": 120, "compute": 80}, IDLE | {"upload": 1e8}, "launch-bound", 20),
         ({"compute": 190, "script": 10}, IDLE | {"busy": 0.0, "sm": 0.0}, "wrong-device", 21),
@@ -103,6 +111,8 @@ def test_what_keeps_a_gpu_idle(
         (32, 20.0, 0.02, "memory-unused"),
         (32, 400.0, 0.02, "healthy"),  # pieces are large already
         (1, 20.0, 0.02, "healthy"),
+        (2, 8.0, 0.02, "memory-unused"),
+        (2, 15.0, 0.02, "healthy"),  # only the calls of one piece can be saved
         (32, 20.0, 0.5, "healthy"),  # there is no room for larger ones
         (32, 20.0, float("nan"), "healthy"),
     ],
@@ -177,6 +187,62 @@ def test_python_between_two_runs_of_the_model_is_an_environment_with_doubt() -> 
     assert (best.verdict, best.confidence) == ("env-bound", GUESSED)
     assert best.lost == pytest.approx(0.8, abs=0.05), "what it has observed belongs to it"
     assert fact_of(best.facts, "line.hot")["function"] == "fields"
+
+
+@pytest.mark.parametrize(("acts", "verdict"), [(False, "host-bound"), (True, "env-bound")])
+def test_what_is_called_after_the_model_is_an_environment_if_its_steps_are_counted(
+    acts: bool, verdict: str
+) -> None:
+    """The loop runs the model again, at a line before it."""
+    moves = (StackFrame("/job/train.py", "main", 27), StackFrame("/job/rows.py", "fields", 4))
+    counts = {moves: 150, STACKS["compute"]: 50}
+    code = TrainingCode([TrainingFunction("/job/train.py", "main", (21, 24), (30,))])
+    best = findings(window(sampled=SampledTime.of(activities(counts, code), acts=acts), acts=acts))[0]
+    assert (best.verdict, best.confidence) == (verdict, GUESSED)
+    assert fact_of(best.facts, "line.hot")["function"] == "fields"
+    code = TrainingCode(
+        [TrainingFunction("/job/train.py", "main", (29,), (30,))]
+    )  # its other runs were not seen
+    samples = SampledTime.of(activities(counts, code), acts=acts)
+    assert findings(window(sampled=samples, acts=acts))[0].verdict == ("env-bound" if acts else "data-bound")
+    code = TrainingCode([TrainingFunction("/job/train.py", "main", (21, 24), (30,))])
+    inline = {moves[:1]: 150, STACKS["compute"]: 50}
+    found = findings(window(sampled=SampledTime.of(activities(inline, code), acts=acts), acts=acts))[0]
+    assert found.verdict == "host-bound", "the function that trains has books to keep, too"
+
+
+RECEIVES = (
+    StackFrame("/job/train.py", "main", 12),
+    StackFrame("/usr/lib/python3.12/multiprocessing/connection.py", "Connection.recv", 249, call="read"),
+)
+"""`main` waits for another process before it runs its model."""
+
+
+@pytest.mark.parametrize(
+    ("acts", "verdict", "confidence"), [(False, "data-bound", GUESSED), (True, "env-bound", GUESSED)]
+)
+def test_a_process_that_is_waited_for_steps_environments_if_their_steps_are_counted(
+    acts: bool, verdict: str, confidence: float
+) -> None:
+    prepares = (StackFrame("/job/train.py", "main", 13),)
+    counts = {RECEIVES: 140, prepares: 20, STACKS["compute"]: 40}
+    samples = SampledTime.of(activities(counts, CODE))
+    found = {f.verdict: f for f in findings(window(sampled=samples, acts=acts))}
+    best = next(iter(found.values()))
+    assert best.verdict == verdict
+    assert best.confidence == pytest.approx(confidence)
+    assert best.lost == pytest.approx(0.8), "what is prepared belongs to it"
+    assert [f for f in found.values() if f.lost] == [best]
+    line = fact_of(best.facts, "line.hot")
+    assert (line["line"], line["share"], line["inside"]) == (12, 0.7, "Connection.recv")
+    assert does(line["kind"], line["inside"]) == "waits"
+
+
+def test_a_known_loader_beside_environments_stays_one() -> None:
+    counts = {STACKS["input"]: 150, RECEIVES: 20, STACKS["compute"]: 30}
+    samples = SampledTime.of(activities(counts, CODE))
+    best = findings(window(sampled=samples, acts=True))[0]
+    assert (best.verdict, best.confidence >= 0.9) == ("data-bound", True)
 
 
 def test_python_that_nothing_names_is_of_the_host_with_doubt() -> None:
@@ -365,3 +431,67 @@ def test_a_verdict_stays_beside_a_slightly_better_one_without_a_step_since(step_
     assert not any(
         doctor.look(_results_of_small_kernels(130.0 + 2 * i, step_t=step_t)) for i in range(2 * CHALLENGES)
     )
+
+
+SMALL, BETWEEN, LARGE = 0.08, 0.15, 0.22  # seconds of a piece
+
+
+def computing_in(piece_s: float, compute: int = 180) -> ObservationWindow:
+    """Iterations of 32 pieces each on a CPU, and how many of 200 samples compute."""
+    samples, knobs = {"compute": compute, "script": 200 - compute}, (knob("grad_accum", 32),)
+    found = seen(samples=samples, knobs=knobs, host_filled=0.02)
+    return replace(found, seconds=piece_s * 32 * found.iterations)
+
+
+def shown_by(doctor: Diagnostician, *windows: ObservationWindow) -> list[str | None]:
+    """The verdict that is shown after each of these looks."""
+    found: list[str | None] = []
+    for each in windows:
+        doctor.look(each)
+        found.append(doctor.told.verdict if doctor.told is not None else None)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "verdict"), [(SMALL, "memory-unused"), (LARGE, "healthy"), (BETWEEN, "healthy")]
+)
+def test_a_verdict_on_a_cpu_stays_between_two_limits(first: float, verdict: Verdict) -> None:
+    doctor = Diagnostician()
+    begin = [computing_in(first)] * CHALLENGES
+    assert shown_by(doctor, *begin)[-1] == verdict
+    assert set(shown_by(doctor, *[computing_in(BETWEEN, compute=110)] * 9)) == {verdict}
+
+
+def test_how_much_a_cpu_computes_is_told_once() -> None:
+    stacks = {STACKS["compute"]: 100, STACKS["evaluate"]: 50, STACKS["script"]: 10}
+    other = (StackFrame("/job/train.py", "main", 22, call="torch.mm"),)
+    counts = activities({**stacks, other: 40}, CODE)
+    (best,) = findings(window(sampled=SampledTime.of(counts)))
+    assert fact_of(best.facts, "cpu.computes") == {"share": 0.95}
+    line = fact_of(best.facts, "line.hot")
+    assert (line["line"], line["share"], "whole" in line) == (21, 0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "verdict"), [(math.nan, "healthy"), (0.95, "healthy"), (0.5, "healthy"), (0.05, "unknown")]
+)
+def test_a_thread_that_computes_without_a_processor_is_not_healthy(on_cpu: float, verdict: Verdict) -> None:
+    (best,) = findings(window(sampled=sampled(compute=95, input=5), on_cpu=on_cpu))
+    assert best.verdict == verdict
+    waits = [found.fields for found in best.facts if found.code == "cpu.thread_waits"]
+    assert waits == ([{"share": 0.05}] if verdict == "unknown" else [])
+
+
+def test_clear_evidence_replaces_a_verdict_on_a_cpu() -> None:
+    doctor = Diagnostician()
+    shown_by(doctor, *[computing_in(SMALL)] * CHALLENGES)
+    assert shown_by(doctor, *[computing_in(LARGE)] * CHALLENGES)[-1] == "healthy"
+    assert shown_by(doctor, *[computing_in(SMALL)] * CHALLENGES)[-1] == "memory-unused"
+    assert shown_by(doctor, *[computing_in(SMALL, compute=95)] * CHALLENGES)[-1] == "host-bound"
+
+
+def test_after_a_change_of_a_knob_the_limits_are_those_of_a_first_verdict() -> None:
+    doctor = Diagnostician()
+    shown_by(doctor, *[computing_in(SMALL)] * CHALLENGES)
+    doctor.changed()
+    assert shown_by(doctor, *[computing_in(BETWEEN)] * CHALLENGES)[-1] == "healthy"

@@ -243,6 +243,8 @@ def wrong(evidence: Fact, window: ObservationWindow) -> str:
         case "cpu.computes":
             of = window.sampled.share("compute", "evaluate")
             return "" if fields["share"] == about(of) else "not the samples"
+        case "cpu.thread_waits":
+            return "" if fields["share"] == about(window.on_cpu) else "not the CPU time"
         case "gpu.none_used":
             return "" if fields["count"] == window.free_gpus > 0 else "not the free GPUs"
     return ""

@@ -11,6 +11,7 @@ from hoptui.domain.stack_kinds import (
     GENERAL,
     MOVES,
     WAITS,
+    Assessment,
     Rule,
     assess,
     assess_all,
@@ -57,6 +58,8 @@ SAVE_UTIL = "stable_baselines3/common/save_util.py save_to_pkl 366 = pickle.dump
 STARTED = "~threading.py Thread._bootstrap 1002 > ~threading.py Thread._bootstrap_inner 1045"
 QUEUE = f"train.py main 9 > ~queue.py Queue.get 171 > ~threading.py Condition.wait 327 > {STARTED}"
 JOIN = f"train.py main 9 > ~threading.py Thread._wait_for_tstate_lock 1116 > {STARTED}"
+SIGTERM = "pytorch_lightning/loops/training_epoch_loop.py _TrainingEpochLoop._broadcast_sigterm_tensor 269"
+EVENT_LOOP = "~asyncio/base_events.py BaseEventLoop._run_once 1898 > ~selectors.py EpollSelector.select 468"
 CASES = [
     ("input", f"{FETCH} > data.py Folder.__getitem__ 37 = decode", "data.py 37 Folder.__getitem__"),
     (
@@ -113,6 +116,12 @@ CASES = [
         "model.py 20 Net.forward",
     ),
     ("wait", "train.py main 17 = item", "train.py 17 main"),
+    ("wait", f"{DATA_PHASE} > {SIGTERM} = sigterm_tensor.item", "train.py 4 main"),
+    (
+        "collective",
+        f"{DATA_PHASE} > {SIGTERM} > torch/distributed/distributed_c10d.py broadcast 2 = work.wait",
+        "train.py 4 main",
+    ),
     (
         "wait",
         "train.py main 17 > torch/cuda/__init__.py synchronize 9 = _cuda_synchronize",
@@ -254,6 +263,87 @@ CASES = [
     ("script", f"{JOIN} > work.py work 14 = sorted", "work.py 14 work"),
     ("compute", f"{JOIN} > {FORWARD}", "train.py 14 main"),
     ("script", f"{STARTED} > train.py main 9 = sorted", "train.py 9 main"),
+    # conversions
+    ("compute", "train.py main 13 = x.to(dtype)", "train.py 13 main"),
+    # requests of torch.distributed, and collectives in a graph
+    ("collective", "train.py main 13 > a.py Half.visit 4 = c10d.request.wait", "a.py 4 Half.visit"),
+    ("collective", "train.py main 13 > a.py load_rows 4 = c10d.r.wait", "a.py 4 load_rows"),
+    ("script", "train.py main 13 = engine.wait", "train.py 13 main"),
+    (
+        "collective",
+        "train.py main 13 > torch/distributed/_functional_collectives.py wait_tensor 145",
+        "train.py 13 main",
+    ),
+    # what passes on the elements of another iterator
+    (
+        "input",
+        "train.py main 9 > tqdm/std.py tqdm.__iter__ 1181 > torch/utils/data/d.py f 7",
+        "train.py 9 main",
+    ),
+    (
+        "input",
+        "train.py main 9 > tqdm/std.py tqdm.__iter__ 1181 > rows.py read_rows 7",
+        "rows.py 7 read_rows",
+    ),
+    ("input", "train.py main 9 > rich/progress.py track 168 > torch/utils/data/d.py f 7", "train.py 9 main"),
+    (
+        "log",
+        "train.py main 9 > tqdm/std.py tqdm.__iter__ 1195 > tqdm/std.py tqdm.update 3",
+        "train.py 9 main",
+    ),
+    # what passes on a call
+    (
+        "compute",
+        f"train.py main 9 > mlflow/utils/autologging_utils/safety.py f 9 > {FORWARD}",
+        "train.py 14 main",
+    ),
+    ("compute", f"train.py main 9 > comet_ml/monkey_patching.py wrapper 9 > {FORWARD}", "train.py 14 main"),
+    (
+        "save",
+        "train.py main 9 > clearml/binding/frameworks/pytorch_bind.py f 9 > torch/serialization.py save 4",
+        "train.py 9 main",
+    ),
+    ("compute", f"wandb/agents/pyagent.py Agent._run_job 9 > {FORWARD}", "train.py 14 main"),
+    ("log", "train.py main 9 > mlflow/tracking/fluent.py log_metrics 9 > ~ssl.py read 9", "train.py 9 main"),
+    # results that are written, and what is read
+    ("save", "train.py main 9 > out.py Panels.write 5 > PIL/Image.py Image.save 3", "out.py 5 Panels.write"),
+    ("save", "train.py main 9 > torchvision/utils.py save_image 5 > PIL/Image.py f 3", "train.py 9 main"),
+    ("save", "train.py main 9 > rows.py put 5 = writer.writerow", "rows.py 5 put"),
+    ("save", "train.py main 9 > ~csv.py DictWriter.writerow 154 = self.writer.writerow", "train.py 9 main"),
+    ("log", "train.py main 9 > log.py log_metrics 5 = writer.writerow", "log.py 5 log_metrics"),
+    ("log", f"train.py main 9 > {EVALUATE} > a.py panel 3 = cv2.imwrite", "a.py 3 panel"),
+    ("save", "train.py main 9 = cv2.imwrite", "train.py 9 main"),
+    ("save", "train.py main 9 > ~json/__init__.py dump 179 > ~json/encoder.py f 4", "train.py 9 main"),
+    ("log", "train.py main 9 > ~json/__init__.py dumps 231 > ~json/encoder.py f 4", "train.py 9 main"),
+    (
+        "log",
+        "train.py main 9 > log.py log_row 5 > ~json/__init__.py dump 1 > ~json/encoder.py f 4",
+        "log.py 5 log_row",
+    ),
+    ("save", "train.py main 9 > ~pathlib.py Path.write_text 1079 = f.write", "train.py 9 main"),
+    (
+        "save",
+        "train.py main 9 > pandas/core/generic.py NDFrame.to_csv 3 > pandas/io/formats/csvs.py f 3",
+        "train.py 9 main",
+    ),
+    ("save", "train.py main 9 > h5py/_hl/group.py Group.create_dataset 3 = dset.write", "train.py 9 main"),
+    ("input", "train.py main 9 > h5py/_hl/dataset.py Dataset.__getitem__ 3 = f.get", "train.py 9 main"),
+    ("input", "train.py main 9 > pandas/io/parsers/readers.py read_csv 3", "train.py 9 main"),
+    ("input", "train.py main 9 > torch/serialization.py _load 3", "train.py 9 main"),
+    ("input", "train.py main 9 = pickle.load", "train.py 9 main"),
+    ("save", "train.py main 9 = pickle.dump", "train.py 9 main"),
+    ("input", "train.py main 9 > safetensors/torch.py load_file 3", "train.py 9 main"),
+    ("input", "train.py main 9 = cv2.resize", "train.py 9 main"),
+    ("input", "train.py main 9 = tokenizer.encode_batch", "train.py 9 main"),
+    (
+        "save",
+        "train.py main 9 > transformers/modeling_utils.py P.save_pretrained 3 = clone",
+        "train.py 9 main",
+    ),
+    ("log", "train.py main 9 > lightning/pytorch/loggers/csv_logs.py f 3 = writerow", "train.py 9 main"),
+    # environments of C code
+    ("environment", "ppo.py main 9 = env.step", "ppo.py 9 main"),
+    ("environment", "ppo.py main 9 = mujoco.mj_step", "ppo.py 9 main"),
 ]
 
 
@@ -280,6 +370,7 @@ MM_LOOP = (
     "train.py main 28 > mmengine/runner/runner.py Runner.train 1777 > mmengine/runner/loops.py "
     "EpochBasedTrainLoop.run 98"
 )
+MODULE_HOOK = "lightning/pytorch/trainer/call.py _call_lightning_module_hook 177"
 MM_STEP = f"{MM_LOOP} > mmengine/runner/loops.py EpochBasedTrainLoop.run_iter 131"
 MM_VALIDATION = (
     f"{MM_LOOP} > mmengine/runner/loops.py ValLoop.run 379 > torch/utils/_contextlib.py "
@@ -354,6 +445,11 @@ FRAMEWORKS = [
         "composer/algorithms/mixup/mixup.py MixUp.apply 200 = torch.mm",
     ),
     ("script", f"{DATA_PHASE} > {STEP} > batches.py Batches._on_step 6 = sorted"),
+    ("script", f"{DATA_PHASE} > {MODULE_HOOK} > net.py Net.on_train_batch_end 20 > masks.py regions 6"),
+    ("compute", f"{MODULE_HOOK} > net.py Net.on_before_zero_grad 20 = torch.mm"),
+    ("input", f"{DATA_PHASE} > {MODULE_HOOK} > net.py Net.on_after_batch_transfer 20 > kernels.py f 6"),
+    ("input", f"{DATA_PHASE} > {MODULE_HOOK} > net.py Net.transfer_batch_to_device 20 > kernels.py f 6"),
+    ("compute", f"{MODULE_HOOK} > net.py Net.optimizer_step 20 > {MODULE} > model.py Net.forward 8"),
     # evaluations, with what else is done in them
     ("evaluate", f"{IGNITE_EVALUATOR} > {MODULE} > model.py Net.forward 8"),
     ("input", f"{IGNITE_EVALUATOR} > torch/utils/data/dataloader.py f 725 > data.py D.__getitem__ 23"),
@@ -435,6 +531,18 @@ CODE = TrainingCode(
 """Functions that train, one with a misleading name, in a file that has one too."""
 
 
+RECV = (
+    "~multiprocessing/connection.py Connection.recv 249 > ~multiprocessing/connection.py Connection._recv 378"
+)
+POOL = (
+    "~multiprocessing/pool.py Pool.map 367 > ~multiprocessing/pool.py ApplyResult.get 768 > "
+    "~threading.py Condition.wait 327"
+)
+SEND = "~multiprocessing/connection.py Connection._send 384"
+WORKER = "~multiprocessing/pool.py worker 125 > ~multiprocessing/pool.py mapstar 48"
+POOL_THREAD = f"{STARTED} > ~threading.py Thread.run 982 > ~multiprocessing/pool.py Pool._handle_tasks 531"
+
+
 @pytest.mark.parametrize(
     ("kind", "basis", "text"),
     [
@@ -482,13 +590,43 @@ CODE = TrainingCode(
         ("script", "unknown", "train_env.py fit_dataset 30 > a.py decode_predictions 5"),
         ("input", "known", "train_env.py fit_dataset 30 > a.py decode_image 5"),
         # libraries that read and write
-        ("log", "known", "train_env.py fit_dataset 30 > PIL/Image.py Image.save 5 > PIL/ImageFile.py f 4"),
+        ("save", "known", "train_env.py fit_dataset 30 > PIL/Image.py Image.save 5 > PIL/ImageFile.py f 4"),
+        ("log", "known", "train_env.py fit_dataset 30 > a.py Chart.on_step 5 > PIL/Image.py Image.save 5"),
         ("input", "known", "train_env.py fit_dataset 30 > PIL/Image.py Image.rotate 5"),
         ("log", "known", "train_env.py fit_dataset 30 > ~json/encoder.py floatstr 5 = float.__repr__"),
         ("save", "known", "train_env.py fit_dataset 30 > a.py freeze 5 = tobytes"),
+        ("save", "known", "train_env.py fit_dataset 30 > a.py save_snapshot 5"),
+        ("script", "unknown", "train_env.py fit_dataset 30 > a.py snapshots 5"),  # of a market, or a page
         ("save", "known", "train_env.py fit_dataset 30 > numpy/lib/_npyio_impl.py savez_compressed 5"),
         ("input", "known", "train_env.py fit_dataset 30 > a.py sound 5 > ~wave.py Wave_read.readframes 4"),
         ("input", "known", "train_env.py fit_dataset 30 > a.py sound 5 = zlib.decompress"),
+        # what wraps a function that trains is no log
+        ("compute", "known", f"sacred/run.py f 3 > train_env.py learn 30 > {MODULE} > net.py f 8"),
+        ("log", "known", "train_env.py learn 30 > wandb/sdk/wandb_run.py Run.log 3"),
+        ("log", "known", "sacred/run.py f 3 > train_env.py learn 30 > tqdm/std.py tqdm.update 3"),
+        # the training itself runs in another process
+        ("script", "unknown", f"{WORKER} > train_env.py learn 60 > a.py curve 5 = sorted"),
+        ("script", "before", f"{WORKER} > train_env.py learn 12 > a.py curve 5 = sorted"),
+        # other processes
+        ("input", "process", f"train_env.py learn 12 > {RECV} = read"),
+        ("script", "between", f"train_env.py learn 30 > {RECV} = read"),
+        ("input", "process", f"train_env.py learn 12 > {POOL} = waiter.acquire"),
+        ("input", "process", f"train_env.py learn 12 > {POOL} > {POOL_THREAD} = taskqueue.get"),
+        ("input", "process", f"train_env.py learn 12 > {POOL} > {POOL_THREAD} > {SEND} = write"),
+        (
+            "input",
+            "process",
+            f"train_env.py learn 12 > ~concurrent/futures/process.py f 9 > {POOL} = acquire",
+        ),
+        ("script", "between", f"train_env.py learn 30 > {POOL} > {POOL_THREAD} = taskqueue.get"),
+        ("input", "known", f"train_env.py learn 30 > rows.py read_rows 5 > {RECV} = read"),
+        ("environment", "known", f"train_env.py learn 12 > a.py Envs.step 5 > {RECV} = read"),
+        (
+            "input",
+            "known",
+            f"train_env.py learn 30 > ~multiprocessing/queues.py Queue.get 103 > {RECV} = read",
+        ),
+        ("input", "known", f"train_env.py learn 30 > torch/utils/data/dataloader.py f 1 > {RECV} = read"),
         # declared phases
         ("input", "known", "<phase> augment 0 > train_env.py fit_dataset 30 > a.py views 5"),
         ("input", "known", "<phase> data_wait 0 > train_env.py fit_dataset 30 = torch.stack"),
@@ -527,6 +665,20 @@ def test_the_policy_of_a_thread_that_plays_is_part_of_playing() -> None:
     unclear = assess_all({policy: 9})[policy]
     assert unclear.kind == "input", "nothing is known but the queue"
     assert place_of(unclear.part(policy)).function == "main"
+
+
+def test_an_event_loop_waits_for_what_nothing_says() -> None:
+    found = stack(f"train.py main 9 > ~asyncio/runners.py run 190 > {EVENT_LOOP} = _selector.poll")
+    code = TrainingCode([TrainingFunction(f"{MINE}train.py", "main", (7,), (8,))])
+    assert assess(found, code) == Assessment("script", "unknown")
+    loop, _, select = EVENT_LOOP.rpartition(" > ")
+    awaits = stack(f"train.py run 90 > {loop} > train.py main 6 > {select} = _selector.poll")
+    assert assess(awaits, code) == Assessment("script", "before")
+    assert place_of(awaits) == CodeLine(f"{MINE}train.py", 6, "main")
+    compiled = stack("train.py run 90 > train.py main 6 > ~asyncio/runners.py Runner.run 118")
+    assert assess(compiled, code) == Assessment("script", "before"), "a loop of C code has no frame"
+    loads = stack(f"train.py main 9 > {EVENT_LOOP} = _selector.poll > {STARTED} > data.py decode 3")
+    assert assess(loads, code) == Assessment("input", other=True)
 
 
 def test_a_phase_is_no_line_of_the_script() -> None:

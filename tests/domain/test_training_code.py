@@ -47,7 +47,7 @@ def test_what_runs_before_the_model_prepares_the_step() -> None:
     rows = at(3, "rows", "/job/rows.py")
     assert code.place((at(25), rows)) == "before"
     assert code.place((at(25, "fit.<locals>.<genexpr>"), rows)) == "before"
-    assert code.place((at(26), rows)) == "elsewhere"
+    assert code.place((at(26), rows)) == "after"
     assert code.place((at(0), rows)) == "elsewhere"
     assert code.place((rows,)) == "elsewhere"
 
@@ -73,7 +73,7 @@ def test_python_between_two_runs_of_the_model_acts(line: int, place: Place) -> N
 
 def test_python_between_a_model_and_its_gradients_does_not_act() -> None:
     code = NOTHING_KNOWN.learned([(at(10), MODEL), (at(20), BACKWARD), (at(21), STEP), (at(30), MODEL)])
-    assert code.place((at(15), at(3, "match_boxes"))) == "elsewhere"
+    assert code.place((at(15), at(3, "match_boxes"))) == "after"
     assert code.place((at(25),)) == "elsewhere", "a model that runs after the training evaluates"
 
 

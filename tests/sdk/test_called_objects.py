@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -93,6 +95,40 @@ def test_what_is_no_module_has_no_names(module: Callable[[], Any], monkeypatch: 
     monkeypatch.setitem(sys.modules, "script", module())
     assert with_package("exp", function.__code__, "script") == "exp"
     assert with_package("exp", function.__code__, "") == "exp"
+
+
+@pytest.mark.parametrize(
+    ("call", "groups", "file", "shown"),
+    [
+        ("own.wait", {"default": 1}, "", "c10d.own.wait"),
+        ("wait", {"default": 1}, "", "c10d.wait"),
+        ("own.wait", {}, "", "own.wait"),
+        ("own.wait", None, "", "own.wait"),
+        ("own.wait_for", {"default": 1}, "", "own.wait_for"),
+        ("self._cond.wait", {"default": 1}, threading.__file__, "self._cond.wait"),
+        ("wait", {"default": 1}, "/opt/libs/torch/cuda/streams.py", "wait"),
+    ],
+)
+def test_a_request_is_of_torch_if_there_are_other_processes(
+    call: str, groups: dict[str, int] | None, file: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collectives = ModuleType("collectives")
+    if groups is not None:
+        collectives.__dict__["_pg_map"] = groups
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", collectives)
+    code = function.__code__.replace(co_filename=file or function.__code__.co_filename)
+    assert with_package(call, code, "script") == shown
+
+
+def test_torch_says_which_groups_there_are(tmp_path: Path) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    assert with_package("own.wait", function.__code__, "script") == "own.wait"
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert with_package("own.wait", function.__code__, "script") == "c10d.own.wait"
+    finally:
+        dist.destroy_process_group()
+    assert with_package("own.wait", function.__code__, "script") == "own.wait"
 
 
 def test_a_sample_has_the_package() -> None:

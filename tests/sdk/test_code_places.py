@@ -67,3 +67,21 @@ def test_a_call_far_down_in_long_code_is_named_in_little_time() -> None:
     began = time.thread_time()
     assert innermost_frame_at(code, last).call == "f1999"
     assert time.thread_time() - began < 0.05
+
+
+def conversions(x: Any, torch: Any, device: Any, y: Any) -> None:
+    x.to(torch.float32)
+    x.a.to(dtype=torch.half)
+    x().to(y.dtype)
+    x.b.to(device)
+    x.c.to("cuda")
+    x.d.to(device, torch.float32)
+    x.e.to(torch.device("cpu"))
+    x.f.to(y.dtype, True)
+
+
+def test_a_conversion_is_no_copy_to_a_device() -> None:
+    found = calls_of(conversions.__code__)
+    converts = ["to(dtype)", "x.a.to(dtype)", "x.to(dtype)"]
+    copies = [f"x.{name}.to" for name in "bcdef"]
+    assert found == sorted([*converts, *copies, "torch.device", "x"])

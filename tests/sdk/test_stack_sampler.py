@@ -19,6 +19,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ from hoptui.sdk.code_places import LONGEST_NAME
 from hoptui.sdk.gradient_thread import ENOUGH_OUTSIDE, GradientThread
 from hoptui.sdk.stack_names import MOST_TAKES
 from hoptui.sdk.stack_sampler import (
+    AHEAD_S,
     BUDGET,
     EVERY_S,
     NAMING,
@@ -93,6 +95,10 @@ class Worker:
 def busy(over: Callable[[], bool]) -> None:
     while not over():
         json.dumps(list(range(2000)))
+
+
+def at_rest(over: Callable[[], bool]) -> None:
+    until(over, what="the end")
 
 
 def batches(over: Callable[[], bool]) -> Iterator[int]:
@@ -334,6 +340,16 @@ def test_it_samples_more_rarely_where_a_sample_is_expensive() -> None:
     assert pause_s(1.0, 1.0) == RAREST_S
 
 
+def test_at_the_start_samples_may_be_expensive_for_a_time() -> None:
+    costs, taking_s = _Costs(), 400e-6
+    pauses = [costs.add(0.0, taking_s) for _ in range(200)]
+    often = pauses.index(taking_s / (BUDGET - NAMING))
+    over_s = taking_s - EVERY_S * (BUDGET - NAMING)
+    assert pauses[:often] == [EVERY_S] * often
+    assert often * over_s == pytest.approx(AHEAD_S, rel=0.05)
+    assert set(pauses[often:]) == {pauses[often]}, "once"
+
+
 def test_a_collection_of_garbage_in_its_thread_makes_the_next_samples_no_rarer() -> None:
     costs = _Costs()
     for taking_s in (50e-6, 60e-6, 10e-3, 50e-6, 60e-6):
@@ -392,6 +408,38 @@ def test_its_thread_stays_on_the_processor_of_the_sampled_one() -> None:
     assert not own.is_alive()
     sampler.follow(threading.get_native_id())
     assert os.sched_getaffinity(0) == mine
+
+
+@pytest.mark.parametrize(("work", "least", "most"), [(busy, 0.05, 1.0), (at_rest, 0.0, 0.6)])
+def test_it_says_for_how_long_the_thread_had_a_processor(
+    work: Callable[[Callable[[], bool]], None], least: float, most: float
+) -> None:
+    """Also where other processes take most of it."""
+    natives: list[int] = []
+
+    def known(over: Callable[[], bool]) -> None:
+        natives.append(threading.get_native_id())
+        work(over)
+
+    def taken() -> float | None:
+        until(lambda: len(sampler._interval.chains) >= 3, what="samples")
+        sampler.follow(natives[0])
+        found = sampler.take()
+        assert found is not None
+        return found.on_cpu
+
+    with Worker(known) as thread:
+        sampler = sampler_of(lambda: thread)
+        sampler.start()
+        until(lambda: natives, what="the thread")
+        assert taken() is None, "since when is not known"
+        found = taken()
+        assert found is not None
+        assert least <= found <= most
+    until(lambda: not Path(f"/proc/self/task/{natives[0]}").exists(), what="its end")
+    sampler.follow(natives[0])
+    assert sampler._used.take(time.monotonic_ns()) is None
+    sampler.stop()
 
 
 def test_samples_that_nobody_takes_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -877,7 +925,7 @@ sampler.start()
 until(short)
 work.set()
 until(at_work.is_set)
-until(sampled(2))
+until(lambda: not short())
 enough, seen = sampled(20), 0
 while not enough():
     seen += short()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import sys
 import threading
@@ -103,6 +104,21 @@ def test_a_future_and_the_end_of_a_thread_are_waited_for_too() -> None:
             waiting = stack.enter_context(thread(wait))
             sampler = StackSampler(lambda ident=waiting.ident: ident or 0, lambda: "", failed)  # type: ignore[misc]
             assert other_thread_at(sampled(sampler, lambda names: names[-1] == "count_up"))
+
+
+def test_what_an_event_loop_has_given_to_a_thread_follows_its_wait() -> None:
+    async def train() -> None:
+        await asyncio.to_thread(count_up)
+
+    with thread(lambda: asyncio.run(train())) as waiting:
+        sampler = StackSampler(lambda: waiting.ident or 0, lambda: "", failed)
+        found = sampled(
+            sampler,
+            lambda names: names[-1] == "count_up" and any(name.endswith("Selector.select") for name in names),
+        )
+        at = other_thread_at(found)
+        assert found[at - 1].function.endswith("Selector.select")
+        over.set()
 
 
 def test_of_threads_with_different_work_none_is_named() -> None:
