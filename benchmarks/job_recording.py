@@ -21,6 +21,7 @@ from benchmarks.simulated_job import SimulatedJob
 from hoptui.domain.columns import pack
 from hoptui.protocol.recorded_jobs import decode_recorded, encode_recorded
 from hoptui.recording import Recording
+from hoptui.recording.timed_states import JOB
 
 SECOND, EVERY_S, HOUR_S = 1_000_000_000, 30, 3600
 FIRST = 1000 * SECOND
@@ -48,7 +49,7 @@ def measure(ranks: int, hours: float) -> dict[str, Any]:
         with_states = _written(Path(folder) / "with.hoptui", hours, state)
         began = time.perf_counter()
         with Recording.open(Path(folder) / "with.hoptui") as recording:
-            for _, body in recording.jobs():
+            for _, body in recording.states(JOB):
                 decode_recorded(body)
         read_s = time.perf_counter() - began
     return {
@@ -68,7 +69,7 @@ def _written(path: Path, hours: float, state: Callable[[int], bytes | None]) -> 
             recording.append(pack("run/simulated", rows))
             body = state(second)
             if body is not None:
-                recording.job(FIRST + second * SECOND, body)
+                recording.state(JOB, FIRST + second * SECOND, body)
             recording.flush()
     return path.stat().st_size
 

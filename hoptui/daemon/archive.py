@@ -20,6 +20,7 @@ from hoptui.daemon.recordings import History, RecordedRun, RetentionLimits, rows
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain import enumerations
 from hoptui.domain.columns import Columns
+from hoptui.domain.devices import GpuProcess
 from hoptui.domain.jobs import JobState
 from hoptui.domain.pacing import DEFAULT, Timings
 from hoptui.node.addresses import AddressError, Addresses, secure
@@ -202,6 +203,11 @@ class Archive:
     def job(self, run: str, t: int, state: JobState) -> None:
         """Store the state of a run on all its nodes."""
         self._put(lambda: self._history.job(run, t, state))
+
+    def processes(self, runs: Iterable[str], t: int, processes: Sequence[GpuProcess]) -> None:
+        """Store the processes on the GPUs of the node in the recordings of these runs."""
+        wanted = tuple(runs)
+        self._put(lambda: self._history.processes(wanted, t, processes))
 
     def keep(self, run: str) -> Callable[[], bool]:
         """Write the data of a run to disk now instead of with the next flush.

@@ -19,6 +19,7 @@ from hoptui.protocol.messages import CommandRecord, Event, NodeState
 from hoptui.recording import Recording, RecordingError, stored_json
 from hoptui.recording.ingest import MAX_RECORDS, Pending
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node, known_run
+from hoptui.recording.timed_states import StateKind
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -46,7 +47,7 @@ class RecordingWriter:
         self.node: NodeState | None = None
         self._remembered: dict[str, bytes] = {}
         self._notes: tuple[RunNote, ...] = ()  # those that the file had
-        self._job: tuple[int, bytes] | None = None  # that waits for the file
+        self._states: dict[StateKind, tuple[int, bytes]] = {}  # that wait for the file
         self._waiting = Pending()
         self._asked: dict[str, int] = {}  # by id: the number of the record whose writing is reported
         self._on_disk: dict[str, int] = {}
@@ -106,12 +107,12 @@ class RecordingWriter:
         else:
             self._waiting.add_minute(t, body, samples)
 
-    def job(self, t: int, body: bytes) -> None:
-        """Add the state of the run on all its nodes. Before the file is open, the newest one waits."""
+    def state(self, kind: StateKind, t: int, body: bytes) -> None:
+        """Add a state at the stamp `t`. Before the file is open, the newest one of each kind waits."""
         if self.recording is not None:
-            self.recording.job(t, body)
+            self.recording.state(kind, t, body)
         else:
-            self._job = (t, body)
+            self._states[kind] = (t, body)
 
     def lose(self, count: int) -> None:
         """Count rows, events or commands that were lost before they came here."""
@@ -214,9 +215,9 @@ class RecordingWriter:
             for t, (body, samples) in self._waiting.minutes.items():
                 self.recording.stacks(t, body, samples)
             self._waiting.clear_records()
-            if self._job is not None:
-                self.recording.job(*self._job)
-                self._job = None
+            for kind, (t, body) in self._states.items():
+                self.recording.state(kind, t, body)
+            self._states.clear()
         return self.recording
 
     def _pass_on(self, recording: Recording) -> str:

@@ -19,15 +19,18 @@ from hoptui.daemon.retention_clock import RetentionClock
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, run_of
 from hoptui.domain.details import RunDetails
+from hoptui.domain.devices import GpuProcess
 from hoptui.domain.jobs import JobState
 from hoptui.node.addresses import AddressError, Addresses, secure
 from hoptui.node.processes import process_started
 from hoptui.protocol.messages import Buckets, CommandRecord, Event, NodeState, Query, RunState
 from hoptui.protocol.recorded_jobs import encode_recorded
+from hoptui.protocol.recorded_processes import encode_processes
 from hoptui.recording import Recording, RecordingError, library, stack_minutes
 from hoptui.recording.ingest import this_boot
 from hoptui.recording.library import KnownEnding, KnownRun
 from hoptui.recording.pyramid import buckets
+from hoptui.recording.timed_states import JOB, PROCESSES
 
 GB = 10**9
 DAY_S = 86400.0
@@ -242,7 +245,13 @@ class History:
     def job(self, run: str, t: int, state: JobState) -> None:
         """Store the state of a run on all its nodes."""
         for writer in self._of((run,)):
-            writer.job(t, encode_recorded(state))
+            writer.state(JOB, t, encode_recorded(state))
+
+    def processes(self, runs: Iterable[str], t: int, processes: Sequence[GpuProcess]) -> None:
+        """Store the processes on the GPUs of the node."""
+        body = encode_processes(processes)
+        for writer in self._of(runs):
+            writer.state(PROCESSES, t, body)
 
     def lose(self, counts: Mapping[str, int]) -> None:
         """Count what was lost on its way here, by run."""

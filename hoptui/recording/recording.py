@@ -14,7 +14,7 @@ import msgspec
 
 from hoptui.domain.columns import Columns
 from hoptui.protocol.messages import Buckets, CommandRecord, Event
-from hoptui.recording import ingest, job_states, limits, pyramid, stack_minutes
+from hoptui.recording import ingest, limits, pyramid, stack_minutes, timed_states
 from hoptui.recording.database import (
     RecordingError,
     damage_named,
@@ -27,6 +27,7 @@ from hoptui.recording.ingest import Boot, ClockShift, Pending, Record, added, mo
 from hoptui.recording.pyramid import Summary
 from hoptui.recording.stack_minutes import StackMinute
 from hoptui.recording.tables import Records, Tables
+from hoptui.recording.timed_states import StateKind, StoredState
 
 UNWRITABLE = (
     OverflowError,
@@ -154,10 +155,10 @@ class Recording:
         self._check_writable()
         self._pending.add_minute(t + self._frame.shift_ns, body, samples)
 
-    def job(self, t: int, body: bytes) -> None:
-        """Add the state of the run on all its nodes at the stamp `t`. One a minute is kept, for hours."""
+    def state(self, kind: StateKind, t: int, body: bytes) -> None:
+        """Add a state at the stamp `t`. One of each slot is kept, for hours."""
         stored = t + self._frame.shift_ns
-        self.remember(job_states.key(stored), job_states.pack(stored, body))
+        self.remember(kind.key(stored), timed_states.pack(stored, body))
 
     def flush(self, *, summarise: bool = True) -> bool:
         """Write all waiting data to the file, in one transaction. Return whether there was any.
@@ -471,23 +472,22 @@ class Recording:
         with damage_named(self.path):
             return stack_minutes.decode(body, t)
 
-    def job_at(self, t: int) -> tuple[int, bytes] | None:
-        """Return the newest state of the run on all its nodes at or before `t`, and its stamp.
-
-        None if there is none of the minutes before.
-        """
+    def state_at(self, kind: StateKind, t: int) -> StoredState | None:
+        """Return the newest state at or before `t`, and its stamp. None if the slots before have none."""
         stored = t + self._frame.shift_ns
-        for back in range(job_states.LOOKED_AT + 1):
-            at = stored - back * job_states.MINUTE_NS
-            found = job_states.unpack(self.recall(job_states.key(at))) if at >= 0 else None
-            if found is not None and 0 <= stored - found.t <= job_states.LOOKED_AT * job_states.MINUTE_NS:
-                return found.t - self._frame.shift_ns, found.body
+        for back in range(kind.looked_at + 1):
+            at = stored - back * kind.every_ns
+            found = timed_states.unpack(self.recall(kind.key(at))) if at >= 0 else None
+            if found is not None and 0 <= stored - found.t <= kind.looked_at * kind.every_ns:
+                return StoredState(found.t - self._frame.shift_ns, found.body)
         return None
 
-    def jobs(self) -> list[tuple[int, bytes]]:
-        """Return all states of the run on all its nodes, and their stamps, oldest first."""
-        stored = (job_states.unpack(self.recall(key)) for key in job_states.KEYS)
-        return sorted((one.t - self._frame.shift_ns, one.body) for one in stored if one is not None)
+    def states(self, kind: StateKind) -> list[StoredState]:
+        """Return all states of a kind, oldest first."""
+        stored = (timed_states.unpack(self.recall(key)) for key in kind.keys)
+        return sorted(
+            StoredState(one.t - self._frame.shift_ns, one.body) for one in stored if one is not None
+        )
 
     def number_of(self, command: str) -> int:
         """Return the number of a command's state that was flushed last, 0 if none was."""

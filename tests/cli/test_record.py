@@ -14,10 +14,12 @@ import pytest
 from msgspec import structs
 
 from hoptui.domain.columns import pack
-from hoptui.domain.devices import GpuInfo
+from hoptui.domain.devices import GpuInfo, GpuProcess
 from hoptui.model.recorded.store import RecordedStore
 from hoptui.protocol.messages import Fetch, FromViewer, ToViewer
+from hoptui.protocol.recorded_processes import decode_processes
 from hoptui.recording import Recording
+from hoptui.recording.timed_states import PROCESSES
 from tests import factories
 from tests.cli.conftest import Hoptui
 from tests.client.fake_daemon import FakeDaemon
@@ -77,6 +79,18 @@ def test_the_node_is_recorded_and_no_run(hoptui: Hoptui, node: FakeDaemon, tmp_p
     assert {json.loads(line)["type"] for line in lines} == {"row", "event"}
     assert hoptui("report", str(path)).code == 1
     assert hoptui("export", str(path), "--since", "#3").code == 2
+
+
+def test_the_processes_on_the_gpus_are_recorded_without_their_arguments(
+    hoptui: Hoptui, node: FakeDaemon, tmp_path: Path
+) -> None:
+    node.processes = (GpuProcess(gpu="GPU-a", pid=7, user="ana", command="python train.py --token s3cret"),)
+    path = tmp_path / "node.hoptui"
+    assert hoptui("record", "-o", str(path), "--seconds", "0.3", "--interval", "0.1").code == 0
+    with Recording.open(path, still=True) as recording:
+        (stored,) = recording.states(PROCESSES)
+    (found,) = decode_processes(stored.body).processes
+    assert (found.pid, found.user, found.command) == (7, "ana", "python train.py")
 
 
 def test_rows_between_are_merged_into_the_next(hoptui: Hoptui, node: FakeDaemon, tmp_path: Path) -> None:

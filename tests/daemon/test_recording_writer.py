@@ -13,6 +13,7 @@ from msgspec import structs
 
 from hoptui.daemon import archive as archives
 from hoptui.daemon.archive import Archive
+from hoptui.daemon.recording_writer import RecordingWriter
 from hoptui.daemon.recordings import MOST_ENDED, RetentionLimits
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, pack
@@ -25,6 +26,7 @@ from hoptui.recording import Recording, database, recording
 from hoptui.recording.library import RUN, known_run
 from hoptui.recording.stack_minutes import MINUTE_BYTES
 from hoptui.recording.tables import Tables
+from hoptui.recording.timed_states import JOB, PROCESSES
 from tests import factories
 from tests.conftest import until
 from tests.daemon.test_recordings import KNOWN, NODE, STATE, S, make, rows
@@ -344,3 +346,18 @@ def test_stack_samples_that_are_lost_are_counted(tmp_path: Path, disk: FaultyDis
     history.stacks("r", StackBatch(60_000_000_000, {0: [samples]}, 7, MINUTE_BYTES))
     history.close("r")
     assert "7 rows, events, commands or stack samples are missing" in history.problem_of("r")
+
+
+def test_states_wait_for_the_file_the_newest_of_each_kind(tmp_path: Path, disk: FaultyDisk) -> None:
+    writer = RecordingWriter("r", tmp_path / "r.hoptui")
+    disk.opens = False
+    for t, body in ((60, b"older"), (61, b"newer")):
+        writer.state(JOB, t * S, body)
+        writer.state(PROCESSES, t * S, body + b" processes")
+    assert not writer.flush(1 << 30)
+    disk.opens = True
+    assert writer.flush(1 << 30)
+    writer.close()
+    with Recording.open(tmp_path / "r.hoptui") as reader:
+        kept = {kind: [one.body for one in reader.states(kind)] for kind in (JOB, PROCESSES)}
+    assert kept == {JOB: [b"newer"], PROCESSES: [b"newer processes"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -12,11 +13,12 @@ from hoptui.domain.devices import GpuInfo
 from hoptui.domain.jobs import JobState
 from hoptui.domain.stacks import StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
-from hoptui.protocol.messages import RankState, RunState
+from hoptui.protocol.messages import Event, RankState, RunState
 from hoptui.protocol.recorded_jobs import encode_recorded
 from hoptui.recording import Recording, stack_minutes, stored_json
 from hoptui.recording.ingest import Boot
 from hoptui.recording.library import NODE, RUN, KnownRun, encode_node
+from hoptui.recording.timed_states import JOB
 from tests import factories
 from tests.model.recorded_run import SECOND, WALL
 
@@ -53,6 +55,7 @@ def write_node(
     state: JobState | None = None,
     gpus: bool = False,
     sampled: bool = True,
+    events: Sequence[Event] = (),
 ) -> Path:
     """Write the recording of a node. Rank 3 needs longest, so that the others wait for it.
 
@@ -81,6 +84,8 @@ def write_node(
                 for step in steps
             ]
             recording.append(pack(source, rows))
+        for event in events:
+            recording.event(event)
         for minute in range(1, 4):
             end = first + minute * 60 * SECOND
             samples = {
@@ -94,7 +99,7 @@ def write_node(
                 for rank in (found.rank, found.rank + 1)
             }
             if state is not None:
-                recording.job(end, encode_recorded(state))
+                recording.state(JOB, end, encode_recorded(state))
             if sampled:
                 recording.stacks(end, stack_minutes.encode(samples, end), 200)
     return path

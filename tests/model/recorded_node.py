@@ -6,8 +6,11 @@ import math
 from pathlib import Path
 
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import GpuProcess
+from hoptui.protocol.recorded_processes import encode_processes
 from hoptui.recording import Recording
 from hoptui.recording.library import NODE, encode_node
+from hoptui.recording.timed_states import PROCESSES
 from tests import factories
 from tests.model.recorded_run import BOOT, WALL, at
 
@@ -25,6 +28,19 @@ HOT = factories.event(
     fields={"reason": "power_brake", "active": True},
     level="alarm",
     source="gpu/GPU-1",
+)
+
+
+NEIGHBOURS = (
+    GpuProcess(
+        gpu="GPU-0",
+        pid=4711,
+        memory_used_bytes=39 * GIB,
+        sm_percent=62.0,
+        user="ana",
+        command="python train.py --token s3cret",
+    ),
+    GpuProcess(gpu="GPU-1", pid=815),
 )
 
 
@@ -51,4 +67,6 @@ def write(path: Path) -> Path:
         for part in (gpu_rows(0), gpu_rows(1), pack("host", host)):
             recording.append(part)
         recording.event(HOT)
+        for seconds in range(0, LENGTH_S, 15):
+            recording.state(PROCESSES, at(seconds), encode_processes(NEIGHBOURS))
     return path

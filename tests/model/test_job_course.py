@@ -15,6 +15,7 @@ from hoptui.model.report import Report
 from hoptui.protocol.messages import Event
 from hoptui.protocol.recorded_jobs import encode_recorded
 from hoptui.recording import Recording
+from hoptui.recording.timed_states import JOB
 from screenshots import made_up_job
 from tests.model.node_recordings import FIRST, ID, STEP_S, STEPS, WATTS, boot, write_node
 from tests.model.recorded_run import SECOND, WALL
@@ -175,7 +176,7 @@ def _write_states(path: Path, states: Sequence[JobState], *, sampled: bool = Tru
     write_node(path, 0, steps=range(round(60 * (len(states) + 0.5) / STEP_S)), sampled=sampled)
     with Recording.create(path, boot=boot(0)) as recording:
         for minute, state in enumerate(states, 1):
-            recording.job(FIRST[0] + minute * 60 * SECOND, encode_recorded(state))
+            recording.state(JOB, FIRST[0] + minute * 60 * SECOND, encode_recorded(state))
         recording.flush()
     return path
 

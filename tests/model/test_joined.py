@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hoptui.model.recorded.clock_offsets import clock_offset
 from hoptui.model.recorded.joined import JoinedStore, JoinError
 from hoptui.model.recorded.store import RecordedStore
+from hoptui.protocol.messages import Event
 from hoptui.recording import Recording
 from screenshots import made_up_job
 from tests.model.node_recordings import AHEAD_S, FIRST, ID, JITTER_S, STEP_S, STEPS, write_node
@@ -30,9 +32,7 @@ def test_clocks_are_aligned_by_common_iterations(joined: JoinedStore) -> None:
     assert found.spread_ns is not None
     assert 0.1 * JITTER_S * SECOND < found.spread_ns < 2 * JITTER_S * SECOND
     (note,) = joined.clock_notes()
-    assert note.startswith(
-        f"the clock of node1.hoptui is {1000 * AHEAD_S:.0f} ms ahead of that of node0.hoptui, ±"
-    )
+    assert note.startswith(f"the clock of gpu01 is {1000 * AHEAD_S:.0f} ms ahead of that of gpu00, ±")
     assert note.endswith("by 400 common iterations")
 
 
@@ -98,7 +98,7 @@ def test_recordings_without_common_iterations_are_placed_by_wall_clock(tmp_path:
     (found,) = store.offsets.values()
     assert (found.steps, found.spread_ns) == (0, None)
     assert store.clock_notes() == [
-        "b.hoptui has no iterations in common with a.hoptui: it is placed by its wall clock"
+        "gpu01 has no iterations in common with gpu00: it is placed by its wall clock"
     ]
     by_wall = FIRST[1] - FIRST[0] - round(AHEAD_S * SECOND)
     assert abs(found.offset_ns - by_wall) < 1000
@@ -112,6 +112,53 @@ def test_recordings_of_other_runs_or_of_one_node_are_not_joined(tmp_path: Path) 
         JoinedStore([Recording.open(one), Recording.open(other)])
     with pytest.raises(JoinError, match="both have rank 0"):
         JoinedStore([Recording.open(one), Recording.open(same)])
+    with pytest.raises(JoinError, match=r"a\.hoptui is named twice"):
+        JoinedStore([Recording.open(one), Recording.open(one)])
+
+
+def test_the_slow_rank_of_a_replay_is_the_one_that_was_reported(tmp_path: Path) -> None:
+    def event(seq: int, seconds: float, code: str) -> Event:
+        t = FIRST[0] + round(seconds * SECOND)
+        return Event(seq=seq, t=t, wall=0.0, kind="job", code=code, fields={"rank": 3}, run=ID)
+
+    told = [event(1, 50, "job.slow_rank"), event(2, 120, "job.even")]
+    paths = [
+        write_node(tmp_path / "a.hoptui", 0, events=told),
+        write_node(tmp_path / "b.hoptui", 1),
+    ]
+    store = JoinedStore([Recording.open(path) for path in paths])
+    held = []
+    for seconds in (40, 100, 150):
+        store.seek(FIRST[0] + seconds * SECOND)
+        job = store.job(ID)
+        assert job is not None
+        assert job.state is not None
+        slow = job.state.slow
+        held.append(slow.fields["rank"] if slow is not None else None)
+    assert held == [None, 3, None]
+
+
+def test_the_report_of_a_slow_node_stands_for_its_ranks_in_a_replay(tmp_path: Path) -> None:
+    def event(seq: int, seconds: float, code: str, **fields: Any) -> Event:
+        t = FIRST[0] + round(seconds * SECOND)
+        return Event(seq=seq, t=t, wall=0.0, kind="job", code=code, fields=fields, run=ID)
+
+    told = [
+        event(1, 50, "job.slow_rank", rank=3, ranks=[]),
+        event(2, 70, "job.slow_rank", rank=2, ranks=[2, 3]),
+        event(3, 120, "job.even", rank=2, ranks=[2, 3]),
+    ]
+    paths = [write_node(tmp_path / "a.hoptui", 0, events=told), write_node(tmp_path / "b.hoptui", 1)]
+    store = JoinedStore([Recording.open(path) for path in paths])
+    held = []
+    for seconds in (60, 100, 150):
+        store.seek(FIRST[0] + seconds * SECOND)
+        job = store.job(ID)
+        assert job is not None
+        assert job.state is not None
+        slow = job.state.slow
+        held.append((slow.fields["rank"], slow.fields["ranks"]) if slow is not None else None)
+    assert held == [(3, []), (2, [2, 3]), None]
 
 
 def test_iterations_that_one_node_repeats_do_not_move_the_clocks() -> None:

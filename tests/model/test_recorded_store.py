@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import GpuProcess
 from hoptui.model.recorded import pages
 from hoptui.model.recorded.store import (
     RAW_ROWS,
@@ -26,8 +27,10 @@ from hoptui.model.series import SeriesWindow, bucketed
 from hoptui.model.store import Store
 from hoptui.node.addresses import addresses
 from hoptui.protocol.messages import CommandRecord
+from hoptui.protocol.recorded_processes import encode_processes
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.library import KnownRun
+from hoptui.recording.timed_states import PROCESSES
 from hoptui.tui.snapshot import AnyStore
 from tests.model.recorded_run import (
     BOOT,
@@ -92,6 +95,31 @@ def test_both_stores_answer_the_same_questions(store: RecordedStore) -> None:
     """mypy is the test."""
     stores: tuple[AnyStore, AnyStore] = (store, Store())
     assert all(callable(one.now) for one in stores)
+
+
+def test_the_processes_of_a_moment_are_those_recorded_last_and_unknown_is_not_none(tmp_path: Path) -> None:
+    path = write(tmp_path / f"{ID}.hoptui")
+    there = GpuProcess(gpu="GPU-0", pid=7, memory_used_bytes=1 << 30)
+    with Recording.create(path, boot=BOOT) as recording:
+        for seconds, found in ((20.0, [there]), (34.0, [there, there]), (50.0, [])):
+            recording.state(PROCESSES, at(seconds), encode_processes(found))
+        recording.state(PROCESSES, at(300.0), b"damaged")
+    with Recording.open(path) as recording:
+        store = RecordedStore(recording)
+        shown = {}
+        for seconds in (19.0, 20.0, 33.0, 34.0, 52.0, 110.1, 300.0, 40.0):
+            store.seek(at(seconds))
+            shown[seconds] = (len(store.processes), store.processes_age_s)
+    assert shown == {
+        19.0: (0, None),
+        20.0: (1, 0.0),
+        33.0: (1, 13.0),
+        34.0: (2, 0.0),
+        40.0: (2, 6.0),
+        52.0: (0, 2.0),
+        110.1: (0, None),
+        300.0: (0, None),
+    }
 
 
 def test_it_begins_at_the_first_stamp_and_keeps_within_the_span(store: RecordedStore) -> None:

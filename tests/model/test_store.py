@@ -120,6 +120,29 @@ def test_events_come_once_and_stay_in_order() -> None:
     assert [e.seq for e in store.events] == [1, 2, 3]
 
 
+def test_events_of_another_node_come_late_and_stand_at_their_times() -> None:
+    store = Store()
+    times = (*range(1, MOST_EVENTS + 1), 10.5, MOST_EVENTS + 1)
+    for seq, wall in enumerate(times, 1):
+        store.apply(make_delta(events=(factories.event(seq, text=f"{seq}", wall=float(wall)),)))
+        if wall == 10.5:
+            assert store.events[9].wall == wall, "what has just come stays"
+    walls = [each.wall for each in store.events]
+    assert walls == sorted(walls)
+    assert len(walls) == MOST_EVENTS
+    assert max(each.seq for each in store.events) == len(times), "what comes next goes on from here"
+
+
+def test_an_event_of_the_head_is_known_by_the_time_that_the_head_gave_it() -> None:
+    """A new daemon estimates anew when it was."""
+    store = Store()
+    there = factories.event(1, text="note", host="gpu00", host_wall=50.0, wall=7.0)
+    store.apply(make_delta(events=(there,)))
+    store.apply(make_delta(events=(structs.replace(there, seq=2, wall=7.5, t=9),)))
+    store.apply(make_delta(events=(structs.replace(there, seq=3, host_wall=51.0),)))
+    assert [each.seq for each in store.events] == [1, 3]
+
+
 def test_memory_is_bounded() -> None:
     store = Store()
     store.apply(make_delta(events=tuple(event(i, f"{i}") for i in range(MOST_EVENTS + 10))))
@@ -236,3 +259,27 @@ def test_seeds_and_forgetting() -> None:
     assert series is not None
     assert series.window(0, 200, 200).low == [3.0, 2.0]
     assert not math.isnan(series.last)
+
+
+def test_metrics_of_the_head_are_those_of_the_run() -> None:
+    store = Store(lambda: 0)
+    own = pack("run/r1", [(1, 1, {"iteration_s": 0.1, "tokens_per_s": 100.0})])
+    head = pack("head/r1", [(2, 1, {"loss": 0.5, "tokens_per_s": 400.0}), (3, 2, {"loss": 0.25})])
+    store.apply(Delta(id=1, now=3, state=1, columns=(own, head)))
+    assert store.names("run/r1") == ["iteration_s", "tokens_per_s", "loss"]
+    assert store.latest("run/r1") == {"iteration_s": 0.1, "tokens_per_s": 400.0, "loss": 0.25}
+    loss, rate = store.series("run/r1", "loss"), store.series("run/r1", "tokens_per_s")
+    assert loss is not None
+    assert rate is not None
+    assert (loss.first_t, loss.last_t, rate.last) == (2, 3, 400.0)
+    assert store.names("rank/r1/3") == []
+    assert store.names("head/r1") == ["loss", "tokens_per_s"]
+
+
+def test_an_event_of_another_node_that_a_new_daemon_dates_anew_is_the_same() -> None:
+    store = Store(lambda: 0)
+    saved = Event(seq=7, t=5, wall=1.5e9, kind="note", text="saved", run="r1", host="gpu00")
+    for number, t in enumerate((5, 6)):
+        again = structs.replace(saved, seq=7 + number, t=t)
+        store.apply(Delta(id=number, now=9, state=1, events=(again,)))
+    assert [one.t for one in store.events] == [5]

@@ -22,7 +22,10 @@ from hoptui.domain.pacing import MOST_HZ, sampling_hz
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.presentation import numbers, sentences
 from hoptui.protocol.messages import Delta
+from hoptui.protocol.recorded_processes import encode_processes
 from hoptui.recording import Recording, RecordingError, library
+from hoptui.recording.process_snapshots import ProcessSnapshots
+from hoptui.recording.timed_states import PROCESSES
 
 SECOND = 1_000_000_000
 SHORTEST_S, LONGEST_S = 1 / MOST_HZ, 3600.0
@@ -151,21 +154,24 @@ def _follow(seen: NodeSnapshot, writer: _Writer, interval: float, end: float) ->
     writer.node(seen)
     events = max((event.seq for event in seen.store.events), default=0)
     cursors: dict[str, int] = {}
-    state = 0
+    state = processes = 0
     hz = sampling_hz(interval)
     start = seen.store.now()
     flush_at = 0.0
     while True:
         for source in (HOST, *(f"gpu/{gpu.uuid}" for gpu in seen.node.gpus)):
             cursors.setdefault(source, start)
-        delta = seen.session.fetch(cursors=cursors, events=events, commands=NONE, state=state, hz=hz)
+        delta = seen.session.fetch(
+            cursors=cursors, events=events, commands=NONE, state=state, hz=hz, processes=processes
+        )
         seen.store.apply(delta)
-        state = delta.state
+        state, processes = delta.state, delta.processes_version
         cursors |= {part.source: part.last_t for part in delta.columns if len(part)}
         events = max([events, *(event.seq for event in delta.events)])
         writer.add(delta)
         if delta.node is not None:
             writer.node(seen)
+        writer.processes(seen)
         now = time.monotonic()
         if now >= flush_at:
             writer.flush()
@@ -189,6 +195,7 @@ class _Writer:
         self._last: dict[str, int] = {}
         self._waiting: dict[str, dict[str, float]] = {}
         self._node = b""
+        self._snapshots = ProcessSnapshots()
         self._events = 0
         self.rows = 0
 
@@ -208,6 +215,12 @@ class _Writer:
         if raw != self._node:
             self._node = raw
             self._recording.remember(library.NODE, raw)
+
+    def processes(self, seen: NodeSnapshot) -> None:
+        """Store the processes on the GPUs if they are due."""
+        t, found = seen.store.now(), seen.store.processes
+        if seen.node.gpus and self._snapshots.due(t, (), found):
+            self._recording.state(PROCESSES, t, encode_processes(found))
 
     def flush(self) -> None:
         """Write to the disk. Raises Fail."""

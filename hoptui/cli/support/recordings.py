@@ -131,9 +131,11 @@ def one(found: Sequence[RecordingEntry], name: str, where: Addresses, *, shortes
         )
     if len(which) > 1:
         listed = ", ".join(f"{e.run} ({age(e)} ago)" for e in which[:MOST_LISTED])
-        more = f" and {len(which) - MOST_LISTED} more" if len(which) > MOST_LISTED else ""
+        left = len(which) - MOST_LISTED
+        more = f" and {left} more, which hoptui ls --all lists" if left > 0 else ""
         raise Fail(
-            f"{numbers.clean(name, 60)!r} matches {len(which)} recordings: {listed}{more}; give an id",
+            f"{numbers.clean(name, 60)!r} matches {len(which)} recordings, the newest first: {listed}{more}; "
+            f"give an id instead, such as {which[0].run}",
             MISSING,
         )
     return which[0]

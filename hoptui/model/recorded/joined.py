@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from hoptui.domain.facts import Fact
 from hoptui.domain.job_history import KEPT_S, NAN, RANK_READINGS, JobHistory, JobMoment
 from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankCondition, RankGpu, RankSummary
 from hoptui.domain.progress import ITERATION
@@ -105,14 +106,14 @@ class JoinedStore(RecordedStore):
         }
 
     def clock_notes(self) -> list[str]:
-        """Return a sentence on the clock of each other file: how far ahead, and how exactly."""
-        base = self._own.recording
+        """Return a sentence on the clock of each other node: how far ahead, and how exactly."""
+        base = self._own
         return [
             clock_note(
-                part.recording.path.name,
-                base.path.name,
+                part.name,
+                base.name,
                 part.offset,
-                part.offset.offset_ns + part.recording.wall_offset_ns - base.wall_offset_ns,
+                part.offset.offset_ns + part.recording.wall_offset_ns - base.recording.wall_offset_ns,
             )
             for part in self._others
         ]
@@ -189,7 +190,20 @@ class JoinedStore(RecordedStore):
         t = self.now()
         nodes = tuple(self._job_node(index, part, t) for index, part in enumerate(self.parts))
         world = max(self._own.state.world, 1 + max(max(part.ranks) for part in self.parts))
-        return JobState(run=self.run_id, epoch=self._own.state.epoch, world=world, nodes=nodes)
+        epoch = self._own.state.epoch
+        return JobState(run=self.run_id, epoch=epoch, world=world, nodes=nodes, slow=self._slow())
+
+    def _slow(self) -> Fact | None:
+        """The report of a slow rank or node that holds, as the node of rank 0 has recorded it."""
+        held: dict[tuple[int, ...], Fact] = {}
+        for event in self.events:
+            if event.code in ("job.slow_rank", "job.even"):
+                ranks = tuple(event.fields.get("ranks") or (event.fields.get("rank"),))
+                for single in [known for known in held if set(known) <= set(ranks)]:
+                    del held[single]
+                if event.code == "job.slow_rank":
+                    held[ranks] = Fact(event.code, event.fields)
+        return next(iter(held.values()), None)
 
     def _job_node(self, index: int, part: NodeRecording, t: int) -> JobNode:
         host = part.store.latest("host")
@@ -298,6 +312,10 @@ def _gpu(part: NodeRecording, uuid: str) -> RankGpu:
 
 
 def _check(opened: Sequence[tuple[Recording, RecordedStore]]) -> None:
+    paths = [recording.path for recording, _ in opened]
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise JoinError(f"{twice} is named twice")
     states = {recording.path: store.chronicle.state for recording, store in opened}
     lone = next((path for path, state in states.items() if not state.run), None)
     if lone is not None:

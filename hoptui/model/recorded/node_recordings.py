@@ -17,6 +17,7 @@ from hoptui.protocol.job_records import RecordError
 from hoptui.protocol.messages import RunState
 from hoptui.protocol.recorded_jobs import decode_recorded
 from hoptui.recording import Recording, RecordingError
+from hoptui.recording.timed_states import JOB
 
 SECOND = 1_000_000_000
 LONGEST_MINUTE_NS = 90 * SECOND
@@ -55,6 +56,12 @@ class NodeRecording:
     def state(self) -> RunState:
         """The last known state of the run on this node."""
         return self.store.chronicle.state
+
+    @property
+    def name(self) -> str:
+        """The name of the node. Without one, that of the file: recordings of a run have the same name."""
+        node = self.store.node
+        return (node.host if node is not None else "") or self.recording.path.name
 
     @property
     def ranks(self) -> dict[int, str]:
@@ -111,7 +118,7 @@ class NodeRecording:
         Without one it is known of a node of one rank and one GPU.
         """
         with suppress(RecordingError, RecordError):
-            stored = self.recording.job_at(self.store.span[1])
+            stored = self.recording.state_at(JOB, self.store.span[1])
             if stored is not None:
                 ranks = (rank for _, rank in decode_recorded(stored[1]).ranks() if rank.rank in self.ranks)
                 return {rank.rank: rank.gpu.uuid for rank in ranks if rank.gpu is not None}

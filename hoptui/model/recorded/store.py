@@ -29,6 +29,7 @@ from hoptui.model.detail_requests import STEPS, Entries, no_entries
 from hoptui.model.outputs import FoundOutput
 from hoptui.model.recorded.pages import Pages
 from hoptui.model.recorded.point_in_time import Chronicle
+from hoptui.model.recorded.processes import ProcessReader
 from hoptui.model.series import NAN, SeriesColumns, SeriesWindow, bucketed, with_medians
 from hoptui.model.stack_samples import RecordedStacks
 from hoptui.node.addresses import AddressError, addresses
@@ -36,6 +37,7 @@ from hoptui.protocol.job_records import RecordError
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
 from hoptui.protocol.recorded_jobs import decode_recorded
 from hoptui.recording import Recording, RecordingError, library
+from hoptui.recording.timed_states import JOB
 
 BACK_PAGES = 3  # how far back to look for a value that the newest rows lack
 
@@ -252,7 +254,7 @@ class RecordedStore:
         self.lines: dict[tuple[str, bool], FoundLines] = {}
         self.outputs: dict[str, FoundOutput] = {}
         self._answers = 0
-        self.processes: tuple[GpuProcess, ...] = ()  # only their sums are recorded, in `derived/<run id>`
+        self._processes = ProcessReader(recording)
         self.tree: tuple[RunProcess, ...] = ()
         self.chronicle = Chronicle(state, events, commands, self.span[1])
         self._position = self.span[0]
@@ -345,13 +347,25 @@ class RecordedStore:
 
     def _job_at(self, t: int) -> JobState | None:
         try:
-            stored = self._recording.job_at(t)
+            stored = self._recording.state_at(JOB, t)
             if stored is None:
                 return None
             state = decode_recorded(stored[1])
         except (RecordingError, RecordError):  # only this part cannot be read
             return None
         return structs.replace(state, age_s=state.age_s + (t - stored[0]) / SECOND)
+
+    @property
+    def processes(self) -> tuple[GpuProcess, ...]:
+        """The processes on the GPUs, as they were recorded last before the position."""
+        found = self._processes.at(self._position)
+        return found.processes if found is not None else ()
+
+    @property
+    def processes_age_s(self) -> float | None:
+        """How long before the position `processes` was recorded, in seconds. None: it was not recorded."""
+        found = self._processes.at(self._position)
+        return (self._position - found.t) / SECOND if found is not None else None
 
     @property
     def commands(self) -> dict[str, CommandRecord]:
@@ -382,7 +396,7 @@ class RecordedStore:
         found: dict[int, JobMoment] = {}
         for at in range(t, t - round(KEPT_S * SECOND), -STATE_NS):
             with suppress(RecordingError, RecordError):
-                if (stored := self._recording.job_at(at)) is not None:
+                if (stored := self._recording.state_at(JOB, at)) is not None:
                     stamp, body = stored
                     if stamp not in self._moments_of_job:
                         if len(self._moments_of_job) >= MOST_STATES:
