@@ -3,21 +3,23 @@
     python -m benchmarks.job_nodes [--ranks 8 64 512 2048] [--seconds 30] [--seeds 20] [--first 0]
 
 A TCPStore server, the nodes other than the head, and rank 0 are processes of their own. Rank 0 is a real run
-with a real daemon. Each simulated node writes its record once a second through a connection of its own, and
-reads the record of the head once in ten seconds. `delay_s` is the time from what a node has written to the
-state that a viewer of the head receives. CPU is in per cent of a core. `named` are the faults in a job of 512
-ranks that were named within 20 s and within a minute, out of the seeds. `wrong` are reports of others, and
-`again` later ones of the same. The rules were made with the seeds from 0 on; other seeds are the test. A rank
-is 10 % slower, hung, or its node is silent; the ranks also spend no, or 2 %, of an iteration in a collective.
-Samples are taken as the sampler takes them, or at independent times, which tell less. In one case the ranks
-also time a fifth of their work in phases. The even ranks wait little, or for 30 % of iterations that are as
-long as the time between two samples. Prints JSON.
+with a real daemon. It logs as many metrics and events as a head tells the other nodes, so `facts_kib` of its
+record of `head_kib` is nearly as much as that may be. Each simulated node writes its record once a second
+through a connection of its own, and reads the record of the head once in ten seconds. `delay_s` is the time
+from what a node has written to the state that a viewer of the head receives. CPU is in per cent of a core.
+`named` are the faults in a job of 512 ranks that were named within 20 s and within a minute, out of the
+seeds. `wrong` are reports of others, and `again` later ones of the same. The rules were made with the seeds
+from 0 on; other seeds are the test. A rank is 10 % slower, hung, or its node is silent; the ranks also spend
+no, or 2 %, of an iteration in a collective. Samples are taken as the sampler takes them, or at independent
+times, which tell less. In one case the ranks also time a fifth of their work in phases. The even ranks wait
+little, or for 30 % of iterations that are as long as the time between two samples. Prints JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -26,14 +28,16 @@ from typing import Any
 import msgspec
 import psutil
 
-from benchmarks.measure import bench, quantile, report, tell, until
+from benchmarks.measure import Bench, bench, quantile, report, tell, until
 from benchmarks.simulated_job import Fault, Sampling, SimulatedJob
 from hoptui.client.client import Client
 from hoptui.diagnosis.job_health import JobHealth
-from hoptui.protocol.job_records import NodeRecord, encode_node, encode_state
+from hoptui.protocol.job_records import MOST_EVENTS, MOST_METRICS, NodeRecord, encode_node, encode_state
 from hoptui.sdk.ranks import RunIdentity
 
 PER_NODE = 8
+LETTERS = 100
+"""Of the name of a metric of rank 0, as many as hoptui keeps. They are at random, so they do not compress."""
 SERVER = """
 import sys, torch.distributed as dist
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -41,12 +45,24 @@ print(store.port, flush=True)
 sys.stdin.read()
 """
 RANK_0 = """
-import sys, time, hoptui, torch.distributed as dist
+import random, sys, time, hoptui, torch.distributed as dist
+from benchmarks.job_nodes import event_texts, metric_names
 from hoptui.sdk.rank_store import TorchStore
 store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, wait_for_workers=False)
 run = hoptui.connect("many", ranks=TorchStore(store, 0, int(sys.argv[2])))
+names = metric_names()
+for text in event_texts():
+    run.event(text)
 for i in run.iterations():
+    run.log({name: random.random() for name in names})
     time.sleep(0.5)
+"""
+HEAD = """
+import sys, torch.distributed as dist
+from hoptui.protocol.job_records import decode_job
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, wait_for_workers=False)
+body = store.get(f"{sys.argv[2]}head")
+print(len(body), len(decode_job(body).run), flush=True)
 """
 NODES = """
 import sys
@@ -56,21 +72,41 @@ write_nodes(int(sys.argv[1]), int(sys.argv[2]))
 WITHIN_S, LATEST_S, FAULT_AT = 20, 60, 25
 
 
+def metric_names() -> list[str]:
+    """Return the names of the metrics of rank 0, as many as a head tells."""
+    dice = random.Random(1)
+    return [f"{dice.getrandbits(4 * LETTERS):0{LETTERS}x}" for _ in range(MOST_METRICS)]
+
+
+def event_texts() -> list[str]:
+    """Return the texts of the events of rank 0, as many as a head tells."""
+    dice = random.Random(2)
+    return [f"{dice.getrandbits(1200):0300x}" for _ in range(MOST_EVENTS)]
+
+
 def write_nodes(port: int, world: int) -> None:
-    """Write the records of all nodes but the head, once a second, until the standard input ends."""
+    """Write the records of all nodes but the head, once a second, until the process is killed.
+
+    Prints the prefix of their keys.
+    """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from hoptui.sdk.job_exchange import NodeRecords
-    from hoptui.sdk.rank_store import TorchStore
+    from hoptui.sdk.rank_session import RankSession
+    from hoptui.sdk.rank_store import Presence, TorchStore
 
     job = SimulatedJob(world, PER_NODE)
     first = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-    first.wait(["0/identity"])
-    nonce = msgspec.msgpack.decode(first.get("0/identity"), type=RunIdentity).nonce
+    session = RankSession(TorchStore(first, PER_NODE, world), "0/")
+    presence = Presence(session, "")
+    while not session.meet(presence) or (identity := session.get("identity")) is None:
+        time.sleep(0.05)
+    prefix = f"0/job/{msgspec.msgpack.decode(identity, type=RunIdentity).nonce}/"
+    print(prefix, flush=True)
     records = []
     for node in range(1, job.nodes):
         own = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-        records.append(NodeRecords(TorchStore(own, node * PER_NODE, world), f"0/job/{nonce}/"))
+        records.append(NodeRecords(TorchStore(own, node * PER_NODE, world), prefix))
     turn, due = 0, time.monotonic()
     while True:
         job.tick()
@@ -137,8 +173,19 @@ def scale(world: int, seconds: float) -> dict[str, Any]:
                 "max": round(max(delays), 2),
             }
             found["state_kib"] = round(len(encode_state(client.store.jobs[run])) / 1024, 1)
+            head, facts = _head_bytes(node, port, others[0])
+            found["head_kib"], found["facts_kib"] = round(head / 1024, 1), round(facts / 1024, 1)
             found["seen_silent"] = silent
         return found
+
+
+def _head_bytes(node: Bench, port: str, nodes: subprocess.Popen[str]) -> tuple[int, int]:
+    """Return the size of the record of the head, and of what it says of the run in it."""
+    assert nodes.stdout is not None
+    told = node.python(HEAD, port, nodes.stdout.readline().strip()).stdout
+    assert told is not None
+    whole, facts = map(int, told.readline().split())
+    return whole, facts
 
 
 def _known(client: Client, run: str) -> int:
@@ -177,6 +224,7 @@ def named(
     wrong = again = 0
     for seed in seeds:
         bad, health = random.Random(seed).randrange(512), JobHealth()
+        node = list(range(bad // PER_NODE * PER_NODE, (bad // PER_NODE + 1) * PER_NODE))
         job = SimulatedJob(
             512,
             fault=fault,
@@ -190,10 +238,11 @@ def named(
         for second in range(1, FAULT_AT + LATEST_S + 1):
             job.tick()
             for what in health.look(job.state(), float(second)):
-                right = what.fields.get("rank", what.fields.get("ranks", [-1])[0]) in (bad, bad // 8 * 8)
+                found = what.fields.get("ranks") or [what.fields.get("rank")]
+                right = found == (node if fault in ("silent", "slow node") else [bad])
                 if right and second >= FAULT_AT and seed not in after:
                     after[seed] = second - FAULT_AT
-                elif right and second >= FAULT_AT:
+                elif second >= FAULT_AT and (right or (fault == "slow node" and set(found) < set(node))):
                     again += 1
                 else:
                     wrong += 1
@@ -230,7 +279,7 @@ def main() -> int:
     for world in chosen.ranks:
         figures["scale"][str(world)] = tell(f"{world} ranks", scale(world, chosen.seconds))
     seeds = range(chosen.first, chosen.first + chosen.seeds)
-    faults: tuple[Fault, ...] = ("slow", "hung", "silent")
+    faults: tuple[Fault, ...] = ("slow", "slow node", "hung", "silent")
     for fault in faults if chosen.seeds else ():
         for collective in (0.0, 0.02):
             case = f"{fault}, {100 * collective:g} % collective"

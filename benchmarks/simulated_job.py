@@ -17,7 +17,7 @@ from hoptui.domain.jobs import SILENT_S, JobNode, JobState, NodeCondition, NodeS
 from hoptui.domain.slow_ranks import dispersion
 from hoptui.sdk.stack_sampler import EVERY_S, SampleTimes
 
-Fault = Literal["none", "slow", "hung", "silent"]
+Fault = Literal["none", "slow", "slow node", "hung", "silent"]
 Sampling = Literal["sampler", "regular", "independent"]
 SAMPLES_S, WINDOW_S = 10, 20
 JITTER = 0.25
@@ -39,7 +39,7 @@ class SimulatedJob:
         per_node: Ranks of a node.
         seed: Of the random numbers.
         fault: What is wrong from the second `fault_at` on.
-        bad: The rank that is slow or hung, or whose node is silent.
+        bad: The rank that is slow or hung, or whose node is slow or silent.
         collective: The share of an iteration that a collective takes on every rank.
         own_s: The seconds of an iteration without waiting.
         sampling: How samples are taken.
@@ -91,6 +91,10 @@ class SimulatedJob:
         own = list(self._own)
         if self.fault == "slow" and at_fault:
             own[self.bad] = SLOWER * self._own_s
+        if self.fault == "slow node" and at_fault:
+            first = self.bad // self.per_node * self.per_node
+            for rank in range(first, min(first + self.per_node, self.world)):
+                own[rank] *= SLOWER
         self._iteration_s = max(own) / (1 - self._collective)
         hangs = self.fault == "hung" and at_fault
         self._stands = self._stands + 1 if hangs else 0

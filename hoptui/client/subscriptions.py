@@ -19,7 +19,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from hoptui.domain import pacing
-from hoptui.domain.columns import Columns
+from hoptui.domain.columns import Columns, head_of
 from hoptui.model.detail_requests import TileRequest
 from hoptui.model.store import Store
 from hoptui.protocol.messages import Buckets, Query
@@ -267,9 +267,11 @@ class Following:
         own = [gpu for gpu in gpus if gpu.removeprefix("gpu/") in run.gpus]
         others = [gpu for gpu in gpus if gpu not in own]
         ranks = [f"rank/{run.run}/{rank.rank}" for rank in run.ranks]
+        own_rows = f"run/{run.run}"
+        metrics = [own_rows, head_of(own_rows)] if run.head is not None else [own_rows]
         if not self.appetite.every_source:  # the last values of the others still come at intervals
-            return [f"run/{run.run}", *own, f"derived/{run.run}", "host"]
-        return [f"run/{run.run}", *own, f"derived/{run.run}", "host", f"process/{run.run}", *ranks, *others]
+            return [*metrics, *own, f"derived/{run.run}", "host"]
+        return [*metrics, *own, f"derived/{run.run}", "host", f"process/{run.run}", *ranks, *others]
 
     def _begin(self, name: str) -> None:
         """Request the last minute up to now, or up to the last row of a run that has ended."""

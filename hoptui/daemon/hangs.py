@@ -8,10 +8,11 @@ from typing import Any
 
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
-from hoptui.domain.code_lines import package_path
+from hoptui.domain.code_lines import is_script, package_path
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.jobs import LineGroup, line_groups
 from hoptui.domain.stack_groups import StackGroup, grouped, usual_stack
-from hoptui.domain.stack_kinds import Kind, kind_of
+from hoptui.domain.stack_kinds import EVENT_LOOP, Kind, kind_of
 from hoptui.domain.stacks import Stack, StackSamples, unpack
 from hoptui.node.processes import process_state
 from hoptui.protocol.messages import HUNG
@@ -25,7 +26,7 @@ WORKS: frozenset[Kind] = frozenset(("save", "evaluate", "compile", "paused"))
 """What may take much longer than an iteration."""
 WORK_NAME = re.compile(r"eval|valid|checkpoint|save", re.IGNORECASE)
 """The same, by the names of phases and of the script's functions."""
-INTERACTIVE = ("pdb", "bdb", "cmd", "code.", "IPython", "ipykernel", "ptpython", "_pyrepl", "asyncio/base_ev")
+INTERACTIVE = ("pdb", "bdb", "cmd", "code.", "IPython", "ipykernel", "ptpython", "_pyrepl")
 """Packages in which a thread waits for its user."""
 MANY_STACKS, COMPUTES = 12, 0.3
 """A thread with so many different stacks, so many of them computing, goes on."""
@@ -108,6 +109,8 @@ class Hangs:
         if first in newest and first not in fresh and first not in silent and newest[first].ended:
             return fact("state.no_stack", age_s=still_s)
         known = set(run.known_ranks)
+        others = line_groups(run.job) if run.job is not None else []
+        elsewhere = sum(len(group.ranks) for group in others)
         return fact(
             HUNG,
             age_s=still_s,
@@ -120,7 +123,8 @@ class Hangs:
                 for rank, state in sorted(silent.items())[:MOST_RANKS]
             ],
             unsampled=sorted(known - stacks.keys() - silent.keys())[:MOST_RANKS],
-            elsewhere=max(0, run.state.world - len(known)),
+            others=[_line_fields(group) for group in others[:MOST_GROUPS]],
+            elsewhere=max(0, run.state.world - len(known) - elsewhere),
         )
 
     def _silent(self, run: TrackedRun, now: float) -> dict[int, str]:
@@ -140,6 +144,18 @@ def group_fields(group: StackGroup) -> dict[str, Any]:
         "line": group.place.line,
         "function": group.place.function[:LONGEST_FILE],
         "inside": group.inside[:LONGEST_FILE],
+    }
+
+
+def _line_fields(group: LineGroup) -> dict[str, Any]:
+    """Return ranks of other nodes as fields of a fact. At most 16 of them are listed, and one node."""
+    return {
+        "ranks": group.ranks[:MOST_RANKS],
+        "count": len(group.ranks),
+        "hosts": group.hosts[:1],
+        "host_count": len(group.hosts),
+        "line": group.line,
+        "waits": group.waits,
     }
 
 
@@ -171,6 +187,9 @@ def _works_at(stack: Stack) -> bool:
     paths = [(package_path(frame), frame) for frame in stack]
     if any(path.startswith((*INTERACTIVE, "hoptui/integrations/torch_trace")) for path, _ in paths if path):
         return True
+    loops = [at for at, (path, _) in enumerate(paths) if path.startswith(EVENT_LOOP)]
+    if loops and not any(map(is_script, stack[loops[-1] :])):
+        return True  # a shell waits there for its user, as no task of a script does
     return any(not path and WORK_NAME.search(frame.function) for path, frame in paths)
 
 

@@ -13,11 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
+from msgspec import structs
+
 from hoptui.daemon.job_metrics import RUN, job_families, run_labels
 from hoptui.daemon.metric_families import Labels, counter, gauge
 from hoptui.daemon.rank_summaries import local_job
 from hoptui.daemon.state.derived_rows import headline
 from hoptui.daemon.state.node import Node
+from hoptui.daemon.state.registry import TrackedRun
 from hoptui.diagnosis.phase_readings import READINGS
 from hoptui.domain.devices import REASONS
 from hoptui.domain.facts import Fact, fact
@@ -439,7 +442,8 @@ def snapshot(node: Node) -> Snapshot:
     readings.update((f"run/{run.id}", run.current_metrics()) for run in live)
     return Snapshot(
         node=node.state(),
-        vitals={run.id: run.vital(t / 1e9) for run in live},
+        # Each node exports what its own processes report: sums over nodes count rank 0 once.
+        vitals={run.id: structs.replace(run.vital(t / 1e9), throughput=run.throughput()) for run in live},
         readings=readings,
         happened=dict(node.happened),
         jobs={run.id: run.job or local_job(node, run) for run in live},
@@ -448,9 +452,13 @@ def snapshot(node: Node) -> Snapshot:
             for run in live
             if run.details is not None and (number := run.details.environment.get("SLURM_JOB_ID"))
         },
-        stragglers={
-            run.id: int(rank)
-            for run in live
-            if run.straggler is not None and (rank := run.straggler.fields.get("rank")) is not None
-        },
+        stragglers={run.id: rank for run in live if (rank := _straggler(run)) is not None},
     )
+
+
+def _straggler(run: TrackedRun) -> int | None:
+    """The rank of this node that the others wait for, or that of any node by the report of the head."""
+    of_job = run.job.slow if run.job is not None and not run.away and not run.job.store_problem else None
+    found = run.straggler or of_job
+    rank = found.fields.get("rank") if found is not None else None
+    return int(rank) if rank is not None else None

@@ -133,7 +133,7 @@ def _of_lead(found: RankSummary, run: TrackedRun, now: float) -> RankSummary:
         step=vital.step,
         iteration_s=rounded(vital.iteration_s),
         progress_age_s=rounded(vital.progress_age_s),
-        throughput=rounded(vital.throughput),
+        throughput=rounded(run.throughput()),
         mfu=rounded(mfu / 100) if math.isfinite(mfu) else None,
     )
 
@@ -193,7 +193,7 @@ def _line(samples: Counter[Activity]) -> Activity | None:
 def _condition(run: TrackedRun, rank: int, now: float) -> RankCondition:
     state, why = run.judge(now)
     if why is not None and why.code == HUNG:
-        return "hung"
+        return "hung" if run.silent_s(rank, now) is None else "unknown"
     if rank in run.dead or run.exited:
         return "ended"
     if run.silent_s(rank, now) is not None:

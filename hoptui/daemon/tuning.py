@@ -21,6 +21,8 @@ from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.columns import Columns
 from hoptui.domain.devices import IDLE, REASONS, Level
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.job_stragglers import straggler_elsewhere
+from hoptui.domain.stragglers import LEAST
 from hoptui.domain.throughput import ASIDE_COLUMNS, PER_SECOND
 from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.protocol.messages import Command, CommandRecord, Origin
@@ -89,8 +91,16 @@ def observe(node: Node, run: TrackedRun) -> Observation:
         host_busy=None if busy is None else busy / 100,
         others_busy=_others_busy(node, run, t),
         throttled=_throttled(gpus),
-        straggler=run.straggler,
+        straggler=run.straggler or _slow_elsewhere(run),
     )
+
+
+def _slow_elsewhere(run: TrackedRun) -> Fact | None:
+    """The report of a rank of another node that the ranks here wait for, as much as for one here."""
+    found = straggler_elsewhere(run.job)[0] if run.job is not None else None
+    if run.job is None or found is None or found.others_wait - found.waits < LEAST:
+        return None
+    return run.job.slow
 
 
 def _losses(rows: Columns | None) -> Sequence[tuple[int, float]]:

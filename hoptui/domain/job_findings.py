@@ -122,11 +122,15 @@ def _nodes(state: JobState) -> Iterator[Fact]:
 def _stalled(state: JobState) -> Iterator[Fact]:
     """Ranks that are hung, and nodes without progress while others go on.
 
-    A rank that waits for others is not the cause. If every rank waits, that is one fact.
+    A rank that waits for others is not the cause. The only one that does not answer is. If every rank waits,
+    that is one fact.
     """
     live = state.live_ranks()
     hung = [(node, rank) for node, rank in live if rank.condition == "hung"]
+    unheard = [(node, rank) for node, rank in live if rank.condition == "unknown"]
     causes = [(node, rank) for node, rank in hung if _works(rank)]
+    if hung and not causes and len(unheard) == 1:
+        causes = unheard
     for node, rank in causes:
         yield hung_rank(node, rank, state)
     paces = [rank.iteration_s for _, rank in live if rank.iteration_s is not None]
@@ -177,7 +181,8 @@ def _slow_ranks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fact]
     Of those, `doubt` says why they are not reported (see `slow_ranks.Doubt`), None if the same evidence names
     them. `deviation` are their standard deviations from chance, of `needed`. `slower` is the reported rank.
     """
-    reported = state.slow.fields.get("rank") if state.slow is not None else None
+    report = state.slow.fields if state.slow is not None else {}
+    reported, together = report.get("rank"), report.get("ranks") or [report.get("rank")]
     if state.slow is not None:
         yield state.slow
     own = _values(state, moments, "own_s")
@@ -186,7 +191,7 @@ def _slow_ranks(state: JobState, moments: Sequence[JobMoment]) -> Iterator[Fact]
         return
     places = {rank.rank: (node, rank) for node, rank in state.live_ranks() if rank.condition != "hung"}
     slow = [
-        rank for rank, value in own.items() if value > bounds.high and rank in places and rank != reported
+        rank for rank, value in own.items() if value > bounds.high and rank in places and rank not in together
     ]
     if not slow:
         return

@@ -12,7 +12,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
+from hoptui.domain.targets import TargetState
 
 SILENT_S = 5.0
 """A node whose summary is older than this is silent."""
@@ -103,6 +105,22 @@ class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
     left: bool = False
 
 
+class HeadReports(msgspec.Struct, frozen=True, kw_only=True):
+    """What the head says of a run, on another node. Stamps are of this node.
+
+    `host` is the name of the head. `diagnosis` is its verdict, of its own GPUs, and `targets` are those of
+    its GPUs. `since` is the stamp from which on the metrics of the head are known on this node, 0 before
+    there are any. `left_out` is how much the head alone knows: a number of `metrics`, `events`, `commands`,
+    `notes` and `trials`, each only if there are some.
+    """
+
+    host: str = ""
+    diagnosis: Diagnosis | None = None
+    targets: tuple[TargetState, ...] = ()
+    since: int = 0
+    left_out: dict[str, int] = {}
+
+
 class JobNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node as the head sees it. `age_s` is the time since its summary last changed, by the head's clock.
 
@@ -125,7 +143,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     `head` is the index of the node with rank 0, and `here` that of the node of the daemon that says this,
     None if it is not known. `store_problem` is why nothing is read from the store, "" if it works: then
     `nodes` are as they were last. `read_s` is how long the last reading took. `age_s` is the time since it.
-    `slow` is the report of a slow rank that holds, by the head.
+    `slow` is the report of a slow rank that holds, by the head. `head_problem` is why another node cannot
+    read the newest record of the head, "" if it can.
     """
 
     run: str
@@ -138,6 +157,12 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     read_s: float | None = None
     age_s: float = 0.0
     slow: Fact | None = None
+    head_problem: str = ""
+
+    @property
+    def head_host(self) -> str:
+        """The name of the node with rank 0, "" if it is not known."""
+        return next((node.host for node in self.nodes if node.index == self.head), "")
 
     def ranks(self) -> list[tuple[JobNode, RankSummary]]:
         """Return all ranks whose nodes have written, in order of rank, each with its node."""
@@ -147,6 +172,33 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     def live_ranks(self) -> list[tuple[JobNode, RankSummary]]:
         """Return the ranks of the nodes that report. What is known of the others is old."""
         return [(node, rank) for node, rank in self.ranks() if node.condition == "live"]
+
+
+class LineGroup(NamedTuple):
+    """Ranks of other nodes at the same line, or that mostly wait for others: then `line` is empty.
+
+    `line` is also empty if nothing is known of it. `hosts` are the names of their nodes.
+    """
+
+    ranks: list[int]
+    hosts: list[str]
+    line: str
+    waits: bool
+
+
+def line_groups(state: JobState) -> list[LineGroup]:
+    """Return the ranks of other nodes by line, the rarest first."""
+    groups: dict[tuple[bool, str, str], LineGroup] = {}
+    for node, rank in state.ranks():
+        if node.index == state.here:
+            continue
+        waits = (rank.waiting or 0.0) > (rank.line_share or 0.0)
+        key = (True, "", "") if waits else (False, rank.kind, rank.line)
+        group = groups.setdefault(key, LineGroup([], [], key[2], waits))
+        group.ranks.append(rank.rank)
+        if node.host not in group.hosts:
+            group.hosts.append(node.host)
+    return sorted(groups.values(), key=lambda group: len(group.ranks))
 
 
 class Spread(NamedTuple):

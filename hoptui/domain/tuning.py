@@ -36,6 +36,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+ADVISED = "advised: "
+"""Begins the note of a change that takes the advice of a verdict. The knob stays the tuner's."""
 TUNER = "the tuner"
 """The tuner's name as the author of a command."""
 Objective = Literal["throughput", "energy"]

@@ -27,6 +27,7 @@ from hoptui.protocol.job_records import RecordError
 from hoptui.protocol.messages import Event
 from hoptui.protocol.recorded_jobs import decode_recorded
 from hoptui.recording import RecordingError
+from hoptui.recording.timed_states import JOB
 
 SECOND = 1_000_000_000
 MINUTE_NS = 60 * SECOND
@@ -163,7 +164,7 @@ def _states(part: NodeRecording) -> list[_Stored]:
     """
     found = []
     try:
-        for t, body in part.recording.jobs():
+        for t, body in part.recording.states(JOB):
             with suppress(RecordError):  # only this one cannot be read
                 state = decode_recorded(body)
                 if not state.store_problem and state.age_s < OLD_S:

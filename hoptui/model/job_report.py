@@ -79,13 +79,13 @@ def _node(base: NodeRecording, part: NodeRecording, at: int, count: int) -> Node
     node, state, source = part.store.node, part.state, f"derived/{part.state.run}"
     wall_ns = part.offset.offset_ns + part.recording.wall_offset_ns - base.recording.wall_offset_ns
     return NodeReport(
-        host=(node.host if node is not None else "") or part.recording.path.name,
+        host=part.name,
         file=part.recording.path.name,
         ranks=tuple(part.ranks),
         gpus=tuple(gpu for gpu in node.gpus if gpu.uuid in state.gpus) if node is not None else (),
         curves=_curves(part, min(count, MOST_NODES)) if at < MOST_NODES else (),
         energy=energy_use(part.recording, state, None, part.store.pages.sources.get(source)),
-        clock=clock_note(part.recording.path.name, base.recording.path.name, part.offset, wall_ns),
+        clock=clock_note(part.name, base.name, part.offset, wall_ns),
     )
 
 

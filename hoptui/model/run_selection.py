@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import re
 import shlex
@@ -10,6 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from hoptui.model.run_table import MetricSummary, RunRow
+from hoptui.presentation import numbers
 
 Cell = str | float | bool | tuple[str, ...] | None
 """A value in a column; None is unknown."""
@@ -81,6 +83,20 @@ def named_columns(rows: Iterable[RunRow]) -> list[str]:
         for metric in row.metrics:
             found.update(dict.fromkeys((metric.name, f"{BEST}{metric.name}")))
     return list(found)
+
+
+def unknown_columns(rows: Sequence[RunRow], columns: Iterable[str]) -> list[str]:
+    """Return a sentence for each column in which no run has a value, because it may be typed wrongly."""
+    found: list[str] = []
+    for column in columns:
+        if any(cell(row, column) is not None for row in rows):
+            continue
+        every = named_columns(rows)
+        if rows and column not in every:
+            near = difflib.get_close_matches(column, every, n=1)
+            meant = f" (did you mean {numbers.clean(near[0], 60)}?)" if near else ""
+            found.append(f"no run has a value of {numbers.clean(column, 60)}{meant}")
+    return found
 
 
 def differing(rows: Sequence[RunRow]) -> list[str]:

@@ -10,11 +10,12 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from threading import RLock
 
 import msgspec
 
-from hoptui.domain.columns import Columns, is_known, run_of
+from hoptui.domain.columns import Columns, head_of, is_known, run_of
 from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import CORES, NO_CORES, CoreLoads, GpuProcess, RunProcess
 from hoptui.domain.facts import fact, nested
@@ -91,11 +92,11 @@ MOST_COMMANDS = 2000
 class Store:
     """The state of a node and its rows.
 
-    Each version rises with changes of what it is named after, `changes` with any. `events` are newest last.
-    `commands` are by id, in order of arrival. `processes` are those on GPUs. `jobs` are the states of runs on
-    several nodes, by run. These and `vitals` are replaced,
-    never changed in place, so a reader may iterate over them without a lock. `on_wish` is called when `looks`
-    has new requests.
+    Each version rises with changes of what it is named after, `changes` with any. `events` are in the order
+    of their times: those of another node come late. `commands` are by id, in order of arrival. `processes`
+    are those on GPUs. `jobs` are the states of runs on several nodes, by run. These and `vitals` are
+    replaced, never changed in place, so a reader may iterate over them without a lock. `on_wish` is called
+    when `looks` has new requests.
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -110,6 +111,7 @@ class Store:
         self.lines: dict[tuple[str, bool], FoundLines] = {}
         self.outputs: dict[str, FoundOutput] = {}
         self.processes: tuple[GpuProcess, ...] = ()
+        self.processes_age_s = 0.0
         self.tree: tuple[RunProcess, ...] = ()
         self.jobs: dict[str, JobState] = {}
         self._job_histories: dict[str, JobHistory] = {}
@@ -135,8 +137,16 @@ class Store:
         return self._clock.now()
 
     def series(self, source: str, name: str) -> Series | None:
-        """Return one metric of one source, None while nothing of it is known."""
-        return self._series.get(source, {}).get(name)
+        """Return one metric of one source, None while nothing of it is known.
+
+        The metrics of a run are those of its head, where rank 0 is on another node.
+        """
+        return self._series.get(self._place(source, name), {}).get(name)
+
+    def _place(self, source: str, name: str) -> str:
+        """Return the source whose rows have a metric."""
+        head = head_of(source)
+        return head if name in self._series.get(head, ()) else source
 
     def steps(self, source: str) -> Series | None:
         """Return the iteration at each row of a run or a rank, None for other sources and while unknown."""
@@ -151,6 +161,7 @@ class Store:
         if series is None or t1 < t0:
             return
         width = max(1, (t1 - t0 + 1) // points)
+        source = self._place(source, name)
         with self._lock:
             before = min(t1, series.fine_from(width) - 1)
             if t0 <= before and self._closeups.wish(source, name, t0, before, width, self.now()):
@@ -164,18 +175,18 @@ class Store:
     def names(self, source: str) -> list[str]:
         """Return the metrics of a source, in order of first appearance."""
         with self._lock:
-            return list(self._series.get(source, ()))
+            return list({**self._series.get(source, {}), **self._series.get(head_of(source), {})})
 
     def latest(self, source: str) -> dict[str, float]:
         """Return the newest values of a source. Unknown ones are left out; a NaN that was logged is a
         value."""
         with self._lock:
-            found = self._series.get(source, {})
+            found = {**self._series.get(source, {}), **self._series.get(head_of(source), {})}
             return {name: one.last for name, one in found.items() if is_known(one.last)}
 
     def left_out(self, source: str) -> int:
         """Return how many metrics of a source are not kept, because it has more than `MOST_NAMES`."""
-        return self._left_out.get(source, 0)
+        return self._left_out.get(source, 0) + self._left_out.get(head_of(source), 0)
 
     def run(self, run_id: str) -> RunState | None:
         """Return the state of a run besides its rows, None if unknown."""
@@ -387,10 +398,12 @@ class Store:
 
     def _add_events(self, events: tuple[Event, ...]) -> None:
         # A restarted daemon counts from the start, so repeated events are recognised by content, not number.
-        known = {(e.t, e.run, e.kind, e.code, e.text) for e in self.events} if events else set()
-        fresh = [e for e in events if (e.t, e.run, e.kind, e.code, e.text) not in known]
+        known = set(map(_content, self.events)) if events else set()
+        fresh = [event for event in events if _content(event) not in known]
         if fresh:
-            self.events = deque((*self.events, *fresh), MOST_EVENTS)
+            surplus = max(0, len(self.events) + len(fresh) - MOST_EVENTS)  # what has just come stays
+            kept = (*islice(self.events, surplus, None), *fresh)
+            self.events = deque(sorted(kept, key=lambda event: event.wall), MOST_EVENTS)
             self.events_version += 1
 
     def _put(self, *records: CommandRecord) -> None:
@@ -441,6 +454,14 @@ def _kept(end: CommandRecord) -> bool:
     return why is None or why.code not in ("no_answer", "no_such_run")
 
 
+def _content(event: Event) -> tuple[object, ...]:
+    """Return what is the same of an event from each daemon. How old one of another node is, is not known
+    exactly.
+    """
+    when = (event.host_wall or event.wall) if event.host else event.t  # an older daemon has one time
+    return event.host, when, event.run, event.kind, event.code, event.text
+
+
 def _has_steps(source: str) -> bool:
-    """Return whether a source has one row per iteration."""
-    return source.startswith(("run/", "rank/"))
+    """Return whether the rows of a source have iterations."""
+    return source.startswith(("run/", "rank/", "head/"))

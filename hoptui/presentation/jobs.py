@@ -193,6 +193,14 @@ def store_problem(state: JobState) -> str:
     return f"other nodes are not read for {numbers.duration(state.age_s)}: {reason}"
 
 
+def head_problem(state: JobState) -> str:
+    """Return why what the head says cannot be read, in one sentence, "" if it can."""
+    if not state.head_problem:
+        return ""
+    head = numbers.clean(state.head_host, 60) or "the node of rank 0"
+    return f"what {head} says cannot be read: {numbers.clean(state.head_problem, 160)}"
+
+
 def spread_of(state: JobState, reading: str) -> Spread | None:
     """Return the spread of a reading over the ranks of live nodes."""
     return spread((rank.rank, RANK_READINGS[reading](rank)) for _, rank in state.live_ranks())
@@ -308,5 +316,6 @@ def as_json(state: JobState, found: Sequence[Fact]) -> dict[str, Any]:
         },
         "totals": totals(state)._asdict(),
         "store_problem": state.store_problem,
+        "head_problem": state.head_problem,
         "age_s": state.age_s,
     }

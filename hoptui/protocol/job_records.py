@@ -6,24 +6,37 @@ it is decoded by msgspec, and every number must be in the range of its field. Ne
 
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import structs
 
 from hoptui.domain import enumerations
-from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankSummary
-from hoptui.protocol.messages import Command, CommandRecord
+from hoptui.domain.jobs import HeadReports, JobNode, JobState, NodeSummary, RankSummary
+from hoptui.domain.run_notes import MOST_NOTES, RunNote, is_note
+from hoptui.domain.tuning import TunerState
+from hoptui.protocol.messages import Command, CommandRecord, Event
 from hoptui.protocol.ranges import check_ranges
 
-NODE_BYTES, STATE_BYTES, JOB_BYTES = 48 << 10, 160 << 10, 256 << 10
-"""The largest record of a node, state of a job, and record of a head: compressed."""
+NODE_BYTES, STATE_BYTES, RUN_BYTES, JOB_BYTES = 48 << 10, 160 << 10, 24 << 10, 256 << 10
+"""The largest record of a node, state of a job, what the head says of the run, and record of a head:
+compressed.
+"""
 MOST_BYTES = 8 << 20
 """The largest record when it is decompressed."""
+RUN_PLAIN_BYTES = 256 << 10
+"""The most that the head says of the run, not compressed: the other nodes keep it in memory."""
 MOST_NODES, MOST_RANKS, MOST_ALARMS = 4096, 128, 32
 MOST_RELAYED = 32
 """Commands in a record of a node."""
+MOST_PASSED_NOTES = 8
+"""Notes of users in a record of a node."""
+MOST_METRICS, MOST_EVENTS, MOST_RECORDS = 256, 24, 16
+"""Metrics, and the newest events and commands, in the record of a head."""
 LONGEST_TEXT = 200
 DIGITS = 4
 """Significant digits of a reading: further ones are noise, and take room."""
@@ -41,29 +54,66 @@ class PauseRenewal(msgspec.Struct, frozen=True):
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a node writes. `node` is its identity (see `hoptui.node.identity`).
 
-    `commands` were given on this node and are not answered yet.
+    `commands` were given on this node and are not answered yet. `notes` were written on this node, and the
+    head does not list them yet.
     """
 
     node: str
     summary: NodeSummary
     commands: tuple[Command, ...] = ()
     renewal: PauseRenewal | None = None
+    notes: tuple[RunNote, ...] = ()
+
+
+class HeadRow(msgspec.Struct, frozen=True, array_like=True):
+    """The metrics whose newest values are of this row of rank 0: its stamp, its iteration, and the values."""
+
+    t: int
+    step: int
+    values: dict[str, float]
+
+
+class HeadFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the head says of its run to the nodes without rank 0. Stamps are of the head, and it was made at
+    `t`.
+
+    `rows` have the current value of each metric, oldest first. `events` and `commands` are the newest of the
+    run, oldest first, the commands with their end. `counts` is how many metrics, events, commands, notes and
+    trials the head has. `held` are the knobs that are left alone, see `RunState`.
+    """
+
+    t: int
+    reports: HeadReports = HeadReports()
+    tuner: TunerState | None = None
+    held: dict[str, str] | None = None
+    rows: tuple[HeadRow, ...] = ()
+    events: tuple[Event, ...] = ()
+    commands: tuple[CommandRecord, ...] = ()
+    notes: tuple[RunNote, ...] = ()
+    counts: dict[str, int] = {}
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the head writes for all nodes. `state` is a JobState, encoded by `encode_state`.
 
     `identities` are those of the nodes in the state, in the same order. `answers` are the records of commands
-    that other nodes have passed on, as long as they pass them on.
+    other nodes have passed on, as long as they pass them on. `run` is a HeadFacts, encoded by `encode_facts`,
+    empty from an older head.
     """
 
     state: bytes
     identities: tuple[str, ...] = ()
     answers: tuple[CommandRecord, ...] = ()
+    run: bytes = b""
 
 
 class RecordError(ValueError):
     """Bytes that are no valid record. The text is one sentence."""
+
+    @property
+    def cause(self) -> str:
+        """The part of the text that no record decides on: one of a few."""
+        return re.split(r"[:\d]", str(self), maxsplit=1)[0].strip()
 
 
 def encode_node(record: NodeRecord) -> bytes:
@@ -72,7 +122,8 @@ def encode_node(record: NodeRecord) -> bytes:
         body = compressed(structs.replace(record, summary=summary))
         if len(body) <= NODE_BYTES:
             return body
-    return compressed(structs.replace(record, summary=structs.replace(summary, ranks=()), commands=()))
+    bare = structs.replace(summary, ranks=())
+    return compressed(structs.replace(record, summary=bare, commands=(), notes=()))
 
 
 def decode_node(body: bytes) -> NodeRecord:
@@ -85,6 +136,8 @@ def decode_node(body: bytes) -> NodeRecord:
     _check_summary(record.summary)
     if len(record.commands) > MOST_RELAYED:
         raise RecordError("a node passes on too many commands")
+    if len(record.notes) > MOST_PASSED_NOTES or not all(map(_bounded_note, record.notes)):
+        raise RecordError("a node passes on too many notes, or too long ones")
     return record
 
 
@@ -125,14 +178,76 @@ def check_state(state: JobState) -> None:
             _check_summary(node.summary)
 
 
-def encode_job(record: JobRecord) -> bytes:
-    """Encode the record of a head. Its state is compressed already. Answers that do not fit are left out."""
-    answers = record.answers
-    while True:
-        body = msgspec.msgpack.encode(structs.replace(record, answers=answers))
-        if len(body) <= JOB_BYTES or not answers:
+def encode_facts(facts: HeadFacts) -> bytes:
+    """Encode what the head says of its run in at most `RUN_BYTES`. More is left out, notes last."""
+    for reduced in _reduced_facts(facts):
+        plain = msgspec.msgpack.encode(reduced)
+        if len(plain) <= RUN_PLAIN_BYTES and len(body := zlib.compress(plain, 1)) <= RUN_BYTES:
             return body
+    return b""
+
+
+def decode_facts(body: bytes) -> HeadFacts | None:
+    """Decode what the head says of its run, None from an older head.
+
+    Raises:
+        RecordError: it is not valid, or has too much.
+    """
+    if not body:
+        return None
+    facts = checked(decompressed(body, RUN_BYTES, RUN_PLAIN_BYTES), HeadFacts)
+    metrics = sum(len(row.values) for row in facts.rows)
+    counts = (metrics, len(facts.events), len(facts.commands), len(facts.notes))
+    limits = (MOST_METRICS, MOST_EVENTS, MOST_RECORDS, MOST_NOTES)
+    if any(count > most for count, most in zip(counts, limits, strict=True)):
+        raise RecordError("a head says too much of its run")
+    names = [facts.reports.host, *(name for row in facts.rows for name in row.values)]
+    if any(len(name) > LONGEST_TEXT for name in names) or not all(map(_bounded_note, facts.notes)):
+        raise RecordError("a text is too long")
+    return facts
+
+
+def _reduced_facts(facts: HeadFacts) -> Iterator[HeadFacts]:
+    yield facts
+    tuner = structs.replace(facts.tuner, tried=(), next=()) if facts.tuner is not None else None
+    facts = structs.replace(facts, tuner=tuner, events=facts.events[-8:], commands=facts.commands[-4:])
+    yield facts
+    bare = TunerState(stand=tuner.stand) if tuner is not None else None
+    facts = structs.replace(facts, tuner=bare, held=None, events=(), commands=(), rows=facts.rows[-1:])
+    while facts.rows:
+        yield facts
+        facts = structs.replace(facts, rows=_half(facts.rows[-1]))
+    facts = structs.replace(facts, reports=HeadReports(host=facts.reports.host))
+    yield facts
+    while facts.notes:
+        facts = structs.replace(facts, notes=facts.notes[len(facts.notes) // 2 + 1 :])
+        yield facts
+
+
+def _half(row: HeadRow) -> tuple[HeadRow, ...]:
+    """Return a row with half of its metrics, none of one with a single metric."""
+    values = dict(islice(row.values.items(), len(row.values) // 2))
+    return (HeadRow(row.t, row.step, values),) if values else ()
+
+
+def _bounded_note(note: RunNote) -> bool:
+    return is_note(note.text) and len(note.by) <= LONGEST_TEXT
+
+
+def encode_job(record: JobRecord) -> bytes:
+    """Encode the record of a head. Its state is compressed already.
+
+    If it is too large, what it says of the run is left out, and then answers.
+    """
+    body = msgspec.msgpack.encode(record)
+    answers = record.answers
+    if len(body) > JOB_BYTES:
+        record = structs.replace(record, run=b"")
+        body = msgspec.msgpack.encode(record)
+    while len(body) > JOB_BYTES and answers:
         answers = answers[: len(answers) // 2]
+        body = msgspec.msgpack.encode(structs.replace(record, answers=answers))
+    return body
 
 
 def decode_job(body: bytes) -> JobRecord:
@@ -160,8 +275,8 @@ def _decoded(body: bytes, most: int, kind: type[T]) -> T:
     return checked(decompressed(body, most), kind)
 
 
-def decompressed(body: bytes, most: int) -> bytes:
-    """Decompress a record of at most so many bytes.
+def decompressed(body: bytes, most: int, most_plain: int = MOST_BYTES) -> bytes:
+    """Decompress a record of at most so many bytes, which are at most `most_plain` then.
 
     Raises:
         RecordError: it is too large, or damaged.
@@ -169,7 +284,7 @@ def decompressed(body: bytes, most: int) -> bytes:
     if len(body) > most:
         raise RecordError(f"a record has {len(body)} bytes; the limit is {most}")
     try:
-        plain = (opened := zlib.decompressobj()).decompress(body, MOST_BYTES)
+        plain = (opened := zlib.decompressobj()).decompress(body, most_plain)
     except zlib.error as error:
         raise RecordError(f"a record is damaged: {error}") from None
     if opened.unconsumed_tail or not opened.eof:

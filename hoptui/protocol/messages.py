@@ -16,6 +16,7 @@ from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import FromSampler, GpuInfo, GpuProcess, Level, RunProcess, ToSampler
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.facts import Fact
+from hoptui.domain.jobs import HeadReports
 from hoptui.domain.knobs import KnobState, KnobValue
 from hoptui.domain.line_counts import LineCounts
 from hoptui.domain.outputs import OutputPart
@@ -543,7 +544,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     `wall` is seconds since 1970, for display. `settled` is the stamp of its final stage, 0 before. `took_s`
     is how long the run paused for it. `followed` lists other knobs whose value changed as a side effect.
     `released` is the author who later allowed the tuner to change the knob. `unsaved`: the final stage is not
-    on disk yet.
+    on disk yet. `host` is the head that has told its end, empty if no other node has.
     """
 
     id: str
@@ -573,6 +574,7 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     released: Origin | None = None
     unsaved: bool = False
     seq: int = 0
+    host: str = ""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -580,8 +582,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     `code` and `fields` describe the event; `hoptui.presentation.sentences` makes the sentence. `text` is a
     training script's note, or the sentence of an older recording. `source` names the device it concerns, if
-    any (`gpu/<uuid>`). `alert` is the kind of alert that fired with it, empty for none. Recordings do
-    not keep it.
+    any (`gpu/<uuid>`). `alert` is the kind of alert that fired with it, empty for none. `host` is the node
+    that reports it, empty for this one, and `host_wall` the time by the clock of that node. `t` and `wall`
+    are of this node then, and late by the time that the report took. Recordings do not keep these three.
     """
 
     seq: int
@@ -596,6 +599,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     level: Level = "info"
     source: str = ""
     alert: str = ""
+    host: str = ""
+    host_wall: float = 0.0
 
 
 class RankState(msgspec.Struct, frozen=True, kw_only=True):
@@ -622,7 +627,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     does not offer, with the reasons. `thread` is the kernel's number of the thread that trains in rank 0, 0
     if it is unknown. `stacks_off`: the stack of rank 0 is not sampled, as the user wants it. `held` are the
     knobs that the tuner and agents leave alone because a person set them, with the authors ("" if not known).
-    It is None from an older daemon, which does not know agents. `notes` are what users wrote on it.
+    It is None from an older daemon, which does not know agents. `notes` are what users wrote on it. `head` is
+    what the node of rank 0 says of it: None on that node, and while nothing has been read. With it, `tuner`,
+    `held` and `notes` are those of the head.
     """
 
     run: str
@@ -656,16 +663,18 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     stacks_off: bool = False
     held: dict[str, str] | None = None
     notes: tuple[RunNote, ...] = ()
+    head: HeadReports | None = None
 
 
-class Vital(msgspec.Struct, frozen=True, kw_only=True):
+class Vital(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The fast part of a run's state. `because` explains a state other than `live` in a few words.
 
     `step` is the iteration in progress, from 0, and so the number of those that have finished.
     `throughput` is the run's headline rate over its last iterations (see `throughput.level`), None if
     unknown. `phases` are those during which the GPUs were read often enough. `logs_only`: its loop logs rows
     and passes no boundaries, so commands are refused. Then `step` is unknown unless there is `iteration_s`:
-    its rows have rising numbers. `bad_values` counts logged values that were no numbers.
+    its rows have rising numbers. `bad_values` counts logged values that were no numbers. `head_age_s` is how
+    old what the head says of the run is at most. It is None on the head, and while nothing of it is known.
     """
 
     state: State
@@ -683,6 +692,7 @@ class Vital(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[PhaseReadings, ...] = ()
     logs_only: bool = False
     bad_values: int = 0
+    head_age_s: float | None = None
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):

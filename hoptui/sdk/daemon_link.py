@@ -524,6 +524,7 @@ class DaemonLink:
                 lambda: state.phases.current,
                 state.lose_stacks,
                 lambda: state.training.native if state.training.alone else 0,
+                lambda: state.training.task,
             )
             self._stacks.start()
         elif not wanted and self._stacks is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from hoptui.domain.facts import clean_text
 from hoptui.protocol.messages import JobReading, JobReport, StoredRecord
-from hoptui.sdk.rank_store import CheckedStore, RankStore, SharingError, TorchStore
+from hoptui.sdk.rank_store import CheckedStore, RankStore, SharingError
 
 AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """How long after a failure the store is connected to again."""
@@ -130,7 +130,7 @@ class JobExchange:
         wake: Callable[[], object],
         failed: Callable[[Exception], object],
     ) -> None:
-        self._source, self._prefix = store, prefix
+        self._source, self._prefix = CheckedStore(store, EXIT_S), prefix
         self._wake_owner, self._failed = wake, failed
         # the newest, and when it came, until the thread takes it
         self._report: tuple[JobReport, float] | None = None
@@ -200,9 +200,7 @@ class JobExchange:
     def _exchange(self, report: JobReport, came_at: float) -> list[JobReading]:
         records = self._records
         if records is None:
-            source = self._source
-            store = source.clone() if isinstance(source, TorchStore) else source
-            records = self._records = NodeRecords(store, self._prefix, self._slot)
+            records = self._records = NodeRecords(self._source.clone(), self._prefix, self._slot)
         record = report.record if time.monotonic() - came_at <= OLDEST_S else None
         if report.head:
             if record is not None:

@@ -124,6 +124,11 @@ class CheckedStore:
             return list(self._call(lambda: store.get_there(keys)))
         return [self.get(key) for key in keys]
 
+    def clone(self) -> RankStore:
+        """Return another connection to a store of torch, not checked yet. Any other store is itself."""
+        store = self._store
+        return self._call(store.clone) if isinstance(store, TorchStore) else store
+
     def inside_since(self, thread: int | None) -> float | None:
         """Return when a thread began the call that it is inside of, None if it is in none."""
         return self._inside.get(thread) if thread is not None else None

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from hoptui.domain.columns import Columns, pack
 from hoptui.domain.details import RunDetails
+from hoptui.domain.devices import GpuProcess
 from hoptui.domain.jobs import JobState
 from hoptui.domain.outputs import OutputPart
 from hoptui.domain.tuning import Tune, Tuned
@@ -92,6 +93,7 @@ class FakeDaemon:
         self.stacks: dict[str, tuple[RankStacks, ...]] = {}
         self.outputs: dict[str, tuple[OutputPart, ...]] = {}
         self.jobs: dict[str, JobState] = {}
+        self.processes: tuple[GpuProcess, ...] = ()
         self.protocol = PROTOCOL
         self.pid = 77
         self.answer: Answer = lambda message: None
@@ -230,6 +232,8 @@ class FakeDaemon:
             events=fresh,
             commands=commands,
             job=encode_state(self.jobs[fetch.job]) if fetch.job in self.jobs else None,
+            processes=self.processes if fetch.processes == 0 else None,
+            processes_version=1,
         )
 
     def _past(self, query: Query) -> ToViewer:

@@ -27,6 +27,7 @@ from hoptui.client.subscriptions import (
 )
 from hoptui.domain.columns import pack
 from hoptui.domain.devices import GpuInfo
+from hoptui.domain.jobs import HeadReports
 from hoptui.model.store import Store
 from hoptui.protocol.messages import (
     PROTOCOL,
@@ -118,6 +119,21 @@ def test_order_of_importance() -> None:
     assert [q.source for q in first] == [RUN, "gpu/GPU-b", DERIVED, "host"]
     assert following.queries() == []
     assert store_first.run is None
+
+
+def test_what_the_head_says_is_followed_on_a_node_without_rank_0() -> None:
+    following, store = follow(rank=2, world=4)
+    following.watch("abcd2345", 0.0)
+    sources = [query.source for query in following.queries()]
+    assert "head/abcd2345" not in sources
+    run = factories.run(
+        started_wall=1_000_010.0, gpus=("GPU-b",), rank=2, world=4, head=HeadReports(host="gpu00")
+    )
+    store.apply(Delta(id=2, now=NOW, state=2, node=factories.node(run, gpus=GPUS)))
+    following, asked = Following(store, itertools.count(1)), set()
+    following.watch("abcd2345", 0.0)
+    asked = {query.source for query in following.queries()}
+    assert {RUN, "head/abcd2345"} <= asked
 
 
 def test_rows_are_fetched_from_where_the_past_ends() -> None:

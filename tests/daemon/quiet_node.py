@@ -13,6 +13,7 @@ from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, pack
+from hoptui.domain.devices import GpuProcess
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.jobs import JobState
 from hoptui.domain.knobs import KnobSpec, KnobState
@@ -71,6 +72,8 @@ class Keeper:
 
     def job(self, run: str, t: int, state: JobState) -> None:
         self.jobs.append(state)
+
+    def processes(self, runs: Iterable[str], t: int, processes: Sequence[GpuProcess]) -> None: ...
 
     def run(self, known: KnownRun, node: NodeState) -> None:
         self.states.append(known.state)

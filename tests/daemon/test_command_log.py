@@ -10,7 +10,7 @@ from msgspec import structs
 from hoptui.daemon.state.command_log import MOST_OPEN, Book
 from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.facts import fact, nested
-from hoptui.domain.tuning import Change
+from hoptui.domain.tuning import ADVISED, Change
 from hoptui.protocol.messages import Command, CommandRecord, Origin, Outcome, Pulse, RunState, Stage
 
 KIM = Origin(user="kim", pid=1, client="dashboard")
@@ -387,6 +387,25 @@ def test_an_older_change_that_is_undone_does_not_hold_what_was_released_since(de
     desk.book.release("r", "n", LEE)
     desk.says("a", "reverted", step=9)
     assert desk.book.held("r") == frozenset()
+
+
+def test_a_change_that_took_advice_leaves_the_knob_to_the_tuner(desk: Desk) -> None:
+    desk.submit("a", value=4)
+    desk.says("a", "applied", step=5)
+    assert desk.book.held("r") == {"n"}
+    desk.submit("b", value=8, why=f"{ADVISED}the run is launch-bound")
+    desk.says("b", "accepted")
+    assert desk.book.held("r") == frozenset()
+    later = Book(lambda _: None)
+    later.restore(desk.book.of("r"))
+    assert later.held("r") == frozenset()
+    desk.says("b", "failed")
+    assert desk.book.held("r") == {"n"}, "the value before counts again"
+    desk.submit("c", value=8, why=f"{ADVISED}the run is launch-bound")
+    desk.says("c", "applied", step=7)
+    desk.submit("d", value=16)
+    desk.says("d", "applied", step=9)
+    assert desk.book.held("r") == {"n"}
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -13,7 +13,9 @@ import pytest
 from msgspec import structs
 
 from hoptui.daemon.hangs import Hangs
+from hoptui.daemon.rank_summaries import node_summary
 from hoptui.domain.columns import pack
+from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankSummary
 from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stacks import pack as pack_stacks
 from hoptui.presentation import sentences
@@ -32,6 +34,15 @@ REDUCE = (
 SAVE = (StackFrame("/a/train.py", "main", 9), StackFrame(f"{SITE}torch/serialization.py", "save", 9))
 EVALUATE = (StackFrame("/a/train.py", "main", 9), StackFrame("/a/train.py", "evaluate", 50, call="recv"))
 DEBUG = (StackFrame("/a/train.py", "main", 9), StackFrame("/usr/lib/python3.12/pdb.py", "Pdb.interaction", 1))
+
+LOOP = (
+    StackFrame("/a/train.py", "<module>", 90),
+    StackFrame("/usr/lib/python3.12/asyncio/runners.py", "run", 194),
+    StackFrame("/usr/lib/python3.12/asyncio/base_events.py", "BaseEventLoop._run_once", 1898),
+)
+SELECT = StackFrame("/usr/lib/python3.12/selectors.py", "EpollSelector.select", 468, call="_selector.poll")
+SHELL = (*LOOP, SELECT)
+AWAIT = (*LOOP, StackFrame("/a/train.py", "rewards", 31), SELECT)
 
 
 class Case:
@@ -110,7 +121,7 @@ def test_a_run_without_progress_is_hung_once_and_goes_on(case: Case) -> None:
     case.wait(9.5)
     assert (case.code, case.told) == ("state.in_phase", [])
     case.wait(2)
-    assert case.text == "no boundary for 11 s; it is in data.py:37 read (recv)"
+    assert case.text == "no iteration ended for 11 s; it is in data.py:37 read (recv)"
     case.wait(60)
     assert case.told == [("run.hung", 21)]
     case.iterate(1.0)
@@ -118,6 +129,18 @@ def test_a_run_without_progress_is_hung_once_and_goes_on(case: Case) -> None:
     assert [code for code, _ in case.told] == ["run.hung", "run.progress"]
     event = [each for each in case.quiet.node.events if each.kind == "hung"][-1]
     assert 70 < event.fields["after_s"] < 74
+
+
+def test_other_nodes_know_which_rank_does_not_answer() -> None:
+    case = Case(world=2)
+    case.join(1)
+    case.stacks[0] = REDUCE
+    case.iterate(*[0.5] * 20)
+    case.pulsing.discard(1)
+    case.wait(40)
+    assert case.code == "state.hung"
+    ranks = node_summary(case.quiet.node, case.quiet.run, 1).ranks
+    assert [rank.condition for rank in ranks] == ["hung", "unknown"]
 
 
 def test_a_slow_loop_needs_five_iterations_without_progress(case: Case) -> None:
@@ -145,6 +168,7 @@ def test_an_iteration_that_is_long_now_and_then_is_not_hung(case: Case) -> None:
         (SAVE, "it saves in train.py:9 main"),
         (EVALUATE, "it evaluates in train.py:50 evaluate"),
         (DEBUG, ""),
+        (SHELL, ""),
     ],
 )
 def test_long_work_and_a_debugger_are_not_hung(case: Case, stack: Stack, text: str) -> None:
@@ -155,10 +179,18 @@ def test_long_work_and_a_debugger_are_not_hung(case: Case, stack: Stack, text: s
     assert text in case.text
 
 
+def test_a_task_that_awaits_for_too_long_is_hung(case: Case) -> None:
+    case.stacks[0] = AWAIT
+    case.iterate(*[0.5] * 20)
+    case.wait(12)
+    assert case.text == "no iteration ended for 12 s; it is in train.py:31 rewards (_selector.poll)"
+    assert [code for code, _ in case.told] == ["run.hung"]
+
+
 def test_a_phase_of_that_name_is_not_hung(case: Case) -> None:
     case.iterate(*[0.5] * 20)
     case.wait(30, phase="evaluation")
-    assert case.text == "no boundary for 30 s: in evaluation"
+    assert case.text == "no iteration ended for 30 s: in evaluation"
     case.wait(8)
     assert case.told == [], "work after the evaluation has time, too"
     case.wait(4)
@@ -196,7 +228,7 @@ def test_the_odd_rank_is_first() -> None:
     case.iterate(*[0.5] * 20)
     case.wait(12)
     odd, others = "rank 5 of 8 is in data.py:37 read (recv)", "7 ranks wait in all_reduce, train.py:120"
-    assert case.text == f"no boundary for 12 s; {odd}; {others}"
+    assert case.text == f"no iteration ended for 12 s; {odd}; {others}"
 
 
 @pytest.mark.parametrize(
@@ -215,6 +247,31 @@ def test_a_rank_that_does_not_answer_is_named(state: str, text: str) -> None:
     assert "last seen 12 s ago in train.py:120 main (all_reduce);" in case.text
     assert "ranks 0, 1 wait in all_reduce" in case.text
     assert "1 rank not known on this node" in case.text
+
+
+def test_ranks_of_other_nodes_are_named_by_their_lines() -> None:
+    case = Case(world=6)
+    case.join(1)
+    case.stacks = dict.fromkeys(range(2), REDUCE)
+
+    def node(index: int, ranks: tuple[RankSummary, ...]) -> JobNode:
+        summary = NodeSummary(host=f"gpu0{index}", run="r", epoch=1, number=1, wall=0.0, ranks=ranks)
+        return JobNode(index=index, condition="live", age_s=0.0, summary=summary)
+
+    at = "data.py:37 read"
+    odd = RankSummary(rank=3, waiting=0.0, line=at, kind="input", line_share=1.0)
+    found = (
+        node(0, (RankSummary(rank=0), RankSummary(rank=1))),
+        node(1, (RankSummary(rank=2, waiting=1.0), odd)),
+    )
+    run = case.quiet.node.registry.get(RUN)
+    assert run is not None
+    run.job = JobState(run="r", epoch=1, world=6, nodes=found, here=0)
+    case.iterate(*[0.5] * 20)
+    case.wait(12)
+    assert "rank 3 on gpu01 is most in data.py:37 read" in case.text
+    assert "rank 2 on gpu01 mostly waits for other ranks" in case.text
+    assert case.text.endswith("2 ranks not known on this node")
 
 
 def test_a_daemon_that_was_stopped_does_not_judge_at_once(case: Case) -> None:
@@ -261,7 +318,7 @@ def test_a_user_sees_a_hang(node: TestNode, how: str) -> None:
         status: dict[str, Any] = json.loads(node.hoptui("status", "toy", "--json").stdout)
         assert (status["state"], status["because"]["code"]) == ("hung", "state.hung")
         assert "◔ hung" in node.hoptui("ls").stdout
-        assert "hung: no boundary for" in node.hoptui("status", "toy").stdout
+        assert "hung: no iteration ended for" in node.hoptui("status", "toy").stdout
     finally:
         training.send_signal(signal.SIGCONT)
         training.kill()

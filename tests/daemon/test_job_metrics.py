@@ -21,7 +21,7 @@ from hoptui.domain.facts import fact
 from hoptui.domain.jobs import JobNode, JobState, NodeSummary, RankGpu, RankSummary
 from hoptui.protocol.messages import HUNG
 from tests.daemon.quiet_node import RUN as QUIET_RUN
-from tests.daemon.quiet_node import SECOND
+from tests.daemon.quiet_node import SECOND, QuietNode
 from tests.daemon.test_prometheus import NODE, RUN, WHOLE, scrape
 from tests.daemon.test_stragglers import EVEN, LATE, Case
 
@@ -175,6 +175,19 @@ def test_a_run_is_hung_or_waits_for_a_rank() -> None:
     assert found["hoptui_run_hung"][0][1] == 1.0
     assert found["hoptui_run_straggler"][0][1] == 0.0
     assert "hoptui_run_straggler_rank" not in found
+
+
+def test_a_slow_rank_of_another_node_is_the_straggler_of_the_run() -> None:
+    quiet = QuietNode()
+    quiet.hello()
+    quiet.run.state = structs.replace(quiet.run.state, world=6)
+    report = fact("job.slow_rank", rank=3, world=6, host="gpu09")
+    quiet.run.job = structs.replace(JOB, run=QUIET_RUN, slow=report)
+    assert snapshot(quiet.node).stragglers == {QUIET_RUN: 3}
+    found = scrape(snapshot(quiet.node))
+    assert (found["hoptui_run_straggler"][0][1], found["hoptui_run_straggler_rank"][0][1]) == (1.0, 3.0)
+    quiet.run.job = structs.replace(quiet.run.job, store_problem="it is gone")
+    assert snapshot(quiet.node).stragglers == {}
 
 
 def test_only_the_node_of_rank_0_exports_a_job() -> None:

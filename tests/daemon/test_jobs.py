@@ -26,8 +26,24 @@ class Clock:
     def t(self) -> int:
         return self.now
 
+    def behind(self, by: int) -> Clock:
+        """The clock of a node that has booted so much later."""
+        return self if not by else LaterClock(self, by)
+
     def wall(self) -> float:
         return 1.7e9 + self.now / SECOND
+
+
+class LaterClock(Clock):
+    def __init__(self, clock: Clock, by: int) -> None:
+        self._clock, self._by = clock, by
+
+    @property
+    def now(self) -> int:  # type: ignore[override]
+        return self._clock.now - self._by
+
+    def wall(self) -> float:
+        return self._clock.wall()
 
 
 class JobNode:
@@ -126,12 +142,12 @@ class JobNode:
 
 
 class Job:
-    """Two nodes, and the seconds that pass."""
+    """Two nodes, and the seconds that pass. The head may have booted later than the other node."""
 
-    def __init__(self) -> None:
+    def __init__(self, behind: int = 0) -> None:
         self.clock = Clock()
         store = MemoryStore(world=2)
-        self.head = JobNode(self.clock, store, 0)
+        self.head = JobNode(self.clock.behind(behind), store, 0)
         self.other = JobNode(self.clock, store.of(1), 1)
         self.start("n1")
 

@@ -53,6 +53,7 @@ class Keeper:
         self.events: list[tuple[tuple[str, ...], Event]] = []
         self.nodes: list[NodeState] = []
         self.states: list[RunState] = []
+        self.snapshots: list[tuple[tuple[str, ...], int, tuple[GpuProcess, ...]]] = []
 
     def rows(self, runs: Iterable[str], parts: Sequence[Columns]) -> None:
         self.kept += [(tuple(runs), part.source) for part in parts]
@@ -71,6 +72,8 @@ class Keeper:
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
     def stacks(self, run: str, batch: StackBatch) -> None: ...
     def job(self, run: str, t: int, state: JobState) -> None: ...
+    def processes(self, runs: Iterable[str], t: int, processes: Sequence[GpuProcess]) -> None:
+        self.snapshots.append((tuple(runs), t, tuple(processes)))
 
     def confirm(self, run: str) -> None: ...
     def keep(self, run: str) -> Callable[[], bool]:
@@ -182,6 +185,30 @@ def test_processes_come_with_their_run(desk: Desk) -> None:
     assert desk.node.processes_version == before + 1
     desk.tenants(("GPU-a", 10), ("GPU-b", 99))
     assert desk.node.processes_version == before + 1
+
+
+def test_processes_are_recorded_at_a_change_and_every_15_seconds(desk: Desk) -> None:
+    def recorded() -> list[tuple[tuple[str, ...], int, list[int]]]:
+        return [(runs, t // S, [p.pid for p in found]) for runs, t, found in desk.keeper.snapshots]
+
+    began = desk.clock.now // S
+    desk.tenants(("GPU-a", 99))
+    assert recorded() == [], "no run, so no recording"
+    desk.run("one", 10)
+    assert recorded() == [(("one",), began, [99])]
+    for _ in range(20):
+        desk.clock.now += S
+        desk.desk.tend()
+    assert recorded()[1:] == [(("one",), began + 15, [99])], "nothing has changed"
+    desk.tenants(("GPU-a", 99), ("GPU-a", 10))
+    desk.tenants(("GPU-a", 10))
+    assert recorded()[2:] == [(("one",), began + 20, [99, 10])]
+    desk.clock.now += S
+    desk.run("two", 20)
+    assert recorded()[3:] == [(("one", "two"), began + 21, [10])], "what came within a second is not lost"
+    desk.clock.now += S
+    desk.desk.silent()
+    assert recorded()[4:] == [(("one", "two"), began + 22, [])]
 
 
 def test_nobody_is_on_a_gpu_that_nobody_reads(desk: Desk) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+
+import pytest
+from msgspec import structs
 
 from hoptui.daemon.handlers import pages
 from hoptui.daemon.handlers.targets import TargetDesk
@@ -37,6 +41,16 @@ def test_the_last_minute_of_each_rank_is_kept() -> None:
     assert found[0].ended - found[0].began == (KEPT_S + 2) * SECOND
     assert unpack(windows.since(190 * SECOND)[0]) == {ONE: 100}
     assert 0 not in windows.since(200 * SECOND)
+
+
+def test_the_time_on_a_processor_is_that_of_the_messages_that_know_it() -> None:
+    windows = StackWindows()
+    windows.add(0, part(2))
+    assert math.isnan(windows.on_cpu(0))
+    for rank, second, on_cpu in ((0, 4, 0.2), (1, 4, 0.8), (1, 6, 0.8), (0, 8, None)):
+        windows.add(rank, structs.replace(part(second), on_cpu=on_cpu))
+    assert windows.on_cpu(0) == pytest.approx(0.6)
+    assert windows.on_cpu(5 * SECOND) == pytest.approx(0.8)
 
 
 def test_kinds_by_the_message_nearest_to_a_moment() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from hoptui.daemon.rank_devices import rank_device
 from hoptui.daemon.stragglers import Stragglers
 from hoptui.daemon.tuning import observe
 from hoptui.domain.columns import pack as rows
 from hoptui.domain.devices import GpuInfo, GpuProcess, HostInfo
+from hoptui.domain.facts import fact
 from hoptui.domain.stacks import Stack, pack
 from hoptui.domain.stragglers import RankDevice
 from hoptui.protocol.messages import Pulse, RunHello, Stacks
 from tests.daemon.quiet_node import RUN, SECOND, QuietNode
+from tests.domain.test_job_stragglers import job
 from tests.domain.test_stragglers import DATA, REDUCE, WORK
 
 EVEN: dict[Stack, int] = {WORK: 12, REDUCE: 8}
@@ -74,6 +77,17 @@ def test_a_straggler_and_its_end_are_reported_once() -> None:
     assert observe(case.quiet.node, case.quiet.run).straggler is None
     case.pass_time(60, LATE, EVEN, EVEN)
     assert case.told[2:] == [("run.straggler", 0)]
+
+
+def test_the_tuner_knows_of_a_slow_rank_on_another_node() -> None:
+    case = Case()
+    state = job()
+    assert state.slow is not None
+    case.quiet.run.job = state
+    assert observe(case.quiet.node, case.quiet.run).straggler == state.slow
+    little = fact("job.slow_rank", **state.slow.fields | {"others_wait": 0.19})
+    case.quiet.run.job = structs.replace(state, slow=little)
+    assert observe(case.quiet.node, case.quiet.run).straggler is None
 
 
 def test_a_rank_without_samples_is_named() -> None:

@@ -17,6 +17,7 @@ from hoptui.protocol.messages import Bye, Origin
 from hoptui.tuner.observation import PriorResult
 from hoptui.tuner.rollback import unfinished
 from tests.daemon.quiet_node import LR, MICRO, PURPOSE, RUN, SECOND, UP, QuietNode
+from tests.domain.test_job_stragglers import job
 
 NO_WARP = fact("unknown_knob", run="lm", knob="warp", known=["micro_batch", "lr"])
 BEN = Origin(user="ben", pid=8, client="dashboard")
@@ -56,6 +57,13 @@ def test_what_cannot_be_is_refused_with_a_reason(
     answer = quiet.tune(**({"op": "start"} | asked))  # type: ignore[arg-type]
     assert (answer.granted, Fact(answer.code, answer.fields)) == (False, refusal)
     assert not quiet.scripts
+
+
+def test_a_run_whose_rank_0_is_on_another_node_is_tuned_there(quiet: QuietNode) -> None:
+    quiet.run.state = structs.replace(quiet.run.state, rank=2, world=4)
+    assert (quiet.tune().code, quiet.tune().fields) == ("tune.away", {"run": "lm", "host": ""})
+    quiet.run.job = job()
+    assert quiet.tune().fields == {"run": "lm", "host": "gpu00"}
 
 
 def test_a_limit_that_is_no_number_is_refused(quiet: QuietNode) -> None:

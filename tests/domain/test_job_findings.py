@@ -93,6 +93,17 @@ def test_a_long_own_time_that_no_evidence_confirms_has_a_reason() -> None:
         assert [(one.fields["rank"], one.fields["doubt"]) for one in findings(each)] == [(5, why)]
 
 
+def test_the_only_rank_that_does_not_answer_holds_up_a_hung_run() -> None:
+    def hangs(one: RankSummary) -> RankSummary:
+        stopped = one.rank == 5
+        return structs.replace(
+            one, condition="unknown" if stopped else "hung", progress_age_s=20.0, waiting=1.0, line=""
+        )
+
+    (found,) = findings(changed(even(), hangs))
+    assert (found.code, found.fields["rank"], found.fields["heard"]) == ("job.hung_rank", 5, False)
+
+
 def test_a_single_slow_second_is_no_finding() -> None:
     history, job = JobHistory(), even()
     for second in range(30):
@@ -189,7 +200,8 @@ def test_the_hung_rank_that_works_is_the_cause_and_those_that_wait_are_not() -> 
     (found,) = findings(changed(even(), hang))
     assert (found.code, found.fields["rank"], found.fields["age_s"]) == ("job.hung_rank", 17, 42.0)
     assert sentences.sentence(found) == (
-        "no boundary for 42 s: rank 17 of 64 on gpu02 does not wait for the others: it is in data.py:37 read"
+        "no iteration ended for 42 s: rank 17 of 64 on gpu02 does not wait for the others: "
+        "it is in data.py:37 read"
     )
 
 

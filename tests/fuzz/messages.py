@@ -35,7 +35,7 @@ from hoptui.daemon.state.gpu_ownership import Ancestry
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain.columns import Columns, pack
-from hoptui.domain.devices import Devices, Sample
+from hoptui.domain.devices import Devices, GpuProcess, Sample
 from hoptui.domain.jobs import JobState
 from hoptui.domain.phases import PhaseSpan
 from hoptui.domain.targets import SetTargets, Target
@@ -47,6 +47,7 @@ from hoptui.protocol import codec, messages
 from hoptui.protocol.codec import WireError
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, Query, RunState
 from hoptui.protocol.recorded_jobs import decode_recorded, encode_recorded
+from hoptui.protocol.recorded_processes import decode_processes, encode_processes
 from hoptui.recording import stack_minutes, stored_json
 from hoptui.recording.library import KnownRun, decode_node, encode_node
 from hoptui.sdk.daemon_link import DaemonLink
@@ -121,6 +122,9 @@ class Kept:
 
     def job(self, run: str, t: int, state: JobState) -> None:
         decode_recorded(encode_recorded(state))
+
+    def processes(self, runs: Iterable[str], t: int, processes: Sequence[GpuProcess]) -> None:
+        decode_processes(encode_processes(processes))
 
     def stacks(self, run: str, batch: StackBatch) -> None:
         stack_minutes.decode(stack_minutes.encode(batch.parts, batch.t, batch.most_bytes), batch.t)

@@ -14,6 +14,7 @@ from hoptui.domain.columns import pack
 from hoptui.domain.details import Repository, RunDetails
 from hoptui.domain.diagnosis import Advice, Diagnosis
 from hoptui.domain.facts import Fact, fact
+from hoptui.domain.jobs import HeadReports
 from hoptui.domain.knobs import KnobSpec, KnobState
 from hoptui.domain.line_counts import count as count_lines
 from hoptui.domain.outputs import OutputPart
@@ -87,7 +88,11 @@ RECORD = messages.CommandRecord(
     took_s=0.21,
     measured=MEASURED,
     followed=(FOLLOWED,),
+    options={"warmup": 2},
+    released=ANA,
+    unsaved=True,
     seq=11,
+    host="node-0",
 )
 FLOPS = messages.Flops(per_unit=6e9, metric="tokens_per_s", precision="fp8")
 EVENT = messages.Event(
@@ -102,6 +107,9 @@ EVENT = messages.Event(
     step=1200,
     level="warning",
     source="gpu/GPU-1",
+    alert="stall",
+    host="node-0",
+    host_wall=1.6e9,
 )
 DIAGNOSIS = Diagnosis(
     verdict="launch-bound",
@@ -176,6 +184,9 @@ DETAILS = RunDetails(
     environment={"RANK": "0"},
     repository=Repository(commit="3f9c2a1b", branch="main", dirty=True),
 )
+REPORTS = HeadReports(
+    host="node-0", diagnosis=DIAGNOSIS, targets=(TARGET,), since=17, left_out={"commands": 3}
+)
 REFUSED = Fact("knob.refused", {"knob": "lr", "problem": "it is a text"})
 RUN = messages.RunState(
     run="r1",
@@ -208,6 +219,8 @@ RUN = messages.RunState(
     thread=4120,
     stacks_off=True,
     held={"grad_accum": "ana (pid 4121)"},
+    declined={"pause": "it has no handler"},
+    head=REPORTS,
 )
 GPU = devices.GpuInfo(
     uuid="GPU-1",
@@ -267,10 +280,14 @@ VITAL = messages.Vital(
     progress_age_s=141.0,
     pulse_age_s=0.5,
     iteration_s=1.25,
+    throughput=1.2e6,
     paused_left_s=12.0,
     dropped=2,
     last_t=18,
     phases=(PhaseReadings(phase="update", samples=24, readings={"sm_active": 71.2}),),
+    logs_only=True,
+    bad_values=3,
+    head_age_s=40.5,
 )
 OUTPUT = OutputPart(
     stream="stderr",

@@ -21,6 +21,7 @@ from hoptui.domain.columns import Columns, pack
 from hoptui.domain.facts import Fact
 from hoptui.protocol import codec, messages
 from hoptui.protocol.codec import MAX_BYTES, MAX_FRAMES, MAX_VIEWER_BYTES, Framer, WireError, encode, framed
+from tests.protocol.conftest import EVENT, RECORD, REPORTS, RUN, VITAL
 
 Decode = Callable[[Sequence[bytes]], object]
 Decoders = list[tuple[object, Decode]]
@@ -54,6 +55,12 @@ def test_an_example_leaves_no_field_at_its_default(example: messages.Message) ->
     """A field at its default would not be missed if it got lost on the way."""
     for field in msgspec.structs.fields(type(example)):
         assert getattr(example, field.name) != field.default, field.name
+
+
+@pytest.mark.parametrize("part", [RUN, VITAL, EVENT, RECORD, REPORTS], ids=lambda part: type(part).__name__)
+def test_what_a_delta_has_leaves_no_field_at_its_default(part: msgspec.Struct) -> None:
+    for field in msgspec.structs.fields(type(part)):
+        assert getattr(part, field.name) != field.default, field.name
 
 
 def test_each_direction_understands_its_own_messages_and_no_others(

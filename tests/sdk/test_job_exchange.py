@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -12,6 +13,7 @@ from msgspec import structs
 from hoptui.protocol.messages import JobReading, JobReport, StoredRecord
 from hoptui.sdk import job_exchange
 from hoptui.sdk.job_exchange import JobExchange, NodeRecords
+from hoptui.sdk.rank_store import CheckedStore, TorchStore
 from tests.conftest import until
 
 
@@ -98,6 +100,43 @@ def test_a_store_that_does_not_answer_holds_up_only_its_thread(exchange: Exchang
     goes_on.set()
 
 
+class SlowConnection:
+    """A store of torch that takes long to connect to."""
+
+    def __init__(self) -> None:
+        self.inside, self.goes_on = threading.Event(), threading.Event()
+
+    def clone(self) -> SlowConnection:
+        self.inside.set()
+        self.goes_on.wait(20)
+        raise RuntimeError("nobody answers")
+
+
+def test_the_exit_of_the_process_waits_for_a_thread_that_connects_to_a_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # C++ ends the process if the interpreter does while a thread connects.
+    stores: list[CheckedStore] = []
+
+    class Kept(CheckedStore):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            stores.append(self)
+
+    monkeypatch.setattr(job_exchange, "CheckedStore", Kept)
+    connection = SlowConnection()
+    found = JobExchange(TorchStore(connection, 0, 2), "", lambda: None, lambda _: None)
+    found.report(JobReport(number=1, record=b"x"))
+    assert connection.inside.wait(20)
+    (thread,) = (each for each in threading.enumerate() if each.name == "hoptui-job")
+    (store,) = stores
+    assert store.inside_since(thread.ident) is not None
+    connection.goes_on.set()
+    store.shut(20)
+    assert store.inside_since(thread.ident) is None
+    found.leave(in_order=False)
+
+
 def test_a_report_that_waited_for_long_is_not_written(
     exchange: Exchanges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,8 +203,6 @@ def test_records_are_looked_for_in_turns_and_odd_ones_are_left_out() -> None:
 
 def test_torch_stores_number_the_nodes() -> None:
     dist = pytest.importorskip("torch.distributed")
-    from hoptui.sdk.rank_store import TorchStore
-
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     stores = [TorchStore(server, rank, 2048) for rank in range(2048)]
     head = NodeRecords(stores[0].clone(), "p/")
@@ -183,8 +220,6 @@ def test_a_node_that_connects_again_keeps_its_place(
     exchange: Exchanges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dist = pytest.importorskip("torch.distributed")
-    from hoptui.sdk.rank_store import TorchStore
-
     monkeypatch.setattr(job_exchange, "AGAIN_S", (0.0,))
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     found = JobExchange(TorchStore(server, 1, 2), "p/", lambda: None, exchange.faults.append)

@@ -392,6 +392,8 @@ def until(met):
         run.boundary()
         time.sleep(0.002)
 until(lambda: schedule._session.met and schedule._presence.joined(1 - rank))
+Path(sys.argv[2] + f".met{{rank}}").touch()
+until(Path(sys.argv[2] + f".met{{1 - rank}}").exists)
 if rank == {silent}:
     folder = ranks._folder
     ranks._folder = folder.with_suffix(".away")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 
 from hoptui.daemon.handlers.jobs import RELAYED_S
-from hoptui.domain.jobs import JobState
+from hoptui.domain.jobs import SILENT_S, JobState
 from hoptui.protocol.messages import FATE_UNKNOWN, FINAL
 from tests.simulation import invariants, memory_invariants, rank_invariants
 from tests.simulation.invariants import Invariant, audited
 from tests.simulation.job_nodes import Attempt, JobNodes
 from tests.simulation.node import Node
-from tests.simulation.trainer import in_effect
+from tests.simulation.trainer import in_effect, row_value
 from tests.simulation.truth import Given, Incarnation, Setting
 
 RELAY_S = 10.0
@@ -63,7 +64,10 @@ FINISHED_OF_EACH_NODE: tuple[Invariant, ...] = (invariants.recordings_listed, in
 
 def of_settled(nodes: JobNodes) -> list[str]:
     """Check what holds once all faults are over and everything has had time to arrive."""
-    return [*_each(nodes, OF_EACH_NODE), *_all(nodes, outcomes_true, outcomes_arrive, picture_complete)]
+    return [
+        *_each(nodes, OF_EACH_NODE),
+        *_all(nodes, outcomes_true, outcomes_arrive, picture_complete, head_read),
+    ]
 
 
 def of_finished(nodes: JobNodes) -> list[str]:
@@ -78,7 +82,7 @@ def always(nodes: JobNodes) -> list[str]:
         for check in (invariants.nothing_broke, invariants.within_limits)
         for found in check(nodes.first)
     ]
-    checks = right_rendezvous, not_late, relays_quick, training_goes_on, shown_true
+    checks = right_rendezvous, not_late, relays_quick, training_goes_on, shown_true, head_true
     return [*first, *_each(nodes, ALWAYS_OF_EACH_NODE), *_all(nodes, *checks)]
 
 
@@ -228,6 +232,43 @@ def training_goes_on(nodes: JobNodes) -> Iterator[str]:
 def shown_true(nodes: JobNodes) -> Iterator[str]:
     """What is old is not shown as live."""
     yield from nodes.shown_wrong.values()
+
+
+def _read_of_head(nodes: JobNodes, node: Node) -> list[float]:
+    """What a node without rank 0 has read of what rank 0 logs, oldest first."""
+    ring = node.server._node.rings.get(f"head/{nodes.run}") if node.server is not None else None
+    parts = ring.parts() if ring is not None else []
+    return [values["loss"] for part in parts for _, _, values in part.rows() if "loss" in values]
+
+
+def head_true(nodes: JobNodes) -> Iterator[str]:
+    """What a node shows of rank 0 is what rank 0 has logged, each row once."""
+    heads = [was for was in nodes.first.truth.processes if was.rank == 0]
+    for node in nodes.nodes:
+        found = _read_of_head(nodes, node)
+        if any(later <= earlier for earlier, later in pairwise(found)):
+            yield f"{node.host} has rows of rank 0 twice, or not in order"
+        produced = {row_value(was.number, step) for was in heads for step in range(was.steps + 1)}
+        if unknown := set(found) - produced:
+            yield f"{node.host} shows {sorted(unknown)[:3]}, which rank 0 never logged"
+
+
+def head_read(nodes: JobNodes) -> Iterator[str]:
+    """Each node without rank 0 shows what the rank 0 of this rendezvous logs."""
+    attempt = nodes.attempt
+    if attempt.cut or attempt.left or attempt.job.left or attempt.job.failed:
+        return
+    for index, lead in attempt.leads.items():
+        node = nodes.nodes[index]
+        found = _read_of_head(nodes, node)
+        if lead is not attempt.head and found[-1:] < [row_value(attempt.head.was.number, 0)]:
+            yield f"{node.host} has read {found[-1:]} of rank 0, which is process {attempt.head.was.number}"
+        client = node.auditor.client if node.auditor is not None else None
+        vital = client.store.vital(nodes.run) if client is not None else None
+        if lead is attempt.head or vital is None or lead.leaves:
+            continue
+        if vital.head_age_s is None or vital.head_age_s > SILENT_S:
+            yield f"{node.host} shows what the head says as {vital.head_age_s} s old"
 
 
 def picture_complete(nodes: JobNodes) -> Iterator[str]:

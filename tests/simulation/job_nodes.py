@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from hoptui.daemon.handlers.jobs import NO_ANSWER_S
-from hoptui.domain.jobs import SILENT_S, JobState
+from hoptui.domain.jobs import SILENT_S, JobState, NodeSummary
 from tests.simulation.job_store import NodesJob, StoreFault
 from tests.simulation.node import Node
 from tests.simulation.trainer import Trainer
@@ -226,16 +226,32 @@ class JobNodes:
                 continue
             if not tracked.away or now - self._watched_s.get(node.host, 0.0) > WATCHED_S:
                 self._judge(node, state)
+                self._judge_head(node, state, tracked.vital(server._node.clock.t() / 1e9).head_age_s)
+
+    def _judge_head(self, node: Node, state: JobState, age_s: float | None) -> None:
+        """What the head says of the run has come with its summary, or before."""
+        head = next((shown.summary for shown in state.nodes if shown.index == state.head), None)
+        if age_s is None or age_s > SILENT_S or head is None:
+            return
+        older_s = self._age_s(head) - age_s
+        if older_s > AGE_S + self._slow_s():
+            what = f"shows what the head says as {age_s:.1f} s old, which is {older_s:.1f} s older"
+            self._wrong(node, "head", f"{what} at {self.kernel.seconds:.1f} s")
+
+    def _age_s(self, summary: NodeSummary) -> float:
+        kernel = self.kernel
+        return kernel.seconds - (summary.wall * 1e9 - kernel.wall_offset_ns - kernel.began_ns) / 1e9
 
     def _judge(self, node: Node, state: JobState) -> None:
-        kernel, now = self.kernel, self.kernel.seconds
+        now = self.kernel.seconds
         most_s = SILENT_S + (HEAD_AGE_S if state.here == state.head else AGE_S) + self._slow_s()
         for shown in state.nodes:
             if shown.condition != "live" or shown.summary is None:
                 continue
-            made_s = (shown.summary.wall * 1e9 - kernel.wall_offset_ns - kernel.began_ns) / 1e9
-            if now - made_s > most_s:
-                age = f"{now - made_s:.1f} s old at {now:.1f} s"
+            age_s = self._age_s(shown.summary)
+            made_s = now - age_s
+            if age_s > most_s:
+                age = f"{age_s:.1f} s old at {now:.1f} s"
                 self._wrong(node, shown.host, f"shows {shown.host} as live, which is {age}")
             attempt = self.attempt
             if now - attempt.began_s > GONE_S and made_s < attempt.began_s:

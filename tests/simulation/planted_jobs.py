@@ -6,7 +6,9 @@ from typing import Any
 
 from msgspec import structs
 
+from hoptui.daemon import head_facts
 from hoptui.daemon.handlers import jobs
+from hoptui.daemon.state import registry
 from hoptui.sdk import job_exchange, run_core
 from tests.simulation.defects import Patch, defect
 
@@ -19,6 +21,17 @@ def _never_silent() -> list[Patch]:
 @defect("what a silent head has said is shown as new", jobs=True)
 def _never_old() -> list[Patch]:
     return [(jobs, "_aged", lambda node, unchanged_s: node)]
+
+
+@defect("what a silent head has said of the run is shown as new", jobs=True)
+def _never_aged() -> list[Patch]:
+    vital = registry.TrackedRun.vital
+
+    def new(self: Any, now: float) -> Any:
+        found = vital(self, now)
+        return structs.replace(found, head_age_s=None if found.head_age_s is None else 0.0)
+
+    return [(registry.TrackedRun, "vital", new)]
 
 
 def _kept_jobs() -> list[Patch]:
@@ -79,3 +92,19 @@ def _in_training() -> list[Patch]:
             self.place.shared.store.get(f"{self.place.shared.prefix}head")
 
     return [(run_core.RunCore, "_follow", reading)]
+
+
+@defect("what the head says is taken anew each time", jobs=True)
+def _rows_again() -> list[Patch]:
+    take = head_facts.HeadView.take
+
+    def anew(self: Any, facts: Any, epoch: int, written: float) -> None:
+        self._newest = 0
+        take(self, facts, epoch, written)
+
+    return [(head_facts.HeadView, "take", anew)]
+
+
+@defect("the head says nothing of the run", jobs=True)
+def _silent_head() -> list[Patch]:
+    return [(jobs, "head_facts", lambda node, run: None)]

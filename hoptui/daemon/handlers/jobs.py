@@ -10,12 +10,12 @@ it up once, and its record has the outcome.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from hoptui.daemon.head_facts import HeadView, head_facts
 from hoptui.daemon.rank_summaries import node_summary
 from hoptui.daemon.state.command_log import LONGEST_HOLD_S
 from hoptui.daemon.state.node import Node
@@ -25,6 +25,7 @@ from hoptui.domain.alerts import TRIGGERS
 from hoptui.domain.devices import Level
 from hoptui.domain.facts import fact
 from hoptui.domain.jobs import SILENT_S, JobNode, JobState, NodeCondition, NodeSummary
+from hoptui.domain.run_notes import MOST_NOTES, RunNote
 from hoptui.protocol import job_records, messages
 from hoptui.protocol.job_records import JobRecord, NodeRecord, PauseRenewal, RecordError
 from hoptui.protocol.messages import (
@@ -36,8 +37,6 @@ from hoptui.protocol.messages import (
     Outcome,
     StoredRecord,
 )
-
-log = logging.getLogger("hoptui.daemon")
 
 EVERY_S = 0.85
 """The least time between two reports. The daemon wakes up about once a second."""
@@ -106,10 +105,12 @@ class _Job:
     slots: dict[int, tuple[NodeRecord, bool]] = field(default_factory=dict)  # as they were read last
     identities: tuple[str, ...] = ()  # of the nodes in the state of the head
     head_record: bytes = b""  # as it was read last
+    head_problem: str = ""  # why what the head says last cannot be read
     told: JobState | None = None  # by the head, for this node
     told_at: float = -1.0  # the record of the head is no older
     told_read_at: float = -1.0  # when it was first read
     told_fresh: bool = False  # whether the head has written since its record was read first
+    view: HeadView | None = None  # what it says of the run
     asked: list[int] = field(default_factory=list)  # reports that asked for the record of the head: numbers
     looked_at: float = -1.0  # when such a report was answered last
     state: JobState | None = None
@@ -204,7 +205,7 @@ class JobDesk:
             try:
                 record = job_records.decode_node(stored.record)
             except RecordError as error:
-                log.warning("the record of a node of %s: %s", run.id, error)
+                self._refused(f"the record of a node of {run.id}", error)
                 continue
             if record.node == self._identity or not record.node:
                 continue
@@ -274,11 +275,12 @@ class JobDesk:
                 summary=job.own,
                 commands=tuple(one.command for one in job.relayed.values()),
                 renewal=job.renewal,
+                notes=_unlisted(run),
             )
             body: bytes | None = job_records.encode_node(record)
         else:
             self._compose(run, job, now)
-            body = self._head_record(job) if job.state is not None else None
+            body = self._head_record(run, job) if job.state is not None else None
         job.number += 1
         wanted = bool(self._node.viewers or job.relayed) or not job.told_fresh
         read = wanted or job.number % SELDOM == 1
@@ -360,7 +362,7 @@ class JobDesk:
             level: Level = "warning" if what.code in TRIGGERS else "info"
             self._node.event("job", what, run=run.id, step=run.step, level=level)
 
-    def _head_record(self, job: _Job) -> bytes:
+    def _head_record(self, run: TrackedRun, job: _Job) -> bytes:
         assert job.state is not None
         answers = [
             record
@@ -368,8 +370,14 @@ class JobDesk:
             if (known := self._node.book.known(job.state.run, command)) is not None
             and (record := self._node.book.barrier.shown(known)) is not None
         ]
+        facts = self._node.faults.attempt(f"telling other nodes of {run.id}", head_facts, self._node, run)
         return job_records.encode_job(
-            JobRecord(state=self._body(job), identities=job.identities, answers=tuple(answers))
+            JobRecord(
+                state=self._body(job),
+                identities=job.identities,
+                answers=tuple(answers),
+                run=job_records.encode_facts(facts) if facts is not None else b"",
+            )
         )
 
     def _heard(
@@ -401,8 +409,15 @@ class JobDesk:
         elif now - known.read_at > SILENT_S:
             changed_at = min(written, known.read_at)
         job.nodes[record.node] = _KnownNode(stored.slot, record, now, changed_at, stored.left)
+        self._take_notes(run, record)
         if known is not None and sure and now - known.read_at <= UNREAD_S:
             self._take_up(run, job, record)  # else its commands may have been given up by now
+
+    def _take_notes(self, run: TrackedRun, record: NodeRecord) -> None:
+        """Add the notes that users have written on another node, as many as there may be."""
+        new = [note for note in record.notes if note not in run.state.notes]
+        if new and not run.away and len(run.state.notes) + len(new) <= MOST_NOTES:
+            self._node.add_notes(run, new)
 
     def _take_up(self, run: TrackedRun, job: _Job, record: NodeRecord) -> None:
         """Take up what another node passes on, each command once."""
@@ -447,13 +462,33 @@ class JobDesk:
             record = job_records.decode_job(body)
             state = job_records.decode_state(record.state)
         except RecordError as error:
-            log.warning("the record of the head of %s: %s", run.id, error)
+            job.head_problem = self._refused(f"the record of the head of {run.id}", error)
             return
+        job.head_problem = ""
         here = next((i for i, name in enumerate(record.identities) if name == self._identity), None)
         job.told, job.told_at, job.told_fresh = structs.replace(state, here=here, run=run.id), written, fresh
         job.told_read_at = now
         for answer in record.answers:
             self._answered(run, job, answer)
+        if fresh:  # else the head may have ended long ago
+            self._view(run, job, record.run, state.epoch, written)
+
+    def _view(self, run: TrackedRun, job: _Job, body: bytes, epoch: int, written: float) -> None:
+        """Process what the head says of the run, no older than `written`. `epoch` is that of the head."""
+        try:
+            facts = job_records.decode_facts(body)
+        except RecordError as error:
+            job.head_problem = self._refused(f"what the head says of {run.id}", error)
+            return
+        if facts is not None:
+            job.view = job.view or HeadView(self._node, run, lambda known: self._finish(run, _outcome(known)))
+            what = f"taking what the head says of {run.id}"
+            self._node.faults.attempt(what, job.view.take, facts, epoch, written)
+
+    def _refused(self, what: str, error: RecordError) -> str:
+        """Log that a record is not valid, and return why. Its writer writes another one each second."""
+        self._node.faults.warn(f"{what}: {error.cause}", f"{what}: {error}")
+        return str(error)[: job_records.LONGEST_TEXT]
 
     def _as_told(self, run: TrackedRun, job: _Job, problem: str, now: float) -> JobState:
         """Return the state as the head has said it. Before that, only this node is known."""
@@ -468,6 +503,7 @@ class JobDesk:
                 head=1,
                 here=0,
                 store_problem=problem,
+                head_problem=job.head_problem,
                 read_s=job.took_s,
             )
         unchanged_s = job.looked_at - job.told_at  # it was read so long after it had been written
@@ -479,6 +515,7 @@ class JobDesk:
             job.told,
             nodes=nodes,
             store_problem=problem or (job.told.store_problem if unchanged_s <= SILENT_S else ""),
+            head_problem=job.head_problem,
             read_s=job.took_s,
             age_s=round(max(0.0, now - job.told_at), 1),
         )
@@ -512,6 +549,18 @@ class JobDesk:
 
     def _now(self) -> float:
         return self._node.clock.t() / 1e9
+
+
+def _unlisted(run: TrackedRun) -> tuple[RunNote, ...]:
+    """Return the notes that were written here and that the head does not list."""
+    listed: tuple[RunNote, ...] = ()
+    since = 0.0
+    if run.head is not None:
+        listed = run.head.notes
+        if listed and run.head.reports.left_out.get("notes"):  # the oldest ones
+            since = listed[0].wall
+    new = [note for note in run.state.notes if note not in listed and note.wall >= since]
+    return tuple(new[-job_records.MOST_PASSED_NOTES :])
 
 
 def _first_rank(node: JobNode) -> int:

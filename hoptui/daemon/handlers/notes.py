@@ -24,18 +24,11 @@ class NoteDesk:
             return _refused(request, fact("note.no_run", run=request.run[:40]))
         if not is_note(request.text):
             return _refused(request, fact("note.invalid", most=LONGEST_NOTE))
-        if len(run.state.notes) >= MOST_NOTES:
+        if len(run.shown.notes) >= MOST_NOTES:
             return _refused(request, fact("note.too_many", most=MOST_NOTES))
         by = author(structs.replace(who, pid=0))
-        note = RunNote(wall=node.clock.wall(), by=by, text=request.text)
-        run.state = structs.replace(run.state, notes=(*run.state.notes, note))
-        node.remember(run)
-        if run.exited:
-            node.archive.finish(run.id)
-        else:
-            node.archive.keep(run.id)
-        node.touch()
-        return NoteAdded(id=request.id, run=run.id, granted=True, notes=run.state.notes)
+        node.add_notes(run, (RunNote(wall=node.clock.wall(), by=by, text=request.text),))
+        return NoteAdded(id=request.id, run=run.id, granted=True, notes=run.shown.notes)
 
 
 def _refused(request: AddNote, why: Fact) -> NoteAdded:

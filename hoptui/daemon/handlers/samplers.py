@@ -181,9 +181,12 @@ class SamplerDesk:
             self._assign()
 
     def tend(self) -> None:
-        """Assign GPUs to runs again if a run has started, ended or changed its description since."""
+        """Assign GPUs to runs again if a run has started, ended or changed its description since. Record the
+        processes if they are due.
+        """
         if self._resolved_at != self._node.version:
             self._assign()
+        self._node.record_processes()
 
     # readings -----------------------------------------------------------------------------------------------
 

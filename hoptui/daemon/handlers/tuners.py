@@ -169,7 +169,7 @@ class TunerDesk:
             return fact("tune.off", run=name)
         if tune.op == "start":
             if run.away:
-                return fact("tune.away", run=name)
+                return fact("tune.away", run=name, host=run.job.head_host if run.job is not None else "")
             if tuning is not None and not tuning.state.limits.dry:
                 return fact("tune.on_already", run=name, user=tuning.state.user)
             return _pointless(tune.limits, run) or self._powerless(tune.limits, run)

@@ -17,6 +17,7 @@ from hoptui.daemon.handlers.tuners import TunerDesk
 from hoptui.daemon.state.node import Node
 from hoptui.daemon.state.stack_windows import MOST_RANKS
 from hoptui.domain.columns import Columns
+from hoptui.domain.jobs import SILENT_S
 from hoptui.domain.outputs import OutputPart
 from hoptui.domain.pacing import MOST_HZ
 from hoptui.domain.run_notes import AddNote
@@ -35,8 +36,10 @@ NOT_READ = "the run does not read its messages now; try again"
 NO_LEASE = "this lease no longer exists: several dashboards may steer a run"
 
 
-Shown = dict[str, tuple[State, str]]
-"""The parts of the vitals whose change needs an answer, by run: the state, and the phase of a busy run."""
+Shown = dict[str, tuple[State, str, bool]]
+"""The parts of the vitals whose change needs an answer, by run: the state, the phase of a busy run, and
+whether what the head says is old.
+"""
 
 
 @dataclass
@@ -349,7 +352,10 @@ class ViewerDesk:
 
     def _shown(self, now: float) -> Shown:
         judged = ((run, run.judge(now)[0]) for run in self._node.registry)
-        return {run.id: (state, run.phase if state == "busy" else "") for run, state in judged}
+        return {
+            run.id: (state, run.phase if state == "busy" else "", (run.head_age_s(now) or 0.0) > SILENT_S)
+            for run, state in judged
+        }
 
     def _columns(self, fetch: messages.Fetch) -> tuple[tuple[Columns, ...], bool]:
         limit = max(1, min(fetch.max_rows, MOST_ROWS))

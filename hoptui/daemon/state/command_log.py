@@ -33,7 +33,7 @@ from hoptui.protocol.messages import (
     record_of,
 )
 from hoptui.tuner.effect import WARM_UP, measure, plan_for
-from hoptui.tuner.overrides import KnobOverrides, asks
+from hoptui.tuner.overrides import KnobOverrides, asks, holds
 
 KEPT = 2000
 """Commands of a run with a final stage that stay in memory."""
@@ -48,6 +48,8 @@ ORDER: dict[Stage, int] = {"sent": 0, "accepted": 1, "scheduled": 2}
 
 class Book:
     """All commands, by run, in order of arrival. `record` is called with every record that changed.
+
+    Those that another node has reported are among them.
 
     `barrier` has the outcomes that viewers do not see yet.
     """
@@ -319,6 +321,10 @@ class Book:
             if record.epoch == newest[record.run]:
                 self._hold(record.run, record.knob)
 
+    def adopt(self, record: CommandRecord) -> None:
+        """Store a command that another node has reported with its end."""
+        self._put(record)
+
     def forget(self, run: str) -> None:
         """Remove all commands of a run."""
         self._overrides.pop(run, None)
@@ -428,16 +434,28 @@ class Book:
             self._put(structs.replace(record, released=who))
 
     def _hold(self, run: str, knob: str) -> None:
-        """Reserve a knob that a user has set, unless it was released since the last change."""
+        """Reserve a knob that a user has set, unless it was released since the last change.
+
+        A last change that took advice gives it back.
+        """
         last = self._last_wish(run, knob)
         if last is not None and last.released is None:
-            self.overrides(run).choose([knob])
+            self._follow_wish(run, last)
 
     def _let_go(self, run: str, knob: str) -> None:
         """A user's command for a knob was refused after all: the one before counts, if there is one."""
         last = self._last_wish(run, knob)
-        if last is None or last.released is not None:
+        if last is None:
             self.overrides(run).withdraw(knob)
+        else:
+            self._follow_wish(run, last)
+
+    def _follow_wish(self, run: str, wish: CommandRecord) -> None:
+        """Reserve the knob of the last wish for it, or give it back."""
+        if holds(wish):
+            self.overrides(run).choose([wish.knob])
+        else:
+            self.overrides(run).withdraw(wish.knob)
 
     def _last_wish(self, run: str, knob: str) -> CommandRecord | None:
         return next((r for r in reversed(self.of(run)) if r.knob == knob and asks(r)), None)

@@ -17,16 +17,19 @@ class NewestValues:
 
     def __init__(self) -> None:
         self.known: dict[str, float] = {}
+        self.rows: dict[str, tuple[int, int]] = {}
+        """The stamp and the iteration of each."""
         self._stamps: dict[str, deque[int]] = {}
         self._last_t = 0
 
     def add(self, columns: Columns) -> None:
         """Add newer rows."""
-        times = columns.times()
+        times, steps = columns.times(), columns.steps()
         raw = dict(zip(columns.names, columns.values, strict=True))
         self._last_t = columns.last_t
         for name, row, value in columns.newest():
             self.known[name] = value
+            self.rows[name] = times[row], steps[row]
             stamps = self._stamps.get(name)
             if stamps is None:
                 stamps = self._stamps[name] = deque(maxlen=NEIGHBOURS + 1)

@@ -10,7 +10,7 @@ import math
 import os
 import platform
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
 from msgspec import structs
@@ -24,19 +24,21 @@ from hoptui.daemon.state.row_buffers import MAX_ROWS, Rings, one_row
 from hoptui.daemon.state.stack_windows import StackBatch
 from hoptui.domain import pacing
 from hoptui.domain.alerts import OF_THE_HEAD, SUPPRESSED, Alert, kind_of
-from hoptui.domain.columns import Columns, run_of
+from hoptui.domain.columns import Columns, head_of, run_of
 from hoptui.domain.devices import CORES, GpuInfo, GpuProcess, HostInfo, Level, RunProcess
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.jobs import JobState
 from hoptui.domain.knobs import coefficient
 from hoptui.domain.outputs import OutputPart
 from hoptui.domain.pacing import DEFAULT, Timings
+from hoptui.domain.run_notes import RunNote
 from hoptui.domain.stacks import StackSamples
 from hoptui.domain.throughput import ASIDE_COLUMNS
 from hoptui.domain.tuning import Measured
 from hoptui.protocol import VERSION
 from hoptui.protocol.messages import CommandRecord, Event, FetchOutput, NodeState, Query
 from hoptui.recording.library import KnownRun
+from hoptui.recording.process_snapshots import ProcessSnapshots
 
 log = logging.getLogger("hoptui.daemon")
 
@@ -65,6 +67,12 @@ class Faults:
             self._until[what] = self._now() + AFTER_FAULT_NS
             return None
 
+    def warn(self, cause: str, text: str) -> None:
+        """Log a warning, once in `AFTER_FAULT_NS` for a cause. There are few causes."""
+        if not self.resting(cause):
+            log.warning("%s", text)
+            self._until[cause] = self._now() + AFTER_FAULT_NS
+
     def resting(self, what: str) -> bool:
         """Return whether work is skipped because it has failed recently."""
         if self._now() < self._until.get(what, 0):
@@ -78,7 +86,7 @@ MOST_EVENTS = 500
 EXITED_KEPT = 50
 EXITED_IN_MEMORY = 5
 EXITED_KEPT_S = 24 * 3600
-OF_ITS_ITERATIONS = ("run/", "rank/")
+OF_ITS_ITERATIONS = ("run/", "rank/", "head/")
 """Sources whose newest rows are kept for a run that has exited."""
 MEASURED = MAX_ROWS
 """Rows that are searched for the effect of a change."""
@@ -107,6 +115,7 @@ class Keeper(Protocol):
     def command(self, record: CommandRecord, *, urgent: bool) -> None: ...
     def stacks(self, run: str, batch: StackBatch) -> None: ...
     def job(self, run: str, t: int, state: JobState) -> None: ...
+    def processes(self, runs: Iterable[str], t: int, processes: Sequence[GpuProcess]) -> None: ...
     def query(self, identity: bytes, query: Query, live: Sequence[Columns]) -> None: ...
     def confirm(self, run: str) -> None: ...
     def keep(self, run: str) -> Callable[[], bool]: ...
@@ -147,6 +156,7 @@ class Node:
         self.processes: tuple[GpuProcess, ...] = ()
         self.tree: tuple[RunProcess, ...] = ()
         self.processes_version = 1
+        self._snapshots = ProcessSnapshots()
         self.sampler_problems: tuple[Fact, ...] = (fact("starting"),)
         self.hz = 1.0
         self.metrics = ""
@@ -174,6 +184,7 @@ class Node:
 
         A run's own rows, those of its other ranks and processes, and its derived rows go to its recording.
         Readings of the processes of other ranks are for the tuner alone, and are not recorded.
+        What the head of a run has logged is not recorded either: its own recording has it.
         Of the cores of the host, only the newest row is kept. It is not recorded: 256 cores would be most of
         a recording. Other rows of the host and of every GPU go to those of all live runs, because neighbours
         on a node affect each other.
@@ -194,7 +205,7 @@ class Node:
             if run is None:
                 shared.append(new)
                 continue
-            if _of_another_rank(columns.source):
+            if _of_another_rank(columns.source) or kind == "head":
                 continue
             if kind == "run":
                 run.rows(new)
@@ -223,9 +234,18 @@ class Node:
             for run in self.registry
             if run.metrics
         ]
-        shown = (ring for ring in self.rings if not ring.source.startswith("run/"))
+        shown = (ring for ring in self.rings if not ring.source.startswith(("run/", "head/")))
         readings = [ring.last() for ring in shown if not _of_another_rank(ring.source)]
-        return (*runs, *(r for r in readings if r is not None))
+        return (*runs, *self._latest_of_heads(), *(r for r in readings if r is not None))
+
+    def _latest_of_heads(self) -> Iterator[Columns]:
+        for run in self.registry:
+            ring = self.rings.get(head_of(f"run/{run.id}"))
+            if ring is not None and run.head is not None and run.head.rows:
+                values = {
+                    name: value for row in reversed(run.head.rows) for name, value in row.values.items()
+                }
+                yield one_row(ring.source, ring.last_t, run.head.rows[-1].step, values)
 
     def tidy(self) -> None:
         """Drop runs that ended long ago. Their recordings stay."""
@@ -276,10 +296,9 @@ class Node:
         events of the node are recorded by all live runs.
         """
         wall = self.clock.wall()
-        self._event_seq = max(self._event_seq + 1, int(wall * 1e6))
         fired = self._alerts(what, run, source, step, level, wall) if what is not None else ""
         event = Event(
-            seq=self._event_seq,
+            seq=self._next_event(wall),
             t=t or self.clock.t(),
             wall=wall,
             kind=kind,
@@ -300,6 +319,16 @@ class Node:
         ]
         self.archive.event(event, runs)
         self.changed()
+
+    def adopt_event(self, event: Event) -> None:
+        """Add an event that another node has reported, for viewers alone."""
+        self.events.append(structs.replace(event, seq=self._next_event(self.clock.wall()), alert=""))
+        self.changed()
+
+    def _next_event(self, wall: float) -> int:
+        """Return the number of a new event. It rises across restarts of the daemon."""
+        self._event_seq = max(self._event_seq + 1, int(wall * 1e6))
+        return self._event_seq
 
     def _alerts(self, what: Fact, run: str, source: str, step: int | None, level: Level, wall: float) -> str:
         """Return the kind of alert that an event is, "" for none. A fault costs only the alert."""
@@ -364,7 +393,9 @@ class Node:
         t = self.clock.t()
         runs = tuple(
             structs.replace(
-                run.state, recording=self.archive.problem_of(run.id), held=self.book.holders(run.id)
+                run.shown,
+                recording=self.archive.problem_of(run.id),
+                held=self.book.holders(run.id) if run.head is None else run.head.held,
             )
             for run in self.registry
         )
@@ -418,6 +449,13 @@ class Node:
             self.processes = processes
             self.processes_version += 1
             self._grown(pacing.LONGEST_GATHER_S)
+        self.record_processes()
+
+    def record_processes(self) -> None:
+        """Pass the processes on the GPUs to the recordings of all live runs, if they are due."""
+        runs = tuple(run.id for run in self.registry.live())
+        if runs and self.gpus and self._snapshots.due(self.clock.t(), runs, self.processes):
+            self.archive.processes(runs, self.clock.t(), self.processes)
 
     def set_hz(self, hz: float) -> None:
         """Set the current sampling rate of the GPUs."""
@@ -430,6 +468,17 @@ class Node:
         ring = self.rings.get(query.source)
         live = ring.parts() if ring is not None else []
         self.archive.query(identity, query, live)
+
+    def add_notes(self, run: TrackedRun, notes: Iterable[RunNote]) -> None:
+        """Add notes of users to a run, and bring them to the disk."""
+        together = sorted((*run.state.notes, *notes), key=lambda note: note.wall)
+        run.state = structs.replace(run.state, notes=tuple(together))
+        self.remember(run)
+        if run.exited:
+            self.archive.finish(run.id)
+        else:
+            self.archive.keep(run.id)
+        self.touch()
 
     def remember(self, run: TrackedRun) -> None:
         """Store the state of a run in its recording."""
@@ -458,7 +507,12 @@ class Node:
         self._measure_at[run.id] = start + min(REST * took, LONGEST_REST_NS)
 
     def _measure_now(self, run: TrackedRun) -> None:
-        """Measure. What a user does to a coefficient, such as a learning rate, does not change the speed."""
+        """Measure. What a user does to a coefficient, such as a learning rate, does not change the speed.
+
+        The head of a run measures for all nodes.
+        """
+        if run.head is not None:
+            return
         numbers = {knob.spec.name for knob in run.state.knobs if coefficient(knob.spec)}
         records = [r for r in self.book.of(run.id) if r.knob not in numbers or r.origin.kind == "tuner"]
         applied, places = command_log.unsettled(records, run.state.epoch)

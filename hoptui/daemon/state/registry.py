@@ -31,6 +31,7 @@ from hoptui.domain.pacing import DEFAULT
 from hoptui.domain.progress import ITERATION, finished_by_rows
 from hoptui.domain.throughput import level, took, usable
 from hoptui.domain.tuning import TunerState
+from hoptui.protocol.job_records import HeadFacts
 from hoptui.protocol.messages import (
     HUNG,
     STARTING,
@@ -93,6 +94,8 @@ class TrackedRun:
     before the run had said what is in effect. It is None once this process has no trial of it in effect.
     `watched` is whether the end of its process will be seen. `straggler` is the report that its other ranks
     wait for one, until they do not any more. `job` is its state on all nodes, None if it has one node.
+    `head` is what the head says of it, in stamps of this node, None on the head and while that is unknown.
+    It is no older than `head_at`, in seconds.
     """
 
     def __init__(
@@ -140,6 +143,8 @@ class TrackedRun:
         self._rates: deque[float] = deque(maxlen=RECENT)
         self._throughput: float | None = None  # computed on demand
         self.job: JobState | None = None
+        self.head: HeadFacts | None = None
+        self.head_at = -math.inf
         self.straggler: Fact | None = None
         self.stalled: Fact | None = None  # why it stands, as the hangs were judged last
         self._longest_s = self._longest_gap_s = 0.0  # of its iterations but the first, and between its rows
@@ -181,6 +186,23 @@ class TrackedRun:
     def current_metrics(self) -> dict[str, float]:
         """Return the newest values that are still current, and the phases of its last iteration."""
         return self._newest.current()
+
+    def newest_row(self, metric: str) -> tuple[int, int]:
+        """Return the stamp and the iteration of the newest value of a metric."""
+        return self._newest.rows[metric]
+
+    @property
+    def shown(self) -> RunState:
+        """Its state for viewers, with what the head says of it."""
+        state, head = self.state, self.head
+        if head is None:
+            return state
+        return structs.replace(
+            state,
+            head=head.reports,
+            tuner=head.tuner,
+            notes=tuple(sorted({*head.notes, *state.notes}, key=lambda note: note.wall)),
+        )
 
     @property
     def exited(self) -> bool:
@@ -392,6 +414,11 @@ class TrackedRun:
             self._throughput = level(self._rates)
         return self._throughput
 
+    def _of_rank_0(self) -> float | None:
+        """Return the headline rate that rank 0 reports from another node, None while that node is silent."""
+        ranks = self.job.live_ranks() if self.job is not None else []
+        return next((rank.throughput for _, rank in ranks if rank.rank == 0), None)
+
     def vital(self, now: float) -> Vital:
         """Return its liveness from three separate signals: its pulse, its progress, its process."""
         pulse = self._pulse
@@ -407,14 +434,19 @@ class TrackedRun:
             progress_age_s=self._progress_age_s(pulse, still, now) if pulse else None,
             pulse_age_s=age,
             iteration_s=self.iteration_s(),
-            throughput=self.throughput(),
+            throughput=self._of_rank_0() if self.head is not None else self.throughput(),
             paused_left_s=max(0.0, pulse.paused_left_s - still) if pulse else 0.0,
             dropped=pulse.dropped if pulse else 0,
             last_t=self.last_t,
             phases=self.phases.readings,
             logs_only=self.logs_only,
             bad_values=pulse.bad_values if pulse else 0,
+            head_age_s=self.head_age_s(now),
         )
+
+    def head_age_s(self, now: float) -> float | None:
+        """Return how old what the head says of it is at most, None on the head and while that is unknown."""
+        return max(0.0, now - self.head_at) if self.head is not None else None
 
     @property
     def passed_none(self) -> bool:

@@ -32,6 +32,11 @@ class Ring:
         self._bytes = 0
         self._single = 0  # number of parts at the end that wait to be joined
 
+    @property
+    def first_t(self) -> int:
+        """The stamp of the oldest row, 0 if there is none."""
+        return self._parts[0].times()[0] if self._parts else 0
+
     def append(self, columns: Columns) -> Columns:
         """Add rows that are newer than everything here, and return them."""
         new = columns.after(self.last_t)

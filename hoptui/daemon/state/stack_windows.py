@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -106,6 +107,18 @@ class StackWindows:
             rank: [self._found(rank, at) for at, part in enumerate(parts) if part.ended > t]
             for rank, parts in sorted(self._parts.items())
         }
+
+    def on_cpu(self, t: int) -> float:
+        """Return the share of the time after `t` for which the sampled threads had a processor; NaN if that
+        is unknown."""
+        known = [
+            (part.on_cpu, part.ended - part.began)
+            for parts in self._parts.values()
+            for part in parts
+            if part.ended > t and part.on_cpu is not None
+        ]
+        passed = sum(ns for _, ns in known)
+        return sum(share * ns for share, ns in known) / passed if passed else math.nan
 
     def waiting_phases(self, t: int) -> set[str]:
         """Return the outermost phases in which a process waited for others, or may have, after `t`."""

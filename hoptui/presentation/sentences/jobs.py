@@ -5,7 +5,7 @@ Fields that are absent or None are not known, and left out of the sentence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hoptui.domain.devices import REASONS
 from hoptui.presentation import numbers, stacks
@@ -122,18 +122,25 @@ def _slower_network(fields: Fields, _: Write) -> str:
 
 
 def _slow_rank(fields: Fields, _: Write) -> str:
-    """`rank 37 of 512 on node-4 is slow: it waits 1 % of the time, the others 11 %; train.py:12 step`."""
-    who = f"rank {fields['rank']} of {fields['world']} on {fields['host']} is slow"
+    """`rank 37 of 512 on node-4 is slow: it waits 1 % of the time, the others 11 %; train.py:12 step`.
+
+    Of a node: `node-4 is slow: all its ranks, 32 to 39 of 512; rank 37 waits 1 % of the time, …`.
+    """
+    it, who = "it", f"rank {fields['rank']} of {fields['world']} on {fields['host']} is slow"
+    of_node = []
+    if ranks := fields.get("ranks"):
+        it, who = f"rank {fields['rank']}", f"{_host(fields) or 'a node'} is slow"
+        of_node.append(f"all its ranks, {ranks[0]} to {ranks[-1]} of {fields['world']}")
     waits, others, took, usual = (fields[name] for name in ("waits", "others_wait", "iteration_s", "usual_s"))
-    parts = []
+    parts = of_node
     if waits is not None and others is not None:
         waiting = "waits or is in the backward pass" if fields.get("basis") == "backward" else "waits"
         usually = numbers.percent(others)
-        parts.append(f"it {waiting} {numbers.percent(waits)} of the time, the others {usually}")
+        parts.append(f"{it} {waiting} {numbers.percent(waits)} of the time, the others {usually}")
     if fields.get("work_s") is not None:
         work, usual_work = numbers.seconds(fields["work_s"]), numbers.seconds(fields["usual_work_s"])
         phases = numbers.clean(str(fields["phases"]).replace(",", ", "), 60)
-        parts.append(f"it takes {work} for {phases}, the others {usual_work}")
+        parts.append(f"{it} takes {work} for {phases}, the others {usual_work}")
     if took is not None and usual is not None and took > usual:
         parts.append(
             f"its iterations take {numbers.seconds(took)}, those of the others {numbers.seconds(usual)}"
@@ -145,14 +152,20 @@ def _slow_rank(fields: Fields, _: Write) -> str:
     return f"{who}: {'; '.join(parts)}" if parts else who
 
 
+def _even(fields: Fields, _: Write) -> str:
+    who = (_host(fields) or "the node") if fields.get("ranks") else f"rank {fields['rank']}"
+    return f"{who} is not slow any more, after {numbers.duration(fields['after_s'])}"
+
+
 def _hung_rank(fields: Fields, _: Write) -> str:
     who = f"rank {fields['rank']} of {fields['world']} on {fields['host']}"
     age = fields["age_s"]
     since = f" for {numbers.duration(age)}" if age is not None else ""
     if not fields["heard"]:
-        return f"no boundary{since}: {who} sends no pulse"
+        last = f"; it was last in {fields['line']}" if fields["line"] else ""
+        return f"no iteration ended{since}: {who} sends no pulse{last}"
     where = f": it is in {fields['line']}" if fields["line"] else ""
-    return f"no boundary{since}: {who} does not wait for the others{where}"
+    return f"no iteration ended{since}: {who} does not wait for the others{where}"
 
 
 def _silent_node(fields: Fields, _: Write) -> str:
@@ -163,7 +176,7 @@ def _silent_node(fields: Fields, _: Write) -> str:
     return f"node {fields['host']} ({which} of {fields['world']}) has been silent for {since}"
 
 
-def rank_names(ranks: list[int]) -> str:
+def rank_names(ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 8–15` for consecutive ones, `ranks 1, 5, 9`, `5 ranks`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -173,9 +186,27 @@ def rank_names(ranks: list[int]) -> str:
     return f"ranks {', '.join(map(str, ordered))}" if len(ordered) <= MOST_NAMED else f"{len(ordered)} ranks"
 
 
+def line_group_text(
+    ranks: Sequence[int], count: int, hosts: Sequence[str], host_count: int, line: str, *, waits: bool
+) -> str:
+    """`504 ranks on 63 other nodes are most in train.py:120 step`, for ranks and hosts of which some are
+    listed.
+    """
+    who = rank_names(ranks) if count == len(ranks) else numbers.counted(count, "rank")
+    where = f"on {numbers.clean(hosts[0], 60) or '?'}" if host_count == 1 else f"on {host_count} other nodes"
+    if waits:
+        return f"{who} {where} mostly {'waits' if count == 1 else 'wait'} for other ranks"
+    are = "is" if count == 1 else "are"
+    return (
+        f"{who} {where} {are} most in {numbers.clean(line, 120)}"
+        if line
+        else f"{who} {where} sent no stack samples"
+    )
+
+
 SENTENCES: Mapping[str, Entry] = {
     "job.slow_rank": _slow_rank,
-    "job.even": "rank {rank} is not slow any more, after {after_s:duration}",
+    "job.even": _even,
     "job.hung_rank": _hung_rank,
     "job.progress": "rank {rank} goes on, after {after_s:duration}",
     "job.silent_node": _silent_node,
