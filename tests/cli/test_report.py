@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from msgspec import structs
 from hoptui.cli.report import html, live_charts, markdown
 from hoptui.cli.report import page as telling
 from hoptui.cli.report.document import MOST_ROWS, Document
+from hoptui.cli.support import recordings
 from hoptui.daemon import tuning as daemon_tuning
 from hoptui.domain.columns import pack
 from hoptui.domain.details import RunDetails
@@ -90,6 +93,7 @@ def test_markdown_on_standard_output(hoptui: Hoptui, recorded: Path) -> None:
         == ended.out.partition("\n\n---")[0]
     )
     assert hoptui("report", "old", "--format", "html").out.startswith("<!doctype html>")
+    assert hoptui("report", "old", "--format", "markdown").out.startswith("# old\n")
 
 
 def test_into_a_file_whose_name_says_the_format(
@@ -127,11 +131,42 @@ def test_wrong_words(hoptui: Hoptui, recorded: Path, golden: Golden) -> None:
     golden(hoptui.transcript())
 
 
+def test_a_name_of_several_runs_lists_their_ids(hoptui: Hoptui, daemon: FakeDaemon) -> None:
+    paths = [record(daemon, over(run, "demo")) for run in ("aaaa1111", "cccc3333", "bbbb2222")]
+    for age, path in enumerate(reversed(paths)):
+        os.utime(path, (1e9 - age, 1e9 - age))
+    ended = hoptui("report", "demo")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (3, "", 1)
+    assert re.findall(r"\b(\w{8}) \(", ended.err) == ["bbbb2222", "cccc3333", "aaaa1111"], "the newest first"
+    assert ended.err.endswith("; give an id instead, such as bbbb2222\n")
+
+
 def test_what_is_no_recording(hoptui: Hoptui, tmp_path: Path) -> None:
     junk = tmp_path / "junk.hoptui"
     junk.write_bytes(b"not a database at all" * 100)
     ended = hoptui("report", str(junk))
     assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+
+
+def test_a_run_of_one_iteration_that_crashed(tmp_path: Path) -> None:
+    state = structs.replace(STATE, exit_reason="crashed", exit_detail="RuntimeError: " + "far too long " * 20)
+    rows = pack(f"run/{ID}", [(at(1), 0, {"iteration_s": 1.0})])
+    lead = markdown.write(document(tmp_path / "r.hoptui", state=state, rows=(rows,))).partition("## ")[0]
+    assert "(1 iteration)" in lead
+    assert lead.rstrip().endswith("…"), "no full stop after what is cut"
+
+
+def test_times_of_day_have_their_distance_from_utc(
+    tmp_path: Path, plain: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "XXX-5:30")
+    time.tzset()
+    try:
+        page = markdown.write(document(tmp_path / "r.hoptui"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert page.count("+05:30") == len(re.findall(r"\d{4}-\d\d-\d\d \d", page)) > 3
 
 
 # what it says -----------------------------------------------------------------------------------------------
@@ -147,6 +182,12 @@ def test_the_example_in_markdown(example: Document, golden: Golden) -> None:
     page = markdown.write(example)
     golden(page, normalize=MADE_BY)
     assert all(len(line) < 400 for line in page.splitlines() if not line.startswith(("The ", "Of ")))
+
+
+def test_a_run_with_too_short_an_end_has_the_speed_after_its_last_change_with_an_effect() -> None:
+    with Recording.open(recordings.example("ppo-h200"), still=True) as recording:
+        said = telling.summary(read(recording)).partition(". ")[0]
+    assert [number in said for number in ("485 steps/s", "68.5 k steps/s", "× 141")] == [True] * 3
 
 
 def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
@@ -406,3 +447,29 @@ def test_names_in_samples_become_no_markup(tmp_path: Path) -> None:
     assert "<script>" not in rendered
     assert "<img" not in rendered
     assert "<a " not in rendered
+
+
+def test_json_has_the_facts_of_the_page(hoptui: Hoptui, tmp_path: Path) -> None:
+    found = hoptui("report", str(EXAMPLE), "--json").json
+    [run] = found["runs"]
+    page = hoptui("report", str(EXAMPLE)).out
+    report = read(Recording.open(EXAMPLE))
+    assert (run["run"], run["name"], run["iterations"]) == (report.state.run, "ppo-h100", report.steps)
+    assert run["first"]["medians"]["env_steps_per_s"] == pytest.approx(1590758.995)
+    assert run["energy"]["joules"] == report.energy.joules
+    assert [one["knob"] for one in run["changes"]] == [one.knob for one in report.changes] != []
+    assert [(one["verdict"] or "", one["seconds"]) for one in run["verdicts"]] == [
+        (one.verdict, one.seconds) for one in report.verdicts
+    ]
+    assert {one["name"] for one in run["phases"]} == {one.name for one in report.phases}
+    assert run["job"] is None
+    assert all(one["name"] in page for one in run["phases"])
+    written = tmp_path / "run.txt"
+    assert hoptui("report", str(EXAMPLE), "--json", "-o", str(written)).code == 0
+    assert written.read_text().startswith('{"made":')
+    assert hoptui("report", str(EXAMPLE), "--json", "--format", "html").code == 2
+
+
+def test_json_of_several_runs_has_each(hoptui: Hoptui, recorded: Path) -> None:
+    found = hoptui("report", str(recorded), str(EXAMPLE), "--json").json
+    assert [run["name"] for run in found["runs"]] == ["old", "ppo-h100"]

@@ -176,6 +176,14 @@ def test_a_spike_leaves_room_for_typical_values_in_markdown() -> None:
     assert markdown.sparkline(jump, (0, 295 * SECOND)) == "▁▁▂▂▂▃▃▄▄▄▅▅▅▆▆▇▇▇██▴▴▴▴"
 
 
+def test_a_gap_of_a_curve_keeps_its_length_in_a_table() -> None:
+    values = [1.0] * 24 + [math.nan] * 48 + [2.0] * 12 + [math.nan] * 12
+    curve = ChartCurve("", [i * SECOND for i in range(1, 97)], values, values, values)
+    drawn = ReportChart("speed", "x", (curve,), (0, 96 * SECOND))
+    text = markdown.write(Document("t", (ChartGrid([drawn]),), (), ""))
+    assert f"| {'▁' * 6}{'·' * 12}{'█' * 3}{'·' * 3} |" in text
+
+
 def test_changes_and_warnings_are_marked(tmp_path: Path) -> None:
     events = (*EVENTS, event(500, "throttle", "held down by power", level="warning"))
     report = report_of(tmp_path / "r.hoptui", events=events)
@@ -184,7 +192,7 @@ def test_changes_and_warnings_are_marked(tmp_path: Path) -> None:
     assert ("throttle", "warning", at(500)) in found
     data = chart_data(html.write(page(report, MADE)))
     names = {mark[2] for mark in data["marks"][data["charts"][0]["marks"]]}
-    assert {"lr", "grad_accum", "throttle"} <= names
+    assert {"1 lr", "2 grad_accum", "throttle"} <= names, "with the numbers of the table of changes"
 
 
 def test_the_verdicts_over_time(tmp_path: Path, golden: Golden) -> None:

@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
+import msgspec
 from cyclopts import Parameter
 
 from hoptui.cli.support import recordings
-from hoptui.cli.support.options import Force, Output
+from hoptui.cli.support.options import Force, Json, Output
 from hoptui.cli.support.terminal import (
     OK,
     REJECTED,
@@ -28,7 +29,7 @@ from hoptui.recording import Recording, RecordingError
 if TYPE_CHECKING:
     from hoptui.model.report import Report
 
-Format = Literal["md", "html"]
+Format = Literal["md", "markdown", "html"]
 
 
 def report(
@@ -45,19 +46,23 @@ def report(
     ] = None,
     output: Output = "-",
     force: Force = False,
+    json: Json = False,
 ) -> int:
     """Write a one-page report of a run: learning, throughput, changes, bottlenecks, GPUs, energy and the
     tuner.
 
     With recordings of several nodes of one run: one report with all of them. With several runs: what differs
     between them, their results, and their curves overlaid. For a live run, the report ends where the
-    recording ends. The HTML is one file that loads nothing.
+    recording ends. The HTML is one file that loads nothing. The JSON has the same facts as numbers, and no
+    curves: `hoptui export` has the rows.
     """
+    if json and format is not None:
+        raise usage("--json and --format cannot be combined")
     path = target(output, force=force)
     found = _different(recordings.find(name) for name in (recording, *others))
     for one in found:
         keep_recording(path, one)
-    page = _written(found, format or _kind(path))
+    page = _json(found) if json else _written(found, format or _kind(path))
     if path is None:
         with to_stdout() as stream:
             stream.write(page)
@@ -102,6 +107,14 @@ def _written(paths: Sequence[Path], kind: Format) -> str:
     made = time.time()
     document = page(reports[0], made) if len(reports) == 1 else comparison_page(reports, made)
     return html.write(document) if kind == "html" else markdown.write(document)
+
+
+def _json(paths: Sequence[Path]) -> str:
+    """One document: `runs` has the facts of each."""
+    from hoptui.cli.report.report_json import as_json
+
+    document = {"made": time.time(), "runs": [as_json(report) for report in _read(paths)]}
+    return f"{msgspec.json.encode(document).decode()}\n"
 
 
 def _read(paths: Sequence[Path]) -> list[Report]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hoptui.cli.report.document import ChartCurve, ChartMark, ReportChart, Strip, StripPart
+from hoptui.cli.report.document import NOT_DIAGNOSED, ChartCurve, ChartMark, ReportChart, Strip, StripPart
 from hoptui.domain.devices import GpuInfo
 from hoptui.model.reference_run import MILLI
 from hoptui.model.report import ITERATION, UNDIAGNOSED, Report
@@ -175,7 +175,7 @@ def verdicts(report: Report) -> Strip | None:
         return None
     parts = [
         StripPart(
-            one.t0, one.t1, "not diagnosed" if one.text == UNDIAGNOSED else one.text, one.place0, one.place1
+            one.t0, one.t1, NOT_DIAGNOSED if one.text == UNDIAGNOSED else one.text, one.place0, one.place1
         )
         for one in _merged(report)
     ]

@@ -38,10 +38,21 @@ def gained(report: Report) -> str:
         went = f"went from {_figure(report, before)} to {_speed(report, after)} ({difference(before, after)})"
         return f"{what} {went} between the beginning and the end."
     if before is not None:
-        return f"{what} was {_speed(report, before)} at the beginning; at the end it is not known."
+        began = f"{what} was {_speed(report, before)} at the beginning"
+        if (later := _last_effect(report)) is not None:
+            then = f"{_speed(report, later)} ({difference(before, later)})"
+            return f"{began} and {then} after the last change with an effect; at the end it is not known."
+        return f"{began}; at the end it is not known."
     if after is not None:
         return f"{what} was {_speed(report, after)} at the end; at the beginning it is not known."
     return f"{what} is not known at the beginning, nor at the end."
+
+
+def _last_effect(report: Report) -> float | None:
+    """The throughput that was measured after the last change with an effect; None if none had one."""
+    measured = [change.measured for change in report.changes if change.measured is not None]
+    known = [one for one in measured if one.detectable and not vocabulary.unclear(one)]
+    return next((one.after for one in reversed(known) if one.metric == _metric(report)), None)
 
 
 def figures(report: Report) -> FigureRow:
@@ -107,7 +118,7 @@ def _figures(report: Report) -> Iterator[Figure]:
         idle = report.energy.idle
         note = f"{numbers.percent(idle, decimals=0)} of it for idle SM time" if idle is not None else ""
         yield Figure("energy of the GPUs", watt_hours(joules), note)
-    steps = f"{numbers.grouped(report.steps)} iterations" if report.steps is not None else ""
+    steps = numbers.counted(report.steps, "iteration") if report.steps is not None else ""
     yield Figure("duration", numbers.duration((report.span[1] - report.span[0]) / 1e9), steps)
 
 

@@ -158,6 +158,12 @@ class ChartGrid(NamedTuple):
     charts: Sequence[ReportChart]
 
 
+NOT_DIAGNOSED = "not diagnosed"
+"""The text of a time without a verdict."""
+GREY = 7
+"""The number of the grey among the colours."""
+
+
 class StripPart(NamedTuple):
     """What held from one stamp to another, with the iterations at both (NaN: none)."""
 
@@ -177,8 +183,11 @@ class Strip(NamedTuple):
 
     @property
     def inks(self) -> dict[str, int]:
-        """The number of the colour of each text, in the order of appearance."""
-        return {text: i for i, text in enumerate(dict.fromkeys(part.text for part in self.parts))}
+        """The number of the colour of each text, in their order. What is not diagnosed is grey."""
+        found = dict.fromkeys(part.text for part in self.parts)
+        verdicts = [text for text in found if text != NOT_DIAGNOSED]
+        inks = {text: i for i, text in enumerate(verdicts)} | {NOT_DIAGNOSED: GREY}
+        return {text: inks[text] for text in found}
 
 
 ABSENT = -1

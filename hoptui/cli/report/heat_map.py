@@ -10,10 +10,10 @@ from hoptui.cli.report.document import ABSENT, HeatMap, HeatRow
 from hoptui.presentation import jobs, numbers
 from hoptui.presentation.time_ticks import elapsed, elapsed_ticks
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 150, 24, 24, 24
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 170, 24, 24, 26
 HEIGHTS = ((16, 18), (64, 9), (128, 5))
 """The height of a row of a map of at most so many rows."""
-LINE, BASELINE = 13, 4
+LINE, BASELINE = 15, 5
 """The height of a line of labels, and how far its baseline is below its middle."""
 NODE = 14
 """Characters of the name of a node."""

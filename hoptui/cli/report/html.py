@@ -7,6 +7,7 @@ scripts, and on paper, the pictures are shown.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from hoptui.cli.report import heat_map, live_charts
@@ -30,6 +31,15 @@ from hoptui.presentation import numbers
 
 LEVELS = ("warning", "alarm")
 LONGEST = 4000
+SHORT, SHORT_HEAD = 24, 16  # characters of a cell and of a head that need not be broken
+MANY = 8  # with more columns, all have the same width on paper
+_UNIT = r"(?:%|°C|[nµm]?s|[mhd]|[mkMG]?(?:Wh?|J|Hz)|[KMGT]i?B|B|[kMGTP])(?!\w)"
+_GLUED = re.compile(rf"(?<=\d) (?={_UNIT}|\d{{3}}\b)|(?<=[±×÷]) (?=\d)| (?=→ )|(?<= →) ")
+_HYPHENATED = re.compile(
+    r"\d{4}-\d\d-\d\d \S+(?: [+-]\d\d:\d\d)?"  # a date and a time
+    r"|(?<!\S)--?[A-Za-z][\w-]{0,40}"  # an option of a command
+    r"|(?<![\w.])\d[\d.]*e-\d+"
+)
 
 
 def write(document: Document) -> str:
@@ -77,16 +87,16 @@ def _block(block: Block, *, leading: bool = False) -> str:
     match block:
         case Paragraph(said, faint):
             kind = ' class="faint"' if faint else ' class="lead"' if leading else ""
-            return f"<p{kind}>{escape(said)}</p>"
+            return f"<p{kind}>{_text(said)}</p>"
         case FigureRow(figures):
             return f'<div class="figures">\n{_lines(map(_figure, figures))}\n</div>'
         case Facts(rows):
-            lines = (f"<tr><th>{escape(name)}</th><td>{escape(said)}</td></tr>" for name, said in rows)
+            lines = (f"<tr>{_cell('th', name)}{_cell('td', said)}</tr>" for name, said in rows)
             return f'<div class="wide"><table class="facts">\n{_lines(lines)}\n</table></div>'
         case Table(head, rows, right):
-            top = "".join(f"<th{_aligned(i, right)}>{escape(cell)}</th>" for i, cell in enumerate(head))
-            lines = (_row(row, right) for row in rows)
-            return f'<div class="wide"><table>\n<tr>{top}</tr>\n{_lines(lines)}\n</table></div>'
+            top, lines = _row("th", head, right), (_row("td", row, right) for row in rows)
+            many = ' class="many"' if len(head) > MANY else ""
+            return f'<div class="wide"><table{many}>\n<thead>{top}</thead>\n{_lines(lines)}\n</table></div>'
         case ShareBar(rows):
             return f'<div class="wide"><table class="shares">\n{_lines(map(_share, rows))}\n</table></div>'
         case ReportChart():
@@ -137,24 +147,28 @@ def _figure(figure: Figure) -> str:
     return f'<div class="figure"><span>{escape(figure.label)}</span><b>{escape(figure.value)}</b>{note}</div>'
 
 
-def _row(row: Sequence[str], right: Sequence[int]) -> str:
-    # Both sides of a change stay on one line, however narrow the column is.
-    said = (escape(cell).replace(" → ", "&nbsp;→&nbsp;") for cell in row)
-    cells = (f"<td{_aligned(i, right, row[i])}>{cell}</td>" for i, cell in enumerate(said))
-    return f"<tr>{''.join(cells)}</tr>"
+def _row(tag: str, row: Sequence[str], right: Sequence[int]) -> str:
+    return f"<tr>{''.join(_cell(tag, cell, number=i in right) for i, cell in enumerate(row))}</tr>"
 
 
-def _aligned(column: int, right: Sequence[int], cell: str = "") -> str:
-    if column in right:
-        return ' class="number"'
-    return f' class="{cell}"' if cell in LEVELS else ""
+def _cell(tag: str, said: str, *, number: bool = False) -> str:
+    """A cell of a table. A text of some length may be broken anywhere, but has a width of its own."""
+    kinds = ["number"] if number else [said] if said in LEVELS else []
+    if len(said) > (SHORT_HEAD if tag == "th" else SHORT) and not (number and tag == "td"):
+        kinds.append("long")
+    named = f' class="{" ".join(kinds)}"' if kinds else ""
+    return f"<{tag}{named}>{_text(said)}</{tag}>"
+
+
+def _text(said: str) -> str:
+    """A text for an element. No line ends within a figure, a change or an option, or before a unit."""
+    glued = _GLUED.sub("&nbsp;", escape(said))
+    return _HYPHENATED.sub(r'<span class="whole">\g<0></span>', glued)
 
 
 def _share(row: Share) -> str:
     width = 100 * min(max(row.share, 0.0), 1.0)
-    return (
-        f'<tr><td class="name">{escape(row.label)}</td><td '
-        f'class="number">{numbers.percent(row.share, decimals=0)}</td><td class="track"><span class="bar" '
-        f'style="width:{width:.1f}%"></span></td><td '
-        f'class="number">{escape(row.amount)}</td><td>{escape(row.note)}</td></tr>'
-    )
+    bar = f'<td class="track"><span class="bar" style="width:{width:.1f}%"></span></td>'
+    share = _cell("td", numbers.percent(row.share, decimals=0), number=True)
+    amount = _cell("td", row.amount, number=True)
+    return f"<tr>{_cell('td', row.label)}{share}{bar}{amount}{_cell('td', row.note)}</tr>"

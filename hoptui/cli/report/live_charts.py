@@ -114,9 +114,8 @@ def _band(curve: ChartCurve) -> dict[str, Any]:
 
 
 def _mark(mark: ChartMark, zero: int) -> list[Any]:
-    return [
-        round((mark.t - zero) / 1e9, 3), _known(mark.place), mark.name, numbers.clean(mark.text), mark.level
-    ]  # fmt: skip
+    name = f"{mark.number} {mark.name}" if mark.number else mark.name
+    return [round((mark.t - zero) / 1e9, 3), _known(mark.place), name, numbers.clean(mark.text), mark.level]
 
 
 def _strip(strip: Strip) -> dict[str, Any]:

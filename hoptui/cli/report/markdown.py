@@ -41,6 +41,7 @@ BAR = 20
 LONGEST = 4000
 LOG = "log"
 UP, DOWNWARD = "▴", "▾"
+GAP = "·"  # an unknown value of a curve in a table, where spaces would be joined
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _SPECIAL = re.compile(r"([\\`*\[\]<>|&~])|(?<![^\W_])(_)|(_)(?![^\W_])")
 
@@ -255,12 +256,12 @@ def sparkline(curve: ChartCurve, span: tuple[int, int]) -> str:
     found = columns(curve, span, SPARK, level)
     known = [v for v in found if math.isfinite(v)]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    return "".join(_character(v, low, high) for v in found).rstrip()
+    return "".join(_character(v, low, high) for v in found)
 
 
 def _character(value: float, low: float, high: float) -> str:
     if not math.isfinite(value):
-        return " " if value != value else UP if value > 0 else DOWNWARD
+        return GAP if value != value else UP if value > 0 else DOWNWARD
     room = high - low if high - low > FLAT * max(abs(low), abs(high)) else math.inf
     return _EIGHTHS[1 + round(7 * (value - low) / room)]
 

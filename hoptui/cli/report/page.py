@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from hoptui.cli.report import charts, comparison
 from hoptui.cli.report.comparison import watt_hours
 from hoptui.cli.report.document import (
+    NOT_DIAGNOSED,
     Block,
     ChartGrid,
     Document,
@@ -71,7 +72,7 @@ def page(report: Report, made: float) -> Document:
         numbers.clean(state.name) or state.run,
         lead,
         sections,
-        f"Written by hoptui {VERSION} on {numbers.day_clock(made)} from {_sources(report)}.",
+        f"Written by hoptui {VERSION} on {numbers.zoned_clock(made)} from {_sources(report)}.",
     )
 
 
@@ -91,7 +92,10 @@ def summary(report: Report) -> str:
     tuned = sum(change.origin.kind == "tuner" for change in applied)
     of_them = "all" if tuned == len(applied) else numbers.grouped(tuned)
     by = "" if not tuned else f", {of_them} of them by the tuner" if len(applied) > 1 else " by the tuner"
-    many = f"{numbers.grouped(len(applied))} changes of knobs" if len(applied) > 1 else "One change of a knob"
+    if len(applied) == 1:
+        did = "and changed throughput measurably" if found else "without a measurable change of throughput"
+        return f"{gained} One change of a knob{by} took effect, {did}."
+    many = f"{numbers.grouped(len(applied))} changes of knobs"
     measurable = numbers.grouped(found) if found else "none"
     return f"{gained} {many} took effect{by}; {measurable} changed throughput measurably."
 
@@ -104,9 +108,9 @@ def _by_itself(report: Report) -> str:
 
 
 def _where_and_when(report: Report) -> str:
-    began = numbers.day_clock(report.wall(report.span[0]))
+    began = numbers.zoned_clock(report.wall(report.span[0]))
     end = f"ended {_end(report)}" if report.state.exit_reason else f"had not ended {_end(report)}"
-    return f"GPUs: {_gpus(report)}. It began {began} and {end}."
+    return f"GPUs: {_gpus(report)}. It began {began} and {end}{'' if end.endswith('…') else '.'}"
 
 
 def _head(report: Report) -> Facts:
@@ -116,7 +120,7 @@ def _head(report: Report) -> Facts:
         ("command", numbers.clean(state.argv, 1000).strip() or numbers.UNKNOWN),
         ("hosts" if report.nodes else "host", _hosts(report)),
         ("GPUs", _gpus(report)),
-        ("began", numbers.day_clock(first)),
+        ("began", numbers.zoned_clock(first)),
         ("ended" if state.exit_reason else "not ended", _end(report)),
         ("lasted", _lasted(report)),
         ("iterations", _iterations(report)),
@@ -129,7 +133,7 @@ def _head(report: Report) -> Facts:
     if state.recording:
         rows.append(("recording", numbers.clean(state.recording)))
     if report.complete_from is not None:
-        gone = numbers.day_clock(report.wall(report.complete_from))
+        gone = numbers.zoned_clock(report.wall(report.complete_from))
         rows.append(("note", f"of the time before {gone} only summaries are kept"))
     return Facts(rows)
 
@@ -137,7 +141,7 @@ def _head(report: Report) -> Facts:
 def _notes(report: Report) -> list[Section]:
     """What users wrote on the run, the oldest first."""
     rows = [
-        (f"{numbers.day_clock(one.wall)} {numbers.clean(one.by)}", numbers.clean(one.text, LONGEST_NOTE))
+        (f"{numbers.zoned_clock(one.wall)} {numbers.clean(one.by)}", numbers.clean(one.text, LONGEST_NOTE))
         for one in report.state.notes
     ]
     return [Section("Notes", (Facts(rows),))] if rows else []
@@ -170,11 +174,11 @@ def _gpus(report: Report) -> str:
 
 def _end(report: Report) -> str:
     state = report.state
-    last = numbers.day_clock(report.wall(report.span[1]))
+    last = numbers.zoned_clock(report.wall(report.span[1]))
     if not state.exit_reason:
         return f"by {last}, where this report ends"
     said = vocabulary.state_text(None, state).partition(": ")[2]
-    return f"{numbers.day_clock(state.exited_wall or report.wall(report.span[1]))}: {said}"
+    return f"{numbers.zoned_clock(state.exited_wall or report.wall(report.span[1]))}: {said}"
 
 
 def _lasted(report: Report) -> str:
@@ -300,7 +304,7 @@ def diagnosis_section(report: Report) -> Section:
     whole = sum(one.seconds for one in report.verdicts)
     shares = [
         Share(
-            "not diagnosed" if one.verdict == UNDIAGNOSED else one.verdict,
+            NOT_DIAGNOSED if one.verdict == UNDIAGNOSED else one.verdict,
             one.seconds / whole,
             spent(one.seconds),
             sentences.joined(one.facts),

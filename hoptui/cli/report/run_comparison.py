@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hoptui.cli.report import charts, comparison
 from hoptui.cli.report.charts import Placing
 from hoptui.cli.report.document import (
+    NOT_DIAGNOSED,
     Block,
     ChartCurve,
     ChartGrid,
@@ -55,7 +56,7 @@ def comparison_page(reports: Sequence[Report], made: float) -> Document:
         f"{len(reports)} runs: {', '.join(names)}",
         (lead,),
         sections,
-        f"Written by hoptui {VERSION} on {numbers.day_clock(made)} from the recordings of runs {of_runs}.",
+        f"Written by hoptui {VERSION} on {numbers.zoned_clock(made)} from the recordings of runs {of_runs}.",
     )
 
 
@@ -72,7 +73,7 @@ def run_names(reports: Sequence[Report]) -> list[str]:
 def _runs(reports: Sequence[Report], names: Sequence[str]) -> Table:
     rows = [_run(report, name) for report, name in zip(reports, names, strict=True)]
     head = ("run", "id", "began", "lasted", "iterations", "at the end", "GPU energy", "GPUs", "end")
-    return Table(head, rows, right=(3, 4, 5, 6))
+    return Table(head, rows, right=(3, 4, 5, 6, 7))
 
 
 def _run(report: Report, name: str) -> tuple[str, ...]:
@@ -80,7 +81,7 @@ def _run(report: Report, name: str) -> tuple[str, ...]:
     return (
         name,
         state.run,
-        numbers.day_clock(report.wall(report.span[0])),
+        numbers.zoned_clock(report.wall(report.span[0])),
         numbers.duration((report.span[1] - report.span[0]) / 1e9),
         numbers.grouped(report.steps),
         comparison.speed_at_end(report),
@@ -246,7 +247,7 @@ def _verdicts(reports: Sequence[Report], names: Sequence[str]) -> list[Block]:
     if not found:
         return [Paragraph("Not diagnosed: no verdict is recorded of these runs.")]
     rows = [
-        ("not diagnosed" if verdict == UNDIAGNOSED else verdict, *(_share(held, verdict) for held in each))
+        (NOT_DIAGNOSED if verdict == UNDIAGNOSED else verdict, *(_share(held, verdict) for held in each))
         for verdict in found
     ]
     return [Table(("verdict", *names), rows, right=tuple(range(1, 1 + len(names))))]

@@ -39,7 +39,7 @@ def stacks_section(report: Report) -> Section:
 def _row(line: HotLine) -> tuple[str, ...]:
     return (
         numbers.percentage(100 * line.share),
-        stacks.KINDS[line.kind],
+        stacks.does(line.kind, line.inside),
         stacks.place(line.place),
         numbers.clean(line.inside, stacks.LONGEST),
     )

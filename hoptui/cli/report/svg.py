@@ -16,7 +16,8 @@ WIDE_POINTS, SMALL_POINTS = 240, 120  # most points of a curve
 ROOM = 20  # between the numbers of two marks
 INKS = 8
 FEW = 3  # of more curves the bands are fainter
-CHARACTER = 6.5  # width of a character of a label, about
+UNIT_Y = 31  # the baseline of the unit, above the chart
+CHARACTER = 8.4  # width of a character of a label, about
 
 
 class ChartFrame(NamedTuple):
@@ -37,9 +38,9 @@ class ChartFrame(NamedTuple):
         return self.height - self.bottom
 
 
-WIDE = ChartFrame(960, 330, 64, 14, 52, 46, 8, 5)
-SMALL = ChartFrame(480, 210, 58, 12, 40, 26, 5, 4)
-BAND = ChartFrame(960, 64, 64, 14, 22, 24, 8, 0)
+WIDE = ChartFrame(960, 334, 70, 24, 54, 48, 8, 5)
+SMALL = ChartFrame(480, 220, 70, 24, 42, 28, 4, 4)
+BAND = ChartFrame(960, 70, 70, 24, 22, 26, 8, 0)
 
 
 def svg(chart: ReportChart) -> str:
@@ -91,7 +92,7 @@ def _head(frame: ChartFrame, title: str, unit: str, span: tuple[int, int]) -> It
         f'aria-label="{_escape(alt)}">'
     )
     yield f'<text class="title" x="0" y="14">{_escape(title)}</text>'
-    yield f'<text x="0" y="30">{_escape(unit)}</text>' if unit else ""
+    yield f'<text x="0" y="{UNIT_Y}">{_escape(unit)}</text>' if unit else ""
 
 
 def _value_axis(scale: Scale, frame: ChartFrame) -> Iterator[str]:
@@ -143,7 +144,7 @@ def _beyond(chart: ReportChart, scale: Scale, frame: ChartFrame) -> Iterator[str
     room = (scale.top - scale.bottom) / 32
     x = frame.width - frame.right - 2
     if most > scale.top + room:
-        yield f'<text x="{x}" y="{frame.top + 10}" text-anchor="end">▴ up to {_value(most, scale)}</text>'
+        yield f'<text x="{x}" y="{UNIT_Y}" text-anchor="end">▴ up to {_value(most, scale)}</text>'
     if least < scale.bottom - room:
         yield f'<text x="{x}" y="{frame.floor - 4}" text-anchor="end">▾ down to {_value(least, scale)}</text>'
 
@@ -176,7 +177,7 @@ def _marks(chart: ReportChart, frame: ChartFrame) -> Iterator[str]:
         if chart.wide and mark.name and x >= free:
             free = x + CHARACTER * (len(mark.name) + 1)
             if free <= frame.width:
-                yield f'<text x="{x + 3:.1f}" y="{frame.top + 10}">{_escape(mark.name)}</text>'
+                yield f'<text x="{x + 3:.1f}" y="{frame.top + 12}">{_escape(mark.name)}</text>'
         yield "</g>"
 
 

@@ -6,8 +6,9 @@
   const TIME = "time", ITERATION = "iteration";
   const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
   const CROWDED = 12; // with more marks their names have one row
+  const NEAR_MARK = 6; // pixels between a mark and the cursor that is on it
   const drawn = [];
-  let mode = TIME, full = [0, 1], zooming = false;
+  let mode = TIME, full = [0, 1], seen = full; // `seen`: the part of the x axis that all charts show
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const ink = (number) => css(`--ink${number % 8}`);
@@ -78,6 +79,8 @@
     return [10 ** low, 10 ** Math.max(high, low + 1)];
   }
 
+  const wholePower = (v) => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null;
+
   const powers = (values) => values.filter((v) => v > 0).map(Math.log10);
 
   // The data of a chart ------------------------------------------------------------------------------------
@@ -114,22 +117,35 @@
   // Drawing ------------------------------------------------------------------------------------------------
 
   const place = (mark) => mode === TIME ? mark[0] : mark[1];
+  const marksOf = (chart) => page.marks[chart.marks];
+  const isSeen = (x) => known(x) && x >= seen[0] && x <= seen[1];
+
+  // What the mark under the cursor is, for the tooltip of the browser.
+  function markText(u, chart) {
+    const near = (mark) => Math.abs(u.valToPos(place(mark), "x") - u.cursor.left);
+    const there = marksOf(chart).filter((mark) => isSeen(place(mark)) && near(mark) < NEAR_MARK);
+    return there.sort((a, b) => near(a) - near(b)).map((mark) => mark[3]).join("\n");
+  }
 
   function drawMarks(u, chart) {
-    const { ctx, bbox } = u, ratio = devicePixelRatio || 1, { min, max } = u.scales.x;
-    const seen = page.marks[chart.marks].filter((mark) => known(place(mark)) && place(mark) >= min && place(mark) <= max);
-    const free = Array(seen.length > CROWDED ? 1 : 3).fill(0);
+    const { ctx, bbox } = u, ratio = devicePixelRatio || 1, shown = marksOf(chart).filter((mark) => isSeen(place(mark)));
+    const free = Array(shown.length > CROWDED ? 1 : 3).fill(0);
+    const colour = (mark) => css(mark[4] ? `--${mark[4]}` : "--mark");
     ctx.save();
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     ctx.textAlign = "left";
-    for (const mark of seen) {
-      const [, , name, , level] = mark, x = u.valToPos(place(mark), "x", true);
-      ctx.strokeStyle = ctx.fillStyle = css(level ? `--${level}` : "--mark");
-      ctx.setLineDash([3 * ratio, 3 * ratio]);
+    ctx.setLineDash([3 * ratio, 3 * ratio]);
+    for (const mark of shown) {
+      const x = u.valToPos(place(mark), "x", true);
+      ctx.strokeStyle = colour(mark);
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
+    }
+    for (const mark of shown) {
+      const name = mark[2], x = u.valToPos(place(mark), "x", true);
+      ctx.fillStyle = colour(mark);
       const row = free.findIndex((end) => end <= x), width = ctx.measureText(name).width + 8 * ratio;
       if (row < 0 || x + width > bbox.left + bbox.width) continue;
       outlined(ctx, name, x + 3 * ratio, bbox.top + (11 + 12 * row) * ratio);
@@ -153,23 +169,22 @@
   function drawBeyond(u, chart) {
     const { ctx, bbox } = u, ratio = devicePixelRatio || 1, { min, max } = u.scales.y;
     const [above, below] = chart.log ? [max * 1.2, min / 1.2] : [max + (max - min) / 32, min - (max - min) / 32];
-    const seen = (offset) => chart.curves.flatMap((curve, k) =>
+    const values = (offset) => chart.curves.flatMap((curve, k) =>
       u.series[3 * k + 1].show ? inside(u, u.data[3 * k + offset]) : []);
-    const most = seen(3).reduce((a, b) => Math.max(a, b), -Infinity);
-    const least = seen(2).filter((v) => !chart.log || v > 0).reduce((a, b) => Math.min(a, b), Infinity);
+    const most = values(3).reduce((a, b) => Math.max(a, b), -Infinity);
+    const least = values(2).filter((v) => !chart.log || v > 0).reduce((a, b) => Math.min(a, b), Infinity);
     ctx.save();
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     ctx.textAlign = "right";
     ctx.fillStyle = css("--dim");
     const right = bbox.left + bbox.width - 3 * ratio;
-    if (most > above) outlined(ctx, `▴ up to ${si(most)}`, right, bbox.top + 11 * ratio);
+    if (most > above) outlined(ctx, `▴ up to ${si(most)}`, right, bbox.top - 4 * ratio);
     if (least < below) outlined(ctx, `▾ down to ${si(least)}`, right, bbox.top + bbox.height - 5 * ratio);
     ctx.restore();
   }
 
   function inside(u, values) {
-    const xs = u.data[0], { min, max } = u.scales.x;
-    return values.filter((value, i) => known(value) && xs[i] >= min && xs[i] <= max);
+    return values.filter((value, i) => known(value) && isSeen(u.data[0][i]));
   }
 
   function drawParts(u, chart) {
@@ -232,11 +247,15 @@
     }));
   }
 
-  function zoomTo(min, max, from) {
-    if (zooming) return;
-    zooming = true;
-    for (const { u } of drawn) if (u !== from) u.setScale("x", { min, max });
-    zooming = false;
+  function zoomTo(min, max) {
+    seen = [min, max];
+    for (const { u } of drawn) u.setScale("x", { min, max });
+  }
+
+  function zoomToSelection(u) {
+    const { left, width } = u.select;
+    if (width) zoomTo(u.posToVal(left, "x"), u.posToVal(left + width, "x"));
+    u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
   }
 
   function optionsOf(chart, place) {
@@ -246,13 +265,14 @@
     return {
       width: place.clientWidth,
       height: strip ? 78 : place.parentElement.classList.contains("wide") ? 300 : 210,
-      padding: [8, 12, 0, 0],
+      padding: [18, 30, 0, 0], // room for what lies above the axis, and for half of the last label
+      legend: { markers: { show: !strip } },
       series: seriesOf(chart),
       bands: strip ? [] : chart.curves.map((curve, k) => ({
         series: [3 * k + 3, 3 * k + 2], fill: () => `${ink(curve.ink)}${chart.curves.length > 3 ? "10" : "2b"}`,
       })),
       scales: {
-        x: { time: false, range: (u, min, max) => [min, max] },
+        x: { time: false, range: () => seen },
         y: { range: (u) => strip ? [0, 1] : seenRange(u, chart), ...(chart.log ? { distr: 3 } : {}) },
       },
       axes: [
@@ -261,18 +281,22 @@
           values: (u, splits) => splits.map(placeText),
         },
         strip ? { ...axis, size: 50, values: () => [], grid: { show: false } }
-          : { ...axis, size: widest, space: 34, values: (u, splits) => splits.map((v) => v === null ? "" : si(v)) },
+          : {
+            ...axis, size: widest, space: 34, values: (u, splits) => splits.map((v) => v === null ? "" : si(v)),
+            grid: { ...axis.grid, ...(chart.log ? { filter: (u, splits) => splits.map(wholePower) } : {}) },
+          },
       ],
       cursor: {
         y: false,
         points: strip ? { show: false } : { size: 6 },
-        drag: { x: true, y: false },
+        drag: { x: true, y: false, setScale: false },
         sync: { key: "report", scales: ["x", null], setSeries: false,
           filters: { pub: (type) => type !== "mousedown" && type !== "mouseup" && type !== "dblclick" } },
-        bind: { dblclick: () => () => { zoomTo(...full, null); return null; } },
+        bind: { dblclick: () => () => { zoomTo(...full); return null; } },
       },
       hooks: {
-        setScale: [(u, key) => { if (key === "x") zoomTo(u.scales.x.min, u.scales.x.max, u); }],
+        setSelect: [zoomToSelection],
+        setCursor: [(u) => { if (!strip) u.over.title = markText(u, chart); }],
         setSeries: [(u, s, options) => {
           if (strip || !s || s % 3 !== 1 || !known(options.show)) return;
           u.setSeries(s + 1, { show: options.show }, false);
@@ -300,7 +324,7 @@
   function draw() {
     for (const { u } of drawn) u.destroy();
     drawn.length = 0;
-    full = whole();
+    full = seen = whole();
     page.charts.forEach((chart, n) => {
       const place = places[n], heading = document.createElement("p");
       heading.className = "heading";
@@ -311,7 +335,6 @@
       place.replaceChildren(heading);
       drawn.push({ u: new uPlot(optionsOf(chart, place), dataOf(chart), place), place });
     });
-    zoomTo(...full, null);
   }
 
   function controls() {
