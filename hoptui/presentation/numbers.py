@@ -223,6 +223,15 @@ def day_clock(wall: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall))
 
 
+def zoned_clock(wall: float | None) -> str:
+    """The same with its distance from UTC, for readers elsewhere: `2026-05-04 10:41:02 +02:00`."""
+    at = day_clock(wall)
+    if wall is None or at == UNKNOWN:
+        return at
+    zone = time.strftime("%z", time.localtime(wall))
+    return f"{at} {zone[:3]}:{zone[3:]}"
+
+
 def clean(text: str, most: int = 200) -> str:
     """Make foreign text safe for a terminal: one line of at most `most` characters.
 

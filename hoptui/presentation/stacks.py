@@ -13,9 +13,9 @@ from hoptui.domain.stack_groups import WAITS
 from hoptui.domain.stacks import PHASE_FILE, StackFrame, StackSamples, unpack
 from hoptui.presentation import numbers
 
-KINDS: Mapping[str, str] = {
+KINDS: dict[str, str] = {
     "wait": "waits for the GPU",
-    "copy": "copies to the GPU",
+    "copy": "copies to/from the GPU",
     "collective": "waits for other ranks",
     "compute": "computes",
     "input": "loads data",
@@ -27,6 +27,18 @@ KINDS: Mapping[str, str] = {
     "paused": "is paused",
     "script": "runs Python",
 }
+BRIEF = KINDS | {
+    "wait": "waits: GPU",
+    "copy": "copies",
+    "collective": "waits: ranks",
+    "environment": "steps env",
+}
+"""The same where the place of the line needs the room."""
+BLOCKING = frozenset(
+    ("sleep", "poll", "accept", "recv", "recv_into", "wait", "waitpid", "acquire", "communicate")
+)
+SELECTS = frozenset(("select.select", "SelectSelector.select", "PollSelector.select", "EpollSelector.select"))
+"""Functions in which a thread of Python only waits. `np.select` does not."""
 LONGEST = 80
 """Characters of the name of a file or a function."""
 SILENT: Mapping[str, str] = {
@@ -43,6 +55,13 @@ OFF = "HOPTUI_STACKS=off or stacks=False has switched them off"
 _UNNAMED = re.compile(r"\.<\w+>")
 """Parts of a function's name that say nothing to users: `.<locals>`, `.<listcomp>`."""
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def does(kind: str, inside: str = "", *, brief: bool = False) -> str:
+    """Return what a thread does in a few words, for a kind and the function that the line calls."""
+    if kind == "script" and (inside.rpartition(".")[2] in BLOCKING or inside in SELECTS):
+        return "waits"
+    return (BRIEF if brief else KINDS).get(kind, kind)
 
 
 def place(found: CodeLine) -> str:
@@ -69,7 +88,8 @@ def where(samples: StackSamples) -> str:
 def line(found: HotLine) -> str:
     """Return what a line does, its share and its place."""
     inside = f" ({called(found.inside)})" if found.inside else ""
-    return f"{KINDS[found.kind]} {numbers.percentage(100 * found.share)}, {place(found.place)}{inside}"
+    what, share = does(found.kind, found.inside), numbers.percentage(100 * found.share)
+    return f"{what} {share}, {place(found.place)}{inside}"
 
 
 def amount(samples: StackSamples) -> str:

@@ -185,9 +185,13 @@ def sentence(record: CommandRecord) -> str:
 
 
 def happened(event: Event) -> str:
-    """Return an event as one line: `checkpoint written`, `tuner: kept grad_accum 4 → 8, +6.1 % ± 1.2`."""
+    """Return an event as one line: `checkpoint written`, `tuner: kept grad_accum 4 → 8, +6.1 % ± 1.2`.
+
+    The node that reports it is before it, if that is another one.
+    """
     text = sentences.event_text(event)
-    return f"tuner: {text}" if event.kind == "tuner" else text
+    where = f"{numbers.clean(event.host, 60)}: " if event.host else ""
+    return f"{where}tuner: {text}" if event.kind == "tuner" else f"{where}{text}"
 
 
 CONTENDED = frozenset(("effect.load_changed", "effect.gpu_shared"))
@@ -198,7 +202,8 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
     """Return the effect of a change, "" without one.
 
     Examples: `+6.1 % ± 1.2`, `no detectable change (± 1.8 %)`, `measuring: 7 of 15 iterations`. While it is
-    too early to say that nothing changed: `measuring: 15 of up to 90 iterations`. If several changes share
+    too early to say that nothing changed: `measuring: 15 of up to 90 iterations`. Where the speed varied so
+    much that even twice of it is not told from noise: `too uneven to measure`. If several changes share
     the effect and `shared` is set, that is added: `+6.1 % ± 1.2, together with lr`. `brief` omits the
     interval: `+6.1 %`, `measuring`. An effect that would be wrong without its note is then "". An effect that
     may come from other processes begins with `unclear`.
@@ -220,9 +225,10 @@ def effect_text(measured: Measured | None, *, shared: bool = True, brief: bool =
     elif undecided(measured):
         count = f"{measured.iterations} of up to {numbers.counted(measured.until, 'iteration')}"
         found = "measuring" if brief else f"measuring: {count}"
+    elif measured.interval > WIDEST:
+        found = "too uneven" if brief else "too uneven to measure (± over 100 %)"
     else:
-        wide = "over 100 %" if measured.interval > WIDEST else interval
-        found = "no detectable change" if brief else f"no detectable change (± {wide})"
+        found = "no detectable change" if brief else f"no detectable change (± {interval})"
     found = f"unclear: {found}" if unclear(measured) else found
     return f"{found}, {note}" if note and shared else found
 

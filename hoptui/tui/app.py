@@ -171,10 +171,8 @@ class HoptuiApp(DrawnApp):
     """
 
     TITLE = "hoptui"
-    CSS_PATH = [  # all at once: a sheet that is loaded later makes Textual read every sheet again
-        "styles/tokens.tcss",
+    FURTHER_CSS = (
         "screens/overview.tcss",
-        "screens/run/screen.tcss",
         "screens/gpu/screen.tcss",
         "screens/knob_editor/screen.tcss",
         "screens/history/screen.tcss",
@@ -190,8 +188,8 @@ class HoptuiApp(DrawnApp):
         "styles/confirm.tcss",
         "styles/help.tcss",
         "screens/settings/screen.tcss",
-        "styles/hidden.tcss",
-    ]
+    )
+    CSS_PATH = ["styles/tokens.tcss", "screens/run/screen.tcss", *FURTHER_CSS, "styles/hidden.tcss"]
     COMMANDS = {Palette}
     BINDINGS: ClassVar[list[BindingType]] = bindings("everywhere")
     AUTO_FOCUS = None
@@ -207,6 +205,7 @@ class HoptuiApp(DrawnApp):
     ) -> None:
         super().__init__(Preferences(config or Config()), connect, clock, frames=frames)
         self.staging = Staging()
+        self.alone_panels: dict[str, str] = {}
         self.worked: dict[str, ActiveBinding] = {}
         self._boards: dict[str | None, Board] = {}
         self._run_table: TableState | None = None
@@ -228,6 +227,7 @@ class HoptuiApp(DrawnApp):
             return RunScreen(self._asked)
         from hoptui.tui.screens.overview import OverviewScreen
 
+        self.read_further_styles()
         return OverviewScreen()
 
     def on_mount(self) -> None:  # Textual calls that of DrawnApp too, which starts the client

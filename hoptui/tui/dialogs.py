@@ -133,7 +133,8 @@ class Finder(LiveBox[Choice]):
 
 
 class FilterBox(LiveBox[None]):
-    """Types the filter of a list, which follows every letter: `changed` gets what is typed.
+    """Types the filter of a list, which follows every letter: `changed` gets what is typed, and may return
+    what is wrong with it.
 
     `typed` is the filter so far, and the one that the list has again if the new one is dropped. `forms` is
     an example.
@@ -141,7 +142,7 @@ class FilterBox(LiveBox[None]):
 
     BINDINGS = bindings("filter")
 
-    def __init__(self, typed: str, forms: str, changed: Callable[[str], None]) -> None:
+    def __init__(self, typed: str, forms: str, changed: Callable[[str], str | None]) -> None:
         super().__init__(veil=False)
         self._before = typed
         self._forms = forms
@@ -155,7 +156,7 @@ class FilterBox(LiveBox[None]):
 
     def on_mount(self) -> None:
         self.query_one(Panel).label("Filter", self.hoptui.legend(of("filter")))
-        self.query_one("#filter-help", Lines).show([(Span(self._forms, "dim"),)])
+        self._help("")
         self.query_one(Input).focus()
 
     def draw(self, frame: Frame) -> None:
@@ -163,7 +164,11 @@ class FilterBox(LiveBox[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self._changed(event.value)
+        self._help(self._changed(event.value))
+
+    def _help(self, wrong: str | None) -> None:
+        line = Span(wrong, "warn") if wrong else Span(self._forms, "dim")
+        self.query_one("#filter-help", Lines).show([(line,)])
 
     def action_keep(self) -> None:
         self.dismiss(None)
@@ -245,7 +250,7 @@ class Confirm(LiveBox[bool]):
         self.dismiss(False)
 
 
-STOPPED = "It ends at its next boundary. It cannot be taken back."
+STOPPED = "It ends after this iteration. It cannot be taken back."
 
 
 def about_change(

@@ -265,10 +265,6 @@ HIDEABLE = (
 )
 
 
-ALONE = ("throughput", "learning", "hardware", "phases", "knobs", "events", "tuner")
-"""The panels of a run of which one may be shown alone, by their names on its screen."""
-
-
 class Preferences:
     """The configuration applied to the existing actions, and the choices of this session.
 
@@ -283,7 +279,6 @@ class Preferences:
         self.metric = config.remembered.metric
         known = {panel.id for panel in HIDEABLE}
         self.hidden = tuple(name for name in config.remembered.hidden if name in known)
-        self.alone = config.remembered.alone if config.remembered.alone in ALONE else ""
         self.theme: Value = config.values["theme"]
         self._kept = config.remembered
         self._kind = self.look.kind
@@ -323,24 +318,13 @@ class Preferences:
         self.hidden = (*self.hidden, panel) if hide else tuple(one for one in self.hidden if one != panel)
         return self._remember(hidden=self.hidden)
 
-    def choose_alone(self, panel: str) -> str:
-        """Show only this panel of a run, also for later runs; "" shows all. Returns a sentence if it is not
-        remembered.
-        """
-        if panel == self.alone:
-            return ""
-        self.alone = panel
-        return self._remember(alone=panel)
-
     def origin(self, choice: str) -> str:
         """Where a choice comes from: `remembered`, `chosen here` or `default`.
 
-        `choice` is `metric`, `alone` (the panel that is shown alone) or the id of a panel.
+        `choice` is `metric` or the id of a panel.
         """
         if choice == "metric":
             made, kept = bool(self.metric), self.metric == self._kept.metric
-        elif choice == "alone":
-            made, kept = bool(self.alone), self.alone == self._kept.alone
         else:
             made = choice in self.hidden
             kept = made == (choice in self._kept.hidden)

@@ -13,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
 
 from rich.style import Style
 from textual import constants, on
@@ -21,7 +23,9 @@ from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.notifications import SeverityLevel
+from textual.screen import Screen
 from textual.timer import Timer
+from textual.widget import AwaitMount
 
 from hoptui.client.client import Change
 from hoptui.domain.pacing import REST_S
@@ -177,6 +181,9 @@ class DrawnApp(PersonalApp):
     Then imported modules are kept out of garbage collection. It would find no garbage in them, and would
     delay one key in fifty by 15 to 40 ms. Threads also take turns more often.
     """
+    FURTHER_CSS: ClassVar[Sequence[str]] = ()
+    """Those of `CSS_PATH` that the run screen does not need. They are read before another screen is made, or
+    after the first frame."""
 
     def __init__(
         self,
@@ -194,6 +201,11 @@ class DrawnApp(PersonalApp):
         self.news = News()
         self.bell_of_alerts = AlertBell(preferences.config.alerts)
         self._frames = frames
+        further = {Path(__file__).parent / name for name in self.FURTHER_CSS}
+        self._further_styles = [path for path in self.css_path if path in further]
+        for path in self.css_path:  # the order of the sheets counts: this one keeps their places
+            self.stylesheet.add_source("", (str(path), ""))
+        self.css_path = [path for path in self.css_path if path not in further]
         self._renew_at = 0.0
         self._changed = False
         self._fast = False
@@ -209,6 +221,16 @@ class DrawnApp(PersonalApp):
     def on_exit_app(self) -> None:
         """Mark the app as ended: a closed browser tab and a signal send this message without `exit`."""
         self._exit = True
+
+    def read_further_styles(self) -> None:
+        """Read the other style sheets. Textual would read all sheets again for one that is added."""
+        while self._further_styles:
+            path = self._further_styles.pop()
+            self.stylesheet.add_source(path.read_text(encoding="utf-8"), (str(path), ""))
+
+    def _get_screen(self, screen: Screen[Any] | str) -> tuple[Screen[Any], AwaitMount]:
+        self.read_further_styles()
+        return super()._get_screen(screen)
 
     def view(self, run: str | None) -> View:
         """The store and a run at this moment."""
@@ -327,6 +349,9 @@ class DrawnApp(PersonalApp):
         if any(frame):
             self.pace.drew(frame, now)
             self._draw(frame)
+        elif now >= self._further_at and self._further_styles:
+            self.read_further_styles()
+            self.stylesheet.parse()
         elif now >= self._further_at and self._further:
             importlib.import_module(f"hoptui.tui.screens.{self._further.pop(0)}")
             self._keep_imports()

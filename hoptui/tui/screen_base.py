@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from textual._styles_cache import StylesCache
 from textual.containers import VerticalScroll
 from textual.css.query import NoMatches
+from textual.events import ScreenResume
+from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
@@ -55,7 +57,7 @@ class Live(Widget):
     def on_resize(self) -> None:
         self.redraw()
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
         self.redraw()
 
     def on_unmount(self) -> None:
@@ -86,6 +88,27 @@ class LiveScreen(Screen[None], Live):
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (16, "-low"), (32, "-tall")]
 
     begun = False
+
+    async def _compose(self) -> None:
+        """Set the classes of its size before it has widgets: a later change styles all of them again."""
+        self.update_classes(self.size_classes(self.app.size))
+        await super()._compose()
+
+    def size_classes(self, size: Size) -> dict[str, bool]:
+        """The classes that depend on the size, and whether it has them at this one."""
+        found: dict[str, bool] = {}
+        for length, breakpoints in (
+            (size.width, self.HORIZONTAL_BREAKPOINTS),
+            (size.height, self.VERTICAL_BREAKPOINTS),
+        ):
+            _, reached = max(each for each in breakpoints if each[0] <= length)
+            found |= {name: name == reached for _, name in breakpoints}
+        return found
+
+    def _screen_resized(self, size: Size) -> None:
+        """Skip a layout for the size that it has: Textual makes three such layouts of a new screen."""
+        if size != self.outer_size:
+            super()._screen_resized(size)
 
     def begin(self) -> None:
         """Its widgets have sizes: to be called before it is drawn for the first time."""
@@ -122,7 +145,9 @@ class LiveScreen(Screen[None], Live):
     def on_screen_suspend(self) -> None:
         self._draw_veiled()
 
-    def on_screen_resume(self) -> None:
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        if not self.stack_updates:  # never shown before: each widget got its styles when it was added
+            event.refresh_styles = False
         self._draw_veiled()
 
     def _draw_veiled(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Unpack
 
 from hoptui.client.client import Link
 from hoptui.client.conversation import NO_LIMITS, Details, TuneOp
+from hoptui.domain.columns import head_of
 from hoptui.domain.details import RunDetails
 from hoptui.domain.devices import CoreLoads, GpuInfo, GpuProcess, RunProcess
 from hoptui.domain.job_history import JobHistory
@@ -18,6 +19,7 @@ from hoptui.model import runs
 from hoptui.model.command_history import UNDO, left
 from hoptui.model.outputs import FoundOutput
 from hoptui.model.series import SeriesColumns, SeriesWindow
+from hoptui.presentation import job_head
 from hoptui.protocol.messages import FINAL, CommandRecord, Event, NodeState, RunState, Verb, Vital
 from hoptui.tui.actions import DEFAULT_KEYS, key_text
 
@@ -62,6 +64,8 @@ class AnyStore(Protocol):
     def commands(self) -> Mapping[str, CommandRecord]: ...
     @property
     def processes(self) -> Sequence[GpuProcess]: ...
+    @property
+    def processes_age_s(self) -> float | None: ...
     @property
     def tree(self) -> Sequence[RunProcess]: ...
     @property
@@ -199,6 +203,12 @@ class View(NamedTuple):
     def node_stale(self) -> bool:
         """Whether what is known of the node is old."""
         return self.link.state != "live"
+
+    def of_silent_head(self, metric: str) -> bool:
+        """Whether a metric of the run is one of the head, and that has said nothing for so long that it is
+        old.
+        """
+        return job_head.old_s(self.vital) is not None and metric in self.store.names(head_of(self.source))
 
     def age_s(self, source: str) -> float | None:
         """Seconds since the newest row of a source, None where there is none."""

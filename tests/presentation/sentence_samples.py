@@ -89,6 +89,24 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
             *({"rank": 3, "state": state} for state in ("T", "R", "t", "D", "Z", "")),
         ],
         "unsampled": [2],
+        "others": [
+            {
+                "ranks": [11],
+                "count": 1,
+                "hosts": ["gpu01"],
+                "host_count": 1,
+                "line": "data.py:37 read",
+                "waits": False,
+            },
+            {
+                "ranks": list(range(12, 28)),
+                "count": 500,
+                "hosts": ["gpu01"],
+                "host_count": 63,
+                "line": "",
+                "waits": True,
+            },
+        ],
         "elsewhere": 4,
     },
     "run.straggler": [
@@ -162,7 +180,10 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "number.good": [{"metric": "train_loss", "since": 12}, {"metric": "grad_norm", "since": -1}],
     "stacks.ended": {"problem": "RuntimeError: no frames"},
     "job.ended": {"problem": "RuntimeError: no store"},
-    "job.even": {"rank": 37, "after_s": 42.0},
+    "job.even": [
+        {"rank": 37, "after_s": 42.0},
+        {"rank": 37, "ranks": [36, 37], "host": "node-4", "after_s": 42.0},
+    ],
     "job.hung_rank": {
         "rank": 37,
         "world": 512,
@@ -367,6 +388,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
         {"rank": 5, "world": 8, "waits": 0.02, "others_wait": 0.24, **DEVICE},
     ],
     "cpu.computes": {"share": 0.92},
+    "cpu.thread_waits": {"share": 0.05},
     "line.hot": [
         {
             "kind": "input",

@@ -45,6 +45,8 @@ SAMPLES: dict[str, Any] = {
     ],
     "job.slow_rank": [
         {**SLOW, "basis": "waits"},
+        {**SLOW, "basis": "waits", "ranks": [32, 33, 34, 35, 36, 37, 38, 39]},
+        {**SLOW, "basis": "time", "ranks": [36, 37], "waits": None, "others_wait": None},
         {**SLOW, "basis": "backward"},
         {**SLOW, "basis": "phases", "work_s": 0.11, "usual_work_s": 0.1, "phases": "data,optimizer"},
         {**SLOW, "basis": "time", "waits": None, "others_wait": None},

@@ -179,7 +179,7 @@ SAMPLES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "rollback.user_chose": {"knobs": ["micro_batch", "grad_accum"]},
     "tune.no_live_run": {"run": "nobody12"},
     "tune.off": {"run": "ppo"},
-    "tune.away": {"run": "ppo"},
+    "tune.away": [{"run": "ppo"}, {"run": "ppo", "host": "gpu00"}],
     "tune.on_already": [{"run": "ppo", "user": "ben"}, {"run": "ppo", "user": ""}],
     "tune.fewer_gpus": {"run": "lm", "ranks": 4, "gpus": 2},
     "tune.energy_of_instance": {"gpu": 3},

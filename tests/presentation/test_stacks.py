@@ -14,6 +14,18 @@ def test_the_phrase_has_kind_share_place_call_and_time() -> None:
     assert stacks.where(samples) == ("waits for the GPU 61 %, train.py:120 step (item), 100 samples in 59 s")
 
 
+def test_a_thread_that_is_blocked_runs_no_python() -> None:
+    sleeps, sorts = (
+        StackFrame("/x/train.py", "wait", 4, call="time.sleep"),
+        StackFrame("/x/t.py", "f", 9, call="sorted"),
+    )
+    assert stacks.where(pack({(sleeps,): 1}, 0, SECOND)).startswith("waits 100 %, train.py:4 wait")
+    assert stacks.where(pack({(sorts,): 1}, 0, SECOND)).startswith("runs Python 100 %, t.py:9 f")
+    assert stacks.does("script", "np.select") == "runs Python"
+    assert stacks.does("script", "EpollSelector.select") == stacks.does("script", "select.select") == "waits"
+    assert stacks.does("input", "recv") == "loads data"
+
+
 def test_shares_are_of_all_samples_also_of_those_left_out() -> None:
     samples = pack({(StackFrame("/x/data.py", "load", 3),): 1}, 0, SECOND, left_out=3)
     assert stacks.where(samples) == "loads data 25 %, data.py:3 load, 4 samples in 1 s"

@@ -97,11 +97,11 @@ def test_a_cost_is_told_beforehand_and_as_it_was_measured() -> None:
         (Measured(gain=-0.12, interval=0.02, detectable=True), "-12.0 % ± 2.0"),
         (Measured(gain=0.003, interval=0.018), "no detectable change (± 1.8 %)"),
         (Measured(iterations=7, note="measuring: 7 of 15 iterations"), "measuring: 7 of 15 iterations"),
-        (Measured(gain=0.9, interval=33.5), "no detectable change (± over 100 %)"),
+        (Measured(gain=0.9, interval=33.5), "too uneven to measure (± over 100 %)"),
         (Measured(gain=0.9, interval=33.5, iterations=15, until=90), "measuring: 15 of up to 90 iterations"),
         (
             Measured(gain=0.9, interval=33.5, iterations=15, until=90, settled=True),
-            "no detectable change (± over 100 %)",
+            "too uneven to measure (± over 100 %)",
         ),
         (
             Measured(gain=0.9, interval=0.5, iterations=15, until=90, detectable=True),

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hoptui.domain.facts import fact
 from hoptui.domain.tuning import Measured
 from hoptui.presentation import vocabulary
 from hoptui.protocol.messages import Event
@@ -85,6 +86,15 @@ def test_a_knob_with_a_long_name_is_told_as_the_last_change(there: Any, note: st
     there.record(id="n", ago_s=1.0, knob=name, before=1, wanted=2, effective=2, measured=measured)
     assert said(events.last_change(look(there), 44), 44) == f"▲ +110.8 % ± 42.7 since {which}"
     assert said(events.last_change(look(there), 30), 30) == "▲ +110.8 % ± 42.7"
+
+
+def test_the_load_of_other_processes_is_no_other_change(there: Any) -> None:
+    load = fact("effect.load_changed", before=0.2, after=0.6)
+    knobs = fact("effect.shared", knobs=["lr"])
+    for ago_s, name, remarks, which in ((2.0, "n", (load,), ""), (1.0, "m", (load, knobs), " and others")):
+        measured = msgspec.structs.replace(GAIN, remarks=remarks)
+        there.record(id=name, ago_s=ago_s, knob=name, before=1, wanted=2, effective=2, measured=measured)
+        assert said(events.last_change(look(there), 48), 48).endswith(f" since {name}{which}")
 
 
 def test_who_gave_a_command_is_left_out_before_what_it_did(there: Any, golden: Golden) -> None:

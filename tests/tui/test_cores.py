@@ -11,9 +11,11 @@ from hoptui.domain.columns import pack
 from hoptui.domain.devices import CORES
 from hoptui.tui.components import host
 from tests.golden import Golden
-from tests.tui.conftest import Scene, rendered
+from tests.tui.conftest import Scene, read, rendered
 
 MakeScene = Callable[..., Scene]
+Play = Callable[..., None]
+SECOND = 1_000_000_000
 
 
 def loaded(scene: MakeScene, count: int) -> Scene:
@@ -33,8 +35,31 @@ def test_the_strip_fits_from_one_core_to_256(scene: MakeScene, golden: Golden, c
         lines = rendered(host.core_lines(view, width), 500)
         assert len(lines) <= host.MOST_STRIPS + 1
         assert sum(line.count("█") for line in lines) in (0, 1)
-        assert all(len(line) <= max(width, 76) for line in lines)
+        assert all(len(line) <= width for line in lines)
     golden("\n".join(rendered(host.core_lines(view, 80), 80)) + "\n")
+
+
+@pytest.mark.parametrize("count", [1, 2, 16])
+@pytest.mark.parametrize("width", [0, 1, host.CORE_LABEL, host.CORE_LABEL + 1])
+def test_a_panel_without_width_has_cores_too(scene: MakeScene, count: int, width: int) -> None:
+    view = loaded(scene, count).app().view(None)
+    lines = rendered(host.core_lines(view, width), 500)
+    assert 1 <= len(lines) <= host.MOST_STRIPS + 1
+
+
+def test_a_panel_of_the_host_that_is_hidden_is_told_all_the_same(scene: MakeScene, play: Play) -> None:
+    there = loaded(scene, 2)
+
+    async def script(app: Any, pilot: Any) -> None:
+        for key in ("1", "escape"):
+            await pilot.press(key)
+            there.client.ns += SECOND
+            there.tell(columns=(pack(CORES, [(there.client.ns, -1, {"0": 100.0, "1": 100.0})]),))
+            app.tick()
+            await pilot.pause()
+        assert read(app, "readings").count("cores") == 1
+
+    play(there.app(), script)
 
 
 def test_old_loads_are_not_shown(scene: MakeScene) -> None:

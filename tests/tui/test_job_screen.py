@@ -13,6 +13,11 @@ from msgspec import structs
 from hoptui.client.client import Link
 from hoptui.client.replay import Replay
 from hoptui.client.target import Place
+from hoptui.domain.columns import pack
+from hoptui.domain.diagnosis import Diagnosis
+from hoptui.domain.jobs import HeadReports
+from hoptui.domain.targets import Target, TargetState
+from hoptui.domain.tuning import TunerState
 from hoptui.presentation import jobs
 from hoptui.tui import node_visit
 from hoptui.tui.replay_app import ReplayApp
@@ -290,10 +295,122 @@ def test_recordings_of_two_nodes_are_one_job(tmp_path: Path, play: Play, read: R
             await pilot.press("J")
             await pilot.pause()
             assert "4 ranks on 2 nodes   ● 2 live" in read(app, "job-size")
-            assert "the clock of node1.hoptui is 421 ms ahead of that of node0.hoptui" in read(
-                app, "job-size"
-            )
+            assert "the clock of gpu01 is 421 ms ahead of that of gpu00" in read(app, "job-size")
             assert "rank 3 (gpu01) takes 4" in read(app, "finding-lines")
             assert "by 400 common iterations" in notes(app)
 
     asyncio.run(main())
+
+
+HEAD = HeadReports(
+    host="gpu00",
+    diagnosis=Diagnosis(verdict="data-bound", confidence=0.9),
+    targets=(TargetState(target=Target(reading="busy", value=90.0), standing="missed", mean=71.0),),
+    since=1,
+    left_out={"events": 12},
+)
+
+
+def without_rank_0(head: HeadReports | None) -> Scene:
+    """The second of ten nodes. Its process logs no loss; rank 0 does."""
+    there = Scene(gpus=1).live().job(10, 2)
+    there.update(run={"rank": 2, "head": head})
+    if head is not None:
+        there.tell(columns=(pack(f"head/{RUN}", [(there.client.ns, 1204, {"val_loss": 0.75})]),))
+    return there
+
+
+def test_metrics_of_another_node_have_its_name(play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        panel = app.screen.query_one("#learning", Panel)
+        for _ in range(8):
+            if "0.75" in read(app, "score"):
+                break
+            await pilot.press("m")
+        assert "0.75" in read(app, "score")
+        assert "Learning · rank 0 on gpu00" in str(panel.border_title)
+        assert "busy ≥ 90 %: 71 % on gpu00" in read(app, "readings")
+        await pilot.press("J")
+        told = read(app, "finding-lines")
+        assert "gpu00: data-bound" in told
+        assert "gpu00 alone knows 12 events and metrics before" in told
+
+    play(without_rank_0(HEAD).app(), script, (160, 50))
+
+
+@pytest.mark.parametrize("age_s", [40.0, 1.0])
+def test_what_a_silent_head_has_said_has_its_age(play: Play, read: Read, age_s: float) -> None:
+    there, said = without_rank_0(HEAD), "as of 40 s ago"
+    there.update(run={"tuner": TunerState(stand="holding")}, vital={"head_age_s": age_s})
+
+    async def script(app: Any, pilot: Any) -> None:
+        panel = app.screen.query_one("#learning", Panel)
+        for _ in range(8):
+            if "0.75" in read(app, "score"):
+                break
+            await pilot.press("m")
+        titles = [str(panel.border_title), str(app.screen.query_one("#tuner", Panel).border_title)]
+        shown = [*titles, read(app, "readings")]
+        await pilot.press("t")
+        shown.append(str(app.screen.query_one("#tuner", Panel).border_title))
+        await pilot.press("escape", "J")
+        shown += [line for line in read(app, "finding-lines").splitlines() if "gpu00" in line]
+        assert len(shown) == 6
+        assert [said in text for text in shown] == [age_s == 40.0] * len(shown), shown
+
+    play(there.app(), script, (160, 50))
+
+
+async def told(app: Any, pilot: Any) -> None:
+    app.client.on_change("node")
+    await pilot.pause()
+    await pilot.pause()
+
+
+def test_values_of_a_silent_head_are_unknown_where_there_is_no_room_for_their_age(
+    play: Play, read: Read
+) -> None:
+    there = without_rank_0(HEAD)
+    there.update(run={"tuner": TunerState(stand="holding"), "headline": "val_loss"})
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "0.75" in read(app, "summary")
+        there.update(vital={"head_age_s": 40.0})
+        await told(app, pilot)
+        assert "0.75" not in read(app, "summary")
+        assert "as of 40 s ago" in str(app.screen.query_one("#knobs", Panel).border_title)
+
+    play(there.app(), script, (80, 24))
+
+
+def test_a_record_of_the_head_that_is_not_valid_is_told(play: Play, read: Read) -> None:
+    there = without_rank_0(HEAD)
+    state = there.client.store.jobs[RUN]
+    broken = structs.replace(state, head_problem="a record is damaged")
+    there.client.store.apply_job(RUN, broken)
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("J")
+        assert "what gpu00 says cannot be read: a record is damaged" in read(app, "job-size")
+
+    play(there.app(), script, (160, 50))
+
+
+def test_what_an_older_head_does_not_say_is_called_unknown(play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("J")
+        told = "what the node of rank 0 says of the run is not known on this node"
+        assert told in read(app, "finding-lines")
+
+    play(without_rank_0(None).app(), script, (160, 50))
+
+
+def test_the_node_of_rank_0_has_no_other_head(play: Play, read: Read) -> None:
+    async def script(app: Any, pilot: Any) -> None:
+        panel = app.screen.query_one("#learning", Panel)
+        assert "rank 0 on" not in str(panel.border_title)
+        await pilot.press("J")
+        assert "alone knows" not in read(app, "finding-lines")
+        assert "not known on this node" not in read(app, "finding-lines")
+
+    play(Scene(gpus=1).live().job(10, 2).app(), script, (160, 50))

@@ -34,6 +34,10 @@ def test_the_usual_keys_need_nothing() -> None:
     assert settle({a.id: KeyBinding(a.keys, "") for a in ACTIONS}) == ({a.id: a.keys for a in ACTIONS}, [])
 
 
+def test_the_help_of_keys_is_in_words_of_users() -> None:
+    assert [action.id for action in ACTIONS if "boundar" in action.help] == []
+
+
 @pytest.mark.parametrize(
     ("wish", "keys"),
     [
@@ -139,6 +143,7 @@ def test_a_key_of_ones_own_works_and_is_shown_everywhere(
     )
 
     async def script(app: Any, pilot: Any) -> None:
+        (notice,) = [str(each.message) for each in app._notifications]  # before it is over
         assert "f5 go on" in read(app, "keys")
         shown["progress"] = read(app, "progress")
         assert "p GPUs" in read(app, "keys")
@@ -158,8 +163,7 @@ def test_a_key_of_ones_own_works_and_is_shown_everywhere(
         pause = next(action.help for action in ACTIONS if action.id == "run.pause")
         assert f"f5              {pause.partition(',')[0]}" in read(app, "help-lines")
         await pilot.press("escape")
-        told = [str(notice.message) for notice in app._notifications]
-        (shown["notice"],) = told
+        shown["notice"] = notice
         await app.run_action("stop", app.screen)
         await pilot.pause()
         assert isinstance(app.screen, Confirm)

@@ -137,7 +137,7 @@ def test_a_command_from_sent_to_its_measured_effect(
         ("failed", "", "the setter raised ValueError: no"),
         ("superseded", "", "a later command took its place"),
         ("voided", "", "the run restarted first"),
-        ("expired", "", "no boundary came within 600 s"),
+        ("expired", "", "no iteration ended within 600 s"),
     ],
 )
 def test_what_did_not_happen_is_told_in_its_sentence(

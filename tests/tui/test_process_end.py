@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.tui import run_control as module
+from hoptui.tui import process_handle as module
 from hoptui.tui.dialogs import Confirm
-from hoptui.tui.run_control import NotYoursError
+from hoptui.tui.process_handle import NotYoursError
 from hoptui.tui.screens.overview import Endings, OverviewScreen
 from hoptui.tui.screens.run.screen import RunScreen
 from tests.golden import Golden, sheet

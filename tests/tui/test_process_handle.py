@@ -14,8 +14,8 @@ import pytest
 
 from hoptui.domain.devices import GpuProcess
 from hoptui.protocol.messages import NodeState
-from hoptui.tui import run_control as module
-from hoptui.tui.run_control import NotYoursError, ProcessHandle
+from hoptui.tui import process_handle as module
+from hoptui.tui.process_handle import NotYoursError, ProcessHandle
 from tests.conftest import until
 
 ME = psutil.Process()

@@ -170,7 +170,7 @@ def test_nothing_is_steered(player: Player, read: Read) -> None:
     async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
         await player.go(pilot, 320)
         keys = read(app, "keys")
-        for word in ("edit knob", "undo", "checkpoint", "stop", "freeze", "overview"):
+        for word in ("edit knob", "undo", "checkpoint", "stop", "freeze"):
             assert word not in keys
         assert "enter edits" not in str(app.screen.query_one("#knobs").border_subtitle)
         count = len(player.replay.store.commands)
@@ -196,7 +196,7 @@ def test_gpus_and_overview_are_shown_in_replay_too(player: Player, read: Read) -
         assert player.seconds == 133, "arrows move in time here, too"
         assert "esc back" in read(app, "keys")
         await pilot.press("escape")
-        app.open_overview()
+        await pilot.press("O")
         await pilot.pause()
         await player.wait(pilot, 2)
         assert isinstance(app.screen, OverviewScreen)

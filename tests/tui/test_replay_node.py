@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from hoptui.tui.replay_app import ReplayApp
 from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.overview import OverviewScreen
+from hoptui.tui.widgets import Panel
 from tests.model import recorded_node
 from tests.tui.replay_player import COMPACT, FULL, TINY, Player
 
@@ -54,6 +55,18 @@ def test_it_begins_with_the_overview(player: Player, read: Read) -> None:
         assert "held by power" in read(app, "reading-list")
 
     player.play(script)
+
+
+def test_who_was_on_the_gpus_is_shown_with_its_age_and_without_arguments(player: Player, read: Read) -> None:
+    async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
+        await player.go(pilot, 70)
+        listed = read(app, "process-list")
+        assert "python train.py" in listed
+        assert "s3cret" not in listed
+        assert [str(line).split()[1] for line in listed.splitlines()[:2]] == ["4711", "815"]
+        assert "10 s old" in str(app.screen.query_one("#processes", Panel).border_title)
+
+    player.play(script, FULL)
 
 
 @pytest.mark.parametrize("size", [FULL, COMPACT, TINY])

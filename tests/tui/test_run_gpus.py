@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
+from hoptui.domain.columns import pack
 from hoptui.domain.facts import fact
 from hoptui.protocol.messages import Event
 from hoptui.tui.charts.line_chart import LineChart
+from hoptui.tui.screens.run import content
 from tests.golden import Golden, sheet
 
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
 Read = Callable[[Any, str], str]
 COMPACT = (80, 24)
+SECOND = 1_000_000_000
 
 
 def test_a_run_shows_its_own_gpus_alone(scene: MakeScene, play: Play, read: Read, golden: Golden) -> None:
@@ -138,6 +141,96 @@ def test_more_gpus_than_inks_are_charted_together(scene: MakeScene, play: Play) 
         assert chart.curves[-1].high[-1] == pytest.approx(100 * 3923 / 5600)
 
     play(there.app(), script, (160, 60))
+
+
+SPARK = re.compile(r"[\u2800-\u28ff ]*[\u2800-\u28ff]")
+
+
+def half_busy(there: Any) -> Any:
+    """Eight GPUs over 300 s: GPU 0 is at work, GPU 1 has gone idle, GPU 2 was not read for a third of
+    the time.
+    """
+    there.update(run={"gpus": tuple(gpu.uuid for gpu in there.gpus)})
+    there.client.ns += 301 * SECOND
+    known: dict[int, Callable[[int], float]] = {
+        0: lambda k: 95.0,
+        1: lambda k: 95.0 if k < 150 else 0.0,
+        2: lambda k: 95.0,
+    }
+    for index, work in known.items():
+        seconds = [k for k in range(300) if index != 2 or not 100 < k < 200]
+        rows = [
+            (there.client.ns - (299 - k) * SECOND, -1, {"sm_active": work(k), "power_w": 600.0})
+            for k in seconds
+        ]
+        there.tell(columns=(pack(f"gpu/{there.gpus[index].uuid}", rows),))
+    return there
+
+
+@pytest.mark.parametrize("size", [(120, 40), (200, 50), (240, 60)])
+def test_each_of_many_gpus_has_its_work_over_time(
+    scene: MakeScene, play: Play, read: Read, size: tuple[int, int]
+) -> None:
+    there = half_busy(scene(gpus=8).live())
+
+    async def script(app: Any, pilot: Any) -> None:
+        head, *rows = read(app, "readings").splitlines()
+        sparks = [SPARK.search(row) for row in rows[:3]]
+        busy, idle, gap = ("" if found is None else found.group().strip() for found in sparks)
+        assert "SM 5 min" in head
+        assert len(busy) >= 7
+        assert set(busy) == {"⣿"}
+        middle = len(idle) // 2
+        assert set(idle[: middle - 1]) == {"⣿"}
+        assert set(idle[middle + 1 :]) == {"⣀"}, "nothing done is not the same as unknown"
+        assert "  " in gap
+        limits = "700 W, 80.0 GiB each" in str(app.screen.query_one("#hardware").border_title)
+        assert limits == ("/700" not in read(app, "readings")), "shown once"
+
+    play(there.app(), script, size)
+
+
+def test_limits_that_differ_stay_in_the_table(scene: MakeScene, play: Play, read: Read) -> None:
+    there = half_busy(scene(gpus=8).change_gpu(3, power_limit_w=500.0).live())
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "SM 5 min" not in read(app, "readings")
+        assert "/500" in read(app, "readings")
+
+    there.gpu(3, power_w=450.0)
+    play(there.app(), script, (120, 40))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
+def test_each_of_many_gpus_of_a_node_has_its_work_over_time(
+    scene: MakeScene, play: Play, read: Read, size: tuple[int, int]
+) -> None:
+    there = half_busy(scene(gpus=8).live())
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "SM 5 min" in read(app, "gpu-head")
+        row = read(app, "gpu-list").splitlines()[1]
+        assert re.search("⣿⣿.*⣀⣀", row)
+
+    play(there.app(run=None), script, size)
+
+
+@pytest.mark.parametrize(
+    ("count", "few", "all_of_them"),
+    [
+        (1, ["SM %", "tensor %", "DRAM %"], ["SM %", "tensor %", "DRAM %", "power %"]),
+        (4, ["SM % mean", "least", "power %"], ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]),
+    ],
+)
+def test_curves_without_a_row_each_are_at_most_three(
+    scene: MakeScene, count: int, few: list[str], all_of_them: list[str]
+) -> None:
+    there = scene(gpus=count).live()
+    there.update(run={"gpus": tuple(gpu.uuid for gpu in there.gpus)})
+    there.derived(sm_active=63.0, sm_active_least=26.0, power_w=1923.0)
+    view = there.app().view(there.run.run)
+    assert [curve.label for curve in content.hardware_curves(view, 3)] == few
+    assert [curve.label for curve in content.hardware_curves(view, 4)] == all_of_them
 
 
 def test_the_compact_screen_sums_up_more_gpus_than_it_has_room_for(

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from hoptui.domain.columns import pack
-from hoptui.protocol.messages import Origin
+from hoptui.protocol.messages import Origin, Vital
 from hoptui.tui.widgets import Panel
 
 MakeScene = Callable[..., Any]
@@ -104,6 +106,25 @@ def test_a_digit_shows_one_panel_alone_and_again_all(scene: MakeScene, play: Pla
         assert "all panels" not in read(app, "keys")
 
     play(scene(gpus=1).live().history().app(), script)
+
+
+def test_the_panel_shown_alone_is_that_of_one_run_in_this_session(scene: MakeScene, play: Play) -> None:
+    there = scene(gpus=1).live()
+    other = msgspec.structs.replace(there.run, run="beef", name="lm-tinystories")
+    there.node = msgspec.structs.replace(there.node, runs=(there.run, other))
+    there.tell(node=there.node, vitals={RUN: there.vital, "beef": Vital(state="live", step=310)})
+
+    async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("4")
+        await pilot.pause()
+        for run, panels in ((other, list(PANELS.values())), (there.run, ["phases"])):
+            app.open_run(run)
+            await pilot.pause()
+            await pilot.pause()
+            assert app.screen.run_id == run.run
+            assert shown_panels(app) == panels
+
+    play(there.app(), script)
 
 
 def test_a_hidden_panel_can_be_shown_alone(scene: MakeScene, play: Play) -> None:

@@ -86,6 +86,17 @@ def test_its_charts_are_as_long_as_it_was(over: Any) -> None:
     assert stretch.machine_s == 300.0
 
 
+def test_its_charts_begin_with_it_if_its_process_lived_on_without_a_row(over: Any) -> None:
+    began = view_of(over).run.started_wall  # type: ignore[union-attr]
+    last = over.client.ns
+    lasted_s = view_of(over).wall - began
+    over.update(vital={"last_t": last}, run={"exited_wall": began + lasted_s + 60.0})
+    over.client.ns += 120 * SECOND
+    stretch = TimeSpan.of(view_of(over), 1e6)
+    assert stretch.end == last
+    assert lasted_s <= stretch.span_s <= lasted_s / 0.89
+
+
 def test_nothing_is_promised_any_more(scene: MakeScene, golden: Golden) -> None:
     there = scene().live()
     shown = {}

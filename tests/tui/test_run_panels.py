@@ -11,11 +11,9 @@ from textual.color import Color
 
 from hoptui.client.client import Link
 from hoptui.domain.columns import pack
-from hoptui.settings import Config, Remembered
 from hoptui.tui import preferences
 from hoptui.tui.app_protocol import EVERYTHING
 from hoptui.tui.components import events, gpus, header
-from hoptui.tui.preferences import ALONE, Preferences
 from hoptui.tui.screens.run import content
 from hoptui.tui.styled_text import Line, width_of
 from hoptui.tui.widgets import Lines, Panel
@@ -24,6 +22,7 @@ from tests.golden import Golden, sheet
 from tests.tui.conftest import RUN
 from tests.tui.tuned_run import STATE, tuned
 
+PANELS = ("throughput", "learning", "hardware", "phases", "knobs", "events", "tuner")
 MakeScene = Callable[..., Any]
 Play = Callable[..., None]
 Read = Callable[[Any, str], str]
@@ -72,10 +71,9 @@ def test_the_verdict_of_a_run_that_does_not_answer_is_dimmed_with_its_age(
     golden(sheet(shown))
 
 
-def test_a_panel_shown_alone_is_so_the_next_time_and_has_its_chart(
-    scene: MakeScene, play: Play, read: Read
-) -> None:
+def test_a_panel_shown_alone_has_its_chart(scene: MakeScene, play: Play, read: Read) -> None:
     async def script(app: Any, pilot: Any) -> None:
+        await pilot.press("4")
         await settled(app, pilot)
         assert not app.screen.query_one("#throughput", Panel).region.area
         assert "100┤" in read(app, "phase-chart")
@@ -86,12 +84,11 @@ def test_a_panel_shown_alone_is_so_the_next_time_and_has_its_chart(
         assert app.screen.query_one("#throughput", Panel).region.area
         assert read(app, "phase-chart") == "", "there is no room for it"
         assert app.screen.query_one("#phases", Panel).border_subtitle == "w all lines", "no legend"
-        assert app.preferences.alone == ""
         await pilot.resize_terminal(120, 52)
         await settled(app, pilot)
         assert "100┤" in read(app, "phase-chart")
 
-    play(scene(gpus=1).live().app(config=Config(remembered=Remembered(alone="phases"))), script)
+    play(scene(gpus=1).live().app(), script)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 16), (200, 20)])
@@ -100,7 +97,7 @@ def test_a_small_terminal_has_room_for_one_panel_alone(
 ) -> None:
     async def script(app: Any, pilot: Any) -> None:
         panels = {panel.id: panel for panel in app.screen.query(Panel)}
-        for key, name in enumerate(ALONE, start=1):
+        for key, name in enumerate(PANELS, start=1):
             await pilot.press("tab", str(key))
             await settled(app, pilot)
             assert [one for one, panel in panels.items() if panel.region.area] == [name]
@@ -146,10 +143,6 @@ def test_where_only_the_key_numbers_have_room_no_panel_is_shown_alone(
         assert "iteration" in read(app, "numbers")
 
     play(scene(gpus=1).live().app(), script, (59, 15))
-
-
-def test_a_panel_of_another_version_is_not_shown_alone() -> None:
-    assert Preferences(Config(remembered=Remembered(alone="ghosts"))).alone == ""
 
 
 def test_where_there_is_no_room_for_the_hardware_chart_its_legend_goes_and_the_host_stays(

@@ -16,6 +16,7 @@ from hoptui.tui.screens.run.screen import RunScreen
 from hoptui.tui.screens.runs import content
 from hoptui.tui.screens.runs.content import MOST_MARKED, TableState
 from hoptui.tui.screens.runs.screen import RunsScreen
+from hoptui.tui.widgets import Lines
 from tests.tui.conftest import RUN
 from tests.tui.recorded_runs import record
 
@@ -75,6 +76,36 @@ def test_filter_order_and_group(scene: MakeScene, shelf: list[Path]) -> None:
         assert screen.table.selection.group == "tag"
         await pilot.press("slash", *" lr'", "escape")
         assert screen.table.typed == "config.lr<0.005"
+
+    drive(scene, 4, steps)
+
+
+def test_a_filter_says_what_is_wrong_with_it(
+    scene: MakeScene, shelf: list[Path], read: Callable[[Any, str], str]
+) -> None:
+    async def steps(app: Any, pilot: Any, screen: RunsScreen) -> None:
+        def help_line() -> str:
+            return read(app, "filter-help")
+
+        def table() -> str:
+            return screen.query_one("#table-rows", Lines).text
+
+        await pilot.press("slash", *"layer=")
+        assert "'layer='" in help_line()
+        await pilot.press("1")
+        wrong = "no run has a value of layer (did you mean layers?)"
+        assert wrong in help_line()
+        assert wrong in table()
+        assert "columns: name, run, state" in table()
+        assert "layers" in table().partition("columns:")[2]
+        await pilot.press("enter")
+        assert wrong in str(screen.query_one("#table").border_subtitle)
+        await pilot.press("slash", *("backspace",) * 7, *"layer!=1")
+        assert wrong in help_line(), "also where it selects all"
+        assert len(names(screen)) == 4
+        await pilot.press(*("backspace",) * 3, *"s=12")
+        assert wrong not in help_line()
+        assert "columns:" not in table()
 
     drive(scene, 4, steps)
 

@@ -65,19 +65,6 @@ def test_a_theme_is_remembered_unless_something_stronger_sets_it(
     golden(sheet(shown))
 
 
-def test_the_panel_shown_alone_is_remembered(tmp_path: Path) -> None:
-    found = Preferences(read_config(tmp_path))
-    assert found.choose_alone("phases") == ""
-    assert kept(tmp_path).alone == "phases"
-    again = Preferences(read_config(tmp_path))
-    assert again.alone == "phases"
-    shown = {item.name: (item.value, item.origin) for item in content.items(again)}
-    assert shown["alone"] == ("phases", "remembered")
-    again.choose_alone("")
-    shown = {item.name: (item.value, item.origin) for item in content.items(again)}
-    assert shown["alone"] == ("all are shown", "default")
-
-
 def test_what_cannot_be_remembered_is_told(tmp_path: Path) -> None:
     (tmp_path / "hoptui").write_text("a file where the directory should be")
     found = Preferences(read_config(tmp_path))

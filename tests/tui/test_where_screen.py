@@ -44,6 +44,37 @@ def title(app: Any, panel: str) -> str:
     return str(app.screen.query_one(f"#{panel}", Panel).title)
 
 
+COPY = line("copy", 1204, "Trainer.prefetch_batches", "Tensor.to", "trainers/prefetching_trainer.py")
+
+
+def test_the_place_of_a_line_has_room_before_the_words_for_its_kind(play: Play, read: Read) -> None:
+    there = without_phases().sampled({COPY: 83, STEP: 17}, {COPY: 100})
+    there.update(run={"world": 2})
+    place = "prefetching_trainer.py:1204 Trainer.prefetch_batches"
+
+    async def script(app: Any, pilot: Any) -> None:
+        assert "copies to/from the GPU" not in read(app, "summary").splitlines()[5]
+        assert place in read(app, "summary").splitlines()[5]
+        await pilot.press("w")
+        await pilot.pause()
+        first = read(app, "line-list").splitlines()[0]
+        assert first.rstrip().endswith(place), "a column without room is left out"
+        assert "copies to/from the GPU" in read(app, "kinds")
+
+    play(there.app(), script, (80, 24))
+
+
+def test_a_bar_leaves_the_place_of_a_line_its_room() -> None:
+    there = without_phases().sampled({COPY: 83, STEP: 17})
+    ranks = lines.first(lines.of(there.app().view(RUN)))
+    wide, narrow = (rendered(lines.rows(ranks, width, 2), width)[0] for width in (110, 84))
+    assert "━" in wide
+    assert "copies to/from the GPU" in wide
+    assert "━" not in narrow
+    assert "Trainer.prefetch_batches" in narrow
+    assert "copies to/from the GPU" in narrow
+
+
 def test_a_run_without_phases_has_its_lines_in_their_place(play: Play, read: Read) -> None:
     there = without_phases().sampled({SLOW: 83, STEP: 17})
 
@@ -193,8 +224,8 @@ def test_in_every_size_share_kind_and_line_can_be_read(play: Play, read: Read, s
         await pilot.pause()
         first = read(app, "line-list").splitlines()[0]
         assert first.startswith("›  36 %")
-        assert "steps environments" in first
-        assert size[0] < 60 or "cartpole_env.py:88" in first
+        assert ("steps environments" if size[0] >= 80 else "steps env  ") in first
+        assert size[0] < 60 or "cartpole_env.py:88 rollout" in first
         await pilot.press("end")
         await pilot.pause()
         assert "save" in read(app, "line-list").splitlines()[-1]

@@ -94,7 +94,7 @@ SENTENCES: Mapping[str, Entry] = {
     "held_by_person": _held_by_person,
     # replaced, too late, or lost with a process
     "later_command": "a later command of {by} took its place",
-    "no_boundary": "no boundary came within {ttl_s:g} s",
+    "no_boundary": "no iteration ended within {ttl_s:g} s",
     "no_answer": "no daemon answers any more",
     "no_daemon": "no daemon read it for {waited_s:.0f} s",
     "run_ended": "the run ended: {reason}",

@@ -9,7 +9,7 @@ from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.enumerations import ByValue
 from hoptui.presentation import gpu_readings, numbers
 from hoptui.presentation.sentences.template import Entry, Fields, Write, facts
-from hoptui.presentation.stacks import KINDS, called, place
+from hoptui.presentation.stacks import called, does, place
 
 
 class VerdictText(NamedTuple):
@@ -148,7 +148,7 @@ def _line(fields: Fields, _: Write) -> str:
     Of several such lines: `loads data 83 % of the time, 41 % at data.py:37 augment (rotate)`.
     """
     inside = f" ({called(fields['inside'])})" if fields.get("inside") else ""
-    what = KINDS.get(fields["kind"], fields["kind"])
+    what = does(fields["kind"], fields.get("inside") or "")
     at, share = f"{_place(fields)}{inside}", numbers.percent(fields["share"])
     if "whole" in fields:
         return f"{what} {numbers.percent(fields['whole'])} of the time, {share} at {at}"
@@ -160,6 +160,7 @@ CURES: Mapping[str, str] = ByValue(
         "load_in_workers": "the DataLoader reads in the training process: num_workers=4 or more",
         "avoid_sync": "the thread waits for a result there, before it may go on: read results less often",
         "fewer_kernels": "many small kernels: torch.compile, CUDA graphs, larger batches",
+        "pin_results": "copy results less often, or to pinned memory with non_blocking=True",
         "pin_memory": "pin_memory=True in the DataLoader, and .to(device, non_blocking=True)",
         "save_in_background": "save less often, or with torch.distributed.checkpoint.async_save",
         "autocast": "it computes in FP32 without tensor cores: torch.autocast with bfloat16, or TF32",
@@ -200,6 +201,7 @@ SENTENCES: Mapping[str, Entry] = {
     "line.brief": lambda fields, _: f"{_place(fields)} {numbers.percent(fields['share'])}",  # the same, short
     "rank.slow": _slow_rank,
     "cpu.computes": "it computes on the CPU {share:percent} of the time",
+    "cpu.thread_waits": "its thread computes, but had a processor only {share:percent} of the time",
     # how busy GPUs and host are
     "gpu.idle_share": "GPU idle {share:percent}",
     "gpu.none_used": _unused,

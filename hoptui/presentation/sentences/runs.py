@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.knobs import shown
 from hoptui.presentation import gpu_readings, numbers, stacks
+from hoptui.presentation.sentences.jobs import line_group_text
 from hoptui.presentation.sentences.template import Entry, Fields, Write
+
+NONE_ENDED = "no iteration ended"
 
 
 def _exited(fields: Fields, _: Write) -> str:
@@ -41,7 +44,7 @@ def _in_phase(fields: Fields, _: Write) -> str:
 
 
 def _no(fields: Fields) -> str:
-    return f"no {'row' if fields['rows'] else 'boundary'} for {numbers.duration(fields['age_s'])}"
+    return f"{'no row' if fields['rows'] else NONE_ENDED} for {numbers.duration(fields['age_s'])}"
 
 
 def _group(field: Fields, world: int) -> str:
@@ -65,9 +68,9 @@ def _silent(field: Fields, world: int) -> str:
 
 
 def _hung(fields: Fields, _: Write) -> str:
-    """`no boundary for 42 s; rank 5 of 8 is in data.py:37 read; 7 ranks wait in all_reduce, train.py:120`."""
+    """`no iteration ended for 42 s; rank 5 of 8 is in data.py:37 read; 7 ranks wait in …`."""
     if "groups" not in fields:  # too large to be sent
-        return f"no boundary for {numbers.duration(fields['age_s'])}"
+        return f"{NONE_ENDED} for {numbers.duration(fields['age_s'])}"
     world = fields["world"]
     parts = [_no(fields)]
     parts += [_silent(one, world) for one in fields["silent"]]
@@ -75,6 +78,7 @@ def _hung(fields: Fields, _: Write) -> str:
     if unknown := fields["unsampled"]:
         who = f"of rank {', '.join(map(str, unknown))} " if world > 1 else ""
         parts.append(f"there are no stack samples {who}".rstrip())
+    parts += [line_group_text(**one) for one in fields.get("others", ())]
     if away := fields["elsewhere"]:
         parts.append(f"{numbers.counted(away, 'rank')} not known on this node")
     return "; ".join(parts)
@@ -104,7 +108,7 @@ def _straggler(fields: Fields, _: Write) -> str:
     if (where := fields["where"]) is not None:
         line = stacks.place(CodeLine(where["file"], where["line"], where["function"]))
         share, usual = numbers.percent(fields["share"]), numbers.percent(fields["others_share"])
-        does = stacks.KINDS.get(where["kind"], where["kind"])
+        does = stacks.does(where["kind"], where.get("inside") or "")
         parts.append(f"it {does} in {line} {share} of the time, they {usual}")
     if device := gpu_readings.rank_device(fields):
         parts.append(device)
@@ -127,7 +131,7 @@ SENTENCES: Mapping[str, Entry] = {
     "state.in_phase": _in_phase,
     "state.hung": _hung,
     "state.works": _works,
-    "state.no_stack": "no boundary for {age_s:duration}, and its thread runs no Python code",
+    "state.no_stack": "no iteration ended for {age_s:duration}, and its thread runs no Python code",
     "state.off": "hoptui is off in this run: {error}",
     # what happens
     "run.started": "started (pid {pid})",

@@ -94,6 +94,12 @@ def _goes_on(fields: Fields, write: Write) -> str:
     return text
 
 
+def _away(fields: Fields, _: Write) -> str:
+    """`rank 0 of lm is on gpu00: tune it there`."""
+    host = numbers.clean(str(fields.get("host") or ""), 60) or "another node"
+    return f"rank 0 of {numbers.clean(str(fields['run']), 40)} is on {host}: tune it there"
+
+
 def _on_already(fields: Fields, _: Write) -> str:
     by = f", started by {fields['user']}" if fields["user"] else ""
     return f"{fields['run']} is being tuned already{by}: stop that first"
@@ -246,7 +252,7 @@ SENTENCES: Mapping[str, Entry] = {
     # refused requests
     "tune.no_live_run": "no live run has the id {run:quoted}",
     "tune.off": "{run} is not being tuned",
-    "tune.away": "rank 0 of {run} is on another node: tune it there",
+    "tune.away": _away,
     "tune.on_already": _on_already,
     "tune.fewer_gpus": (
         "energy cannot be measured: the {ranks} ranks of {run} use {gpus} GPU(s) of this machine"

@@ -94,8 +94,9 @@ def last_change(view: View, width: int) -> Line:
     if record.measured.gain is not None and (
         with_it := sentences.remarks(record.measured)
     ):  # never attribute it to this change alone
-        whole, short = f"{whole}, {with_it}", f"{short} and others"
-        least = f"{least}s"
+        whole, codes = f"{whole}, {with_it}", {each.code for each in record.measured.remarks}
+        if not codes or codes - vocabulary.CONTENDED:  # other knobs were changed, not only other loads
+            short, least = f"{short} and others", f"{least}s"
     return (*fitting, Span(next((which for which in (whole, short, least) if len(which) <= room), ""), "dim"))
 
 

@@ -100,6 +100,11 @@ def headline(view: View) -> Headline:
     return Headline("iteration_s", unit, recent(view, view.source, "iteration_s", 2.0))
 
 
+def unless_old(view: View, name: str, value: float | None) -> float | None:
+    """The value of a metric where there is no room for its age: None if the head that says it is silent."""
+    return None if view.of_silent_head(name) else value
+
+
 def number(value: float | None) -> str:
     """Any metric in `VALUE` cells."""
     found = numbers.logged(value)
@@ -153,14 +158,32 @@ def spark(view: View, source: str, name: str, width: int, span_s: float) -> str:
     series = view.store.series(source, name)
     if series is None or width < 1:
         return " " * width
-    dots = ACROSS * width
-    step = max(1, int(span_s * SECOND) // dots)
-    t1 = (view.now // step + 1) * step
-    t0 = t1 - dots * step
+    t0, t1, dots = _up_to_now(view, width, span_s)
     found = series.window(t0, t1 - 1, dots)
     scale = value_scale((*found.low, *found.high), 3)
     trace = place(found.t, found.low, found.high, t0, t1, dots)
     return rasterize([trace], width, 1, scale.bottom, scale.top).text[0]
+
+
+def spark_of_share(view: View, source: str, name: str, width: int, span_s: float) -> str:
+    """The last seconds of a share in per cent, filled from 0 up to it in a cell's height; blank where
+    unknown.
+    """
+    series = view.store.series(source, name)
+    if series is None or width < 1:
+        return " " * width
+    t0, t1, dots = _up_to_now(view, width, span_s)
+    t, low, _, middle = series.columns(t0, t1 - 1, dots)
+    bottom = [0.0 if value == value else value for value in low]
+    return rasterize([place(t, bottom, middle, t0, t1, dots)], width, 1, 0.0, 100.0).text[0]
+
+
+def _up_to_now(view: View, width: int, span_s: float) -> tuple[int, int, int]:
+    """The ends of the last seconds, on edges of the dots of so many cells, and the number of these."""
+    dots = ACROSS * width
+    step = max(1, int(span_s * SECOND) // dots)
+    t1 = (view.now // step + 1) * step
+    return t1 - dots * step, t1, dots
 
 
 def energy(view: View) -> str:

@@ -14,7 +14,7 @@ from hoptui.presentation.numbers import UNKNOWN
 from hoptui.presentation.readings import DERIVED, value_text
 from hoptui.tui.charts.line_chart import ChartSeries
 from hoptui.tui.components import figures
-from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, ratio
+from hoptui.tui.components.figures import Gauge, current, fact, gauges, of, ratio, spark_of_share
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import GAP, Line, Span, bar, pack
 
@@ -28,6 +28,7 @@ FIGURES = (
 )
 CHARTED = 4  # GPUs in one chart, a curve each: there are four inks
 INKS = "1234"
+SPARK_S = 300.0  # of the work of each of many GPUs
 _HIGH, _LOW = 90.0, 60.0  # least busy and most SM active for a remark
 _SIGNS = ByValue(
     {"alarm": ("✕ ", "bad"), "warning": ("⚠ ", "warn"), "info": ("", "")}, lambda _: ("? ", "warn")
@@ -137,7 +138,7 @@ def work_curves(view: View, gpus: tuple[GpuInfo, ...]) -> list[ChartSeries]:
         names = view.store.names(source)
         found = [c for c in WORK if c[0] in names] or [c for c in PLAIN_WORK if c[0] in names]
         return [ChartSeries(source, name, f"{label} %", ink) for name, label, ink in found]
-    name = "sm_active" if any("sm_active" in view.store.names(f"gpu/{g.uuid}") for g in gpus) else "busy"
+    name = _over_time(view, gpus)
     return [ChartSeries(f"gpu/{g.uuid}", name, _called(g), ink) for g, ink in zip(gpus, INKS, strict=False)]
 
 
@@ -311,12 +312,21 @@ def bare(value: str) -> str:
 
 
 _POWER, _MEMORY = 10, 12  # cells of these columns
+_BARE = 6  # cells of the same without the limit
+_LEAST_SPARK, _MOST_SPARK = 10, 24  # cells of what a GPU did over `SPARK_S`, with the gap before it
 
 
 class _Columns(NamedTuple):
-    """How wide the parts of a GPU's line are; 0 leaves a part out. `bars` of the first figures get one."""
+    """How wide the parts of a GPU's line are; 0 leaves a part out. `bars` of the first figures get one.
+
+    More GPUs than `CHARTED` have a `spark` each. For it, power and memory are without limits if these are
+    the same for all.
+    """
 
     name: int
+    spark: int
+    power: int
+    memory: int
     bars: int
     bar: int
     temperature: int
@@ -327,6 +337,11 @@ class _Columns(NamedTuple):
     @classmethod
     def of(cls, gpus: tuple[GpuInfo, ...], width: int, *, users: bool) -> _Columns:
         left = max(0, width - 5 - sum(w for _, _, w in FIGURES) - _POWER - _MEMORY)
+        power, used = _POWER, _MEMORY
+        many = len(gpus) > CHARTED
+        if many and left < _LEAST_SPARK and shared_limits(gpus):
+            left += power + used - 2 * _BARE
+            power = used = _BARE
 
         def take(*wanted: int) -> int:
             nonlocal left
@@ -336,24 +351,51 @@ class _Columns(NamedTuple):
 
         mixed = len({gpu.name for gpu in gpus}) > 1
         name = take(*((16, 9) if width >= 100 else (9,))) if mixed else 0
+        spark = take(_LEAST_SPARK) if many else 0
         temperature, clock = take(5), take(7)
         held = take(13, 3)
         user = take(16) if users else 0
+        spark += take(*range(min(_MOST_SPARK - spark, left), 0, -1)) if spark else 0
         bars = next((count for count in (6, 4, 2) if left // count >= 7), 0)
         across = min(16, left // bars - 1) if bars else 0
         left -= bars * (across + 1)
         held += take(*range(min(7, left), 0, -1)) if held > 3 else 0
-        return cls(name, bars, across, temperature, clock, held, user + left if user else 0)
+        user += left if user else 0
+        return cls(name, spark, power, used, bars, across, temperature, clock, held, user)
 
 
-def table_head(gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False) -> Line:
+def heading(gpus: tuple[GpuInfo, ...], width: int) -> str:
+    """The kinds of GPUs, and the limits that a table of this width leaves out."""
+    left_out = _Columns.of(gpus, width, users=False).power == _BARE
+    return f"{kinds(gpus)} · {shared_limits(gpus)}" if left_out else kinds(gpus)
+
+
+def shared_limits(gpus: tuple[GpuInfo, ...]) -> str:
+    """`700 W, 80.0 GiB each`; empty if they differ or are not known."""
+    known = {(gpu.power_limit_w, gpu.memory_total_bytes) for gpu in gpus}
+    power, memory_bytes = next(iter(known))
+    if len(known) > 1 or not power or not memory_bytes:
+        return ""
+    return f"{power:.0f} W, {numbers.gib(memory_bytes)} GiB each"
+
+
+def _over_time(view: View, gpus: tuple[GpuInfo, ...]) -> str:
+    """The reading that a chart shows of each of several GPUs."""
+    known = any("sm_active" in view.store.names(f"gpu/{gpu.uuid}") for gpu in gpus)
+    return "sm_active" if known else "busy"
+
+
+def table_head(view: View, gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False) -> Line:
     """Return the head of the table, with the units."""
     c = _Columns.of(gpus, width, users=users)
     spans = [Span("", width=5), *([Span("GPU", "dim", c.name)] if c.name else [])]
     for i, (_, label, cells) in enumerate(FIGURES):
         spans.append(Span(label, "dim", cells + (c.bar + 1) * (i < min(4, c.bars)), right=True))
+    if c.spark:
+        label = "SM" if _over_time(view, gpus) == "sm_active" else "busy"
+        spans.append(Span(f"  {label} {SPARK_S / 60:.0f} min", "dim", c.spark))
     wide = (c.bar + 1) * (c.bars > 4)
-    spans += [Span("W", "dim", _POWER + wide, right=True), Span("GiB", "dim", _MEMORY + wide, right=True)]
+    spans += [Span("W", "dim", c.power + wide, right=True), Span("GiB", "dim", c.memory + wide, right=True)]
     spans += [Span("°C", "dim", c.temperature, right=True)] if c.temperature else []
     spans += [Span("MHz", "dim", c.clock, right=True)] if c.clock else []
     spans += [Span("  clocks", "dim", c.held)] if c.held > 3 else []
@@ -363,12 +405,15 @@ def table_head(gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False) ->
 def table_rows(
     view: View, gpus: tuple[GpuInfo, ...], width: int, *, users: bool = False, cursor: int = -1
 ) -> list[Line]:
-    """One line per GPU: four measures of use, power, memory, temperature, clocks, users, as much as fits."""
-    columns = _Columns.of(gpus, width, users=users)
-    return [_table_row(view, gpu, columns, chosen=i == cursor) for i, gpu in enumerate(gpus)]
+    """One line per GPU: four measures of use, power, memory, temperature, clocks, users, as much as fits.
+
+    Of many GPUs, each has its work over time too.
+    """
+    columns, work = _Columns.of(gpus, width, users=users), _over_time(view, gpus)
+    return [_table_row(view, gpu, columns, work, chosen=i == cursor) for i, gpu in enumerate(gpus)]
 
 
-def _table_row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
+def _table_row(view: View, gpu: GpuInfo, c: _Columns, work: str, *, chosen: bool) -> Line:
     spans = [Span("› " if chosen else "  ", "key"), Span("└" if gpu.parent else str(gpu.index), "dim", 3)]
     if c.name:
         spans.append(Span(_short_name(gpu, c.name), "", c.name))
@@ -381,13 +426,19 @@ def _table_row(view: View, gpu: GpuInfo, c: _Columns, *, chosen: bool) -> Line:
         spans += [Span("  "), *bar(ratio(now.get(name), 100), c.bar, ink_of(name))] if barred else []
         ink = "warn" if hidden and name == "sm_active" else "" if name in now else "dim"
         spans.append(Span(figure(now.get(name)), ink, cells - barred, right=True))
+    if c.spark:
+        cells = c.spark - 2
+        over_time = spark_of_share(view, f"gpu/{gpu.uuid}", work, cells, SPARK_S)
+        spans += [Span("  "), Span(over_time, ink_of(work), cells)]
     for value, used, whole, ink, cells in (
-        (watts(now, gpu), now.get("power_w"), gpu.power_limit_w, "2", _POWER),
-        (memory(now, gpu), now.get("memory_used_bytes"), total(now, gpu), "1", _MEMORY),
+        (watts(now, gpu), now.get("power_w"), gpu.power_limit_w, "2", c.power),
+        (memory(now, gpu), now.get("memory_used_bytes"), total(now, gpu), "1", c.memory),
     ):
         barred = c.bars > 4
         spans += [Span("  "), *bar(ratio(used, whole), c.bar, ink)] if barred else []
-        spans.append(Span(value.rpartition(" ")[0] or value, "", cells - barred, right=True))
+        shown = value.rpartition(" ")[0] or value
+        shown = shown.partition("/")[0] if cells == _BARE else shown
+        spans.append(Span(shown, "", cells - barred, right=True))
     for name, cells in (("temperature_c", c.temperature), ("sm_clock_mhz", c.clock)):
         if cells:
             spans.append(Span(bare(numbers.grouped(now.get(name))), "", cells, right=True))

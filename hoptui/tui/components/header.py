@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hoptui.domain.enumerations import ByValue
 from hoptui.model.runs import failed
 from hoptui.presentation import numbers, sentences, vocabulary
+from hoptui.presentation.sentences.runs import NONE_ENDED
 from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import State
 from hoptui.tui.components import figures, gpus
@@ -203,13 +204,13 @@ def _explained(view: View) -> tuple[str, str]:
     said = vocabulary.state_text(vital, run)
     match vital.state:
         case "paused" if view.replay is None:
-            how = view.hint("run.pause", "lets it go on") if not view.read_only else ""
-            why = "the open dashboard that paused it keeps it paused"
+            how = view.hint("run.pause", "resumes it") if not view.read_only else ""
+            why = "the dashboard that paused it renews this while it is open"
             return f"{said} ({'; '.join(filter(None, (why, how)))})", "; ".join(filter(None, (said, how)))
         case "unresponsive":
             return f"{said}; the process exists, values below are old", said
-        case "busy" if vital.progress_age_s is not None and "no boundary for" not in said:
-            return f"{said}; no boundary for {numbers.duration(vital.progress_age_s)}", said
+        case "busy" if vital.progress_age_s is not None and NONE_ENDED not in said:
+            return f"{said}; {NONE_ENDED} for {numbers.duration(vital.progress_age_s)}", said
     return said, said
 
 

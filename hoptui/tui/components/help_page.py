@@ -87,6 +87,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
          "±."),
         ("no detectable", "The change is smaller than its ± and cannot be separated from noise. It "
          "may be nothing, or little."),
+        ("too uneven", "The speed varied so much that even twice of it would not be separated from noise."),
         ("ETA", "Iterations that are left, times the seconds of one now. A change of a knob changes it."),
         ("phases", "Where the time of an iteration goes, by the marks that the run sets (run.phase). Good: "
          "the phase that does the learning takes most of it."),
@@ -144,7 +145,7 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "editor": (
         ("speed only", "Only the speed may change. What is learned stays the same."),
-        ("changes what is learned", "From there on the run learns something else than without the change."),
+        ("changes what is learned", "From there on training differs from that of an unchanged run."),
         *((name, f"{sentence}.") for name, sentence in vocabulary.COSTS.items()),
         ("keeps", "What the run declared to stay as it is, and what another knob becomes by it. The run has "
          "the last word."),
@@ -154,8 +155,8 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
          "is unknown."),
     ),
     "staged": (
-        ("together", "They reach the run within a moment of each other, mostly for the same boundary; each "
-         "has its own end."),
+        ("together", "They reach the run within a moment of each other, mostly within the same iteration; "
+         "each has its own end."),
     ),
     "tuner": (
         ("speed knobs", "The tuner changes knobs that affect only the speed. It changes one that affects "
@@ -179,7 +180,8 @@ NOTES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("+6.1 % ± 1.2", "What the change did to it; the ± is wide enough to be right 95 times in 100."),
         ("no detectable", "The change is smaller than its ± and cannot be separated from noise. It "
          "may be nothing, or little."),
-        ("together with", "Changes of one boundary have one effect. The share of each is unknown."),
+        ("too uneven", "The speed varied so much that even twice of it would not be separated from noise."),
+        ("together with", "Changes that apply together have one effect. The share of each is unknown."),
         ("older", "The newest 2 000 are listed; where there may be more, the end of the list reads those "
          "before from the recordings."),
         ("copy", "The terminal is asked to copy (OSC 52); some refuse, so the line is shown as well."),

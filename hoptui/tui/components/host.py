@@ -49,15 +49,15 @@ def core_lines(view: View, width: int, most: int = MOST_STRIPS) -> list[Line]:
     loads = view.store.cores
     old = (view.now - loads.t) / 1e9 > OLD_S and not view.node_stale
     percents = [] if old else list(loads.percent.values())
-    words = _core_words(percents, current(view, "host"))
+    room = max(1, width - CORE_LABEL)  # a panel that is not shown has no width
+    words = _core_words(percents, current(view, "host"), room)
     if not words:
         return []
     label = Span("cores", "dim", CORE_LABEL)
-    strips = -(-len(percents) // max(1, width - CORE_LABEL))
+    strips = -(-len(percents) // room)
     if not percents or strips > most:
         return [(label, Span(words))]
     cells = [_cell(one) for one in percents]
-    room = width - CORE_LABEL
     if strips == 1 and len(percents) + 2 + len(words) <= room:
         return [(label, *cells, Span("  "), Span(words, "dim"))]
     lines: list[Line] = [(Span("", "", CORE_LABEL), *cells[i : i + room]) for i in range(0, len(cells), room)]
@@ -68,13 +68,18 @@ def _cell(percent: float) -> Span:
     return Span(SHADES[bisect_right(_STEPS, percent)], "warn" if percent >= BUSY_PERCENT else "1")
 
 
-def _core_words(percents: list[float], now: dict[str, float]) -> str:
-    """`1 of 64 ≥ 90 %, median 3 %, busiest 100 %`, as far as known; empty if nothing is."""
+def _core_words(percents: list[float], now: dict[str, float], room: int) -> str:
+    """`1 of 64 ≥ 90 %; least 0 %, median 3 %, most 100 %`, as far as known and as it fits into so many cells;
+    empty if nothing is known.
+    """
     busiest, busy = now.get("cpu_busiest_core_percent"), now.get("cpu_busy_cores")
     if percents:
         count = sum(one >= BUSY_PERCENT for one in percents)
-        spread = f"least {min(percents):.0f} %, median {median(percents):.0f} %, most {max(percents):.0f} %"
-        return f"{count} of {len(percents)} ≥ {BUSY_PERCENT:.0f} %; {spread}"
+        head, most = f"{count} of {len(percents)} ≥ {BUSY_PERCENT:.0f} %", f"most {max(percents):.0f} %"
+        middle = f"median {median(percents):.0f} %"
+        whole = f"{head}; least {min(percents):.0f} %, {middle}, {most}"
+        forms = (whole, f"{head}; {middle}, {most}", f"{head}; {most}", head)
+        return next((words for words in forms if len(words) <= room), head)
     if busiest is None or busy is None:
         return ""
     return f"{busy:.0f} ≥ {BUSY_PERCENT:.0f} %; most {busiest:.0f} %"
@@ -146,6 +151,12 @@ def processes(view: View, gpu: str | None = None) -> list[GpuProcess]:
     place = {info.uuid: i for i, info in enumerate(view.node.gpus)} if view.node else {}
     found = [p for p in view.store.processes if gpu is None or p.gpu == gpu]
     return sorted(found, key=lambda p: (place.get(p.gpu, len(place)), -(p.memory_used_bytes or 0), p.pid))
+
+
+def processes_age(view: View) -> str:
+    """How old the processes of a replay are, "" if they are of this moment."""
+    age_s = view.store.processes_age_s
+    return f"{numbers.duration(age_s)} old" if age_s is not None and age_s >= 1 else ""
 
 
 def process_head(width: int, sort: str = "", *, cpu: bool = False) -> Line:
@@ -223,8 +234,8 @@ def _untold(view: View, gpu: str | None, some: bool, width: int) -> list[Line]:
     ]
     if refused or some:
         return [_refused(info, why, gpus=gpu is None) for info, why in refused]
-    if view.replay is not None:
-        return [(Span("processes are not recorded", "dim"),)]
+    if view.store.processes_age_s is None and _asked(view, gpu):
+        return [(Span("the processes of this time are not recorded", "dim"),)]
     return [(Span(_nobody(view, gpu, width), "dim"),)]
 
 

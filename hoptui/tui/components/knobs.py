@@ -126,7 +126,8 @@ def consequences(knobs: list[KnobState]) -> list[str]:
     if names:
         verb = "changes" if len(names) == 1 else "change"
         found.append(
-            f"{' and '.join(names)} {verb} what is learned: from there on the run learns something else."
+            f"{' and '.join(names)} {verb} what is learned: from there on, training differs from "
+            "an unchanged run."
         )
     for knob in knobs:
         if knob.spec.cost == "rebuild":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.line_counts import CountedLine, FoundLines, LineCounts, SharedLine, kind_shares, shares
@@ -27,7 +27,8 @@ INKS: Mapping[str, str] = {
 }
 """Computing; the script's own work before it; waits; and what is done between iterations."""
 SHARE, BAR = 7, 12
-BARRED = 72  # cells from which there is room for a bar
+GAP = 2
+BARRED = 72  # cells from which there is room for a bar, if the places leave it
 LEAST_SHARE = 0.005  # of a kind that is worth a word
 HINT = 'run.phase("rollout") in the loop adds its phases'
 
@@ -133,17 +134,34 @@ def kinds(ranks: Mapping[int, LineCounts], width: int) -> Line:
 def rows(ranks: Mapping[int, LineCounts], width: int, most: int) -> list[Line]:
     """The lines with the greatest shares, at most `most`: share, kind, place, and what the line calls."""
     found = shares(ranks)[:most]
-    kind = max((len(_kind(each.line)) for each in found), default=0) + 2
-    return [_row(each, width, kind) for each in found]
+    longest = max((len(place(each.line)) for each in found), default=0)
+    words, kind = kind_words(found, width - SHARE - longest)
+    wide = width >= BARRED and width - SHARE - kind - longest >= BAR + GAP
+    return [_row(each, word, kind, bar=wide) for each, word in zip(found, words, strict=True)]
 
 
-def _row(found: SharedLine, width: int, kind: int) -> Line:
+def kind_words(found: Sequence[SharedLine], room: int) -> tuple[list[str], int]:
+    """What the thread does at each line, and the cells of that with the gap after it.
+
+    The words are brief where they do not fit into `room`: the place of a line says more than they do.
+    """
+    words: list[str] = []
+    cells = 0
+    for brief in (False, True):
+        words = [stacks.does(each.line.kind, each.line.inside, brief=brief) for each in found]
+        cells = max(map(len, words), default=0) + GAP
+        if cells <= room:
+            break
+    return words, cells
+
+
+def _row(found: SharedLine, does: str, kind: int, *, bar: bool) -> Line:
     ink = INKS.get(found.line.kind, "dim")
     return (
-        Span(numbers.percentage(100 * found.share), "strong", SHARE - 2, right=True),
-        Span("  "),
-        *(barred(found.share, ink) if width >= BARRED else ()),
-        Span(_kind(found.line), ink, kind),
+        Span(numbers.percentage(100 * found.share), "strong", SHARE - GAP, right=True),
+        Span("", width=GAP),
+        *(barred(found.share, ink) if bar else ()),
+        Span(does, ink, kind),
         Span(place(found.line)),
         Span(f" ({stacks.called(found.line.inside)})" if found.line.inside else "", "dim"),
     )
@@ -157,10 +175,6 @@ def barred(share: float, ink: str) -> Line:
 def place(line: CountedLine) -> str:
     """`data.py:37 augment`."""
     return stacks.place(CodeLine(line.file, line.line, line.function))
-
-
-def _kind(line: CountedLine) -> str:
-    return stacks.KINDS.get(line.kind, line.kind)
 
 
 def panel(view: View, width: int, height: int, *, hint: bool = False) -> list[Line]:

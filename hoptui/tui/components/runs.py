@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+from hoptui.domain.columns import head_of
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.learning_metrics import learning_names
 from hoptui.model.outputs import last_lines
 from hoptui.model.runs import failed
-from hoptui.presentation import diagnosis, numbers, vocabulary
+from hoptui.presentation import diagnosis, job_head, numbers, vocabulary
 from hoptui.presentation.metric_names import label_of
 from hoptui.protocol.messages import RunState, State
 from hoptui.tui.charts.plot import Mark
 from hoptui.tui.components import figures, phases, targets
 from hoptui.tui.components.events import last_change, unmeasured
-from hoptui.tui.components.figures import VALUE, energy, fact, headline, newest, number, recent
+from hoptui.tui.components.figures import (
+    VALUE,
+    energy,
+    fact,
+    headline,
+    newest,
+    number,
+    recent,
+    unless_old,
+)
 from hoptui.tui.components.header import INKS
 from hoptui.tui.components.phases import OTHER, PhaseBar, Split
 from hoptui.tui.run_control import advised
@@ -115,7 +125,8 @@ def _row(view: View, run: RunState, c: _Columns, width: int, *, chosen: bool) ->
     if not as_usual(view):
         return (*spans, Span("  "), Span(why_not_live(view), ink))  # where the speed would stand
     speed = headline(view)
-    spans += [Span(numbers.logged(speed.value), "", _SPEED, right=True), Span(f" {speed.unit}  ", "dim")]
+    value = unless_old(view, speed.name, speed.value)
+    spans += [Span(numbers.logged(value), "", _SPEED, right=True), Span(f" {speed.unit}  ", "dim")]
     room = width - width_of(spans)
     missed = next((line for line in targets.missed(view) if width_of(line) <= room), None)
     return (*spans, *(missed or last_change(view, room)))
@@ -249,6 +260,8 @@ def learning_lines(view: View, chosen: str, width: int) -> list[Line]:
     """The chosen metric, then as many others as fit in a line; a hint if the run has logged nothing."""
     if view.run is None:
         return [figures.missing_line(view, "looking for the run"), ()]
+    if not chosen and view.run.rank and view.run.head is None:
+        return [(Span(job_head.UNKNOWN_HEAD, "dim"),), ()]
     if not chosen:
         return [
             (Span("nothing is logged yet", "dim"),),
@@ -267,6 +280,16 @@ def learning_lines(view: View, chosen: str, width: int) -> list[Line]:
     ]
     lost = vocabulary.lost_metrics(view.vital, view.store.left_out(view.source))
     return [head, next(iter(pack([*((Span(text, "warn"),) for text in lost), *others], width, "  ")), ())]
+
+
+def from_head(view: View, metric: str) -> str:
+    """` · rank 0 on gpu00` after a title if a metric comes from another node, with its age if it is old, else
+    empty.
+    """
+    run = view.run
+    if run is None or run.head is None or metric not in view.store.names(head_of(view.source)):
+        return ""
+    return f" · {job_head.dated(f'rank 0 on {job_head.name(run.head)}', view.vital)}"
 
 
 SIGN = Span("▸ ", "key")

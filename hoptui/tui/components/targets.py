@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hoptui.domain.enumerations import ByValue
 from hoptui.domain.targets import TargetState
-from hoptui.presentation import targets
+from hoptui.presentation import job_head, targets
 from hoptui.presentation.vocabulary import STANDINGS
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span, pack, width_of
@@ -19,7 +19,7 @@ def line(view: View, width: int) -> list[Line]:
 
     If room is short, only those that are missed have their mean.
     """
-    states = view.run.targets if view.run else ()
+    states = _all(view)
     if not states:
         return []
     found = sorted(states, key=lambda state: _RANKS[state.standing])
@@ -44,8 +44,14 @@ def _length(chunks: list[Line]) -> int:
 
 def missed(view: View) -> list[Line]:
     """One line for each target that is missed."""
-    states = view.run.targets if view.run else ()
-    return [_chunk(view, state) for state in states if state.standing == "missed"]
+    return [_chunk(view, state) for state in _all(view) if state.standing == "missed"]
+
+
+def _all(view: View) -> tuple[TargetState, ...]:
+    """The targets of the GPUs of this node, and those of the node of rank 0."""
+    if view.run is None:
+        return ()
+    return (*view.run.targets, *(view.run.head.targets if view.run.head is not None else ()))
 
 
 def _chunk(view: View, state: TargetState, *, brief: bool = False) -> Line:
@@ -53,5 +59,7 @@ def _chunk(view: View, state: TargetState, *, brief: bool = False) -> Line:
     gpus = view.node.gpus if view.node else ()
     own = [(gpu.uuid, gpu.index) for gpu in gpus if view.run and gpu.uuid in view.run.gpus]
     text = targets.goal(state.target) if brief else targets.standing(state, targets.index_of(state, own))
+    if view.run is not None and view.run.head is not None and state in view.run.head.targets:
+        text = job_head.dated(f"{text} on {job_head.name(view.run.head)}", view.vital)
     symbol = STANDINGS[state.standing].symbol
     return Span(f"{symbol} ", ink if state.standing != "met" else "good"), Span(text, ink)

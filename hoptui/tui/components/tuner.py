@@ -12,7 +12,7 @@ from hoptui.domain.enumerations import ByValue
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.tuning import Limits, Measured, Result, Stand, Trial, TunerState, may_turn
 from hoptui.model.command_history import UNDO
-from hoptui.presentation import diagnosis, numbers, sentences, tuner, tuner_report, vocabulary
+from hoptui.presentation import diagnosis, job_head, numbers, sentences, tuner, tuner_report, vocabulary
 from hoptui.presentation import tuner as tuning
 from hoptui.presentation.tuner import RESULTS, STANDS
 from hoptui.presentation.vocabulary import Word
@@ -47,6 +47,17 @@ def state_of(view: View) -> TunerState | None:
     return view.run.tuner if view.run is not None else None
 
 
+def old(view: View) -> bool:
+    """Whether what is shown of the tuner is old: `View.stale`, or the head that says it is silent."""
+    return (view.stale and view.replay is None) or job_head.old_s(view.vital) is not None
+
+
+def from_head(view: View) -> str:
+    """` · gpu00, as of 40 s ago` after a title if the tuner is on a head that is silent, else empty."""
+    found = view.run.head if view.run is not None and job_head.old_s(view.vital) is not None else None
+    return f" · {job_head.dated(job_head.name(found), view.vital)}" if found is not None else ""
+
+
 def at_work(state: TunerState | None) -> bool:
     """Whether there is a tuner that goes on, also while it waits."""
     return state is not None and state.stand != "off"
@@ -74,7 +85,7 @@ def result(trial: Trial) -> Span:
 def brief(view: View) -> str:
     """`tuner ◷ trial`, for a title in a small terminal; empty while it is off."""
     state = state_of(view)
-    return f"tuner {stand(state).text}" if at_work(state) else ""
+    return job_head.dated(f"tuner {stand(state).text}", view.vital) if at_work(state) else ""
 
 
 def short(view: View, width: int) -> list[Line]:
@@ -161,7 +172,7 @@ def remark(view: View, knob: KnobState) -> str:
     """`tuner: trial`, `tuner: left alone`, for a list of knobs; empty for a knob that is not being tuned."""
     state = state_of(view)
     word = "left alone" if is_frozen(state, knob) else turn(state, knob)
-    return f"tuner: {word}" if word else ""
+    return job_head.dated(f"tuner: {word}", view.vital) if word else ""
 
 
 def is_frozen(state: TunerState | None, knob: KnobState) -> bool:

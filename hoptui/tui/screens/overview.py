@@ -16,7 +16,7 @@ from hoptui.tui.app_protocol import Frame, Moved, Picked
 from hoptui.tui.charts.line_chart import ChartSeries, LineChart
 from hoptui.tui.components import events, gpus, header, host, process_tree, runs
 from hoptui.tui.dialogs import Confirm
-from hoptui.tui.run_control import NotYoursError, ProcessHandle
+from hoptui.tui.process_handle import NotYoursError, ProcessHandle
 from hoptui.tui.screen_base import LiveScreen, set_height
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import GAP, Line, Span
@@ -201,7 +201,7 @@ class OverviewScreen(LiveScreen):
         visible = max(1, min(len(shown), max(MANY_GPUS, self.size.height - least)))
         self._gpu_lines = visible + BORDER + bool(shown)
         set_height(panel, self._gpu_lines)
-        top.show([gpus.table_head(shown, width, users=True)])
+        top.show([gpus.table_head(view, shown, width, users=True)])
         choices.show_rows(
             rows or [(Span(gpus.none(view), "dim"),)],
             len(rows),
@@ -209,7 +209,7 @@ class OverviewScreen(LiveScreen):
             marked=choices.has_focus,
         )
         drivers = sorted({gpu.driver for gpu in shown if gpu.driver})
-        title = ("GPUs", gpus.kinds(shown), choices.part)
+        title = ("GPUs", gpus.heading(shown, width), choices.part)
         panel.label(" · ".join(filter(None, title)), ", ".join(f"driver {d}" for d in drivers))
 
     def _draw_host(self, view: View) -> None:
@@ -248,7 +248,9 @@ class OverviewScreen(LiveScreen):
         rows = process_tree.lines(view, listed, width, choices.index if choices.has_focus else -1)
         choices.show_rows(rows, count, faded=view.node_stale, marked=choices.has_focus)
         told = (choices.part if count else "") or (f"{count} processes" if count > 1 else "")
-        self._panel("processes").label(" · ".join(filter(None, ("On the GPUs", told))))
+        self._panel("processes").label(
+            " · ".join(filter(None, ("On the GPUs", told, host.processes_age(view))))
+        )
 
     def _draw_charts(self, view: View) -> None:
         shown = view.gpus()

@@ -12,7 +12,7 @@ import pytest
 from hoptui.domain.devices import GpuProcess
 from hoptui.domain.tuning import Measured
 from hoptui.protocol.messages import Origin
-from hoptui.tui.run_control import ProcessHandle
+from hoptui.tui.process_handle import ProcessHandle
 from hoptui.tui.screens.overview import Endings
 from tests.client import fake_daemon
 from tests.tui.conftest import RUN, Scene

@@ -100,7 +100,8 @@ class GpusScreen(LiveScreen):
             lines = host.process_lines(view, width, max(1, height), gpu.uuid)
             listed.show(lines, faded=view.node_stale)
             count = len(host.processes(view, gpu.uuid))
-            self._panel("processes").label(f"Processes · {count}" if count else "Processes")
+            told = filter(None, ("Processes", str(count or ""), host.processes_age(view)))
+            self._panel("processes").label(" · ".join(told))
             self._draw_keys()
 
     def _draw_readings(self, view: View, gpu: GpuInfo, readings: list[content.ReadingRow]) -> None:

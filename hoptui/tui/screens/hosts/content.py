@@ -12,7 +12,7 @@ from hoptui.presentation import numbers
 from hoptui.presentation.vocabulary import Word
 from hoptui.protocol.messages import RunState
 from hoptui.tui.components import gpus, header, runs
-from hoptui.tui.components.figures import current, headline
+from hoptui.tui.components.figures import current, headline, unless_old
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import GAP, Line, Span, width_of
 
@@ -155,7 +155,7 @@ def _speed(view: View, ink: str) -> Line:
     if not runs.as_usual(view):
         return Span("  "), Span(runs.why_not_live(view), ink)
     speed = headline(view)
-    value = None if view.node_stale else speed.value
+    value = None if view.node_stale else unless_old(view, speed.name, speed.value)
     return Span(numbers.logged(value), "stale" if view.node_stale else "", _SPEED, right=True), Span(
         f" {speed.unit}", "dim"
     )

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from hoptui.domain.facts import Fact
 from hoptui.domain.job_history import RANK_READINGS, JobHistory
 from hoptui.domain.jobs import JobNode, JobState, NodeCondition, RankSummary
-from hoptui.presentation import jobs, numbers, sentences, stacks
+from hoptui.domain.learning_metrics import headline_name
+from hoptui.presentation import job_head, jobs, numbers, sentences, stacks, vocabulary
 from hoptui.presentation.readings import value_text
 from hoptui.tui.components import lines
 from hoptui.tui.screens.job import heat_maps
@@ -59,7 +60,7 @@ def size(
     for condition, count in jobs.conditions(state):
         word, ink = jobs.condition(condition, ended=ended), _ink(condition, ended=ended)
         line = (*line, Span(f"   {word.symbol} ", ink), Span(f"{count} {word.text}"))
-    if problem := jobs.store_problem(state):
+    if problem := jobs.store_problem(state) or jobs.head_problem(state):
         line = (*line, Span("   "), Span(problem, "warn"))
     elif recorded and state.age_s > OLD_S:
         line = (*line, Span(f"   recorded {numbers.duration(state.age_s)} before", "dim"))
@@ -98,6 +99,14 @@ def _apart(state: JobState, reading: str) -> bool:
     )
 
 
+def throughput_unit(view: View) -> str:
+    """The unit of what rank 0 reports, "" if the run has no rate."""
+    if view.run is None:
+        return ""
+    name = headline_name(view.store.names(view.source), view.run.headline)
+    return vocabulary.unit_of(name, view.run.units) if name else ""
+
+
 def totals(state: JobState, unit: str, width: int) -> Line:
     """`power 312 kW of 512 GPUs   mean MFU 41 %   rank 0 reports 1.2 M tokens/s`."""
     line: Line = (Span(" "),)
@@ -125,6 +134,18 @@ def findings(found: Sequence[Fact], width: int, height: int) -> list[Line]:
             break
         shown += [(Span("▲ " if not i else "  ", ink), Span(part)) for i, part in enumerate(wrapped)]
     return shown[:height]
+
+
+def of_head(view: View) -> list[Line]:
+    """The verdict of the head, and what it alone knows, on another node."""
+    run, node = view.run, view.node
+    if run is None or node is None or not run.rank or view.replay is not None:
+        return []
+    if run.head is None:
+        return [(Span(job_head.UNKNOWN_HEAD, "dim"),)]
+    texts = (job_head.verdict(run.head), job_head.known_there(run.head, node))
+    shown = [job_head.dated(text, view.vital) for text in texts if text]
+    return [(Span(text, "dim"),) for text in shown]
 
 
 def node_line(node: JobNode, state: JobState, *, ended: bool = False) -> Line:

@@ -123,26 +123,26 @@ class JobScreen(RunPage):
         width = self.size.width
         recorded = view.replay is not None
         clocks = view.replay.clocks if view.replay is not None else ()
-        unit = view.run.units.get(view.run.headline, "") if view.run else ""
+        unit = content.throughput_unit(view)
         for name, line in (
             ("job-size", content.size(state, age_s, clocks, recorded=recorded, ended=view.exited)),
             ("job-spread", content.spread(state, self.reading, width)),
             ("job-totals", content.totals(state, unit, width)),
         ):
             self._lines(name).show([line], faded=faded)
-        self._draw_findings(job, state)
+        self._draw_findings(view, job, state)
         self._lay_out(state)
         self._draw_nodes(state, faded=faded, ended=view.exited)
         self._draw_times(job, state, faded=faded)
 
-    def _draw_findings(self, job: JobHistory, state: JobState) -> None:
+    def _draw_findings(self, view: View, job: JobHistory, state: JobState) -> None:
         if self._found[0] is not state:
             self._found = state, findings(state, job.moments)
         found = self._found[1]
         told = self._lines("finding-lines")
         bare = self.has_class("-low")  # without a border there is room for more
         most = max(2, min(MOST_FINDINGS, self.size.height // 8 + 2 * bare))
-        shown = content.findings(found, told.size.width, most)
+        shown = [*content.findings(found, told.size.width, most), *content.of_head(view)]
         set_height(self._panel("findings"), len(shown) + (0 if bare else BORDER))
         self._panel("findings").label(
             " · ".join(("What differs", str(len(found)))) if found else "What differs"

@@ -199,7 +199,7 @@ def when(view: View, spec: KnobSpec) -> str:
     """
     vital = view.vital
     if vital is None:
-        return "at the next boundary"
+        return "after this iteration"
     at = f"after iteration {numbers.grouped(vital.step)}"
     if vital.state == "paused":
         return f"{at}, when the run goes on"
@@ -275,7 +275,7 @@ def staged_summary(records: Sequence[CommandRecord], count: int) -> Line:
     if len(ended) < count:
         return (
             Span(
-                f"{count - len(ended)} of {count} on their way, each at the next boundary after it arrives",
+                f"{count - len(ended)} of {count} on their way, each after the iteration in which it arrives",
                 "2",
             ),
         )
@@ -286,9 +286,7 @@ def staged_summary(records: Sequence[CommandRecord], count: int) -> Line:
         rest = f"the other {len(applied)} took effect and stay" if applied else "nothing was changed"
         return (Span(f"✕ {lost} of {count} did not take effect; {rest}", "bad"),)
     if len(steps) == 1:
-        return (
-            Span(f"● all {count} applied at one boundary, iteration {numbers.grouped(steps[0])}", "good"),
-        )
+        return (Span(f"● all {count} applied together, at iteration {numbers.grouped(steps[0])}", "good"),)
     return (
         Span(f"● all {count} applied, at iterations {' and '.join(map(numbers.grouped, steps))}", "good"),
     )
@@ -301,7 +299,7 @@ def staged_advice(view: View, staged: Sequence[Staged]) -> Line:
     if twice:
         return (Span(f"⚠ {twice} is kept: the last of the two decides what the other becomes", "warn"),)
     paused = view.vital is not None and view.vital.state == "paused"
-    when = "when the run goes on" if paused else "at the next boundary"
+    when = "when the run goes on" if paused else "after this iteration"
     return (Span(f"sent one after the other, {when}; each can fail alone", "dim"),)
 
 

@@ -18,12 +18,12 @@ from hoptui.presentation.scales import (
     value_scale,
 )
 from hoptui.presentation.time_ticks import SPANS
-from hoptui.tui.charts.line_chart import ChartSeries, latest, whole_dots
+from hoptui.tui.charts.line_chart import OVERLAID, ChartSeries, latest, whole_dots
 from hoptui.tui.charts.plot import AXIS_WIDTH, LOG, Curve, Mark, Paper, plot
 from hoptui.tui.charts.raster import ACROSS, DOWN, place, rasterize
 from hoptui.tui.components import figures, gpus, host, phases, runs, targets
 from hoptui.tui.components.events import last_change, unmeasured
-from hoptui.tui.components.figures import VALUE, energy, fact, headline, newest, number
+from hoptui.tui.components.figures import VALUE, energy, fact, headline, newest, number, unless_old
 from hoptui.tui.components.header import banner, rate, state
 from hoptui.tui.components.phases import OTHER, PREFIX
 from hoptui.tui.snapshot import SECOND, View
@@ -51,18 +51,23 @@ def hardware(view: View, width: int) -> HardwareLines:
         return HardwareLines(gpus.title(shown[0]), lines)
     chunks = [fact(gauge.label, gauge.value) for gauge in gpus.mfu(view)] + gpus.together(view)
     rows = gpus.table_rows(view, shown, width)
-    head = (*targets.line(view, width), gpus.table_head(shown, width))
-    return HardwareLines(gpus.kinds(shown), [*head, *rows, *pack(chunks, width)[:1]])
+    head = (*targets.line(view, width), gpus.table_head(view, shown, width))
+    return HardwareLines(gpus.heading(shown, width), [*head, *rows, *pack(chunks, width)[:1]])
 
 
-def hardware_curves(view: View) -> list[ChartSeries]:
-    """What its chart shows, in per cent; of more GPUs than there are inks what they do together."""
+def hardware_curves(view: View, rows: int) -> list[ChartSeries]:
+    """What its chart of so many rows shows, in per cent; of more GPUs than there are inks what they do
+    together. Without a row for each curve, there are no more of them than one raster holds.
+    """
     shown = view.gpus()
     if len(shown) > gpus.CHARTED:
         return gpus.many_curves(view, shown)
     if shown:
         work = gpus.work_curves(view, shown)
-        return [*work, *gpus.power_curves(shown, share=True)] if len(shown) == 1 else work
+        every = [*work, *gpus.power_curves(shown, share=True)] if len(shown) == 1 else work
+        if len(every) <= max(rows, OVERLAID):
+            return every
+        return work if len(shown) == 1 else gpus.many_curves(view, shown) or work
     run, cpus = view.run.run if view.run else "", max(1, view.node.cpus if view.node else 1)
     return [
         ChartSeries("host", "cpu_percent", "host CPU %", "1"),
@@ -239,15 +244,19 @@ def compact_summary(
     across = width - left_width - 2
     unit = numbers.clean(view.run.units.get(metric, ""), 12)
     others = [
-        fact(label_of(n), number(newest(view, n)), VALUE) for n in runs.learning_metrics(view) if n != metric
+        fact(label_of(n), number(unless_old(view, n, newest(view, n))), VALUE)
+        for n in runs.learning_metrics(view)
+        if n != metric
     ]
+    speed = unless_old(view, head.name, head.value)
+    learned = unless_old(view, metric, newest(view, metric))
     upper = _small_chart(view, head.name, "1", across, span_s, end or view.now)
     lower = _small_chart(view, metric, "3", across, span_s, end or view.now)
     above, below = (f" · {LOG}" if chart.log else "" for chart in (upper, lower))
     beside: list[Line] = [
-        (Span(numbers.logged(head.value), "strong"), Span(f" {head.unit}{above}", "dim")),
+        (Span(numbers.logged(speed), "strong"), Span(f" {head.unit}{above}", "dim")),
         last_change(view, left_width) or unmeasured(view, "no change"),
-        (Span(number(newest(view, metric)), "strong"), Span(f" {unit or label_of(metric)}{below}", "dim")),
+        (Span(number(learned), "strong"), Span(f" {unit or label_of(metric)}{below}", "dim")),
         next(iter(pack(others, left_width, "  ")), ()),
     ]
     charts = (upper.upper, upper.lower, lower.upper, lower.lower)
@@ -278,9 +287,11 @@ def key_numbers(view: View, metric: str, name: str, width: int) -> list[Line]:
     if run is not None and vital is not None:
         of = f" / {numbers.grouped(run.total)}" if run.total else ""
         found.append(_figure("iteration", f"{numbers.grouped(vocabulary.iteration(vital))}{of}", width))
-    found.append(_figure(head.unit or "speed", numbers.logged(head.value), width))
+    speed = unless_old(view, head.name, head.value)
+    found.append(_figure(head.unit or "speed", numbers.logged(speed), width))
     if metric:
-        found.append(_figure(label_of(metric), number(newest(view, metric)), width))
+        learned = unless_old(view, metric, newest(view, metric))
+        found.append(_figure(label_of(metric), number(learned), width))
     if vital is not None:
         found.append(runs.diagnosis_line(view, phases.measured(view), width))
     found += targets.missed(view)

@@ -12,7 +12,7 @@ from hoptui.tui.components import host, lines, phases, runs, tuner
 from hoptui.tui.components.figures import headline
 from hoptui.tui.screen_base import set_height
 from hoptui.tui.screens.run import content
-from hoptui.tui.snapshot import View
+from hoptui.tui.snapshot import SECOND, View
 from hoptui.tui.widgets import Lines, Panel
 
 LEAST_CHART = 3  # lines, with the x axis
@@ -40,6 +40,7 @@ class TimeSpan(NamedTuple):
         if view.run is None or not last:
             return cls(up_to_now_s, marks, up_to_now_s)
         lasted_s = (view.run.exited_wall or view.wall) - view.run.started_wall
+        lasted_s = min(lasted_s, age_s - (view.now - last) / SECOND)  # the process may outlive its last row
         return cls(span_of(lasted_s, longest_s), marks, up_to_now_s, last, "end")
 
 
@@ -52,8 +53,10 @@ class ThroughputPanel(Panel):
 
     def tell(self, view: View, age: str) -> None:
         """The figures; `age` is how old they are, if that must be known."""
-        self._lines.show(runs.throughput_lines(view, self._lines.size.width), faded=view.metrics_stale)
-        self.label("Throughput", age)
+        name = headline(view).name
+        old = view.metrics_stale or view.of_silent_head(name)
+        self._lines.show(runs.throughput_lines(view, self._lines.size.width), faded=old)
+        self.label(f"Throughput{runs.from_head(view, name)}", age)
 
     def draw(self, view: View, stretch: TimeSpan) -> None:
         _plot(self._chart, view, stretch, headline(view).name, "1")
@@ -68,9 +71,13 @@ class LearningPanel(Panel):
 
     def tell(self, view: View, metric: str) -> None:
         """The figures."""
-        self._lines.show(runs.learning_lines(view, metric, self._lines.size.width), faded=view.metrics_stale)
+        old = view.metrics_stale or view.of_silent_head(metric)
+        self._lines.show(runs.learning_lines(view, metric, self._lines.size.width), faded=old)
         others = len(runs.learning_metrics(view)) > 1
-        self.label("Learning", view.hint("view.metric", "next metric") if others else "")
+        self.label(
+            f"Learning{runs.from_head(view, metric)}",
+            view.hint("view.metric", "next metric") if others else "",
+        )
 
     def draw(self, view: View, stretch: TimeSpan, metric: str) -> None:
         _plot(self._chart, view, stretch, metric, "3")
@@ -80,7 +87,8 @@ def _plot(chart: LineChart, view: View, stretch: TimeSpan, metric: str, ink: str
     """A metric of the run, if there is one to show."""
     span_s, marks, _, end, newest = stretch
     wanted = [ChartSeries(view.source, metric, metric, ink)] if metric else []
-    chart.plot(view, wanted, span_s, marks=marks, newest=newest, end=end, faded=view.stale)
+    old = view.stale or view.of_silent_head(metric)
+    chart.plot(view, wanted, span_s, marks=marks, newest=newest, end=end, faded=old)
 
 
 class HardwarePanel(Panel):
@@ -108,7 +116,8 @@ class HardwarePanel(Panel):
 
     def draw(self, view: View, stretch: TimeSpan) -> None:
         """What they did, up to now: they go on when the run has ended."""
-        curves = content.hardware_curves(view) if self._spare >= LEAST_CHART else []
+        rows = self._spare - 1  # without that of the x axis
+        curves = content.hardware_curves(view, rows) if self._spare >= LEAST_CHART else []
         self._chart.display = bool(curves)
         if curves:
             span_s, marks = stretch.machine_s, stretch.marks
@@ -189,8 +198,8 @@ class TunerPanel(Panel):
                 tuner.trial_head(cells),
                 *(tuner.trial_row(view, one, cells, width) for one in tried[:room]),
             ]
-        self._told.show(told, faded=view.stale and view.replay is None)
-        self.label("Tuner", view.hint("view.tuner", "more"))
+        self._told.show(told, faded=tuner.old(view))
+        self.label(f"Tuner{tuner.from_head(view)}", view.hint("view.tuner", "more"))
 
     def on_resize(self) -> None:
         """It has just been given room, and nothing was drawn while it had none."""

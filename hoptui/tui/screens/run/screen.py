@@ -7,6 +7,7 @@ import math
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.events import Click
+from textual.geometry import Size
 from textual.reactive import reactive
 
 from hoptui.domain.knobs import KnobState
@@ -57,7 +58,7 @@ class RunScreen(LiveScreen):
     alone: reactive[str] = reactive("", init=False)
 
     def __init__(self, name: str, run: str | None = None) -> None:
-        super().__init__()
+        super().__init__(classes="-all")
         self.asked = name
         self.run_id = run
         self.metric = ""
@@ -65,7 +66,6 @@ class RunScreen(LiveScreen):
         self._knob_shown = False  # beside the key numbers
         # When what is frozen was given another size, in seconds of the app's clock:
         self._fits_at = -math.inf
-        self.add_class("-all")
 
     def compose(self) -> ComposeResult:
         yield Lines("identity")
@@ -89,14 +89,18 @@ class RunScreen(LiveScreen):
 
     def on_mount(self) -> None:
         self._list("knob-list").focus()
-        self.metric, self.alone = self.hoptui.preferences.metric, self.hoptui.preferences.alone
+        self.metric = self.hoptui.preferences.metric
+        self.alone = self.hoptui.alone_panels.get(self.run_id or "", "")
         super().on_mount()
 
     def on_resize(self) -> None:
-        width, height = self.size
-        self.set_class(height >= HIGH, "-high").set_class(height >= ROOMY, "-roomy")
-        self.set_class(width >= VAST[0] and height >= VAST[1], "-vast")
+        self.update_classes(self.size_classes(self.size))
         self._fit()
+
+    def size_classes(self, size: Size) -> dict[str, bool]:
+        vast = size.width >= VAST[0] and size.height >= VAST[1]
+        own = {"-high": size.height >= HIGH, "-roomy": size.height >= ROOMY, "-vast": vast}
+        return super().size_classes(size) | own
 
     def _fit(self) -> None:
         """Have what is frozen drawn for its new size."""
@@ -308,7 +312,8 @@ class RunScreen(LiveScreen):
 
     def action_alone(self, panel: str) -> None:
         self.alone = "" if self.alone == panel else panel
-        self.hoptui.tell(self.hoptui.preferences.choose_alone(self.alone))
+        if self.run_id is not None:
+            self.hoptui.alone_panels[self.run_id] = self.alone
 
     def action_freeze(self) -> None:
         self.frozen = not self.frozen

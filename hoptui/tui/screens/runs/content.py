@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hoptui.model import run_cells
-from hoptui.model.run_selection import Selection, cell, differing
+from hoptui.model.run_selection import Selection, cell, differing, named_columns
 from hoptui.model.run_table import RunRow
 from hoptui.presentation import numbers
 from hoptui.tui.components.header import INKS
@@ -20,6 +21,8 @@ MARGIN, GAP = 4, 2
 MOST_MARKED = 8
 """Runs that the charts compare at most."""
 MOST_CELLS, MOST_METRIC, LEAST_NAME = 24, 40, 8
+MOST_COLUMNS = 8
+"""Lines of the names of columns."""
 
 
 @dataclass
@@ -169,6 +172,13 @@ def rows(
                 )
             )
     return drawn
+
+
+def wrong_columns(every: Sequence[RunRow], unknown: Sequence[str], width: int) -> list[Line]:
+    """Why a filter selects nothing, and the columns that there are."""
+    names = ", ".join(numbers.clean(name, MOST_CELLS) for name in named_columns(every))
+    there = textwrap.wrap(f"columns: {names}", max(20, width), max_lines=MOST_COLUMNS, placeholder=" …")
+    return [*((Span(why, "warn"),) for why in unknown), *((Span(line, "dim"),) for line in there)]
 
 
 def identity(view: View) -> Line:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from textual.app import ComposeResult
 
-from hoptui.model.run_selection import Selection, WrongSelection, conditions, named_columns
+from hoptui.model.run_selection import Selection, WrongSelection, conditions, named_columns, unknown_columns
 from hoptui.model.run_table import RecordedRuns, RunRow, live_runs, with_live
 from hoptui.node.addresses import AddressError, addresses
 from hoptui.presentation import numbers
@@ -19,7 +19,7 @@ from hoptui.tui.screen_base import LiveScreen
 from hoptui.tui.screens.runs import content
 from hoptui.tui.screens.runs.content import TableState
 from hoptui.tui.snapshot import View
-from hoptui.tui.styled_text import Span
+from hoptui.tui.styled_text import Line, Span
 from hoptui.tui.widgets import Choices, KeyBar, Lines, Panel
 
 AGAIN_S = 5.0  # interval of looking for changed recordings
@@ -68,9 +68,8 @@ class RunsScreen(LiveScreen):
         width = choices.size.width
         columns = content.columns(shown, self.table.selection, width)
         lines = content.rows(groups, columns, self.table, choices.index)
-        nothing = "no run is selected" if every else "no run is known yet"
-        nothing = "recordings are being read" if self._read_at is None and not every else nothing
-        choices.show_rows(lines or [(Span(nothing, "dim"),)], len(shown))
+        unknown = self._unknown(every)
+        choices.show_rows(lines or self._nothing(every, unknown, width), len(shown))
         head = self._lines("table-head")
         head.display = bool(shown)
         head.show([content.head(columns, self.table.selection)])
@@ -78,8 +77,16 @@ class RunsScreen(LiveScreen):
         marked = f"{len(self.table.marked)} marked" if self.table.marked else ""
         title = ("Runs", count if every else "", choices.part, marked)
         there = f"recordings are on {view.link.node}" if view.link.node else self._problem
-        asked = numbers.clean(there or content.asked(self.table), 100)
+        asked = numbers.clean(there or " · ".join(filter(None, (content.asked(self.table), *unknown))), 100)
         self._panel("table").label(" · ".join(filter(None, title)), asked)
+
+    def _nothing(self, every: list[RunRow], unknown: list[str], width: int) -> list[Line]:
+        """Why there is no run in the table."""
+        if unknown:
+            return content.wrong_columns(every, unknown, width)
+        nothing = "no run is selected" if every else "no run is known yet"
+        nothing = "recordings are being read" if self._read_at is None and not every else nothing
+        return [(Span(nothing, "dim"),)]
 
     def rows(self, view: View) -> list[RunRow]:
         """All runs, the live ones first."""
@@ -145,15 +152,20 @@ class RunsScreen(LiveScreen):
     def action_filter(self) -> None:
         self.app.push_screen(FilterBox(self.table.typed, FORMS, self._narrow))
 
-    def _narrow(self, typed: str) -> None:
-        """Show only these runs; what cannot be read yet changes nothing."""
+    def _narrow(self, typed: str) -> str:
+        """Show only these runs; what cannot be read yet changes nothing. Returns what is wrong with it."""
         try:
             wanted = conditions(typed)
-        except WrongSelection:
-            return
+        except WrongSelection as error:
+            return str(error)
         self.table.typed = typed
         self.table.selection = self.table.selection._replace(conditions=wanted)
         self.draw(EVERYTHING)
+        return "; ".join(self._unknown(self.rows(self.view())))
+
+    def _unknown(self, every: list[RunRow]) -> list[str]:
+        """Which columns of the filter no run has."""
+        return unknown_columns(every, [one.column for one in self.table.selection.conditions])
 
     def action_sort(self) -> None:
         def chosen(column: str) -> Selection:

@@ -22,7 +22,7 @@ class Item(NamedTuple):
     elsewhere.
     """
 
-    kind: Literal["problem", "setting", "panel", "alone", "metric", "key"]
+    kind: Literal["problem", "setting", "panel", "metric", "key"]
     name: str
     label: str
     value: str
@@ -32,7 +32,7 @@ class Item(NamedTuple):
 
 
 def items(preferences: Preferences) -> list[Item]:
-    """What is wrong, first; then settings, panels, the one shown alone, the metric, and the keys."""
+    """What is wrong, first; then settings, panels, the metric, and the keys."""
     file = preferences.config.file
     # A row has no room for the path of the file, which is shown below.
     known = f"{short(file)} " if file else ""
@@ -43,14 +43,6 @@ def items(preferences: Preferences) -> list[Item]:
         ),
         *(_setting(preferences, setting) for setting in SETTINGS),
         *(_panel(preferences, panel.id, panel.label) for panel in HIDEABLE),
-        Item(
-            "alone",
-            "alone",
-            "run: one panel alone",
-            preferences.alone or "all are shown",
-            preferences.origin("alone"),
-            "It is remembered when a digit shows one panel of a run alone, or all again.",
-        ),
         Item(
             "metric",
             "metric",
@@ -107,7 +99,7 @@ def files(preferences: Preferences, width: int) -> list[Line]:
     """Where the two files are."""
     config = preferences.config
     missing = bool(config.file and not config.file.exists())
-    notes = (" (not there: everything is as usual)", " (not there)") if missing else ("",)
+    notes = (" (no such file: all defaults)", " (no such file)") if missing else ("",)
     yours = (
         Span("yours       ", "dim"),
         Span(short(config.file) if config.file else "none: no home directory"),

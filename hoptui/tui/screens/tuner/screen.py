@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from hoptui.domain.tuning import Limits
-from hoptui.presentation import numbers
+from hoptui.presentation import job_head, numbers
 from hoptui.tui import dialogs
 from hoptui.tui.actions import Action, bindings, of
 from hoptui.tui.app_protocol import Frame, Picked
@@ -136,8 +136,8 @@ class TunerScreen(RunPage):
         told = tuner.facts(view, lines.size.width)
         room = self.size.height - BARS - BORDER - LEAST_LISTS - len(self.query("TimeBar, #host-bar"))
         set_height(self._panel("tuner"), max(1, min(len(told), room)) + BORDER)
-        lines.show(told, faded=view.stale and view.replay is None)
-        self._panel("tuner").label("Tuner")
+        lines.show(told, faded=tuner.old(view))
+        self._panel("tuner").label(f"Tuner{tuner.from_head(view)}")
 
     def _draw_trials(self, view: View) -> None:
         choices, shown = self._list("trial-list"), tuner.trials(view)
@@ -154,7 +154,7 @@ class TunerScreen(RunPage):
         self._lines("trial-head").show([tuner.trial_head(cells) if rows else nothing])
         self._draw_detail(view, shown)
         title = "Trials" if tuner.state_of(view) is not None else "What the tuner set"
-        parts = (title, choices.part or (str(len(rows)) if rows else ""))
+        parts = (title, choices.part or (str(len(rows)) if rows else ""), job_head.as_of(view.vital))
         self._panel("trials").label(" · ".join(filter(None, parts)), self._other("knobs"))
 
     def _draw_detail(self, view: View, shown: list[TrialRow]) -> None:
@@ -174,7 +174,7 @@ class TunerScreen(RunPage):
         cursor = choices.index if choices.has_focus else -1
         rows = content.rows(view, knobs, cursor, choices.size.width)
         choices.show_rows(rows, len(knobs), marked=choices.has_focus, faded=view.node_stale)
-        parts = ("Knobs", choices.part or (str(len(knobs)) if knobs else ""))
+        parts = ("Knobs", choices.part or (str(len(knobs)) if knobs else ""), job_head.as_of(view.vital))
         self._panel("tuned").label(" · ".join(filter(None, parts)), self._other("trials"))
 
     def _other(self, name: str) -> str:

@@ -12,10 +12,12 @@ from hoptui.tui.components import lines, options
 from hoptui.tui.snapshot import View
 from hoptui.tui.styled_text import Line, Span
 
-MARGIN, GAP = 2, 2
+MARGIN = 2
 MOST_PLACE = 48
 BARRED = 100  # cells from which there is room for a bar
 LABEL = 10
+THREAD = "the thread"  # the head of the column of kinds
+SOURCE = 12  # cells that the last column has at least, if brief words for the kinds leave them
 LEAST_MORE = 1.25
 """How much greater the share of a rank must be than that of all, to be worth a word."""
 
@@ -24,13 +26,19 @@ Place = tuple[str, str, int, str]
 
 
 class LineColumns(NamedTuple):
-    """Cells of each column with the gap after it, 0 if it is left out. The source takes the rest."""
+    """Cells of each column with the gap after it, 0 if it is left out.
+
+    The source takes the rest, if that is enough for it: then it has a `source` column.
+    """
 
     share: int
     bar: int
     kind: int
     place: int
     rank: int
+    source: bool
+    words: list[str]
+    """What the thread does at each line."""
 
 
 def key(line: CountedLine) -> Place:
@@ -40,28 +48,33 @@ def key(line: CountedLine) -> Place:
 
 def columns(found: Sequence[SharedLine], width: int, *, several: bool) -> LineColumns:
     """Columns as wide as their longest text. `several`: the samples are of more than one rank."""
-    kind = max((len(stacks.KINDS.get(one.line.kind, one.line.kind)) for one in found), default=0)
-    place = max((len(lines.place(one.line)) for one in found), default=0)
-    return LineColumns(
-        share=lines.SHARE,
-        bar=lines.BAR + GAP if width >= BARRED else 0,
-        kind=kind + GAP,
-        place=min(place, MOST_PLACE) + GAP,
-        rank=max(map(len, map(_rank, found)), default=0) + GAP if several and any(map(_rank, found)) else 0,
-    )
+    longest = max((len(lines.place(one.line)) for one in found), default=0)
+    place = min(longest, MOST_PLACE) + lines.GAP
+    bar = lines.BAR + lines.GAP if width >= BARRED else 0
+    ranks = max(map(len, map(_rank, found)), default=0) if several else 0
+    rank = ranks + lines.GAP if ranks else 0
+    left = width - MARGIN - lines.SHARE - bar - rank
+    words, kind = lines.kind_words(found, left - place - SOURCE)
+    kind = max(kind, len(THREAD) + lines.GAP)
+    if left - kind < place:
+        left, rank = left + rank, 0  # shown of each line by `story`
+    source = left - kind - place >= SOURCE
+    if not source:  # the places get what there is
+        place = max(place, min(longest + lines.GAP, left - kind))
+    return LineColumns(lines.SHARE, bar, kind, place, rank, source, words)
 
 
 def head(cells: LineColumns) -> Line:
     """The names of the columns."""
     return (
         Span("", width=MARGIN),
-        Span("share", "dim", cells.share - GAP, right=True),
-        Span("", width=GAP),
+        Span("share", "dim", cells.share - lines.GAP, right=True),
+        Span("", width=lines.GAP),
         *([Span("", "dim", cells.bar)] if cells.bar else []),
-        Span("the thread", "dim", cells.kind),
+        Span(THREAD, "dim", cells.kind),
         Span("line", "dim", cells.place),
         *([Span("most on", "dim", cells.rank)] if cells.rank else []),
-        Span("source, or what it calls", "dim"),
+        *([Span("source, or what it calls", "dim")] if cells.source else []),
     )
 
 
@@ -69,24 +82,27 @@ def rows(
     found: Sequence[SharedLine], cells: LineColumns, sources: Mapping[tuple[str, int], str], cursor: int
 ) -> list[Line]:
     """One line each; `sources` has those that could be read."""
-    return [_row(one, cells, sources, chosen=at == cursor) for at, one in enumerate(found)]
+    return [
+        _row(one, word, cells, sources, chosen=at == cursor)
+        for at, (one, word) in enumerate(zip(found, cells.words, strict=True))
+    ]
 
 
 def _row(
-    one: SharedLine, cells: LineColumns, sources: Mapping[tuple[str, int], str], *, chosen: bool
+    one: SharedLine, does: str, cells: LineColumns, sources: Mapping[tuple[str, int], str], *, chosen: bool
 ) -> Line:
     ink = lines.INKS.get(one.line.kind, "dim")
     source = numbers.clean(sources.get((one.line.file, one.line.line), ""), 200)
     called = f"({stacks.called(one.line.inside)})" if one.line.inside else ""
     return (
         Span("› " if chosen else "  ", "key"),
-        Span(numbers.percentage(100 * one.share), "strong", cells.share - GAP, right=True),
-        Span("", width=GAP),
+        Span(numbers.percentage(100 * one.share), "strong", cells.share - lines.GAP, right=True),
+        Span("", width=lines.GAP),
         *(lines.barred(one.share, ink) if cells.bar else ()),
-        Span(stacks.KINDS.get(one.line.kind, one.line.kind), ink, cells.kind),
+        Span(does, ink, cells.kind),
         Span(lines.place(one.line), "strong" if chosen else "", cells.place),
         *([Span(_rank(one), "warn", cells.rank)] if cells.rank else []),
-        Span(source) if source else Span(called, "dim"),
+        *([Span(source) if source else Span(called, "dim")] if cells.source else []),
     )
 
 
@@ -124,7 +140,7 @@ def story(
     at = {rank: _samples(counts, line) for rank, counts in ranks.items()}
     total = sum(counts.samples for counts in ranks.values())
     share = numbers.percentage(100 * sum(at.values()) / total) if total else numbers.UNKNOWN
-    kind = stacks.KINDS.get(line.kind, line.kind)
+    kind = stacks.does(line.kind, line.inside)
     found = [
         ("file", Span(f"{numbers.clean(line.file, 400)}:{line.line}")),
         ("function", Span(numbers.clean(line.function, 200))),
