@@ -1,4 +1,5 @@
-"""The dashboard at 120×40: CPU of its process, bytes to the terminal, and how old what it shows is.
+"""The dashboard at 120×40: CPU of its process, bytes to the terminal, how old what it shows is, and how soon
+it shows what a key did.
 
 In full swing: eight invented GPUs behind the real daemon, a run of 40 metrics and 30 iterations a second on
 all of them, three knobs a minute; then before a terminal that accepts 30 KB/s, and one that accepts
@@ -9,6 +10,7 @@ nothing runs.
 from __future__ import annotations
 
 import itertools
+import random
 import sys
 import threading
 from bisect import bisect_right
@@ -24,7 +26,11 @@ from hoptui.protocol.messages import RunState
 SETTLE_S, SLICE_S, SLICES, QUIET_SLICES = 8.0, 5.0, 12, 4
 SET_S = 20.0
 THIN = 30_000.0  # bytes a second
-SHARE_MOST, QUIET_MOST, KB_MOST, AGE_MOST_S = 15.0, 1.0, 110.0, 2.0
+SHARE_MOST, QUIET_MOST, KB_MOST, AGE_MOST_S, KEY_MOST_MS = 8.0, 1.0, 20.0, 2.0, 50.0
+PRESSES, APART_S = 100, (0.15, 0.3)
+DOWN, UP = b"\x1b[B", b"\x1b[A"
+CHOSEN = r"› (\w+)"
+"""The knob under the cursor."""
 ITERATION = "\\A[^\\n]*iteration ([\\d\u202f\u2009 ]*\\d)(?:  | /|$)"
 """In the first line of the screen."""
 RUN = """
@@ -88,6 +94,19 @@ def ages(terminal: Terminal, session: Session, run: RunState, start: float) -> d
     return spread(found, 2) | {"p95": round(quantile(found, 0.95), 2)}
 
 
+def key_ms(terminal: Terminal) -> dict[str, float]:
+    """Milliseconds from a key that chooses another knob until that knob is chosen on the screen."""
+    chance = random.Random(1)
+    times = []
+    for i in range(PRESSES):
+        terminal.read(chance.uniform(*APART_S))
+        times.append(terminal.clock())
+        terminal.type(DOWN if i % 4 < 2 else UP)
+    terminal.read(1.0)
+    found = [1000 * s for s in terminal.answered(CHOSEN, times)]
+    return spread(found, 1) | {"p95": round(quantile(found, 0.95), 1), "pressed": PRESSES}
+
+
 @contextmanager
 def somebody_at_the_knobs(session: Session, run: RunState) -> Iterator[None]:
     """Three changes a minute, by a person elsewhere."""
@@ -118,6 +137,7 @@ def full_swing() -> dict[str, Any]:
         terminal = attached(node, "attach", "busy")
         with node.session() as steering, somebody_at_the_knobs(steering, run):
             figures["full swing"] = costs(terminal, SLICES)
+            figures["full swing"]["key_ms"] = key_ms(terminal)
         with node.session() as looking:
             figures["full swing"]["age_s"] = ages(terminal, looking, run, terminal.clock() - 30)
             tell("full swing", figures["full swing"])
@@ -160,9 +180,11 @@ def main() -> None:
 
     still = ("terminal that takes nothing", "a node where nothing runs", "a run that is over")
     thin = figures["thin terminal"]["age_s"]["p95"]
+    key = figures["full swing"]["key_ms"]["p95"]
     met = {
         f"full swing: at most {SHARE_MOST:g} % of a core": share("full swing") <= SHARE_MOST,
         f"full swing: at most {KB_MOST:g} KB/s": kb("full swing") <= KB_MOST,
+        f"full swing: key to what it changes at most {KEY_MOST_MS:g} ms (p95)": key <= KEY_MOST_MS,
         f"thin terminal: what is shown at most {AGE_MOST_S:g} s old": thin <= AGE_MOST_S,
         **{f"{name}: at most {QUIET_MOST:g} % of a core": share(name) <= QUIET_MOST for name in still},
     }

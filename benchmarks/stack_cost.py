@@ -263,10 +263,11 @@ def measure_samples(step: Callable[[], object], seconds: float) -> dict[str, Any
         return of_a_sample(ends, switch.stamps.copy())
 
 
-def measure(step: Callable[[], object], pairs: int, seconds: float) -> dict[str, Any]:
+def measure(step: Callable[[], object], pairs: int, seconds: float, until: float) -> dict[str, Any]:
     """Return the cost by the sampler's account, and the change of the rate in percent with its interval.
 
-    The speed of a machine drifts within seconds. So the blocks are short, and there are many.
+    The speed of a machine drifts within seconds. So the blocks are short, and there are many. After `until`
+    (monotonic s) no pair begins.
     """
     changes: list[float] = []
     with Switch() as switch:
@@ -274,6 +275,8 @@ def measure(step: Callable[[], object], pairs: int, seconds: float) -> dict[str,
         rate(step, ACCOUNT_S)
         costs = switch.costs[1:]  # the first names all places, once
         for _ in range(pairs):
+            if time.monotonic() > until:
+                break
             found: dict[bool, float] = {}
             for on in random.sample((True, False), 2):
                 switch.turn(step, on=on)
@@ -285,7 +288,7 @@ def measure(step: Callable[[], object], pairs: int, seconds: float) -> dict[str,
         "own account, most": round(100 * max(costs), 4),
         "change of the rate, percent": round(statistics.median(changes), 3),
         "interval": [round(least, 3), round(most, 3)],
-        "pairs": pairs,
+        "pairs": len(changes),
     }
 
 
@@ -296,7 +299,9 @@ def main() -> None:
     parser.add_argument("--samples-s", type=float, default=60.0, help="seconds to measure single samples for")
     parser.add_argument("--seconds", type=float, default=0.2, help="of each block")
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of loops")
+    parser.add_argument("--most-s", type=float, default=math.inf, help="of all: fewer pairs then")
     options = parser.parse_args()
+    until = time.monotonic() + options.most_s
     loops = {
         "small modules of torch": torch_modules,
         "pure Python": pure_python,
@@ -310,7 +315,7 @@ def main() -> None:
         step = make()
         found = {"a sample": measure_samples(step, options.samples_s)}
         if options.pairs:
-            found |= measure(step, options.pairs, options.seconds)
+            found |= measure(step, options.pairs, options.seconds, until)
         figures[name] = tell(name, found)
     report(
         "stack_cost",

@@ -3,7 +3,8 @@
     python -m benchmarks.straggler_loops LOOP CAUSE RANK WORLD LATE STORE
 
 Thresholds of `hoptui.domain.stragglers` may be made with the loops of the development lot alone. Those of the
-test lot were written before any of them was run. The ranks wait for each other inside of torch, in C++.
+test lot were written before any of them was run. The ranks wait for each other inside of torch, in C++. Those
+of the lot nccl have a GPU for each rank, and their late rank takes 20 % longer.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ import hoptui
 
 STEP_S, LATE_S = 0.1, 0.03
 """What an iteration takes, and what a late rank takes longer."""
+NCCL_LATE_S = 0.02
+"""What a late rank takes longer in loops of the lot nccl."""
 CAUSES = ("sleep", "input", "python", "core", "backward")
 """It sleeps; its data come late; it runs Python; all that it does in Python takes longer; its gradients take
 longer in C++."""
+NCCL_CAUSES = ("sleep", "input", "python", "core", "kernels")
+"""The last: its GPU has more to compute."""
 LAYERS = 6
 COLUMNS, TRIED_ROWS = 1000, 2000
 """The size of a gradient that takes time."""
@@ -39,28 +44,33 @@ class Late:
     """What is slow on this rank: "" if nothing is."""
 
     cause: str
+    late_s: float = LATE_S
 
     def pause(self) -> None:
         """Sleep, on a rank that does."""
         if self.cause == "sleep":
-            time.sleep(LATE_S)  # late: sleep
+            time.sleep(self.late_s)  # late: sleep
 
     def run_python(self) -> None:
         """Run Python, on a rank that does."""
         if self.cause == "python":
-            until = time.monotonic() + LATE_S
+            until = time.monotonic() + self.late_s
             while time.monotonic() < until:  # late: python
                 sum(range(100))  # late: python
 
+    def on_gpu(self) -> float:
+        """Return the seconds that the GPU of this rank takes longer."""
+        return self.late_s if self.cause == "kernels" else 0.0
+
     def spread(self, parts: int) -> None:
         """Take longer at one of so many places, on a rank with a slow core."""
-        time.sleep(LATE_S / parts if self.cause == "core" else 0.0)
+        time.sleep(self.late_s / parts if self.cause == "core" else 0.0)
 
     def slow_gradient(self, x: torch.Tensor, parts: int) -> torch.Tensor:
         """Return a tensor whose gradient takes longer, at one of so many places, on a rank that does so."""
         if self.cause != "backward":
             return x
-        late: torch.Tensor = x + _late_zero(max(1, int(LATE_S / parts / _row_s())))
+        late: torch.Tensor = x + _late_zero(max(1, int(self.late_s / parts / _row_s())))
         return late
 
 
@@ -92,7 +102,7 @@ class Rows(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(0.004)  # late: input
         if self._late.cause == "input":
-            time.sleep(LATE_S)  # late: input
+            time.sleep(self._late.late_s)  # late: input
         return torch.full(self._shape, float(index % 7) / 7)
 
 
@@ -204,22 +214,91 @@ def two_models(run: hoptui.Run, late: Late) -> None:
         steps[0].zero_grad()
 
 
+def logged(run: hoptui.Run, late: Late) -> None:
+    """Each iteration reads its loss from the GPU."""
+    kernels, gpu = Kernels(), torch.device("cuda", torch.cuda.current_device())
+    model = DistributedDataParallel(stacked(late, *(nn.Linear(1024, 1024) for _ in range(LAYERS))).to(gpu))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = iter(DataLoader(Rows(late, (1024,)), batch_size=1))
+    for _ in run.iterations():
+        x = next(batches).to(gpu)
+        kernels.compute(STEP_S / 2 + late.on_gpu())
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        late.pause()
+        late.run_python()
+        run.log(loss=loss.item())
+
+
+def scaled(run: hoptui.Run, late: Late) -> None:
+    """In half precision: the scaler of gradients looks at them before each step."""
+    kernels, gpu = Kernels(), torch.device("cuda", torch.cuda.current_device())
+    layers = [nn.TransformerEncoderLayer(256, 4, 512, batch_first=True) for _ in range(LAYERS)]
+    model = DistributedDataParallel(stacked(late, *layers).to(gpu))
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for x in DataLoader(Rows(late, (64, 256)), batch_size=1):
+        late.pause()
+        late.run_python()
+        with torch.autocast("cuda", torch.float16):
+            loss = model(x.to(gpu)).square().mean()
+        kernels.compute(STEP_S / 2 + late.on_gpu())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if not run.boundary():
+            break
+
+
+class Kernels:
+    """Products of matrices that keep the current GPU busy for so many seconds."""
+
+    def __init__(self) -> None:
+        self._matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+        self._launch(20)
+        torch.cuda.synchronize()
+        began = time.monotonic()
+        self._launch(100)
+        torch.cuda.synchronize()
+        self._each_s = (time.monotonic() - began) / 100
+
+    def compute(self, seconds: float) -> None:
+        """Launch them."""
+        self._launch(round(seconds / self._each_s))
+
+    def _launch(self, count: int) -> None:
+        for _ in range(count):
+            self._matrix @ self._matrix
+
+
 DEVELOPMENT: Mapping[str, Callable[[hoptui.Run, Late], None]] = {"plain": plain, "accumulation": accumulation}
 TEST: Mapping[str, Callable[[hoptui.Run, Late], None]] = {
     "buffers": buffers,
     "shared_loss": shared_loss,
     "two_models": two_models,
 }
-LOTS: Mapping[str, Mapping[str, Any]] = {"development": DEVELOPMENT, "test": TEST}
+NCCL: Mapping[str, Callable[[hoptui.Run, Late], None]] = {"logged": logged, "scaled": scaled}
+LOTS: Mapping[str, Mapping[str, Any]] = {"development": DEVELOPMENT, "test": TEST, "nccl": NCCL}
 
 
 def main() -> None:
     """Train as one rank."""
     loop, cause, rank, world, late, store = sys.argv[1:]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(world))
+    if loop in NCCL:
+        torch.cuda.set_device(int(rank))
+    dist.init_process_group(
+        "nccl" if loop in NCCL else "gloo",
+        init_method=f"file://{store}",
+        rank=int(rank),
+        world_size=int(world),
+    )
     run = hoptui.connect("stragglers", ranks="auto")
-    {**DEVELOPMENT, **TEST}[loop](run, Late(cause if rank == late else ""))
+    late_s = NCCL_LATE_S if loop in NCCL else LATE_S
+    {**DEVELOPMENT, **TEST, **NCCL}[loop](run, Late(cause if rank == late else "", late_s))
 
 
 if __name__ == "__main__":

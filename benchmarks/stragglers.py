@@ -2,6 +2,7 @@
 
     python -m benchmarks.stragglers [--ranks 8] [--repeats 20] [--even 8] [--jobs N] [--causes CAUSE…]
     python -m benchmarks.stragglers --ddp [--lot test] [--ranks 2] [--repeats 12] [--even 3]
+    python -m benchmarks.stragglers --ddp --lot nccl --jobs 1 --repeats 10 --even 2
 
 An iteration takes 0.1 s, of the late rank 0.13 s. Several jobs run at once, each on cores and with a daemon
 of its own; `--jobs 0` takes as many as there are cores for. `late` jobs take turns with the causes and the
@@ -19,11 +20,13 @@ import json
 import os
 import queue
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +44,8 @@ SPARE = 4
 """Cores for the daemons and for this process."""
 CAUSES = ("sleep", "input", "spin", "core")
 """It sleeps; its data come late; it computes more; another program computes on its core."""
+DDP_CAUSES = (*straggler_loops.CAUSES, *straggler_loops.NCCL_CAUSES)
+GPU_READINGS = ("sm_active", "busy", "power_w", "sm_clock_mhz")
 FIRST_CAUSES = ("sleep", "input", "core")
 MODES = ("manual", "ddp")
 RANK = """
@@ -134,7 +139,7 @@ def measure(
             subprocess.run(command, check=False, capture_output=True)
     marked = [i for i, line in enumerate(script.splitlines(), 1) if f"# late: {case['cause']}" in line]
     line = found.pop("line_number", 0)
-    slow_everywhere = case["mode"] not in MODES and case["cause"] == "core"
+    slow_everywhere = case["mode"] not in MODES and case["cause"] in ("core", "kernels")
     return {**case, **found, "line_right": slow_everywhere or line in marked}
 
 
@@ -177,7 +182,8 @@ def _watch(limit_s: float) -> dict[str, Any]:
                     }
             time.sleep(0.2)
         did = _did(session, next(iter(delta.vitals), ""))
-    return {"rank": None, "seconds": None, "started": began is not None, "did": did}
+        gpus = _gpus(session)
+    return {"rank": None, "seconds": None, "started": began is not None, "did": did, "gpus": gpus}
 
 
 def _did(session: Session, run: str) -> dict[int, dict[str, int]]:
@@ -191,6 +197,20 @@ def _did(session: Session, run: str) -> dict[int, dict[str, int]]:
         }
         for each in session.stacks(run, 30.0)
     }
+
+
+def _gpus(session: Session) -> dict[int, dict[str, float]]:
+    """Return the means of some readings of each GPU in the last 20 s, by its index, as far as known."""
+    node, now = session.fetch(state=0).node, time.monotonic_ns()
+    found: dict[int, dict[str, float]] = {}
+    for gpu in node.gpus if node is not None else ():
+        read = session.query(f"gpu/{gpu.uuid}", GPU_READINGS, t0=now - 20_000_000_000, t1=now)
+        found[gpu.index] = {
+            name: round(statistics.fmean(known), 3)
+            for name, raw in zip(read.names, read.mean, strict=True)
+            if (known := [value for value in array("d", raw) if value == value])
+        }
+    return found
 
 
 def _elsewhere(
@@ -294,7 +314,7 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--even", type=int, default=8)
     parser.add_argument("--jobs", type=int, default=0)
-    parser.add_argument("--causes", nargs="+", choices=sorted({*CAUSES, *straggler_loops.CAUSES}))
+    parser.add_argument("--causes", nargs="+", choices=sorted({*CAUSES, *DDP_CAUSES}))
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--ddp", action="store_true", help="loops under DistributedDataParallel")
     parser.add_argument("--lot", default="test", choices=[*straggler_loops.LOTS])
@@ -308,7 +328,8 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     given.ranks = given.ranks or (2 if given.ddp else 8)
     if given.ddp:
         given.modes = list(straggler_loops.LOTS[given.lot])
-    given.causes = given.causes or list(straggler_loops.CAUSES if given.ddp else FIRST_CAUSES)
+    of_lot = straggler_loops.NCCL_CAUSES if given.lot == "nccl" else straggler_loops.CAUSES
+    given.causes = given.causes or list(of_lot if given.ddp else FIRST_CAUSES)
     return report("stragglers", figures(measure_all(given), given.ranks))
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks.dashboard import ages
+from benchmarks.dashboard import CHOSEN, ages
 from benchmarks.measure import Terminal
 from hoptui.domain.columns import pack
 from hoptui.protocol.messages import RunState
@@ -43,3 +43,14 @@ def test_the_age_is_by_the_runs_own_stamps() -> None:
     assert found["n"] == 4, "two looks at each screen that names it, none at the one that does not"
     assert found["min"] == pytest.approx(0.6, abs=0.1)
     assert found["max"] == pytest.approx(0.9, abs=0.15)
+
+
+def test_a_key_is_answered_when_what_it_changes_is_on_the_screen() -> None:
+    terminal = screens(
+        (1.0, "› lr  1"),
+        (2.01, "› lr  2"),
+        (2.03, "› grad_accum  2"),
+        (3.5, "› grad_accum  3"),
+        (5.02, "› lr  3"),
+    )
+    assert terminal.answered(CHOSEN, [2.0, 3.0, 5.0]) == pytest.approx([0.03, 0.02])
