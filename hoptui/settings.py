@@ -46,13 +46,11 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     """Remembered choices. Empty means no choice.
 
-    `theme` is a value for `config.toml`, `hidden` the ids of panels, `alone` the single panel of a run that
-    is shown, `metric` that of the learning chart.
+    `theme` is a value for `config.toml`, `hidden` the ids of panels, `metric` that of the learning chart.
     """
 
     theme: str = ""
     hidden: tuple[str, ...] = ()
-    alone: str = ""
     metric: str = ""
 
 

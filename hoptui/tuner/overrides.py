@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hoptui.domain.tuning import ADVISED
 from hoptui.protocol.messages import CommandRecord, Origin, Stage
 
 ASKED: tuple[Stage, ...] = ("accepted", "scheduled", "applied", "reverted")
@@ -13,9 +14,9 @@ ASKED: tuple[Stage, ...] = ("accepted", "scheduled", "applied", "reverted")
 class KnobOverrides:
     """The knobs that are not the tuner's, with the reason.
 
-    A knob is `chosen` when a user or an agent set its value. The daemon refuses the tuner's commands for it.
-    A knob is frozen when a user asked the tuner to leave it alone, or when the tuner gives it up. Both last
-    until it is released.
+    A knob is `chosen` when a user or an agent set its value, unless that took the advice of a verdict. The
+    daemon refuses the tuner's commands for it. A knob is frozen when a user asked the tuner to leave it
+    alone, or when the tuner gives it up. Both last until it is released.
     """
 
     def __init__(self) -> None:
@@ -67,6 +68,11 @@ class KnobOverrides:
 def asks(record: CommandRecord) -> bool:
     """Whether this command shows what value a user or an agent wants."""
     return record.verb == "set" and by_choice(record.origin) and record.stage in ASKED
+
+
+def holds(record: CommandRecord) -> bool:
+    """Whether the tuner leaves the knob of this command alone: not if it took advice, or was released."""
+    return asks(record) and record.released is None and not record.why.startswith(ADVISED)
 
 
 def by_choice(origin: Origin) -> bool:

@@ -17,7 +17,7 @@ from hoptui.tuner.effect import WARM_UP, measure, plan_for
 from hoptui.tuner.learning_check import changed_learning
 from hoptui.tuner.observation import Observation, PriorResult, Proposal
 from hoptui.tuner.outside_load import OutsideLoad
-from hoptui.tuner.overrides import KnobOverrides, asks
+from hoptui.tuner.overrides import KnobOverrides, asks, holds
 from hoptui.tuner.regret import Regret
 from hoptui.tuner.rollback import Rollback
 from hoptui.tuner.search.memory_guard import MemoryGuard
@@ -248,7 +248,7 @@ class Tuner:
         fresh = [record for record in commands if record.id not in self._seen_choices]
         self._seen_choices = {record.id for record in commands}
         new = {record.knob for record in fresh}
-        held = {record.knob for record in fresh if record.released is None}
+        held = {record.knob for record in fresh if holds(record)}
         own = self._underway
         self.overrides.choose(held)
         if held & own:  # one knob may follow another

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hoptui.cli.completion.candidates import candidates
 from hoptui.cli.completion.candidates import main as complete
 from hoptui.cli.completion.grammar import GRAMMARS
 from hoptui.cli.completion.shell_words import escaped, words
@@ -99,6 +100,24 @@ def options_with_values(command: str) -> set[str]:
 @pytest.mark.parametrize("command", GRAMMARS)
 def test_the_options_with_values_are_those_of_the_parser(command: str) -> None:
     assert set(GRAMMARS[command].valued) == options_with_values(command)
+
+
+def test_every_command_that_takes_a_run_or_a_recording_completes_it() -> None:
+    taken = {
+        command
+        for command, *_ in COMMANDS
+        if build()[command].default_command is not None  # the others are groups of commands
+        for argument in build()[command].assemble_argument_collection()
+        if argument.parse and {"RUN", "RECORDING"} & set(argument.names)
+    }
+    assert taken - set(GRAMMARS) == set()
+    assert "status" in taken
+
+
+def test_recordings_that_ship_with_hoptui_are_completed() -> None:
+    assert candidates(["replay", "--example", ""]) == ["lm-h200", "ppo-h200"]
+    assert candidates(["replay", "--example", "p"]) == ["ppo-h200"]
+    assert candidates(["replay", "--example", "ppo-h200", ""]) == []
 
 
 LINES = st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1), min_size=1)

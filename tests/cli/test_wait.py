@@ -103,3 +103,26 @@ def test_a_verdict_and_an_idle_tuner(hoptui: Hoptui, daemon: FakeDaemon) -> None
     daemon.start()
     assert hoptui("wait", "ppo", "--for", "verdict", "--json").json["detail"]["verdict"] == "launch-bound"
     assert hoptui("wait", "ppo", "--for", "tuner", "--json").json["detail"]["stand"] == "holding"
+
+
+@pytest.mark.parametrize(("ago_s", "code"), [(10, 3), (-10, 0)])
+def test_what_the_head_reports_counts_if_it_came_after_the_wait_began(
+    hoptui: Hoptui, ppo: FakeDaemon, ago_s: int, code: int
+) -> None:
+    """A node without rank 0 reads it later, and an event gets the next number then."""
+    t = ppo.now - ago_s * factories.SECOND
+    note = factories.event(5, run=factories.RUN, text="note", t=t, host="gpu00", host_wall=1.0)
+    ended = factories.change("c1", seq=5, t=t, settled=t, host="gpu00")
+    asked = ppo.answer
+
+    def read(message: object) -> None:
+        if getattr(message, "wait_s", 0.0) > 0:
+            ppo.events, ppo.commands = [note], [ended]
+        asked(message)  # type: ignore[arg-type]
+
+    for event in ("event", "command"):
+        ppo.events, ppo.commands = [], []
+        ppo.answer = read
+        told = hoptui("wait", "ppo", "--for", event, "--timeout", "0.6" if code else "20", "--json")
+        assert (told.code, told.json["happened"]) == (code, not code), event
+        ppo.answer = asked

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hoptui.cli.commands.pause import LONGEST_PAUSE_S
 from hoptui.cli.commands.set import Wish, refusal, report, submit, wish_of, would
-from hoptui.cli.commands.tune import limits_of, plan_json, planned
+from hoptui.cli.commands.tune import head_age_json, limits_of, plan_json, planned
 from hoptui.cli.support.outcomes import settled, verb_outcome
 from hoptui.cli.support.run_events import await_effects
 from hoptui.cli.support.snapshot import NodeSnapshot, check_offered, look
@@ -119,7 +119,8 @@ def tune(
     limits = limits_of([], typed, objective, allow, dry=act == "plan")
     with _living(agent, run) as (seen, found):
         if act == "status":
-            return _tuner(found, found.tuner or TunerState())
+            age = head_age_json(found, seen.store.vital(found.run))
+            return {**_tuner(found, found.tuner or TunerState()), **age}
         if act == "stop":
             answer = seen.session.tune(found.run, "stop")
         else:

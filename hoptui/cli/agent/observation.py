@@ -18,8 +18,9 @@ from hoptui.cli.support.records import command_json, since
 from hoptui.cli.support.run_events import Waiting
 from hoptui.cli.support.snapshot import NodeSnapshot, headline, knobs_of, look, metrics_json, state_name
 from hoptui.cli.support.terminal import usage
+from hoptui.domain.columns import head_of
 from hoptui.domain.diagnosis import Diagnosis
-from hoptui.presentation import diagnosis, numbers, sentences, vocabulary
+from hoptui.presentation import diagnosis, job_head, numbers, sentences, vocabulary
 from hoptui.protocol.messages import RunState
 
 STATUS_BYTES = 1000
@@ -51,7 +52,11 @@ def _status(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
     vital = seen.store.vital(run.run)
     metrics = seen.store.latest(f"run/{run.run}")
     metric, newest = headline(run, metrics)
+    silent = run.head is not None and job_head.old_s(vital) is not None
     rate = vital.throughput if vital is not None and vital.throughput is not None else newest
+    if silent:  # what rank 0 has logged is old
+        rate, there = None, seen.store.names(head_of(f"run/{run.run}"))
+        metrics = {name: value for name, value in metrics.items() if name not in there}
     plain = [
         name for name in metrics if not name.startswith("phase/") and name not in (metric, "iteration_s")
     ]
@@ -68,7 +73,7 @@ def _status(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "left_s": left_s(seen, run, vital) if vital else None,
         "throughput": {"metric": metric[:LONGEST_NAME], "value": rate} if metric else None,
         "verdict": _verdict(run.diagnosis),
-        "tuner": run.tuner.stand if run.tuner is not None else "off",
+        "tuner": None if silent else run.tuner.stand if run.tuner is not None else "off",
         "metrics": metrics_json(shown),
     }
 
@@ -126,7 +131,7 @@ def history(run: str, after: str, most: int) -> dict[str, Any]:
     }
 
 
-def where(run: str, rank: int, seconds: float, most: int) -> dict[str, Any]:
+def where(run: str, rank: int | None, seconds: float, most: int) -> dict[str, Any]:
     """The lines of the script that the time of a run goes to."""
     if not 0 < seconds <= 1e9 or most < 1:
         raise usage("seconds must be above 0 and most at least 1")

@@ -111,7 +111,9 @@ def _observe(server: MCPServer[Any]) -> None:
         return await _answer(lambda _: observation.history(run, since, most))
 
     @server.tool(annotations=READS)
-    async def where(run: Run, rank: int = 0, seconds: float = 60.0, most: int = 10) -> CallToolResult:
+    async def where(
+        run: Run, rank: int | None = None, seconds: float = 60.0, most: int = 10
+    ) -> CallToolResult:
         """Show the lines of the script that the time of a run goes to, from samples of its stack."""
         return await _answer(lambda _: observation.where(run, rank, seconds, most))
 

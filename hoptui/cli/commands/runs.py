@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import time
-from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -20,8 +18,8 @@ from hoptui.model.run_selection import (
     WrongSelection,
     cell,
     conditions,
-    named_columns,
     ordered_by,
+    unknown_columns,
 )
 from hoptui.model.run_table import LiveRun, RecordedRuns, RunRow, live_runs, with_live
 from hoptui.presentation import numbers
@@ -67,7 +65,8 @@ def runs(
     sorted_by, falling = ordered_by(sort)
     selection = Selection(wanted, sorted_by, falling, ALIASES.get(group, group))
     rows = _rows()
-    _warn_of_unknown(rows, [*selection.columns, *more])
+    for why in unknown_columns(rows, [*selection.columns, *more]):
+        warn(f"hoptui: {why}")
     groups = selection.of(rows)
     if json:
         dump([_json(row, more, selection.group) for _, found in groups for row in found])
@@ -93,16 +92,6 @@ def _rows() -> list[RunRow]:
     if problem:
         raise Fail(problem, REJECTED)
     return with_live(recorded, known, time.time())
-
-
-def _warn_of_unknown(rows: Sequence[RunRow], columns: Iterable[str]) -> None:
-    """Warn of columns in which no run has a value, because they may be typed wrongly."""
-    every = named_columns(rows)
-    for column in columns:
-        if rows and column not in every and all(cell(row, column) is None for row in rows):
-            near = difflib.get_close_matches(column, every, n=1)
-            meant = f" (did you mean {near[0]}?)" if near else ""
-            warn(f"hoptui: no run has a value of {numbers.clean(column, 60)}{meant}")
 
 
 def _print(groups: list[tuple[str, list[RunRow]]], group: str, more: list[str]) -> None:

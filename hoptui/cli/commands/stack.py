@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -18,11 +18,12 @@ from hoptui.cli.support.options import Json, Run
 from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import MISSING, OK, Fail, dump, say
 from hoptui.client.session import RefusedError
+from hoptui.domain.jobs import JobState, line_groups
 from hoptui.domain.stack_groups import StackGroup, grouped, usual_stack
 from hoptui.domain.stacks import Stack, StackFrame, without_phases
 from hoptui.node.processes import process_state
 from hoptui.presentation import numbers, stacks
-from hoptui.presentation.sentences.jobs import rank_names
+from hoptui.presentation.sentences.jobs import line_group_text
 from hoptui.presentation.vocabulary import hung
 from hoptui.protocol.messages import RankState, RunState
 
@@ -49,14 +50,16 @@ class RankStack(NamedTuple):
 class StackReport(NamedTuple):
     """The ranks of a run, those with equal stacks as groups, and the answer of NCCL if there is one.
 
-    `elsewhere` are the ranks on other nodes, with the line of each, as far as that is known.
+    `job` is the state of the run on all its nodes, None if it has one node. `whole` is whether all ranks were
+    asked for.
     """
 
     run: RunState
     ranks: list[RankStack]
     groups: list[StackGroup]
     nccl: Any
-    elsewhere: list[dict[str, Any]]
+    job: JobState | None
+    whole: bool
 
 
 def stack(
@@ -102,10 +105,10 @@ def stacks_of(name: str, rank: int | None = None) -> StackReport:
             raise Fail(f"{numbers.clean(run.name)} has no rank {rank} on this node, only {known}", MISSING)
         ranks = _ranks(seen, run.run, wanted)
         hangs = hung(seen.store.vital(run.run))
-        elsewhere = jobs.ranks_elsewhere(seen.job(run)) if rank is None else []
+        job = seen.job(run)
     groups = grouped({each.rank: each.stack for each in ranks if each.stack})
     nccl = nccl_ras.status() if run.world > 1 and hangs else None
-    return StackReport(run, ranks, groups, nccl, elsewhere)
+    return StackReport(run, ranks, groups, nccl, job, rank is None)
 
 
 def _ranks(seen: NodeSnapshot, run: str, processes: Iterable[RankState]) -> list[RankStack]:
@@ -168,7 +171,7 @@ def _is_thread(found: dict[str, Any], thread: int) -> bool:
 
 def as_json(found: StackReport) -> dict[str, Any]:
     """The stacks of a run as `--json` shows them."""
-    run, ranks, groups, nccl, elsewhere = found
+    run, ranks, groups = found.run, found.ranks, found.groups
     return {
         "run": run.run,
         "name": run.name,
@@ -199,8 +202,8 @@ def as_json(found: StackReport) -> dict[str, Any]:
             }
             for each in ranks
         ],
-        "nccl": nccl,
-        "elsewhere": elsewhere,
+        "nccl": found.nccl,
+        "elsewhere": jobs.ranks_elsewhere(found.job) if found.whole else [],
     }
 
 
@@ -218,26 +221,13 @@ def _show(found: StackReport) -> None:
     for each in ranks:
         if not each.stack:
             say(_unknown(run, each))
-    for text in _elsewhere(found.elsewhere):
-        say(text)
-    if away := run.world - len(run.ranks) - 1 - len(found.elsewhere):
+    if not found.whole:
+        return
+    elsewhere = line_groups(found.job) if found.job is not None else []
+    for who, hosts, line, waits in elsewhere:
+        say(line_group_text(who, len(who), hosts, len(hosts), line, waits=waits))
+    if away := run.world - len(run.ranks) - 1 - sum(len(group.ranks) for group in elsewhere):
         say(f"{numbers.counted(away, 'rank')} not known on this node")
-
-
-def _elsewhere(ranks: Sequence[dict[str, Any]]) -> list[str]:
-    """`504 ranks on other nodes are most at train.py:120 step`: by line, the rarest first."""
-    lines: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for each in ranks:
-        lines.setdefault((each["kind"] or "", each["line"] or ""), []).append(each)
-    texts = []
-    for (_, line), found in sorted(lines.items(), key=lambda item: len(item[1])):
-        who = rank_names([each["rank"] for each in found])
-        hosts = {each["host"] or "?" for each in found}
-        where = f"on {numbers.clean(hosts.pop(), 60)}" if len(hosts) == 1 else f"on {len(hosts)} other nodes"
-        are = "is" if len(found) == 1 else "are"
-        known = f"{are} most in {numbers.clean(line, 120)}" if line else "sent no stack samples"
-        texts.append(f"{who} {where} {known}")
-    return texts
 
 
 def _source(found: RankStack) -> str:

@@ -24,16 +24,18 @@ from hoptui.cli.support.snapshot import (
 )
 from hoptui.cli.support.terminal import OK, dump, entries, say, table
 from hoptui.client.session import RefusedError
+from hoptui.domain.columns import head_of
 from hoptui.domain.details import RunDetails
 from hoptui.domain.diagnosis import Diagnosis
 from hoptui.domain.hot_lines import hot_lines, sampled
+from hoptui.domain.jobs import HeadReports
 from hoptui.domain.knobs import KnobState
 from hoptui.domain.phases import PhaseReadings
 from hoptui.domain.stacks import KEPT_S, StackSamples
 from hoptui.model import runs
 from hoptui.model.outputs import OutputText, last_lines
 from hoptui.presentation import details as presented
-from hoptui.presentation import diagnosis, numbers, sentences, stacks, tuner, vocabulary
+from hoptui.presentation import diagnosis, job_head, numbers, sentences, stacks, tuner, vocabulary
 from hoptui.presentation.metric_names import logged
 from hoptui.presentation.readings import value_text
 from hoptui.protocol.messages import Event, RunState, Vital
@@ -66,15 +68,21 @@ def summary(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "iteration": vocabulary.iteration(vital),
         "knobs": knobs_of(run),
         "metrics": metrics_json(seen.store.latest(f"run/{run.run}")),
+        **(job_head.age_json(vital, "head_") if run.rank else {}),
         "tags": run.tags,
         "job": jobs.brief_json(seen.job(run)),
     }
 
 
 def throughput(run: RunState, vital: Vital | None, metrics: dict[str, float]) -> str:
-    """`512 k steps/s`: over the last iterations if the headline is a rate, otherwise its newest value."""
+    """`512 k steps/s`: over the last iterations if the headline is a rate, otherwise its newest value.
+
+    It is unknown where rank 0 is on a node that is silent.
+    """
     name, value = headline(run, metrics)
-    if vital is not None and vital.throughput is not None:
+    if run.head is not None and job_head.old_s(vital) is not None:
+        value = None  # what rank 0 has logged is old
+    elif vital is not None and vital.throughput is not None:
         value = vital.throughput
     return (
         f"{logged(name, value)} {vocabulary.unit_of(name, run.units)}"
@@ -119,6 +127,7 @@ def _details(seen: NodeSnapshot, run: RunState) -> dict[str, Any]:
         "diagnosis": diagnosis_json(run.diagnosis),
         "tuner": tuner.in_words(run.tuner) if run.tuner is not None else None,
         "targets": target.json_of(seen, run, run.targets),
+        "head": _head_json(seen, run),
         "started": run.started_wall,
         "exited": run.exited_wall or None,
         "exit": {"reason": run.exit_reason, "detail": run.exit_detail} if run.exit_reason else None,
@@ -187,6 +196,20 @@ def _events(seen: NodeSnapshot, run: RunState) -> list[Event]:
     return [e for e in seen.store.events if e.run == run.run or e.source in sources][-LAST:]
 
 
+def _head_json(seen: NodeSnapshot, run: RunState) -> dict[str, Any] | None:
+    """What the node of rank 0 says of the run, None where that is this node."""
+    vital = seen.store.vital(run.run)
+    found = job_head.as_json(run, vital, seen.node, seen.store.names(head_of(f"run/{run.run}")))
+    if found is None:
+        return None
+    reports = run.head or HeadReports()
+    return {
+        **found,
+        "diagnosis": diagnosis_json(reports.diagnosis),
+        "targets": target.json_of(seen, run, reports.targets),
+    }
+
+
 def _phases(metrics: dict[str, float]) -> dict[str, float]:
     """Seconds of the last iteration by phase, each followed by its parts."""
     found = {name.removeprefix("phase/"): v for name, v in metrics.items() if name.startswith("phase/")}
@@ -248,7 +271,7 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     if run.tuner is not None and run.tuner.stand != "off" and seen.lives(run):
         say()
         say("the tuner")
-        say(f"  {tuner.standing(run.tuner)}")
+        say(f"  {job_head.dated(tuner.standing(run.tuner), vital)}")
     if run.targets:
         say()
         say("targets")
@@ -256,7 +279,8 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     if run.world > 1:
         _print_ranks(seen, run)
     if (job := seen.job(run)) is not None:
-        jobs.show(job, run.units.get(run.headline, ""))
+        rate = headline(run, metrics)[0]
+        jobs.show(job, vocabulary.unit_of(rate, run.units) if rate else "")
     _print_gpus(seen, run)
     aside = ("iteration_s", headline(run, metrics)[0])
     own = [name for name in metrics if name not in aside and not name.startswith("phase/")]
@@ -267,6 +291,8 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
         table(plain, right=(1,), indent="  ")
     for remark in vocabulary.lost_metrics(vital, seen.store.left_out(f"run/{run.run}")):
         say(f"  {remark}")
+    if run.rank:
+        _print_head(seen, run)
     if run.recording:
         say()
         say(f"recording: {numbers.clean(run.recording)}")
@@ -286,6 +312,22 @@ def _print(seen: NodeSnapshot, run: RunState) -> None:
     if (details := seen.session.describe(run.run)) is not None:
         _print_details(details)
     _print_past(seen, run)
+
+
+def _print_head(seen: NodeSnapshot, run: RunState) -> None:
+    say()
+    if run.head is None:
+        say(job_head.UNKNOWN_HEAD)
+        return
+    vital = seen.store.vital(run.run)
+    reports = "reported" if job_head.as_of(vital) else "reports"
+    what = f"metrics and the tuner above are what it {reports}"
+    say(f"rank 0 is on {job_head.name(run.head)}; {job_head.dated(what, vital)}")
+    if verdict := job_head.verdict(run.head):
+        say(f"  {job_head.dated(verdict, vital)}")
+    table(target.lines(seen, run, run.head.targets), indent="  ")
+    if known_there := job_head.known_there(run.head, seen.node):
+        say(f"  {job_head.dated(known_there, vital)}")
 
 
 def _print_details(details: RunDetails) -> None:

@@ -12,7 +12,7 @@ from hoptui.cli.support.snapshot import NodeSnapshot, look
 from hoptui.cli.support.terminal import OK, REJECTED, Fail, dump, say, table, usage
 from hoptui.domain.facts import Fact
 from hoptui.domain.targets import Target, TargetState, key
-from hoptui.presentation import numbers, sentences, targets, vocabulary
+from hoptui.presentation import job_head, numbers, sentences, targets, vocabulary
 from hoptui.protocol.messages import RunState
 
 
@@ -41,18 +41,29 @@ def target(
     changes = bool(wanted) or clear
     with look(steers=changes, readings=False) as seen:
         found = seen.find_living(run) if changes else seen.find(run)
-        states = found.targets
+        states, of_head = found.targets, found.head.targets if found.head is not None else ()
+        vital = seen.store.vital(found.run)
         if changes:
             answer = seen.session.set_targets(found.run, new, remove=remove, clear=clear)
             if not answer.granted:
                 raise Fail(sentences.sentence(Fact(answer.code, answer.fields)), REJECTED)
             states = answer.targets
         if json:
-            dump({"run": found.run, "targets": json_of(seen, found, states)})
-        elif states:
+            dump(
+                {
+                    "run": found.run,
+                    "targets": json_of(seen, found, states),
+                    "head": json_of(seen, found, of_head),
+                    **job_head.age_json(vital, "head_"),
+                }
+            )
+        elif states or of_head:
             table(lines(seen, found, states))
         else:
             say(f"{numbers.clean(found.name)} has no targets")
+        if found.head is not None and of_head and not json:
+            say(job_head.dated(f"on {job_head.name(found.head)}, for its GPUs", vital))
+            table(lines(seen, found, of_head), indent="  ")
     return OK
 
 

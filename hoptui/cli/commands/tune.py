@@ -16,8 +16,8 @@ from hoptui.cli.support.snapshot import NodeSnapshot, knob_named, look
 from hoptui.cli.support.terminal import MISSING, OK, REJECTED, Fail, dump, say, usage, warn
 from hoptui.domain.tuning import Limits, Objective, Trial, TunerState, check_limits
 from hoptui.model.command_history import command_line, named
-from hoptui.presentation import numbers, sentences, tuner, tuner_report, vocabulary
-from hoptui.protocol.messages import RunState, Verb
+from hoptui.presentation import job_head, numbers, sentences, tuner, tuner_report, vocabulary
+from hoptui.protocol.messages import RunState, Verb, Vital
 
 LEARNING = "learning"
 NOTHING_TO_TURN = ("tune.no_knobs", "tune.nothing_to_turn")
@@ -112,7 +112,7 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
         match act.op:
             case "status" | "report":
                 found = seen.find(run)
-                state = found.tuner or TunerState()
+                state, vital = _known_state(found), seen.store.vital(found.run)
             case op:
                 found = seen.find_living(run)
                 if op != "stop":
@@ -120,21 +120,36 @@ def _act(run: str, act: _Act, *, json: bool) -> int:
                 answer = seen.session.tune(found.run, op, knob=act.knob)
                 if not answer.granted:
                     raise Fail(sentences.refusal(answer), REJECTED)
-                state = answer.state
+                state, vital = answer.state, None
         if act.op == "report":
-            _report(found, state, json=json)
+            _report(found, state, vital, json=json)
         elif json:
-            dump({"run": found.run, "tuner": tuner.in_words(state)})
+            dump({"run": found.run, "tuner": tuner.in_words(state), **head_age_json(found, vital)})
         elif act.op in ("freeze", "release"):
             does = "leaves alone" if act.op == "freeze" else "may change"
             say(f"the tuner of {numbers.clean(found.name)} {does} {numbers.clean(act.knob)}")
         else:
-            _print_state(state)
+            _print_state(state, vital)
     return OK
 
 
-def _report(run: RunState, state: TunerState, *, json: bool) -> None:
+def head_age_json(run: RunState, vital: Vital | None) -> dict[str, Any]:
+    """How old the state of the tuner is, on a node without rank 0."""
+    return job_head.age_json(vital, "head_") if run.head is not None and vital is not None else {}
+
+
+def _known_state(run: RunState) -> TunerState:
+    """The state of the tuner. Raises Fail (exit code 3) if that is known on the node of rank 0 alone."""
+    if run.rank and run.head is None:
+        raise Fail(job_head.UNKNOWN_HEAD, MISSING)
+    return run.tuner or TunerState()
+
+
+def _report(run: RunState, state: TunerState, vital: Vital | None, *, json: bool) -> None:
     """Print what the tuner has achieved."""
+    if run.head is not None and (lacking := run.head.left_out.get("trials")):
+        there = f"{job_head.name(run.head)} alone knows {numbers.counted(lacking, 'trial')} of the tuner"
+        raise Fail(f"{there}: run hoptui tune --report there", MISSING)
     if json:
         energy, throughput = tuner_report.saving(state), tuner_report.throughput(state)
         regret, values = tuner_report.regret(state), tuner_report.improved(state, run.knobs)
@@ -150,10 +165,11 @@ def _report(run: RunState, state: TunerState, *, json: bool) -> None:
                 "regret": regret._asdict() if regret is not None else None,
                 "values": values,
                 "copy": tuner_report.copied(values),
+                **head_age_json(run, vital),
             }
         )
         return
-    say(f"{numbers.clean(run.name)}: {tuner.standing(state) or 'trying'}")
+    say(f"{numbers.clean(run.name)}: {job_head.dated(tuner.standing(state) or 'trying', vital)}")
     for line in tuner_report.lines(state, run.knobs, run.units):
         say(line)
 
@@ -277,10 +293,11 @@ def _print_trial(seen: NodeSnapshot, run: RunState, trial: Trial, *, json: bool)
     say("  ".join(filter(None, (numbers.clock(wall), tuner.sentence(trial), speeds))))
 
 
-def _print_state(state: TunerState) -> None:
+def _print_state(state: TunerState, vital: Vital | None) -> None:
     """Print the state of a tuner and its trials."""
     word = tuner.STANDS[state.stand]
-    say(f"{word.symbol} {word.text}: {sentences.standing(state) or tuner.STANDS_FOR[state.stand]}")
+    stands = sentences.standing(state) or tuner.STANDS_FOR[state.stand]
+    say(f"{word.symbol} {word.text}: {job_head.dated(stands, vital)}")
     if not state.started:
         return
     by = f", for {numbers.clean(state.user)}" if state.user else ""

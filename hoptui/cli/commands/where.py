@@ -74,9 +74,12 @@ def where(
     /,
     *,
     rank: Annotated[
-        int,
-        Parameter(help="The process to show, if the run has several. 0 is the lowest one on a node without."),
-    ] = 0,
+        int | None,
+        Parameter(
+            show_default=False,
+            help="The process to show, if the run has several: by default the lowest one on this node.",
+        ),
+    ] = None,
     seconds: Annotated[
         float | None,
         Parameter(
@@ -119,7 +122,7 @@ def where(
     if json and output is not None:
         raise usage("--json and --output exclude each other")
     path = target(output, force=force) if output is not None else None
-    found = samples_of(run, Window(seconds, since, until), rank if output is None else None)
+    found = samples_of(run, Window(seconds, since, until), rank, every=output is not None)
     samples = found.samples
     if output is not None:
         _write(path, stacks.speedscope(found.run.name, list(samples.ranks.items())))
@@ -131,31 +134,39 @@ def where(
     return OK
 
 
-def samples_of(name: str, window: Window, rank: int | None) -> Found:
-    """The run of this name, or of this file, and the samples of one rank (None: all).
+def samples_of(name: str, window: Window, rank: int | None, *, every: bool = False) -> Found:
+    """The run of this name, or of this file, and the samples of one rank, or of all of them.
+
+    Args:
+        name: The run, or the file.
+        window: The time that is asked for.
+        rank: The rank, None for the one that represents the run here.
+        every: Whether all ranks are asked for. Then there may be none of `rank`.
 
     Raises:
         Fail: there are none, or none of that rank; exit code 3.
     """
-    found = _any_samples(name, window, rank)
-    if rank is not None and found.elsewhere and _here(found.run, rank) not in found.samples.ranks:
+    found = _any_samples(name, window, rank, every=every)
+    if every and found.samples.known:
+        return found
+    shown = shown_rank(found.run, rank)
+    if found.elsewhere and shown not in found.samples.ranks:
         raise Fail(found.elsewhere, MISSING)
     if not found.samples.known:
         raise Fail(_nothing(found), MISSING)
-    if rank is not None and _here(found.run, rank) not in found.samples.ranks:
-        raise Fail(_no_rank(found.run, rank, found.samples), MISSING)
+    if shown not in found.samples.ranks:
+        raise Fail(_no_rank(found.run, shown, found.samples), MISSING)
     return found
 
 
-def _here(run: RunState, rank: int) -> int:
-    """Return the rank that is shown: on a node without rank 0, the one that represents the run stands for
-    it."""
-    return rank or run.rank
+def shown_rank(run: RunState, rank: int | None) -> int:
+    """Return the rank that is shown: without a number, the one that represents the run on its node."""
+    return run.rank if rank is None else rank
 
 
-def _any_samples(name: str, window: Window, rank: int | None) -> Found:
+def _any_samples(name: str, window: Window, rank: int | None, *, every: bool) -> Found:
     if is_path(name):
-        return _of_file(recordings.find(name), window, rank)
+        return _of_file(recordings.find(name), window, rank, every=every)
     with look(readings=False) as seen:
         try:
             run = seen.find(name)
@@ -163,17 +174,17 @@ def _any_samples(name: str, window: Window, rank: int | None) -> Found:
             where = recordings.places()
             if not recordings.matching(recordings.entries(where), name):
                 raise
-            return _of_file(recordings.find(name), window, rank)
+            return _of_file(recordings.find(name), window, rank, every=every)
         if seen.lives(run) and window.live:
             away = ""
-            if rank is not None:
+            if rank is not None and not every:
                 words = ["where", run.name, "--rank", str(rank)]
                 away = jobs.elsewhere(seen.job(run), rank, words)
             return Found(run, _of_live(seen, run, window.seconds or KEPT_S), False, away)
         path = seen.session.where.recording(run.run)
     if not path.exists():
         raise Fail(f"{numbers.clean(run.name)} has no recording here: {path} does not exist", MISSING)
-    return _of_file(path, window, rank)
+    return _of_file(path, window, rank, every=every)
 
 
 def _of_live(seen: NodeSnapshot, run: RunState, seconds: float) -> RunSamples:
@@ -185,14 +196,14 @@ def _of_live(seen: NodeSnapshot, run: RunState, seconds: float) -> RunSamples:
         raise Fail(OLD_DAEMON if error.code == "unsupported" else str(error), MISSING) from None
 
 
-def _of_file(path: Path, window: Window, rank: int | None) -> Found:
+def _of_file(path: Path, window: Window, rank: int | None, *, every: bool) -> Found:
     try:
         with Recording.open(path) as opened:
             known = library.known_run(opened)
             if known is None:
                 raise Fail(library.without_run(path), REJECTED)
             t0, t1 = _range(opened, window)
-            own = None if rank is None else _here(known.state, rank)
+            own = None if every else shown_rank(known.state, rank)
             return Found(known.state, RecordedStacks(opened).between(t0, t1, own), True)
     except RecordingError as error:
         raise Fail(str(error), REJECTED) from None
@@ -210,9 +221,9 @@ def _range(opened: Recording, window: Window) -> tuple[int, int]:
     return t0, t1
 
 
-def as_json(found: Found, rank: int) -> dict[str, Any]:
+def as_json(found: Found, asked: int | None) -> dict[str, Any]:
     """Return the lines of a rank as JSON."""
-    run, rank = found.run, _here(found.run, rank)
+    run, rank = found.run, shown_rank(found.run, asked)
     samples = found.samples.ranks[rank]
     return {
         "run": run.run,
@@ -262,8 +273,8 @@ def _write(path: Path | None, document: dict[str, Any]) -> None:
         say(f"{path}: {size(path.stat().st_size)}; open it at speedscope.app")
 
 
-def _show(found: Found, rank: int) -> None:
-    run, rank = found.run, _here(found.run, rank)
+def _show(found: Found, asked: int | None) -> None:
+    run, rank = found.run, shown_rank(found.run, asked)
     samples = found.samples.ranks[rank]
     of = f", rank {rank}" if run.world > 1 else ""
     recorded = ", recorded" if found.recorded else ""
@@ -281,7 +292,7 @@ def _show(found: Found, rank: int) -> None:
 def _cells(line: HotLine) -> tuple[str, ...]:
     return (
         numbers.percentage(100 * line.share),
-        stacks.KINDS[line.kind],
+        stacks.does(line.kind, line.inside),
         stacks.place(line.place),
         numbers.clean(source_line(line.place.file, line.place.line), KEPT_SOURCE)
         or numbers.clean(line.inside, KEPT_SOURCE),

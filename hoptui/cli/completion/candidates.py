@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hoptui
 from hoptui.cli.completion.grammar import Wanted, wanted
 from hoptui.cli.completion.shell_words import reply, words
 
@@ -30,6 +31,7 @@ READ_S = 0.1
 NOTHING_NEW = 1 << 62
 """A cursor beyond every event and command."""
 RECORDED = ".hoptui"
+EXAMPLES = Path(hoptui.__file__).parent / "examples"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
@@ -73,6 +75,9 @@ def candidates(typed: Sequence[str]) -> list[str]:
 def _named(asked: Wanted, begun: str) -> Iterator[str]:
     from hoptui.node.addresses import AddressError, addresses
 
+    if asked.source == "example":
+        yield from sorted(path.name.removesuffix(RECORDED) for path in EXAMPLES.glob(f"*{RECORDED}"))
+        return
     try:
         where = addresses(create=False)
     except AddressError:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Source = Literal["living", "known", "recorded", "assignment", "knob"]
-"""What a word names: a live run, any run, a recorded run, `knob=value`, or a knob of the run before it."""
+Source = Literal["living", "known", "recorded", "example", "assignment", "knob"]
+"""What a word names: a live run, any run, a recorded run, a recording that ships with hoptui,
+`knob=value`, or a knob of the run before it."""
 
 
 class Grammar(NamedTuple):
@@ -22,6 +23,7 @@ class Grammar(NamedTuple):
             also of `rest`.
         valued: the options that take the next word as their value.
         options: those of `valued` whose value is a name.
+        flags: the options without a value after which the first word names something else.
     """
 
     first: Source
@@ -29,6 +31,7 @@ class Grammar(NamedTuple):
     files: bool = False
     valued: tuple[str, ...] = ()
     options: tuple[tuple[str, Source], ...] = ()
+    flags: tuple[tuple[str, Source], ...] = ()
 
 
 _DASHBOARD = ("--theme",)
@@ -44,6 +47,7 @@ GRAMMARS: dict[str, Grammar] = {
         "known", files=True, valued=("--rank", "--seconds", "--since", "--until", *_OUTPUT)
     ),
     "stack": Grammar("living", valued=("--rank",)),
+    "output": Grammar("known", valued=("--rank", "--lines")),
     "history": Grammar("known", files=True, valued=("--filter", "--since")),
     "note": Grammar("known", files=True),
     "get": Grammar("known", "knob"),
@@ -59,7 +63,9 @@ GRAMMARS: dict[str, Grammar] = {
     "checkpoint": Grammar("living", valued=("--timeout",)),
     "profile": Grammar("living", valued=("--steps", "--wait", "--warmup", "--timeout")),
     "stop": Grammar("living", valued=("--timeout",)),
-    "replay": Grammar("recorded", files=True, valued=_DASHBOARD),
+    "replay": Grammar(
+        "recorded", files=True, valued=_DASHBOARD, flags=(("--example", "example"),)
+    ),
     "report": Grammar("recorded", "recorded", files=True, valued=("--format", *_OUTPUT)),
     "export": Grammar(
         "recorded",
@@ -94,6 +100,8 @@ def wanted(words: Sequence[str]) -> Wanted | None:
         else:
             names.append(word)
     run = names[0] if names else ""
+    if flagged := [source for flag, source in grammar.flags if flag in before]:
+        return None if names or option else Wanted(flagged[0], False, "")
     if option:
         source = dict(grammar.options).get(option)
         return Wanted(source, False, run) if source is not None else None

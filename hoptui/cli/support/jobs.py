@@ -39,6 +39,8 @@ def show(state: JobState, unit: str) -> None:
     say(f"on all nodes: {brief(state)}")
     if problem := jobs.store_problem(state):
         say(f"  {problem}")
+    if problem := jobs.head_problem(state):
+        say(f"  {problem}")
     for name in SPREADS:
         if text := jobs.spread_text(state, name):
             say(f"  {text}")
@@ -85,6 +87,7 @@ def ranks_elsewhere(state: JobState | None) -> list[dict[str, Any]]:
             "kind": rank.kind or None,
             "line": rank.line or None,
             "share": rank.line_share,
+            "waiting": rank.waiting,
         }
         for node, rank in state.ranks()
         if node.index != state.here

@@ -13,7 +13,7 @@ from hoptui.cli.support.snapshot import NONE, NodeSnapshot, diagnosis_json, knob
 from hoptui.cli.support.terminal import MISSING, Fail, usage
 from hoptui.client.session import Unreachable
 from hoptui.domain.knobs import coefficient
-from hoptui.presentation import numbers, sentences, tuner, vocabulary
+from hoptui.presentation import job_head, numbers, sentences, tuner, vocabulary
 from hoptui.protocol.messages import FINAL, CommandRecord, RunState
 
 RETURN_S = 30.0
@@ -52,7 +52,7 @@ class Waiting:
         if equals and (name not in TAKES or not value):
             raise usage(f"{numbers.clean(wanted)!r} has a value that {name} does not take")
         self._seen, self._id, self._name = seen, run.run, name
-        self._event = max((event.seq for event in seen.store.events), default=0)
+        self._event, self._began_t = seen.newest_event, seen.store.now()
         self._began = {record.id for record in self._records() if record.stage in FINAL}
         self._target = self._iteration(value) if name == "iteration" else 0
         self._command = self._change(value) if name == "effect" else ""
@@ -124,7 +124,8 @@ class Waiting:
             case "effect":
                 return self._effect(run)
             case "command":
-                new = (r for r in self._records() if r.stage in FINAL and r.id not in self._began)
+                ended = (r for r in self._records() if r.stage in FINAL and r.id not in self._began)
+                new = (r for r in ended if not r.host or r.settled > self._began_t)
                 return next(map(command_json, new), None)
             case "verdict":
                 found = run.diagnosis
@@ -132,10 +133,11 @@ class Waiting:
                 return diagnosis_json(found) if known else None
             case "tuner":
                 idle = run.tuner is not None and run.tuner.stand in ("off", "holding")
+                idle = idle and job_head.old_s(vital) is None
                 return structs.asdict(tuner.in_words(run.tuner)) if run.tuner is not None and idle else None
             case "event":
-                new_events = (e for e in self._seen.store.events if e.seq > self._event and e.run == self._id)
-                first = next(new_events, None)
+                added = (e for e in self._seen.store.events if e.seq > self._event and e.run == self._id)
+                first = next((e for e in added if not e.host or e.t > self._began_t), None)
                 return {**structs.asdict(first), "text": sentences.event_text(first)} if first else None
             case "ended":
                 over = {"reason": run.exit_reason, "detail": run.exit_detail}

@@ -52,7 +52,7 @@ class PPOConfig:
             scale="log",
             cost="shape",
             keeps=ROLLOUT,
-            description="environments of each process, side by side",
+            description="parallel environments of each process",
         ),
     ] = 64
     rollout_len: Annotated[
