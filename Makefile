@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml trainer/pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "could not make $(VENV) (on Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing hoptui into $(VENV) (the first time: a few minutes, torch is large)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt \
 	  -e '.[dev,docs,release]' -e './trainer[fp8,lm,vision]'
 	@touch $(STAMP)
 
@@ -71,7 +71,7 @@ test-ray: $(ENDS:%=.venv-%/.installed)
 .venv-%/.installed: tests/integrations/%.txt pyproject.toml constraints.txt
 	@test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
 	@echo "installing the $* versions of the frameworks into .venv-$*"
-	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -r tests/integrations/$*.txt -e .
+	@.venv-$*/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -r tests/integrations/$*.txt -e .
 	@touch $@
 
 HOURS ?= 1

@@ -37,6 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in the tables of the pages that are templates."""
+    """Fill in the tables of the pages that are templates; lead to screenshots where the site has them."""
     fill = pages.TEMPLATES.get(page.file.src_uri)
+    markdown = markdown.replace(f"]({pages.SCREENSHOTS}/", "](pictures/")
     return fill(markdown) if fill else markdown

@@ -195,7 +195,10 @@ PICTURES = (
     *(f"comparison/{tool}_{size}.png" for tool in COMPARED for size in ("80x24", "120x40", "200x50")),
     "comparison/nvitop_h100_120x40.png",
 )
-"""Screenshots that pages show, as `pictures/<name>`."""
+"""Screenshots that pages show: as `../screenshots/<name>`, so that they are there on GitHub too, and as
+`pictures/<name>` on the site."""
+SCREENSHOTS = "../screenshots"
+"""Where pages, all of them in `docs`, say that the screenshots are."""
 PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli,
     "reference/keys.md": keys,

@@ -88,11 +88,9 @@ def _leads_somewhere(page: Path, target: str) -> bool:
     path, _, anchor = target.partition("#")
     found = (page.parent / path).resolve() if path else page
     if not found.exists():
-        place = found.relative_to(ROOT / "docs")
-        if place.parts[0] == "pictures":
-            picture = place.relative_to("pictures")
-            return picture.as_posix() in pages.PICTURES and (ROOT / "screenshots" / picture).exists()
-        return place.as_posix() in pages.PAGES
+        return found.relative_to(ROOT / "docs").as_posix() in pages.PAGES
+    if path.startswith(pages.SCREENSHOTS) and found.is_file():
+        return path.removeprefix(f"{pages.SCREENSHOTS}/") in pages.PICTURES
     return not anchor or anchor in _anchors(found)
 
 

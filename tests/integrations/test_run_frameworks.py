@@ -38,6 +38,8 @@ for epoch in range(20):
             optimizer.step()
             optimizer.zero_grad()
 weights(model)
+if torch.distributed.is_initialized():  # else a thread of Gloo may abort the process as the interpreter ends
+    torch.distributed.destroy_process_group()
 """,
     "lightning": """
 import lightning
