@@ -362,6 +362,9 @@ FULL_SM = 0.9
 QUIET, QUIET_BUS = 0.2, 0.3
 """Work that waits for memory leaves tensor cores and FP32 units below the first, the memory bus below the
 other one: each row of 16 bytes at a random place moves at least 32. Such rows of an H200 read 0.22."""
+SILENT = 0.05
+"""With arithmetic below this, any bus that is not full is that of work which waits for memory. Numbers of 4
+bytes at random places, on an H200, read 0.49."""
 LATENCY_SM = 0.75
 """From here on a GPU with work counts as healthy, more surely than as waiting for memory."""
 LATENCY_SURE = 0.65
@@ -389,7 +392,8 @@ def capacity(seen: Means) -> Iterator[Finding]:
 def latency(seen: Means) -> Iterator[Finding]:
     """A finding of SMs that always have work and wait for memory: no pipe and no bus is near its limit."""
     pipes = (seen.tensor, seen.fp32, seen.dram)
-    quiet = max(seen.tensor, seen.fp32) < QUIET and seen.dram < QUIET_BUS
+    arithmetic = max(seen.tensor, seen.fp32)
+    quiet = arithmetic < SILENT or (arithmetic < QUIET and seen.dram < QUIET_BUS)
     if seen.sm >= LATENCY_SM and quiet and not any(map(math.isnan, pipes)):
         readings = (
             ("gpu.sm_active", seen.sm),
@@ -439,7 +443,10 @@ def room_on_host(window: ObservationWindow) -> int:
 
 
 def healthy(seen: Means) -> Iterator[Finding]:
-    """The healthy finding: the SMs have work, and no part of the GPU is at its limit, as far as is known."""
+    """The healthy finding: the SMs have work, and no part of the GPU is at its limit, as far as is known.
+
+    It is not sure where they hardly compute: then they may wait for memory.
+    """
     if seen.sm >= ENOUGH_SM:
         sure = 0.5 + 0.4 * min(1.0, (seen.sm - ENOUGH_SM) / (FULL_SM - ENOUGH_SM))
         shares = (
@@ -449,4 +456,5 @@ def healthy(seen: Means) -> Iterator[Finding]:
         )
         facts = tuple(known for code, active in shares for known in share_fact(code, active))
         found = Finding("healthy", sure, 0.0, facts)
-        yield found.at_most(UNSURE) if any(map(math.isnan, (seen.tensor, seen.fp32, seen.dram))) else found
+        unknown = any(map(math.isnan, (seen.tensor, seen.fp32, seen.dram)))
+        yield found.at_most(UNSURE) if unknown or max(seen.tensor, seen.fp32) < QUIET else found
