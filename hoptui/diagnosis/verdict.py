@@ -51,7 +51,8 @@ AHEAD = 0.15
 """A verdict stays unless another one is more certain by more than this, or the run has begun to do something
 else since."""
 REFRESH_NS = 10 * SECOND
-"""The shortest time between updates of an unchanged verdict's figures. Each is a message to every viewer."""
+"""The shortest time between updates of an unchanged verdict's figures. Each is a message to every viewer. A
+line is told as soon as it is known."""
 
 
 def findings(window: ObservationWindow, shown: str | None = None) -> list[Finding]:
@@ -106,7 +107,8 @@ class Diagnostician:
         ahead = 0.0 if stepped else AHEAD
         if told is not None and held is not None and held.confidence >= best.confidence - ahead:
             self._rival, self._looks = None, 0
-            if told.stale or window.t - told.t >= REFRESH_NS:
+            newly_named = _names_line(held.facts) and not _names_line(told.facts)
+            if told.stale or newly_named or window.t - told.t >= REFRESH_NS:
                 self._refresh(told, _diagnosis(held, window))
             return False
         self._looks = self._looks + 1 if best.verdict == self._rival else 1
@@ -128,6 +130,10 @@ class Diagnostician:
         same = structs.replace(now, t=told.t, seconds=told.seconds)
         if same != told:
             self.told = now
+
+
+def _names_line(facts: Iterable[Fact]) -> bool:
+    return any(each.code == "line.hot" for each in facts)
 
 
 def _diagnosis(finding: Finding, window: ObservationWindow) -> Diagnosis:
