@@ -259,8 +259,10 @@ FRAMEWORK_WAITS: tuple[Rule, ...] = (
         "pytorch_lightning/loops/training_epoch_loop",
         names="_broadcast_sigterm_tensor",
     ),
+    *_rules("wait", "transformers/trainer", "accelerate/accelerator", "trl/trainer", names="bool float int"),
 )
-"""What waits for the GPU between two iterations, and so in a phase of data that a framework has."""
+"""What waits for the GPU in a framework: a tensor is read between two iterations, which may be in its phase of
+data, or outside of the functions that train."""
 
 COMPUTE: tuple[Rule, ...] = (
     *_rules("compute", "torch/nn", "torch/autograd", "torch/optim", "torch/_tensor", "torch/functional"),
@@ -502,7 +504,7 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     place = code.place(stack)
     if named is None and _waits_for_process(frames):
         return Assessment("script", place) if place == "between" else Assessment("input", "process")
-    if general == "wait" and code and frames and not code.trains(frames[-1][1]):
+    if general == "wait" and code and not (code.trains(frames[-1][1]) or _first(FRAMEWORK_WAITS, frames[-1:])):
         general = "script"  # numbers of Python, as the result of a model is read where it is trained
     if general == "compute" and frames and frames[-1][1].call in OPERATORS and _of_host(frames, code):
         general = "script"

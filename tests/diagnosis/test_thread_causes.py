@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hoptui.diagnosis.causes import UNSURE
 from hoptui.diagnosis.sampled_time import FEW, SampledTime
 from hoptui.diagnosis.thread_causes import GUESSED
 from hoptui.diagnosis.verdict import AHEAD, CHALLENGES, FIRST, Diagnostician, findings
@@ -381,6 +382,17 @@ def test_sms_that_wait_for_memory() -> None:
     assert findings(window(gpus=(synthetic(**(gpu | {"sm": 0.7})),)))[0].verdict == "healthy"
 
 
+def test_sms_that_do_no_arithmetic_wait_for_memory() -> None:
+    """Numbers at random places use half of the bus: each moves eight times its size."""
+    silent = {"busy": 1.0, "sm": 0.96, "tensor": 0.002, "fp32": 0.02, "dram": 0.49}
+    assert findings(window(gpus=(synthetic(**silent),)))[0].verdict == "memory-latency-bound"
+    (quiet,) = findings(window(gpus=(synthetic(**(silent | {"fp32": 0.1})),)))
+    assert (quiet.verdict, quiet.confidence) == ("healthy", UNSURE)
+    (busy,) = findings(window(gpus=(synthetic(**(silent | {"tensor": 0.4})),)))
+    assert busy.verdict == "healthy"
+    assert busy.confidence > 0.8
+
+
 def _results_of_small_kernels(t_s: float, **more: Any) -> ObservationWindow:
     """Small kernels whose results are read, and some Python whose purpose nothing says."""
     helper = (StackFrame("/job/train.py", "main", 50), StackFrame("/job/small.py", "halve", 3, call="sorted"))
@@ -412,6 +424,18 @@ def test_a_straggler_needs_no_more_looks_than_a_first_verdict() -> None:
     looks = [seen(None, 8, samples=samples, straggler=late, t=(20 + 2 * t) * SECOND) for t in range(FIRST)]
     assert [doctor.look(each) for each in looks] == [False] * (FIRST - 1) + [True]
     assert doctor.told.verdict == "straggler"
+
+
+def test_a_line_is_told_as_soon_as_it_is_known() -> None:
+    """The names of deep stacks come later than phases."""
+    doctor = Diagnostician()
+    for t in range(FIRST):
+        doctor.look(seen(IDLE, samples={}, phases={"data": 0.94}, t=2 * t * SECOND))
+    assert doctor.told is not None
+    assert doctor.told.verdict == "data-bound"
+    assert "line.hot" not in {each.code for each in doctor.told.facts}
+    doctor.look(seen(IDLE, samples={"input": 190, "compute": 10}, phases={"data": 0.94}, t=2 * FIRST * SECOND))
+    assert fact_of(doctor.told.facts, "line.hot")["line"] == 37
 
 
 def test_a_verdict_from_before_a_step_gives_way_to_a_slightly_better_one() -> None:

@@ -53,6 +53,7 @@ ROLLOUT = f"{PHASE_FILE} rollout 0 > ppo.py main 4"
 STEP = "stable_baselines3/common/callbacks.py CallbackList._on_step 222"
 EVENT = "transformers/trainer_callback.py CallbackHandler.call_event 545"
 EVALUATION = "transformers/trainer.py Trainer.evaluation_loop 4500"
+TRAINER = "transformers/trainer.py Trainer._inner_training_loop 2700"
 EVALUATE = "train.py evaluate 6"
 SAVE_UTIL = "stable_baselines3/common/save_util.py save_to_pkl 366 = pickle.dump"
 STARTED = "~threading.py Thread._bootstrap 1002 > ~threading.py Thread._bootstrap_inner 1045"
@@ -578,6 +579,8 @@ POOL_THREAD = f"{STARTED} > ~threading.py Thread.run 982 > ~multiprocessing/pool
         ("script", "before", "train_env.py fit_dataset 12 = @"),
         ("wait", "known", "train_env.py fit_dataset 30 = float"),
         ("script", "unknown", "train_env.py fit_dataset 30 > a.py curve 5 = float"),
+        ("wait", "known", f"train_env.py main 3 > {TRAINER} = bool"),
+        ("script", "unknown", f"train_env.py main 3 > {TRAINER} > pandas/core/generic.py f 5 = bool"),
         ("script", "unknown", "train_env.py fit_dataset 30 > a.py curve 5 = torch.tensor"),
         # logging, and functions of a logarithm
         ("log", "known", "train_env.py fit_dataset 30 > a.py log_losses 5"),
