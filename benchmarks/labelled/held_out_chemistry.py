@@ -293,7 +293,7 @@ def committee_for_active_learning(run: hoptui.Run, device: str) -> None:
     while not run.stopping:
         batch = Batch.from_data_list(rng.sample(molecules, 64)).to(device)
         votes = committee(batch).to(device)  # here
-        loss = F.mse_loss(votes, batch.y.expand_as(votes))
+        loss = F.mse_loss(votes, batch.y.to(device).expand_as(votes))
         optimizer.zero_grad()
         loss.backward()  # here
         optimizer.step()
