@@ -2,8 +2,8 @@
 
 `python -m benchmarks.labelled_diagnosis --lot test [--cpu] [--lanes N] [--only NAME…] [--watched-s S]`.
 Each load runs for so many seconds after its first row. Its verdict is the one told then. Of several GPUs,
-each lane has its own. The loads of several ranks run afterwards, and have a GPU for each rank. In a single
-lane, and with four processors or more, the next load imports its packages while one is measured.
+each lane has its own. The loads of several ranks run afterwards, and have a GPU for each rank. With four
+processors or more a lane, the next load of a lane imports its packages while one is measured.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -35,8 +34,8 @@ from hoptui.presentation.diagnosis import SURE, advice_text, evidence
 WATCHED_S = 24.0
 START_S = 90.0
 """The longest time until the first row."""
-AHEAD = len(os.sched_getaffinity(0)) >= 4
-"""Whether the next load imports its packages while one is measured."""
+AHEAD = 4
+"""Processors of a lane, from which on its next load imports its packages while one is measured."""
 THREADS = "1"
 """Of a load, so that several may run at a time."""
 BINS = (0.0, 0.5, 0.7, 0.9, 1.01)
@@ -100,41 +99,38 @@ class Program(NamedTuple):
 
 
 class Programs:
-    """Starts loads in their order. The next one may import its packages meanwhile.
+    """Starts the loads of a lane in their order. The next one may import its packages meanwhile.
 
     Its GPUs have to be known then: a package may initialize CUDA, which reads `CUDA_VISIBLE_DEVICES` once.
     """
 
-    def __init__(self, node: Bench, loads: Iterable[LabelledLoad], *, ahead: bool = False) -> None:
-        self._ahead = ahead
+    def __init__(self, node: Bench, loads: Iterable[LabelledLoad], lane: int, *, ahead: bool = False) -> None:
+        self._lane, self._ahead = lane, ahead
         self._environment = node.environment | {"OMP_NUM_THREADS": THREADS}
-        self._line = list(loads)
-        self._importing: dict[str, Program] = {}
+        self._line = deque(loads)
+        self._importing: Program | None = None
         self._files = ExitStack()
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Programs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for program in self._importing.values():
-            _end(program.process)
+        if self._importing is not None:
+            _end(self._importing.process)
         self._files.close()
 
     @contextmanager
-    def started(self, load: LabelledLoad, lane: int) -> Iterator[subprocess.Popen[bytes]]:
-        """Start a load, and end it afterwards. If it ended by itself, its last errors are printed."""
-        with self._lock:
-            self._line.remove(load)
-            importing = self._importing.pop(load.name) if load.name in self._importing else None
-            process, errors = importing or self._begin(load, lane)
-            if self._ahead and self._line and self._line[0].ranks == 1:
-                self._importing[self._line[0].name] = self._begin(self._line[0], lane)
+    def next(self) -> Iterator[tuple[LabelledLoad, subprocess.Popen[bytes]]]:
+        """Start the next load, and end it afterwards. If it ended by itself, its last errors are printed."""
+        load = self._line.popleft()
+        process, errors = self._importing or self._begin(load)
+        following = self._line[0] if self._ahead and self._line else None
+        self._importing = self._begin(following) if following is not None and following.ranks == 1 else None
         try:
             assert process.stdin is not None
             with suppress(BrokenPipeError), process.stdin as begin:
                 begin.write(b"begin\n")
-            yield process
+            yield load, process
         finally:
             ended = process.poll()
             _end(process)
@@ -143,13 +139,13 @@ class Programs:
             last = errors.read()[-1500:]
             print(f"{load.name} ended by itself with exit status {ended}:\n{last}", file=sys.stderr)
 
-    def _begin(self, load: LabelledLoad, lane: int) -> Program:
+    def _begin(self, load: LabelledLoad) -> Program:
         launcher = (*TORCHRUN, "--nproc-per-node", str(load.ranks)) if load.ranks > 1 else ()
         errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - `_files` closes it
         self._files.push(errors)
         process = subprocess.Popen(
             [sys.executable, *launcher, "-m", "benchmarks.labelled", load.name, device()],
-            env=self._environment | {"CUDA_VISIBLE_DEVICES": visible_gpus(load, lane)},
+            env=self._environment | {"CUDA_VISIBLE_DEVICES": visible_gpus(load, self._lane)},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=errors,
@@ -176,21 +172,26 @@ def measure_all(
         if device() == "cuda" and ranks > gpus():
             tell("left out", {"loads": [load.name for load in loads], "GPUs": ranks})
             continue
-        together = max(1, lanes // ranks)
-        with Programs(node, loads, ahead=AHEAD and together == 1) as programs:
-            figures = in_lanes(partial(measure, node, programs, watched_s), loads, together)
-        found |= {load.name: case for load, case in zip(loads, figures, strict=True)}
+        together = min(len(loads), max(1, lanes // ranks))
+        ahead = len(os.sched_getaffinity(0)) >= AHEAD * together
+        parts = [loads[first::together] for first in range(together)]
+        for part in in_lanes(partial(measure_part, node, watched_s, ahead), parts, together):
+            found |= part
     return found
 
 
-def measure(
-    node: Bench, programs: Programs, watched_s: float, load: LabelledLoad, lane: int
-) -> dict[str, Any]:
-    """Run one load."""
-    with programs.started(load, lane) as child, node.session() as session:
-        seen = watch(session, load, child, watched_s)
-        ended = child.poll()
-    return figures_of(load, seen) | {"ended": ended}
+def measure_part(
+    node: Bench, watched_s: float, ahead: bool, loads: Sequence[LabelledLoad], lane: int
+) -> dict[str, dict[str, Any]]:
+    """Run loads one after the other, and return what each came to, by its name."""
+    found: dict[str, dict[str, Any]] = {}
+    with Programs(node, loads, lane, ahead=ahead) as programs:
+        for _ in loads:
+            with programs.next() as (load, child), node.session() as session:
+                seen = watch(session, load, child, watched_s)
+                ended = child.poll()
+            found[load.name] = figures_of(load, seen) | {"ended": ended}
+    return found
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
