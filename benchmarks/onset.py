@@ -119,8 +119,8 @@ def follow(node: Bench, iteration_s: float, repeat: int, dwell_s: float) -> list
 def steady(node: Bench, load: LabelledLoad, lane: int) -> dict[str, Any]:
     """Count the changes of a load's verdict in the minute after its first one."""
     with (
-        Programs(node, [load]) as programs,
-        programs.started(load, lane) as child,
+        Programs(node, [load], lane) as programs,
+        programs.next() as (_, child),
         Session(client="bench", start_daemon=True, timeout_s=ANSWER_S) as session,
     ):
         first = verdicts_until_one(session, f"labelled-{load.name}", child)

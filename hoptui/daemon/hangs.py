@@ -11,8 +11,9 @@ from hoptui.daemon.state.registry import TrackedRun
 from hoptui.domain.code_lines import is_script, package_path
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.jobs import LineGroup, line_groups
+from hoptui.domain.kind_rules import EVENT_LOOP, Kind
 from hoptui.domain.stack_groups import StackGroup, grouped, usual_stack
-from hoptui.domain.stack_kinds import EVENT_LOOP, Kind, kind_of
+from hoptui.domain.stack_kinds import kind_of
 from hoptui.domain.stacks import Stack, StackSamples, unpack
 from hoptui.node.processes import process_state
 from hoptui.protocol.messages import HUNG

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.kind_rules import Kind
 
 SLOT_NS = 2_000_000_000
 """As long as what a message of stack samples covers."""

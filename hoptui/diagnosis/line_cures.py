@@ -9,7 +9,7 @@ from hoptui.diagnosis.causes import Means
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.diagnosis import Verdict
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.kind_rules import Kind
 
 Cure = Literal[
     "load_in_workers", "avoid_sync", "pin_memory", "pin_results", "save_in_background", "autocast",

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from hoptui.domain.activities import Activity, by_line, summed
 from hoptui.domain.code_lines import CodeLine
-from hoptui.domain.stack_kinds import Basis, Kind
+from hoptui.domain.kind_rules import Kind
+from hoptui.domain.stack_kinds import Basis
 
 DOUBTFUL: tuple[Basis, ...] = ("before", "between", "process")
 """What a purpose rests on that may be another one: the place in the loop of Python of the script, or that the

@@ -39,7 +39,8 @@ from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.diagnosis import Verdict
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.stack_kinds import Basis, Kind
+from hoptui.domain.kind_rules import Kind
+from hoptui.domain.stack_kinds import Basis
 
 CLAIMS: Mapping[Verdict, tuple[Kind, ...]] = {
     "data-bound": ("input",),

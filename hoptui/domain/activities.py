@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from hoptui.domain.code_lines import CodeLine, package_path
+from hoptui.domain.kind_rules import OPERATORS, Kind
 from hoptui.domain.stack_groups import inside
-from hoptui.domain.stack_kinds import OPERATORS, Basis, Kind, assess_all, calls_host, place_of
+from hoptui.domain.stack_kinds import Basis, assess_all, calls_host, place_of
 from hoptui.domain.stacks import Stack, in_backward
 from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 

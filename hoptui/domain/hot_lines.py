@@ -6,8 +6,9 @@ from collections import Counter
 from typing import NamedTuple
 
 from hoptui.domain.code_lines import CodeLine
+from hoptui.domain.kind_rules import Kind
 from hoptui.domain.stack_groups import inside
-from hoptui.domain.stack_kinds import Kind, assess_all, place_of
+from hoptui.domain.stack_kinds import assess_all, place_of
 from hoptui.domain.stacks import Stack, StackSamples, unpack, without_phases
 from hoptui.domain.training_code import NOTHING_KNOWN
 

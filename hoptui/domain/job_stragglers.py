@@ -12,7 +12,7 @@ from typing import cast, get_args
 from hoptui.domain.activities import Activity
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.jobs import JobNode, JobState, RankSummary
-from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.kind_rules import Kind
 from hoptui.domain.stragglers import RankDevice, Straggler
 
 BY_SHARE = ("waits", "backward")

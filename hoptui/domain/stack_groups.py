@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hoptui.domain.code_lines import CodeLine, package_path
-from hoptui.domain.stack_kinds import Kind, assess, place_of
+from hoptui.domain.kind_rules import Kind
+from hoptui.domain.stack_kinds import assess, place_of
 from hoptui.domain.stacks import Stack, StackSamples, unpack
 
 WAITS: frozenset[Kind] = frozenset(("collective", "wait"))

@@ -1,4 +1,4 @@
-"""What a stack is doing, by the packages and functions in it. One entry of a table per library.
+"""What a stack is doing, by the packages and functions in it.
 
 A kind is decided in this order:
 
@@ -40,7 +40,6 @@ nothing and simulate nothing. `TrainingCode` knows these functions.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -49,382 +48,54 @@ from pathlib import PurePath
 from typing import Literal, NamedTuple
 
 from hoptui.domain.code_lines import (
-    HOST_PACKAGES,
-    REQUESTS,
     CodeLine,
-    enclosing_function,
     is_script,
     package_path,
 )
+from hoptui.domain.kind_rules import (
+    CALLBACKS,
+    CAUSES,
+    COMPUTE,
+    CONTEXTS,
+    EVALUATES,
+    EVENT_LOOP,
+    FRAMEWORK_WAITS,
+    GENERAL,
+    HELPERS,
+    HOOKS,
+    HOST_CALLS,
+    HOST_LIBRARIES,
+    HOST_MODULES,
+    MODELS,
+    MOVES,
+    NESTED,
+    OPERATORS,
+    PROCESSES,
+    QUEUES,
+    RUNNERS,
+    STARTERS,
+    WAITS,
+    WRAPPERS,
+    WRITERS,
+    WRITES,
+    Kind,
+    Rule,
+)
+from hoptui.domain.name_kinds import (
+    HOOK,
+    NOT_FILES,
+    NOT_NAMES,
+    SCRIPT_CONTEXTS,
+    SCRIPT_NAMES,
+    frame_names,
+    kind_of_phase,
+    kinds_of_frame,
+    kinds_of_names,
+    names_host_work,
+)
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, other_thread_at
-from hoptui.domain.training_code import MODULES, NOTHING_KNOWN, OPTIMIZERS, Place, TrainingCode
+from hoptui.domain.training_code import NOTHING_KNOWN, Place, TrainingCode
 
-Kind = Literal[
-    "wait", "copy", "collective", "compute", "input", "environment", "save", "log", "compile", "evaluate",
-    "paused", "script",
-]  # fmt: skip
-"""What a thread does: it waits for the GPU, copies to it, communicates, computes (on a GPU: launches), loads
-data, simulates, saves, logs, compiles, evaluates, is paused, or runs Python of the script."""
-
-
-class Rule(NamedTuple):
-    """Frames of a kind: those of files below `path`, if there are names only functions and calls so named.
-
-    `path` is relative to the folder of packages, such as `torch/utils/data`. An empty one stands for calls
-    from any file. A name with a dot, such as `ValLoop.run`, is that of one class alone.
-    """
-
-    kind: Kind
-    path: str
-    names: frozenset[str] = frozenset()
-
-    def matches(self, path: str, frame: StackFrame) -> bool:
-        """Whether it describes this frame, whose file is `path` below the folder of packages."""
-        if not self.path:
-            return (
-                frame.call in self.names
-                or frame.call.rpartition(".")[2] in self.names
-                or frame.call.partition(".")[0] + ".*" in self.names
-            )
-        if path != self.path and not path.startswith((self.path + "/", self.path + ".")):
-            return False
-        of, _, function = frame.function.rpartition(".")
-        called = {frame.call.rpartition(".")[2], function, f"{of.rpartition('.')[2]}.{function}"}
-        return not self.names or not called.isdisjoint(self.names)
-
-
-def _rules(kind: Kind, *paths: str, names: str = "") -> tuple[Rule, ...]:
-    return tuple(Rule(kind, path, frozenset(names.split())) for path in paths)
-
-
-TABLE_WRITERS = (
-    "to_csv to_parquet to_feather to_pickle to_hdf to_sql to_json to_excel to_orc to_stata to_xml to_html"
-)
-"""Methods of tables that write them."""
-CALLBACKS: tuple[Rule, ...] = (
-    *_rules(
-        "script",
-        "lightning/pytorch/trainer/call",
-        "pytorch_lightning/trainer/call",
-        names="_call_callback_hooks",
-    ),
-    *_rules("script", "transformers/trainer_callback", names="call_event"),
-    *_rules("script", "stable_baselines3/common/callbacks"),
-    *_rules("script", "ignite/engine/engine", names="_fire_event"),
-    *_rules("script", "mmengine/runner/runner", "mmengine/runner/_flexible_runner", names="call_hook"),
-    *_rules("script", "fastai/learner", names="_call_one"),
-    *_rules("script", "composer/core/engine", names="_run_callbacks _run_algorithms"),
-    *_rules("script", "accelerate/accelerator", names="log"),
-    *_rules("script", "ray/train/v2/_internal/execution/context", names="report"),
-)
-"""What calls the callbacks of a framework, and the trackers of Accelerate."""
-HOOKS: tuple[Rule, ...] = (
-    *_rules(
-        "script",
-        "lightning/pytorch/trainer/call",
-        "pytorch_lightning/trainer/call",
-        names="_call_lightning_module_hook",
-    ),
-)
-"""What calls the hooks of a module, and its other methods. A hook is a callback, unless it prepares a
-batch."""
-WRAPPERS: tuple[Rule, ...] = (
-    *_rules("log", "tqdm", names="__iter__ __next__ __aiter__ __anext__ tmap tzip"),
-    *_rules("log", "rich/progress", names="track __iter__ __next__"),
-    *_rules("log", "loguru/_logger", names="catch_wrapper"),
-    *_rules("log", "mlflow/utils/autologging_utils", "comet_ml/monkey_patching", "clearml/binding"),
-    *_rules("log", "wandb/agents"),
-)
-"""What passes on the elements of another iterator, or the call of a function that it has replaced. What it
-calls does not belong to it."""
-NESTED: tuple[Rule, ...] = (*_rules("evaluate", "ignite/engine/engine", names="Engine.run"),)
-"""What evaluates if a callback calls it. Elsewhere it trains."""
-
-WRITERS: tuple[Rule, ...] = (
-    *_rules("save", "PIL", names="save"),
-    *_rules("save", "imageio", "skimage/io", "tifffile", names="imwrite imsave mimwrite mimsave volwrite"),
-    *_rules("save", "torchvision/utils", names="save_image"),
-    *_rules("save", "torchvision/io", names="write_jpeg write_png write_video write_file"),
-    *_rules("save", "json", "yaml", names="dump"),
-    *_rules("save", "csv", names="writerow writerows writeheader"),
-    *_rules("save", "pandas/core/generic", "pandas/core/frame", names=TABLE_WRITERS),
-    *_rules("save", "polars", names="write_csv write_parquet write_ipc write_json write_ndjson sink_parquet"),
-    *_rules("save", "pyarrow", names="write_table write_feather write_csv write_dataset"),
-    *_rules("save", "scipy/io", names="savemat mmwrite write"),
-    *_rules("save", "soundfile", "torchaudio", names="write save save_with_torchcodec"),
-    *_rules("save", "h5py", names="create_dataset __setitem__ flush"),
-    *_rules("save", "zarr", names="__setitem__ save save_array save_group"),
-    *_rules("save", "nibabel", names="save to_filename"),
-    *_rules("save", "pathlib", names="write_text write_bytes"),
-)
-WRITES: tuple[Rule, ...] = (*_rules("save", "", names="writerow writerows imwrite write_jpeg write_png"),)
-"""What writes results, such as pictures and tables. It logs in an evaluation, or if a function of the script
-is named after logs: then they are for people to look at."""
-CONTEXTS: tuple[Rule, ...] = (
-    *WRITERS,
-    *_rules("paused", "hoptui/sdk/iteration", names="_wait_while_paused"),
-    *_rules(
-        "compile", "torch/_dynamo/convert_frame", "torch/_dynamo/eval_frame", names="_compile compile_inner"
-    ),
-    *_rules(
-        "compile", "torch/_inductor", "torch/_functorch/aot_autograd", "triton/compiler", "jax/_src/pjit"
-    ),
-    *_rules("save", "torch/serialization", names="save _save _legacy_save"),
-    *_rules("save", "torch/distributed/checkpoint", "orbax"),
-    *_rules("save", "safetensors", names="save save_file save_model _flatten _tobytes"),
-    *_rules("save", "joblib/numpy_pickle", names="dump"),
-    *_rules(
-        "save",
-        "transformers/modeling_utils",
-        "diffusers/models/modeling_utils",
-        "diffusers/pipelines/pipeline_utils",
-        "peft/peft_model",
-        names="save_pretrained",
-    ),
-    *_rules("save", "numpy/lib", names="save savez savez_compressed _savez savetxt"),
-    *_rules("save", "transformers/trainer", names="_save_checkpoint save_model _save"),
-    *_rules("save", "stable_baselines3/common/save_util"),
-    *_rules(
-        "save", "lightning/pytorch/callbacks/model_checkpoint", "pytorch_lightning/callbacks/model_checkpoint"
-    ),
-    *_rules("save", "ray/train/v2/_internal/execution/context", names="_upload_checkpoint"),
-    *_rules("save", "ray/train/_internal/storage", names="persist_current_checkpoint"),
-    *_rules("log", "matplotlib", "seaborn", "plotly", "bokeh"),
-    *_rules("input", "torch/utils/data", "torchdata", "datasets", "webdataset", "streaming", "ffcv"),
-    *_rules("input", "nvidia/dali", "torchvision/transforms", "torchvision/datasets", "torchvision/io"),
-    *_rules("input", "PIL", "cv2", "albumentations", "decord", "av", "torchaudio", "librosa", "soundfile"),
-    *_rules("input", "tokenizers", "sentencepiece", "tiktoken", "torch_geometric/loader"),
-    *_rules("input", "imgaug", "audiomentations", "torch_audiomentations", "kornia/augmentation", "torchio"),
-    *_rules("input", "monai/data", "monai/transforms", "mmcv/transforms", "fairseq/data", "torchtext/data"),
-    *_rules("input", "litdata", "petastorm", "deeplake", "grain", "tensorflow_datasets", "dgl/dataloading"),
-    *_rules("input", "transformers/data", "transformers/tokenization_utils_base", "timm/data", "ray/data"),
-    *_rules(
-        "input",
-        "ray/train/v2/_internal/execution/context",
-        "ray/train/_internal/session",
-        names="get_dataset_shard",
-    ),
-    *_rules("environment", "gymnasium", "gym", "envpool", "mujoco", "dm_control", "pettingzoo", "procgen"),
-    *_rules("environment", "ale_py", "brax", "pufferlib", "stable_baselines3/common/vec_env"),
-    *_rules("environment", "minigrid", "highway_env", "crafter", "nle", "metaworld", "robosuite", "vizdoom"),
-    *_rules("environment", "gymnasium_robotics", "pybullet_envs", "mlagents_envs", "supersuit", "shimmy"),
-    *_rules("environment", "torchrl/envs", "tianshou/env", "ray/rllib/env", "open_spiel", "smac", "traci"),
-    *_rules("environment", "retro", "stable_retro", "chess", "sapien", "panda_gym"),
-    *_rules("log", "wandb", "tensorboard", "torch/utils/tensorboard", "tensorboardX", "mlflow", "comet_ml"),
-    *_rules("log", "neptune", "clearml", "aim", "tqdm", "rich", "logging", "loguru", "swanlab"),
-    *_rules("log", "stable_baselines3/common/logger"),
-    *_rules("log", "lightning/pytorch/loggers", "pytorch_lightning/loggers", "lightning/fabric/loggers"),
-    *_rules(
-        "log", "dvclive", "visdom", "trackio", "sacred", "structlog", "absl/logging", "prometheus_client"
-    ),
-    *_rules("log", "accelerate/tracking", names="log log_images log_table log_figure log_artifact"),
-    *_rules("log", "ray/train/v2/_internal/execution/context", names="_wait_then_report"),
-    *_rules("log", "ray/train/_internal/session", names="_report_training_result"),
-    *_rules("evaluate", "transformers/trainer", names="evaluate evaluation_loop _evaluate"),
-    *_rules("evaluate", "lightning/pytorch/loops/evaluation_loop", "pytorch_lightning/loops/evaluation_loop"),
-    *_rules("evaluate", "stable_baselines3/common/evaluation", "sb3_contrib/common/maskable/evaluation"),
-    *_rules("evaluate", "mmengine/runner/loops", names="ValLoop.run TestLoop.run"),
-    *_rules("evaluate", "fastai/learner", names="_do_epoch_validate"),
-    *_rules("evaluate", "composer/trainer/trainer", names="_eval_loop _eval_train_metrics"),
-    *_rules("evaluate", "torchtitan/components/validate", names="validate"),
-    *_rules("evaluate", "ultralytics/engine/validator", "detectron2/evaluation/evaluator"),
-    *_rules("evaluate", "sentence_transformers/evaluation"),
-)
-"""Libraries to which everything belongs that they call."""
-
-MOVES: tuple[Rule, ...] = (
-    *_rules("collective", "torch/nn/parallel/distributed", names="_distributed_broadcast_coalesced"),
-    *_rules("collective", "torch/distributed/distributed_c10d", "deepspeed/comm", "horovod", "mpi4py"),
-    *_rules("collective", "torch/distributed/_functional_collectives", "torch/distributed/nn/functional"),
-    *_rules(
-        "collective",
-        "ray/train/v2/_internal/execution/context",
-        names="_sync_checkpoint_dir_name_across_ranks",
-    ),
-    *_rules("collective", "", names="all_reduce all_gather reduce_scatter broadcast barrier allreduce"),
-    *_rules("collective", "", names=f"{REQUESTS}.*"),
-    *_rules("copy", "", names="to cuda copy_ pin_memory"),
-)
-WAITS: tuple[Rule, ...] = (
-    *_rules(
-        "wait", "", names="synchronize _cuda_synchronize item tolist nonzero _local_scalar_dense cpu numpy"
-    ),
-    *_rules("wait", "torch/cuda/streams", "torch/cuda/__init__", names="synchronize wait"),
-)
-"""What moves data, and what waits, found from the innermost frame outwards."""
-FRAMEWORK_WAITS: tuple[Rule, ...] = (
-    *_rules(
-        "wait",
-        "lightning/pytorch/loops/training_epoch_loop",
-        "pytorch_lightning/loops/training_epoch_loop",
-        names="_broadcast_sigterm_tensor",
-    ),
-    *_rules("wait", "transformers/trainer", "accelerate/accelerator", "trl/trainer", names="bool float int"),
-)
-"""What waits for the GPU in a framework: a tensor is read between two iterations, which may be in its phase of
-data, or outside of the functions that train."""
-
-COMPUTE: tuple[Rule, ...] = (
-    *_rules("compute", "torch/nn", "torch/autograd", "torch/optim", "torch/_tensor", "torch/functional"),
-    *_rules(
-        "compute",
-        "torch/amp",
-        "torch/_ops",
-        "torch/_refs",
-        "torch/distributions",
-        "torch/linalg",
-        "torch/fft",
-        "torch/cuda/graphs",
-    ),
-    *_rules(
-        "compute", "triton/runtime", "flash_attn", "xformers", "apex", "bitsandbytes", "transformer_engine"
-    ),
-    *_rules("compute", "transformers/models", "transformers/modeling_utils", "transformers/optimization"),
-    *_rules(
-        "compute", "timm/models", "timm/layers", "timm/optim", "diffusers/models", "diffusers/schedulers"
-    ),
-    *_rules(
-        "compute",
-        "torchvision/models",
-        "torchvision/ops",
-        "torch_geometric/nn",
-        "peft/tuners",
-        "accelerate/optimizer",
-    ),
-    *_rules("compute", "stable_baselines3/common/policies", "stable_baselines3/common/torch_layers"),
-)
-MODELS = (MODULES, OPTIMIZERS, "torch/autograd/graph")
-"""Where a model computes, or is trained."""
-HOST_LIBRARIES = (
-    *sorted(HOST_PACKAGES), "torchmetrics/text", "torchmetrics/functional/text",
-    "torchmetrics/functional/audio", "difflib", "re", "statistics", "heapq", "bisect", "random", "fractions",
-)  # fmt: skip
-"""What computes with numbers of the host, also where a model calls it."""
-HOST_MODULES = frozenset(("np", "math", "heapq", "bisect", "random", "re")) | HOST_PACKAGES
-HOST_CALLS = ("max", "min", "len", "sorted", "range", "zip", "enumerate", "isinstance", "str", "ord", "chr")
-"""Modules and functions of Python that know no tensors, as they are called."""
-OPERATORS = (
-    "+", "-", "*", "/", "//", "%", "**", "@", "+=", "-=", "*=", "/=", "@=", "<", "<=", ">", ">=", "==", "!=",
-    "[]", "&", "|", "^", "<<", ">>",
-)  # fmt: skip
-STEPPED = (
-    "env.step env.reset envs.step envs.reset self.env.step self.env.reset self.envs.step self.envs.reset "
-    "mj_step mj_step1 mj_step2 mj_forward stepSimulation simulationStep"
-)
-"""Calls of C code that step an environment, or a simulator."""
-GENERAL: tuple[Rule, ...] = (
-    *_rules("input", "", names="pickle.load pickle.loads"),
-    *_rules("save", "", names="fsync fdatasync os.sync os.replace os.rename pickle.* shutil.*"),
-    *_rules("save", "pathlib", names="replace rename"),
-    *_rules("save", "", names="compress savez savez_compressed tobytes write_bytes tofile"),
-    *WRITES,
-    *_rules("save", "", names="executemany commit"),
-    *_rules("log", "json/encoder"),
-    *_rules("log", "json", names="dumps"),
-    *_rules("input", "pickle", "torch/serialization", names="load loads _load _loads _legacy_load"),
-    *_rules(
-        "input",
-        "json",
-        "csv",
-        "queue",
-        "asyncio/queues",
-        "multiprocessing/queues",
-        "multiprocessing/pool",
-        "urllib",
-        "http",
-    ),
-    *_rules("log", "", names="dump dumps write print flush savefig save_image"),
-    *_rules("save", "pickle", "shutil"),
-    *_rules("input", "wave", "gzip", "bz2", "lzma", "zipfile", "tarfile", "html/parser", "xml"),
-    *_rules("input", "numpy/lib", names="load loadtxt genfromtxt fromfile open_memmap"),
-    *_rules("input", "h5py", "zarr", "lmdb", "pyarrow", "fsspec", "s3fs", "gcsfs", "boto3", "botocore"),
-    *_rules("input", "requests", "urllib3", "httpx", "aiohttp", "smart_open", "polars/io", "xarray/backends"),
-    *_rules("input", "pandas/io/parsers", "pandas/io/parquet", "pandas/io/pytables", "pandas/io/sql"),
-    *_rules("input", "pandas/io/json", "pandas/io/excel", "pandas/io/feather_format", "pandas/io/pickle"),
-    *_rules("input", "imageio", "skimage/io", "tifffile", "nibabel", "pydicom", "rasterio", "scipy/io"),
-    *_rules("input", "sqlalchemy", "pymongo", "redis", "safetensors", "joblib/numpy_pickle"),
-    *_rules("environment", "", names=STEPPED),
-    *_rules("input", "", names="read readline readlines readinto readframes loads load loadtxt genfromtxt"),
-    *_rules("input", "", names="decompress frombuffer fromfile unpack unpack_from iter_unpack b64decode"),
-    *_rules(
-        "input", "", names="fetchone fetchmany fetchall read_csv read_parquet imread imdecode recv_bytes"
-    ),
-    *_rules("input", "", names="encode_batch get_tensor cv2.*"),
-    *_rules("wait", "", names="float int bool"),
-    *_rules("script", "", names="tensor as_tensor from_numpy LongTensor FloatTensor IntTensor BoolTensor"),
-    *_rules("compute", "", names="torch.* F.* matmul mm bmm addmm conv2d softmax log_softmax relu gelu"),
-    *_rules("compute", "", names="add_ sub_ mul_ div_ zero_ fill_ clamp_ addcmul_ lerp_ index_select gather"),
-    *_rules(
-        "compute",
-        "",
-        names="to(dtype) scatter_add_ cumsum contiguous square rsqrt sigmoid tanh backward cat stack",
-    ),
-    *_rules("compute", "", names=" ".join(OPERATORS)),
-)
-"""What a frame does if nothing else is known."""
-
-PROCESSES = ("multiprocessing/connection", "multiprocessing/pool", "concurrent/futures/process")
-"""What waits for another process, which may do anything."""
-QUEUES = ("multiprocessing/queues",)
-"""What waits for another process that puts elements into a queue, as most loaders do."""
-HELPERS = ("multiprocessing/pool", "multiprocessing/queues", "concurrent/futures/process")
-"""What starts threads that hand over tasks and results. They say nothing of what other processes do."""
-STARTERS = ("threading", "concurrent/futures/thread")
-"""What starts what a thread runs."""
-EVENT_LOOP = "asyncio/base_events"
-"""The event loop of asyncio."""
-RUNNERS = "asyncio/runners."
-"""What starts an event loop. One of C code, such as that of uvloop, has no frame of its own."""
-CAUSES: tuple[Kind, ...] = ("environment", "input", "save", "log", "collective", "compile", "evaluate")
-"""What another thread does that says why the training thread waits for it."""
-EVALUATES: tuple[Kind, ...] = ("compute", "wait", "copy", "collective", "evaluate")
-"""What a thread does in an evaluation that is no Python of the script."""
-
-SCRIPT_CONTEXTS: Mapping[Kind, str] = {
-    "save": "save checkpoint ckpt persist backup archive",
-    "evaluate": "evaluate evaluation eval validate validation",
-}
-SCRIPT_NAMES: Mapping[Kind, str] = {
-    "input": "data dataset dataloader loader loading load batch minibatch minibatcher fetch read reader "
-    "parse parser decode encode prefetch augment augmentation augmented collate collator tokenize tokenizer "
-    "tokenization preprocess preprocessing transform crop mixup cutmix mosaic spectrogram mel mfcc featurize "
-    "sampler replay corpus shard record feeder ingest iterator download",
-    "environment": "env environment world simulator simulate simulation physics gym game board arena "
-    "emulator episode rollout trajectory selfplay",
-    "log": "logger logging report plot chart dashboard preview visualize visualizer visualization",
-}
-"""Words in the name of a file, class or function of the script, or of a phase. A plural counts too."""
-PHASE_NAMES: Mapping[Kind, str] = {
-    "input": "input",
-    "environment": "sim play collect interact",
-}
-"""Further words in the name of a phase."""
-HOST_NAMES = (
-    "metric accuracy score bleu rouge meteor wer cer distance precision recall f1 auc match matching matcher "
-    "nms iou overlap gae advantage discount search beam hungarian assignment histogram stat statistic "
-    "summary ranking cluster clustering kmeans centroid nearest triplet"
-)
-"""Words for work of the host that is neither input nor an environment."""
-CONVERSIONS = ("decode", "decoder", "encode", "transform", "parse")
-"""Words of functions that convert. They convert data, unless the name has a word of `HOST_NAMES` or `RESULTS`
-too: `beam_search_decode` converts what a model says."""
-RESULTS = "ctc greedy viterbi prediction pred output logit caption hypothesis posterior"
-"""Words for what a model says."""
-LOGGED = (
-    "metric stat loss row step result image histogram summary progress epoch train eval message line info "
-    "state weight gradient grad param scalar table artifact figure"
-)
-"""Words after `log` in a name that is about logging: `log_prob` and `log_mel` are not."""
-NOT_NAMES = frozenset(
-    ("train", "step", "forward", "loss", "update", "learn", "optimize", "prob", "probs", "softmax")
-)
-"""Words of functions that are named after something else as well, such as `train_batch`."""
-NOT_FILES = ("load", "loads")
-"""Words of files that are named after something else, such as `load_test.py`."""
-ENVIRONMENT_METHODS = frozenset(("step", "reset"))
-
-_HOOK = re.compile(r"_?on_[a-z]")
-_BATCH = re.compile(r"batch(?:es)?(?:er)?$")
 Basis = Literal["known", "process", "before", "between", "after", "unknown"]
 """What a kind rests on. `known`: a library, a name, or the line of the loop itself. `process`: the thread
 waits for another process, of which nothing is known. The rest is Python of the script. `before`,
@@ -478,8 +149,8 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     moves = _first(MOVES, frames[::-1])
     if moves is not None:
         return Assessment(moves)
-    of_phase = _of_phase(phases)
-    of_name = next((kind for frame in _own(frames, code) for kind in _about(frame, code)), None)
+    of_phase = kind_of_phase(phases)
+    of_name = next((kind for frame in _own(frames, code) for kind in kinds_of_frame(frame, code)), None)
     named = of_phase or of_name
     works = _first(WAITS, frames[::-1]) or _first(COMPUTE, frames[::-1])
     if works == "compute" and computes_on_host(frames):
@@ -495,7 +166,7 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     if named is not None and (named == of_name or named != "environment"):
         return Assessment(named)
     stems = [PurePath(frame.file).stem for frame in _own(frames, code) if not code.in_file(frame.file)]
-    of_file = next(_meant(stems, SCRIPT_NAMES, (*NOT_NAMES, *NOT_FILES)), None)
+    of_file = next(kinds_of_names(stems, SCRIPT_NAMES, (*NOT_NAMES, *NOT_FILES)), None)
     if of_file is not None and named is None:
         return Assessment(of_file)
     inner = frames[_training(frames, code) :]  # a worker of a pool may call the function that trains
@@ -504,7 +175,11 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     place = code.place(stack)
     if named is None and _waits_for_process(frames):
         return Assessment("script", place) if place == "between" else Assessment("input", "process")
-    if general == "wait" and code and not (code.trains(frames[-1][1]) or _first(FRAMEWORK_WAITS, frames[-1:])):
+    if (
+        general == "wait"
+        and code
+        and not (code.trains(frames[-1][1]) or _first(FRAMEWORK_WAITS, frames[-1:]))
+    ):
         general = "script"  # numbers of Python, as the result of a model is read where it is trained
     if general == "compute" and frames and frames[-1][1].call in OPERATORS and _of_host(frames, code):
         general = "script"
@@ -570,10 +245,10 @@ def _context(frames: _Frames, phases: Iterable[str], code: TrainingCode) -> tupl
             around = "log"
         of, _, name = frame.function.rpartition(".")
         if around is None and is_script(frame) and not code.trains(frame):
-            around = next(_meant([of if _HOOK.match(name) else name], SCRIPT_CONTEXTS), None)
+            around = next(kinds_of_names([of if HOOK.match(name) else name], SCRIPT_CONTEXTS), None)
         if around is not None:
             return around, i
-    return next(_meant(phases, SCRIPT_CONTEXTS, ()), None), 0
+    return next(kinds_of_names(phases, SCRIPT_CONTEXTS, ()), None), 0
 
 
 def _training(frames: _Frames, code: TrainingCode) -> int:
@@ -586,12 +261,12 @@ def _hooks(frames: _Frames, number: int) -> bool:
     if number == len(frames) or _first(HOOKS, [frames[number - 1]]) is None:
         return False
     name = frames[number][1].function.rpartition(".")[2]
-    return _HOOK.match(name) is not None and not name.endswith("_batch_transfer")
+    return HOOK.match(name) is not None and not name.endswith("_batch_transfer")
 
 
 def _shows(frames: _Frames, code: TrainingCode) -> bool:
     """Whether a function of the script is named after logs."""
-    return any("log" in _about(frame, code) for frame in _own(frames, code))
+    return any("log" in kinds_of_frame(frame, code) for frame in _own(frames, code))
 
 
 def _hands_over(stack: Stack) -> bool:
@@ -666,30 +341,15 @@ def _in_evaluation(stack: Stack, code: TrainingCode) -> Assessment:
     return Assessment(inner.kind, "known" if inner.basis == "known" else "unknown")
 
 
-def _of_phase(phases: Iterable[str]) -> Kind | None:
-    """Return what the innermost phase with a meaning is about."""
-    return next(_meant(phases, PHASE_NAMES, ()), None) or next(_meant(phases, SCRIPT_NAMES, ()), None)
-
-
 def _own(frames: _Frames, code: TrainingCode) -> Iterator[StackFrame]:
     """Yield the frames of the script that train nothing, the innermost first."""
     yield from (frame for _, frame in reversed(frames) if is_script(frame) and not code.trains(frame))
 
 
-def _about(frame: StackFrame, code: TrainingCode) -> Iterator[Kind]:
-    """Yield the kinds that the names of a frame of the script are about."""
-    names = [name for name in _names(frame, code) if not _HOOK.match(name)] or [""]
-    if len(names) > 1 and names[0] in ENVIRONMENT_METHODS:
-        yield "environment"
-    if _logs(names[0]):
-        yield "log"
-    yield from _meant(names, SCRIPT_NAMES)
-
-
 def _basis(frames: _Frames, phases: Iterable[str], code: TrainingCode, place: Place) -> Basis:
     """Return what is known of Python of the script that no name says anything about."""
     mine = [frame for _, frame in frames if is_script(frame)]
-    if _of_host(frames, code) or any(map(_names_host, phases)):
+    if _of_host(frames, code) or any(map(names_host_work, phases)):
         return "known"
     if place in ("before", "between"):
         return place
@@ -700,54 +360,7 @@ def _basis(frames: _Frames, phases: Iterable[str], code: TrainingCode, place: Pl
 
 def _of_host(frames: _Frames, code: TrainingCode) -> bool:
     """Whether a function of the script is named after work of the host."""
-    return any(_names_host(name) for frame in _own(frames, code) for name in _names(frame, code))
-
-
-def _names_host(name: str) -> bool:
-    return not set(_words(name)).isdisjoint(HOST_NAMES.split())
-
-
-def _names(frame: StackFrame, code: TrainingCode) -> list[str]:
-    """Return the names of a function and of what it is defined in, the function first.
-
-    One that is defined in a function that trains has nothing of its name.
-    """
-    outer, inner = "", enclosing_function(frame.function)
-    if ".<locals>." in inner:
-        outer, _, inner = inner.rpartition(".<locals>.")
-    names = inner.split(".")[::-1]
-    if outer and not code.trains(frame._replace(function=outer)):
-        names += [name for name in outer.split(".")[::-1] if name != "<locals>"]
-    return names
-
-
-def _logs(function: str) -> bool:
-    """Whether a function is named after logging: `log_prob` is not."""
-    first, *others = _words(function)
-    return first == "log" and (not others or not set(others).isdisjoint(LOGGED.split()))
-
-
-def _meant(names: Iterable[str], known: Mapping[Kind, str], but: Iterable[str] = NOT_NAMES) -> Iterator[Kind]:
-    """Yield the kinds that names have a word of, unless they have one of `but`."""
-    for name in names:
-        words = set(_words(name))
-        if not words.isdisjoint(known.get("environment", "").split()):
-            words.discard("step")  # `env_step` and `step_envs` step environments
-        if not _BATCH.search(name.lower()):
-            words -= {"batch", "minibatch"}  # `batch_hard_triplets` makes no batch
-        if not words.isdisjoint((*HOST_NAMES.split(), *RESULTS.split())):
-            words.difference_update(CONVERSIONS)
-        if words.isdisjoint(but):
-            yield from (kind for kind, of_kind in known.items() if not words.isdisjoint(of_kind.split()))
-
-
-@lru_cache(maxsize=4096)
-def _words(name: str) -> tuple[str, ...]:
-    """Return the words of `get_batches` or `GetBatches`, with the singular of each plural after them."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
-    long = [word for word in words if len(word) > 4]
-    singular = (word[:-cut] for word in long for cut in (1, 2) if word.endswith("es"[-cut:]))
-    return (*words, *singular, *(word[:-3] + "y" for word in long if word.endswith("ies")))
+    return any(names_host_work(name) for frame in _own(frames, code) for name in frame_names(frame, code))
 
 
 def _first(rules: Iterable[Rule], frames: Iterable[tuple[str, StackFrame]]) -> Kind | None:

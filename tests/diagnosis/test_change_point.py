@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from hoptui.diagnosis.change_point import AFTER, BEFORE, BETWEEN, SLOTS, ActivitySlot, step_end
-from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.kind_rules import Kind
 
 
 def slots(shares: Iterable[float], kind: Kind = "input", samples: int = 20) -> list[ActivitySlot]:

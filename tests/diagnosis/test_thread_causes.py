@@ -17,7 +17,7 @@ from hoptui.domain.activities import Activity, activities
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.diagnosis import Verdict
 from hoptui.domain.facts import Fact
-from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.kind_rules import Kind
 from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stragglers import LEAST_SAMPLES, RankDevice, Straggler, find_straggler
 from hoptui.domain.training_code import TrainingCode, TrainingFunction
@@ -434,7 +434,9 @@ def test_a_line_is_told_as_soon_as_it_is_known() -> None:
     assert doctor.told is not None
     assert doctor.told.verdict == "data-bound"
     assert "line.hot" not in {each.code for each in doctor.told.facts}
-    doctor.look(seen(IDLE, samples={"input": 190, "compute": 10}, phases={"data": 0.94}, t=2 * FIRST * SECOND))
+    doctor.look(
+        seen(IDLE, samples={"input": 190, "compute": 10}, phases={"data": 0.94}, t=2 * FIRST * SECOND)
+    )
     assert fact_of(doctor.told.facts, "line.hot")["line"] == 37
 
 

@@ -20,7 +20,8 @@ from hoptui.domain.activities import Activity
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.diagnosis import VERDICTS
 from hoptui.domain.facts import Fact, fact
-from hoptui.domain.stack_kinds import Basis, Kind
+from hoptui.domain.kind_rules import Kind
+from hoptui.domain.stack_kinds import Basis
 from hoptui.domain.stragglers import Straggler
 from tests.diagnosis.loads import UNKNOWN, knob
 

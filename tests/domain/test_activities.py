@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from hoptui.domain.activities import activities
-from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.kind_rules import Kind
 from hoptui.domain.stacks import Stack, StackFrame
 
 MODULE = StackFrame("/opt/env/lib/python3.12/site-packages/torch/nn/modules/module.py", "_call_impl", 1700)

@@ -5,19 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hoptui.domain.code_lines import CodeLine, is_script, package_path
-from hoptui.domain.stack_kinds import (
-    COMPUTE,
-    CONTEXTS,
-    GENERAL,
-    MOVES,
-    WAITS,
-    Assessment,
-    Rule,
-    assess,
-    assess_all,
-    kind_of,
-    place_of,
-)
+from hoptui.domain.kind_rules import COMPUTE, CONTEXTS, GENERAL, MOVES, WAITS, Rule
+from hoptui.domain.stack_kinds import Assessment, assess, assess_all, kind_of, place_of
 from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, phase_frames
 from hoptui.domain.training_code import TrainingCode, TrainingFunction
 

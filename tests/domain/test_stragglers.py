@@ -10,7 +10,7 @@ import pytest
 
 from hoptui.domain.activities import Activity, activities
 from hoptui.domain.code_lines import CodeLine
-from hoptui.domain.stack_kinds import Kind
+from hoptui.domain.kind_rules import Kind
 from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stragglers import LEAST_SAMPLES, find_straggler
 

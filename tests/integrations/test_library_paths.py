@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hoptui.domain.stack_kinds import COMPUTE, CONTEXTS, GENERAL, MOVES, WAITS
+from hoptui.domain.kind_rules import COMPUTE, CONTEXTS, GENERAL, MOVES, WAITS
 
 PATHS = sorted({rule.path for rule in (*CONTEXTS, *MOVES, *WAITS, *COMPUTE, *GENERAL) if rule.path})
 ALWAYS = ("torch", "json", "gymnasium")

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from hoptui.domain.activities import Activity, activities, summed
 from hoptui.domain.hot_lines import sampled
+from hoptui.domain.kind_rules import Kind
 from hoptui.domain.line_counts import LineCounts, counted
-from hoptui.domain.stack_kinds import Kind, kind_of
+from hoptui.domain.stack_kinds import kind_of
 from hoptui.domain.stacks import (
     KEPT_S,
     PHASE_FILE,
