@@ -130,7 +130,7 @@ def test_both_nodes_show_all_ranks_and_take_commands(node: TestNode, other: Test
         silent = job_of(again, run)
         assert silent is not None
         assert silent.nodes[1].summary is not None  # its last state stays
-        assert silent.nodes[1].age_s > 5
+        assert silent.nodes[1].age_s >= 5  # it is told in tenths of a second
         assert first.poll() is None
 
 
