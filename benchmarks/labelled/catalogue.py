@@ -123,6 +123,11 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
+        held_out_archaeology,
+        held_out_broadcasting,
+        held_out_forestry,
+        held_out_insurance,
+        held_out_materials,
         host_loads,
         input_loads,
         rank_loads,
