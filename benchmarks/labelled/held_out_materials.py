@@ -87,8 +87,8 @@ def formation_energy_of_crystals(run: hoptui.Run, device: str) -> None:
     """A crystal graph network of PyG predicts energies. Its loader builds the graphs in the main process.
 
     80 atoms are compared with 27 x 80 copies: 172 800 turns of a loop of more than 35 nanoseconds: more than
-    6 ms a crystal, and more than 72 ms for a batch of 12. Two convolutions of width 32 over 960 atoms and 7700
-    edges need less than 12 ms with the step. On the CPU: width 8.
+    6 ms a crystal, and more than 72 ms for a batch of 12. Two convolutions of width 32 over 960 atoms and
+    7700 edges need less than 12 ms with the step. On the CPU: width 8.
     """
     from torch_geometric.loader import DataLoader
 
