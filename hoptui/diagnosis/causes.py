@@ -365,6 +365,9 @@ other one: each row of 16 bytes at a random place moves at least 32. Such rows o
 SILENT = 0.05
 """With arithmetic below this, any bus that is not full is that of work which waits for memory. Numbers of 4
 bytes at random places, on an H200, read 0.49."""
+BUSY_BUS = 0.5
+"""From here on, work that hardly computes is limited by the memory bus, though less surely than by a full one.
+Fourier transforms of large fields read 0.55 on an H200, with FP32 units below 0.2."""
 LATENCY_SM = 0.75
 """From here on a GPU with work counts as healthy, more surely than as waiting for memory."""
 LATENCY_SURE = 0.65
@@ -383,7 +386,8 @@ def capacity(seen: Means) -> Iterator[Finding]:
         yield Finding("compute-bound", tensor or fp32, active, facts)
     elif capped and (sure := CLOCK_LOST.confidence(seen.clock_lost)):
         yield Finding("power-limited", sure, seen.clock_lost, (*power(seen), *at_limit[1:], *sm))
-    if sure := BANDWIDTH.confidence(seen.dram):
+    moves = SILENT <= max(seen.tensor, seen.fp32) < QUIET and seen.sm >= LATENCY_SM and seen.dram >= BUSY_BUS
+    if sure := max(BANDWIDTH.confidence(seen.dram), UNSURE if moves else 0.0):
         tensors = share_fact("gpu.tensor_active", seen.tensor)
         facts = (*share_fact("gpu.dram_active", seen.dram), *sm, *tensors)
         yield Finding("memory-bandwidth-bound", sure, seen.dram, facts)

@@ -388,6 +388,8 @@ def test_sms_that_do_no_arithmetic_wait_for_memory() -> None:
     assert findings(window(gpus=(synthetic(**silent),)))[0].verdict == "memory-latency-bound"
     (quiet,) = findings(window(gpus=(synthetic(**(silent | {"fp32": 0.1})),)))
     assert (quiet.verdict, quiet.confidence) == ("healthy", UNSURE)
+    moving = silent | {"fp32": 0.1, "dram": 0.54}
+    assert findings(window(gpus=(synthetic(**moving),)))[0].verdict == "memory-bandwidth-bound"
     (busy,) = findings(window(gpus=(synthetic(**(silent | {"tensor": 0.4})),)))
     assert busy.verdict == "healthy"
     assert busy.confidence > 0.8
