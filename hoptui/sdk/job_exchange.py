@@ -19,8 +19,6 @@ from hoptui.sdk.rank_store import CheckedStore, RankStore, SharingError
 
 AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """How long after a failure the store is connected to again."""
-EXIT_S = 1.0
-"""How long the exit of the process waits for a call of the store."""
 LEAVE_S = 0.3
 """How long the end of a run waits until the head can know that this node has left."""
 MOST_SLOTS = 4096
@@ -54,7 +52,7 @@ class NodeRecords:
     """
 
     def __init__(self, store: RankStore, prefix: str, slot: int = -1) -> None:
-        self._store = CheckedStore(store, EXIT_S)
+        self._store = CheckedStore(store)
         self._prefix = prefix
         self.slot = slot
         """That of this node, -1 before it has one."""
@@ -130,7 +128,7 @@ class JobExchange:
         wake: Callable[[], object],
         failed: Callable[[Exception], object],
     ) -> None:
-        self._source, self._prefix = CheckedStore(store, EXIT_S), prefix
+        self._source, self._prefix = CheckedStore(store), prefix
         self._wake_owner, self._failed = wake, failed
         # the newest, and when it came, until the thread takes it
         self._report: tuple[JobReport, float] | None = None

@@ -33,7 +33,7 @@ SILENT_S = 60.0
 LOOK_MOST_S = 2.0
 """How much of a call's time one look at it counts at most."""
 EXIT_S = 10.0
-"""How long the exit of the process waits for a call of a store."""
+"""How long the exit of the process waits for calls of its stores."""
 CALL_S = 10
 """How long a call of a connection that only shows other nodes waits for a key."""
 
@@ -79,15 +79,10 @@ class CheckedStore:
 
     It is shut when the process exits. A thread that is inside a call of torch's store while the interpreter
     ends aborts the process: it cannot get the interpreter back, and C++ does not let it end there.
-
-    Args:
-        store: The store.
-        exit_s: How long the exit of the process waits for a call.
     """
 
-    def __init__(self, store: RankStore, exit_s: float = EXIT_S) -> None:
+    def __init__(self, store: RankStore) -> None:
         self._store = store
-        self.exit_s = exit_s
         self.rank, self.world = store.rank, store.world
         self._shut = False
         self._inside: dict[int, float] = {}  # threads, and when they began
@@ -144,7 +139,7 @@ class CheckedStore:
         thread = threading.get_ident()
         self._inside[thread] = time.monotonic()  # before it looks whether the store is shut
         try:
-            if self._shut:
+            if self._shut or _exits.is_set():
                 raise SharingError("this process exits")
             return operation()
         except SharingError:
@@ -179,10 +174,16 @@ _checked: weakref.WeakSet[CheckedStore] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_checked.clear)  # the threads stay in the parent
 
 
+_exits = threading.Event()
+
+
 @atexit.register
 def _shut_all() -> None:
+    """Refuse calls of all stores, also of one that a thread is just about to check."""
+    _exits.set()
+    until = time.monotonic() + EXIT_S
     for store in list(_checked):
-        store.shut(store.exit_s)
+        store.shut(until - time.monotonic())
 
 
 class TorchStore:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 from msgspec import structs
 
 from hoptui.protocol.messages import JobReading, JobReport, StoredRecord
-from hoptui.sdk import job_exchange
+from hoptui.sdk import job_exchange, rank_store
 from hoptui.sdk.job_exchange import JobExchange, NodeRecords
-from hoptui.sdk.rank_store import CheckedStore, TorchStore
+from hoptui.sdk.rank_store import CheckedStore, SharingError, TorchStore
 from tests.conftest import until
 
 
@@ -135,6 +136,36 @@ def test_the_exit_of_the_process_waits_for_a_thread_that_connects_to_a_store(
     store.shut(20)
     assert store.inside_since(thread.ident) is None
     found.leave(in_order=False)
+
+
+def test_no_store_is_called_once_the_process_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even one that a thread has connected to just before. One limit holds for the calls of all."""
+    monkeypatch.setattr(rank_store, "_exits", threading.Event())
+    monkeypatch.setattr(rank_store, "EXIT_S", 0.2)
+    goes_on, inside = threading.Event(), threading.Semaphore(0)
+
+    def wait(_: str) -> None:
+        inside.release()
+        goes_on.wait(60)
+
+    stores = [MemoryStore() for _ in range(8)]
+    for store in stores:
+        store.before = wait
+    stuck = [CheckedStore(store) for store in stores]
+    threads = [threading.Thread(target=store.get, args=("key",), daemon=True) for store in stuck]
+    for thread in threads:
+        thread.start()
+    assert all(inside.acquire(timeout=20) for _ in threads)
+    monkeypatch.setattr(rank_store, "_checked", weakref.WeakSet(stuck))
+    began = time.monotonic()
+    rank_store._shut_all()
+    took_s = time.monotonic() - began
+    goes_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert 0.2 <= took_s < 1.5, "not once for each of the eight"
+    with pytest.raises(SharingError, match="this process exits"):
+        CheckedStore(MemoryStore()).get("key")
 
 
 def test_a_report_that_waited_for_long_is_not_written(
