@@ -41,6 +41,7 @@ from hoptui.domain.hot_lines import hot_lines
 from hoptui.domain.knobs import KnobError, check_value
 from hoptui.domain.stacks import StackSamples
 from hoptui.domain.tuning import Limits
+from hoptui.model.recorded.processes import ProcessReader
 from hoptui.model.stack_samples import RecordedStacks
 from hoptui.node.addresses import addresses
 from hoptui.presentation import vocabulary
@@ -55,7 +56,10 @@ BEFORE = 30
 ITERATIONS = "100000"
 """More than a run reaches here."""
 ADVICE_S, EFFECT_S, TUNE_S, WHOLE_S = 90.0, 75.0, 80.0, 30.0
-WORDS = ("a verdict", "lines of the script", "a change by a user", "a trial of the tuner", "its processes")
+WORDS = (
+    "a verdict", "lines of the script", "a change by a user", "a trial of the tuner", "its processes",
+    "the processes on its GPUs",
+)  # fmt: skip
 
 Device = str
 Record = TypeVar("Record", Event, CommandRecord)
@@ -239,9 +243,16 @@ def missing(path: Path) -> list[str]:
             any(command.origin.kind == "person" and command.stage == "applied" for command in commands),
             any(command.origin.kind == "tuner" and command.stage == "applied" for command in commands),
             f"process/{name}" in recording.sources(),
+            run is None or not run.gpus or name in _on_gpus(recording),
         )
     found = [what for what, there in zip(WORDS, held, strict=True) if not there]
     return found + ([f"a size below {MOST_BYTES:,} bytes"] if path.stat().st_size > MOST_BYTES else [])
+
+
+def _on_gpus(recording: Recording) -> set[str]:
+    """The runs whose processes were on a GPU at the end."""
+    found = ProcessReader(recording).at(recording.span()[1])
+    return {process.run for process in found.processes} if found is not None else set()
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -48,7 +48,12 @@ def test_a_recording_that_lacks_something_is_not_a_showcase() -> None:
         "a change by a user",
     ]
     before = missing(RECORDINGS / "ppo-h100.hoptui")
-    assert before == ["a verdict", "lines of the script", "a trial of the tuner"]
+    assert before == [
+        "a verdict",
+        "lines of the script",
+        "a trial of the tuner",
+        "the processes on its GPUs",
+    ]
 
 
 def test_a_recording_is_copied_and_a_large_one_is_thinned(
