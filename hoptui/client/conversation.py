@@ -22,8 +22,9 @@ from hoptui.domain.tuning import Limits, Tune, Tuned
 from hoptui.model.outputs import FoundOutput, OutputText
 from hoptui.model.store import Store
 from hoptui.protocol import messages
-from hoptui.protocol.job_records import RecordError, decode_state
+from hoptui.protocol.job_records import decode_state
 from hoptui.protocol.messages import FINAL, PROTOCOL, Command, CommandRecord
+from hoptui.protocol.record_bytes import RecordError
 
 RESEND_S = (1.0, 1.0, 2.0, 4.0)  # then every four seconds
 IN_ORDER_S = 0.1

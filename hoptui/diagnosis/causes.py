@@ -366,8 +366,8 @@ SILENT = 0.05
 """With arithmetic below this, any bus that is not full is that of work which waits for memory. Numbers of 4
 bytes at random places, on an H200, read 0.49."""
 BUSY_BUS = 0.5
-"""From here on, work that hardly computes is limited by the memory bus, though less surely than by a full one.
-Fourier transforms of large fields read 0.55 on an H200, with FP32 units below 0.2."""
+"""From here on, work that hardly computes is limited by the memory bus, though less surely than by a full
+one. Fourier transforms of large fields read 0.55 on an H200, with FP32 units below 0.2."""
 LATENCY_SM = 0.75
 """From here on a GPU with work counts as healthy, more surely than as waiting for memory."""
 LATENCY_SURE = 0.65

@@ -23,8 +23,8 @@ from hoptui.domain.job_history import MOST_RANKS, NAN, RANK_READINGS, mean
 from hoptui.domain.jobs import JobNode, JobState, NodeCondition, NodeSummary, RankGpu, RankSummary
 from hoptui.model.recorded.node_recordings import NodeRecording
 from hoptui.presentation import stacks
-from hoptui.protocol.job_records import RecordError
 from hoptui.protocol.messages import Event
+from hoptui.protocol.record_bytes import RecordError
 from hoptui.protocol.recorded_jobs import decode_recorded
 from hoptui.recording import RecordingError
 from hoptui.recording.timed_states import JOB

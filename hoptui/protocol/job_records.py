@@ -1,33 +1,28 @@
 """What the nodes of one run write to its store: a record of each node, and one of the head for all.
 
-The processes that carry a record do not decode it. Its size is bounded before and after it is decompressed,
-it is decoded by msgspec, and every number must be in the range of its field. Never pickle.
+The processes that carry a record do not decode it.
 """
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import structs
 
-from hoptui.domain import enumerations
 from hoptui.domain.jobs import HeadReports, JobNode, JobState, NodeSummary, RankSummary
 from hoptui.domain.run_notes import MOST_NOTES, RunNote, is_note
 from hoptui.domain.tuning import TunerState
 from hoptui.protocol.messages import Command, CommandRecord, Event
-from hoptui.protocol.ranges import check_ranges
+from hoptui.protocol.record_bytes import RecordError, checked, compressed, decompressed
 
 NODE_BYTES, STATE_BYTES, RUN_BYTES, JOB_BYTES = 48 << 10, 160 << 10, 24 << 10, 256 << 10
 """The largest record of a node, state of a job, what the head says of the run, and record of a head:
 compressed.
 """
-MOST_BYTES = 8 << 20
-"""The largest record when it is decompressed."""
 RUN_PLAIN_BYTES = 256 << 10
 """The most that the head says of the run, not compressed: the other nodes keep it in memory."""
 MOST_NODES, MOST_RANKS, MOST_ALARMS = 4096, 128, 32
@@ -105,15 +100,6 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     identities: tuple[str, ...] = ()
     answers: tuple[CommandRecord, ...] = ()
     run: bytes = b""
-
-
-class RecordError(ValueError):
-    """Bytes that are no valid record. The text is one sentence."""
-
-    @property
-    def cause(self) -> str:
-        """The part of the text that no record decides on: one of a few."""
-        return re.split(r"[:\d]", str(self), maxsplit=1)[0].strip()
 
 
 def encode_node(record: NodeRecord) -> bytes:
@@ -266,48 +252,8 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
-def compressed(record: object, level: int = 1) -> bytes:
-    """Encode and compress a record."""
-    return zlib.compress(msgspec.msgpack.encode(record), level)
-
-
 def _decoded(body: bytes, most: int, kind: type[T]) -> T:
     return checked(decompressed(body, most), kind)
-
-
-def decompressed(body: bytes, most: int, most_plain: int = MOST_BYTES) -> bytes:
-    """Decompress a record of at most so many bytes, which are at most `most_plain` then.
-
-    Raises:
-        RecordError: it is too large, or damaged.
-    """
-    if len(body) > most:
-        raise RecordError(f"a record has {len(body)} bytes; the limit is {most}")
-    try:
-        plain = (opened := zlib.decompressobj()).decompress(body, most_plain)
-    except zlib.error as error:
-        raise RecordError(f"a record is damaged: {error}") from None
-    if opened.unconsumed_tail or not opened.eof:
-        raise RecordError("a record is too large, or cut")
-    return plain
-
-
-def checked(plain: bytes, kind: type[T]) -> T:
-    """Decode a record that is not compressed, and check its numbers.
-
-    Raises:
-        RecordError: it is no valid record.
-    """
-    try:
-        try:
-            found = msgspec.msgpack.decode(plain, type=kind)
-        except msgspec.ValidationError:  # perhaps with words of a newer hoptui
-            raw: Any = msgspec.msgpack.decode(plain)
-            found = enumerations.convert(raw, kind)
-        check_ranges(found)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise RecordError(f"a record is no {kind.__name__}: {error}"[:LONGEST_TEXT]) from None
-    return found
 
 
 def _check_summary(summary: NodeSummary) -> None:

@@ -14,16 +14,8 @@ import msgspec
 from msgspec import structs
 
 from hoptui.domain.jobs import JobNode, JobState
-from hoptui.protocol.job_records import (
-    MOST_NODES,
-    MOST_RANKS,
-    STATE_BYTES,
-    RecordError,
-    check_state,
-    checked,
-    compressed,
-    decompressed,
-)
+from hoptui.protocol.job_records import MOST_NODES, MOST_RANKS, STATE_BYTES, check_state
+from hoptui.protocol.record_bytes import RecordError, checked, compressed, decompressed
 
 BITS = 11
 """Binary digits of a reading: it is right to 0.03 %."""

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import structs
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.protocol.job_records import RecordError, checked, compressed, decompressed
+from hoptui.protocol.record_bytes import RecordError, checked, compressed, decompressed
 
 MOST_PROCESSES = 256
 STORED_BYTES = 64 << 10

@@ -21,9 +21,10 @@ from hoptui.domain.jobs import HeadReports, JobState
 from hoptui.domain.run_notes import LONGEST_NOTE, MOST_NOTES, AddNote, RunNote
 from hoptui.domain.targets import Target, TargetState
 from hoptui.domain.tuning import Measured, Trial, TunerState
-from hoptui.protocol import job_records, messages
-from hoptui.protocol.job_records import HeadFacts, HeadRow, JobRecord, RecordError
+from hoptui.protocol import job_records, messages, record_bytes
+from hoptui.protocol.job_records import HeadFacts, HeadRow, JobRecord
 from hoptui.protocol.messages import FATE_UNKNOWN, Event, Outcome, RunState, StoredRecord
+from hoptui.protocol.record_bytes import RecordError
 from tests.daemon.quiet_node import ANA, RUN, SECOND, UP
 from tests.daemon.test_jobs import Job, JobNode, LaterClock, conditions
 
@@ -289,7 +290,7 @@ def test_an_older_head_says_nothing_of_the_run(job: Job, monkeypatch: pytest.Mon
 def test_a_newer_head_with_more_than_is_taken_leaves_the_picture(job: Job) -> None:
     def record(facts: HeadFacts) -> bytes:
         body = job_records.decode_job(job.head.store.values["n1/head"])
-        return job_records.encode_job(structs.replace(body, run=job_records.compressed(facts)))
+        return job_records.encode_job(structs.replace(body, run=record_bytes.compressed(facts)))
 
     before = shown(job.other).head
     many = tuple(Event(seq=n, t=1, wall=1.0, kind="note") for n in range(job_records.MOST_EVENTS + 1))
@@ -385,7 +386,7 @@ def test_what_the_head_has_said_ages_after_the_run_has_ended_here(job: Job) -> N
 def spoiled(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """The head writes another state that is no state each second."""
     monkeypatch.setattr(
-        job_records, "decode_state", lambda body: job_records.checked(b"\xc1" + body, JobState)
+        job_records, "decode_state", lambda body: record_bytes.checked(b"\xc1" + body, JobState)
     )
 
 
@@ -418,7 +419,7 @@ def test_what_the_head_says_of_the_run_is_old_if_it_is_not_valid(
 ) -> None:
     job.pass_by(3)
     many = tuple(Event(seq=n, t=1, wall=1.0, kind="note") for n in range(job_records.MOST_EVENTS + 1))
-    body = job_records.compressed(HeadFacts(t=1, events=many))
+    body = record_bytes.compressed(HeadFacts(t=1, events=many))
     monkeypatch.setattr(job_records, "encode_facts", lambda _: body)
     job.pass_by(30)
     assert conditions(job.other.state) == ["live", "live"]
@@ -584,7 +585,7 @@ def test_a_record_has_room_for_the_largest_state_and_what_is_said_of_the_run() -
 )
 def test_more_than_a_head_may_say_is_refused(facts: HeadFacts) -> None:
     with pytest.raises(RecordError):
-        job_records.decode_facts(job_records.compressed(facts))
+        job_records.decode_facts(record_bytes.compressed(facts))
 
 
 def test_an_older_node_understands_the_record_of_a_newer_head(job: Job) -> None:
@@ -598,7 +599,7 @@ def test_too_many_notes_of_another_node_are_refused(job: Job) -> None:
     record = job_records.decode_node(job.head.store.values["n1/node/1"][1:])
     many = tuple(RunNote(wall=float(n), by="ana", text="x") for n in range(job_records.MOST_PASSED_NOTES + 1))
     with pytest.raises(RecordError):
-        job_records.decode_node(job_records.compressed(structs.replace(record, notes=many)))
+        job_records.decode_node(record_bytes.compressed(structs.replace(record, notes=many)))
     run: TrackedRun = job.head.run
     run.state = structs.replace(run.state, notes=many * 5)
     stored = StoredRecord(1, job_records.encode_node(structs.replace(record, notes=many[:5])))

@@ -11,7 +11,7 @@ from msgspec import structs
 from benchmarks.simulated_job import SimulatedJob
 from hoptui.domain.job_history import RANK_READINGS
 from hoptui.domain.jobs import JobState
-from hoptui.protocol.job_records import RecordError, compressed
+from hoptui.protocol.record_bytes import RecordError, compressed
 from hoptui.protocol.recorded_jobs import decode_recorded, encode_recorded
 from screenshots import made_up_job
 

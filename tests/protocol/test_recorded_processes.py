@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.protocol.job_records import RecordError, compressed
+from hoptui.protocol.record_bytes import RecordError, compressed
 from hoptui.protocol.recorded_processes import (
     MOST_PROCESSES,
     STORED_BYTES,

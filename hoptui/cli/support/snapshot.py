@@ -25,8 +25,9 @@ from hoptui.model.command_history import command_line
 from hoptui.model.runs import Ambiguous, NoSuchRun, find_run, lives
 from hoptui.model.store import Store
 from hoptui.presentation import diagnosis, numbers, sentences, vocabulary
-from hoptui.protocol.job_records import RecordError, decode_state
+from hoptui.protocol.job_records import decode_state
 from hoptui.protocol.messages import JOB_ENDED, OFF, STACKS_ENDED, Delta, NodeState, RunState, Verb, Vital
+from hoptui.protocol.record_bytes import RecordError
 from hoptui.settings import Config
 
 START_ONE = "start one with `hoptui demo` or hoptui.connect() in a training script"

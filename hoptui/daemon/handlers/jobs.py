@@ -27,7 +27,7 @@ from hoptui.domain.facts import fact
 from hoptui.domain.jobs import SILENT_S, JobNode, JobState, NodeCondition, NodeSummary
 from hoptui.domain.run_notes import MOST_NOTES, RunNote
 from hoptui.protocol import job_records, messages
-from hoptui.protocol.job_records import JobRecord, NodeRecord, PauseRenewal, RecordError
+from hoptui.protocol.job_records import JobRecord, NodeRecord, PauseRenewal
 from hoptui.protocol.messages import (
     FATE_UNKNOWN,
     FINAL,
@@ -37,6 +37,7 @@ from hoptui.protocol.messages import (
     Outcome,
     StoredRecord,
 )
+from hoptui.protocol.record_bytes import RecordError
 
 EVERY_S = 0.85
 """The least time between two reports. The daemon wakes up about once a second."""

@@ -13,8 +13,8 @@ from hoptui.domain.progress import ITERATION
 from hoptui.domain.stack_groups import WAITS
 from hoptui.model.recorded.clock_offsets import ClockOffset
 from hoptui.model.recorded.store import RecordedStore
-from hoptui.protocol.job_records import RecordError
 from hoptui.protocol.messages import RunState
+from hoptui.protocol.record_bytes import RecordError
 from hoptui.protocol.recorded_jobs import decode_recorded
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.timed_states import JOB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hoptui.domain.devices import GpuProcess
-from hoptui.protocol.job_records import RecordError
+from hoptui.protocol.record_bytes import RecordError
 from hoptui.protocol.recorded_processes import decode_processes
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.timed_states import PROCESSES

@@ -33,8 +33,8 @@ from hoptui.model.recorded.processes import ProcessReader
 from hoptui.model.series import NAN, SeriesColumns, SeriesWindow, bucketed, with_medians
 from hoptui.model.stack_samples import RecordedStacks
 from hoptui.node.addresses import AddressError, addresses
-from hoptui.protocol.job_records import RecordError
 from hoptui.protocol.messages import CommandRecord, Event, NodeState, RunState, Vital
+from hoptui.protocol.record_bytes import RecordError
 from hoptui.protocol.recorded_jobs import decode_recorded
 from hoptui.recording import Recording, RecordingError, library
 from hoptui.recording.timed_states import JOB
