@@ -2,25 +2,23 @@
 
 It trains `train.py` on this machine, and opens each tool beside it in three sizes, with the tool's own
 defaults. It needs wandb, pyte, torch and tmux. A tool is left out if it is not installed or draws nothing
-here. The pictures of an H100 are drawn from the text of the screens that `benchmarks/rivals.py` kept.
+here. The pictures of an H100 are drawn from the text of the screens that `benchmarks/rivals.py` kept, and
+those of files `*.ansi` from what `benchmarks/terminal_screens.py` kept.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Bench, bench, until
-from screenshots.comparison.terminal import of_text, svg
+from benchmarks.terminal_screens import SIZES, kept
+from screenshots.comparison.terminal import of_rows, of_text, svg
 from screenshots.picture import NoFontError, drawn, png
 
 HERE = Path(__file__).parent
-SIZES = ((80, 24), (120, 40), (200, 50))
 WANDB = (sys.executable, "-m", "wandb")
 WATCHED_S = 20.0
 TRAINED = 300
@@ -44,9 +42,13 @@ def main() -> int:
     """Make all pictures, or those of the tools named on the command line."""
     wanted = sys.argv[1:]
     try:
-        for kept in sorted(HERE.glob("*.screen.txt")):
-            name = kept.name.removesuffix(".screen.txt")
-            _write(f"{name}_120x40", of_text(kept.read_text(), 120, 40), name)
+        for file in sorted(HERE.glob("*.screen.txt")):
+            name = file.name.removesuffix(".screen.txt")
+            _write(f"{name}_120x40", of_text(file.read_text(), 120, 40), name)
+        for file in sorted(HERE.glob("*.ansi")):
+            name, _, size = file.stem.rpartition("_")
+            columns, rows = map(int, size.split("x"))
+            _write(file.stem, of_rows(file.read_bytes(), columns, rows), name)
         with bench() as node:
             folder = node.base / "home"
             folder.mkdir()
@@ -77,29 +79,9 @@ def _step(node: Bench) -> int:
 
 
 def _shown(node: Bench, command: list[str], columns: int, rows: int) -> Any:
-    """The screen after a while; None if the tool has ended by then.
-
-    tmux is the terminal. It knows sequences that pyte does not, and gives the cells with their colours.
-    """
-    import pyte
-
-    tmux = ("tmux", "-L", f"comparison-{os.getpid()}", "-f", os.devnull)
-    environment = node.environment | {"LANG": "C.UTF-8", "HOME": str(node.base / "home")}
-    size = ("-x", str(columns), "-y", str(rows))
-    bare = ("start-server", ";", "set", "-g", "status", "off", ";")
-    subprocess.run([*tmux, *bare, "new-session", "-d", *size, *command], env=environment, check=True)
-    try:
-        time.sleep(WATCHED_S)
-        taken = subprocess.run(
-            [*tmux, "capture-pane", "-e", "-N", "-p"], env=environment, check=False, capture_output=True
-        )
-    finally:
-        subprocess.run([*tmux, "kill-server"], env=environment, check=False, stderr=subprocess.DEVNULL)
-    if taken.returncode:
-        return None
-    screen = pyte.Screen(columns, rows)
-    pyte.ByteStream(screen).feed(b"\r\n".join(taken.stdout.splitlines()[:rows]))
-    return screen
+    """The screen after a while; None if the tool has ended by then."""
+    taken = kept(node, command, (columns, rows), WATCHED_S)
+    return of_rows(taken, columns, rows) if taken is not None else None
 
 
 def _write(file: str, screen: Any, title: str) -> None:

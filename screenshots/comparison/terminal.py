@@ -38,6 +38,16 @@ def of_text(text: str, columns: int, rows: int) -> Any:
     return screen
 
 
+def of_rows(taken: bytes, columns: int, rows: int) -> Any:
+    """A screen of rows with sequences of colours, as tmux gives them: it knows sequences that pyte does
+    not."""
+    import pyte
+
+    screen = pyte.Screen(columns, rows)
+    pyte.ByteStream(screen).feed(b"\r\n".join(taken.splitlines()[:rows]))
+    return screen
+
+
 def _line(screen: Any, y: int) -> Text:
     text = Text()
     for x in range(screen.columns):

@@ -8,10 +8,11 @@ from pathlib import Path
 import pyte
 import pytest
 
+from benchmarks.terminal_screens import SIZES
 from docs._generate.pages import PICTURES
 from screenshots import comparison
-from screenshots.comparison.__main__ import SIZES, tools
-from screenshots.comparison.terminal import of_text, svg
+from screenshots.comparison.__main__ import tools
+from screenshots.comparison.terminal import of_rows, of_text, svg
 
 FOLDER = Path(comparison.__file__).parent
 
@@ -39,6 +40,12 @@ def test_kept_text_fills_the_screen_and_is_cut_to_it() -> None:
     screen = of_text("one\ntwo\n" + "x" * 30 + "\nfour", 20, 3)
     assert [line.rstrip() for line in screen.display][:2] == ["one", "two"]
     assert "four" not in "".join(screen.display)
+
+
+def test_kept_rows_have_their_colours_and_are_cut_to_the_screen() -> None:
+    screen = of_rows(b"\x1b[32mbusy\x1b[0m 97 %\nsecond\nthird", 12, 2)
+    assert [line.rstrip() for line in screen.display] == ["busy 97 %", "second"]
+    assert (screen.buffer[0][0].fg, screen.buffer[0][5].fg) == ("green", "default")
 
 
 @pytest.mark.parametrize("name", ["black", "red", "brown", "brightblack", "brightbrown", "00afff"])
