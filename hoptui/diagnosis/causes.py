@@ -75,6 +75,8 @@ class Means:
         self.busy = self.kernels if math.isfinite(self.kernels) else self.sm
         self.tensor = over(lambda g: g.tensor)
         self.fp32 = over(lambda g: g.fp32)
+        self.fp64 = over(lambda g: g.fp64)
+        self.fp16 = over(lambda g: g.fp16)
         self.dram = over(lambda g: g.dram)
         self.power_w = over(lambda g: g.power_w)
         self.power_limit_w = over(lambda g: g.power_limit_w)
@@ -92,6 +94,15 @@ class Means:
     def only_copies(self) -> bool:
         """Whether what keeps the GPU busy are copies to the host: the driver counts these as busy."""
         return self.download >= RESULTS_BYTES_PER_S and self.sm < NO_KERNELS * self.busy
+
+    @property
+    def arithmetic(self) -> float:
+        """The share of what the busiest units for floating point could do. NaN if the usual ones are
+        unread."""
+        if math.isnan(self.tensor) or math.isnan(self.fp32):
+            return math.nan
+        others = (one for one in (self.fp64, self.fp16) if math.isfinite(one))
+        return max(self.tensor, self.fp32, *others)
 
     @property
     def idle(self) -> float:
@@ -337,7 +348,8 @@ TENSOR = ConfidenceScale(0.7, 0.85)
 """Of the tensor cores: 8192³ products read 0.91 to 0.94, language models at 41 to 56 % MFU 0.37 to 0.6."""
 FP32 = ConfidenceScale(0.35, 0.55)
 """cuBLAS's 8192³ product in FP32, 51.6 of 67 TFLOP/s, reads 0.77; what is not bound by it at most 0.23. A
-model has other kernels between its products."""
+model has other kernels between its products. FP64 units were not measured, so the same figures are doubtful
+for them."""
 BANDWIDTH = ConfidenceScale(0.55, 0.75)
 """Of the memory bus: a copy reads 0.90, PPO limited by its activations 0.72
 (docs/internals/benchmark_log.md), an eager language model 0.57, compiled ones at most 0.51."""
@@ -380,13 +392,16 @@ def capacity(seen: Means) -> Iterator[Finding]:
     at_limit = (fact("gpu.at_power_limit"), *clock(seen.clock_mhz, seen.clock_max_mhz))
     capped = seen.capped >= CAPPED and not seen.power_w < NEAR_LIMIT * seen.power_limit_w
     tensor, fp32 = TENSOR.confidence(seen.tensor), FP32.confidence(seen.fp32)
+    fp64 = min(UNSURE, FP32.confidence(seen.fp64))
     if tensor or fp32:
         code, active = ("gpu.tensor_active", seen.tensor) if tensor else ("gpu.fp32_active", seen.fp32)
         facts = (*share_fact(code, active), *(at_limit if capped else ()), *sm)
         yield Finding("compute-bound", tensor or fp32, active, facts)
     elif capped and (sure := CLOCK_LOST.confidence(seen.clock_lost)):
         yield Finding("power-limited", sure, seen.clock_lost, (*power(seen), *at_limit[1:], *sm))
-    moves = SILENT <= max(seen.tensor, seen.fp32) < QUIET and seen.sm >= LATENCY_SM and seen.dram >= BUSY_BUS
+    if fp64 and not (tensor or fp32):
+        yield Finding("compute-bound", fp64, seen.fp64, (*share_fact("gpu.fp64_active", seen.fp64), *sm))
+    moves = SILENT <= seen.arithmetic < QUIET and seen.sm >= LATENCY_SM and seen.dram >= BUSY_BUS
     if sure := max(BANDWIDTH.confidence(seen.dram), UNSURE if moves else 0.0):
         tensors = share_fact("gpu.tensor_active", seen.tensor)
         facts = (*share_fact("gpu.dram_active", seen.dram), *sm, *tensors)
@@ -396,8 +411,7 @@ def capacity(seen: Means) -> Iterator[Finding]:
 def latency(seen: Means) -> Iterator[Finding]:
     """A finding of SMs that always have work and wait for memory: no pipe and no bus is near its limit."""
     pipes = (seen.tensor, seen.fp32, seen.dram)
-    arithmetic = max(seen.tensor, seen.fp32)
-    quiet = arithmetic < SILENT or (arithmetic < QUIET and seen.dram < QUIET_BUS)
+    quiet = seen.arithmetic < SILENT or (seen.arithmetic < QUIET and seen.dram < QUIET_BUS)
     if seen.sm >= LATENCY_SM and quiet and not any(map(math.isnan, pipes)):
         readings = (
             ("gpu.sm_active", seen.sm),
@@ -461,4 +475,4 @@ def healthy(seen: Means) -> Iterator[Finding]:
         facts = tuple(known for code, active in shares for known in share_fact(code, active))
         found = Finding("healthy", sure, 0.0, facts)
         unknown = any(map(math.isnan, (seen.tensor, seen.fp32, seen.dram)))
-        yield found.at_most(UNSURE) if unknown or max(seen.tensor, seen.fp32) < QUIET else found
+        yield found.at_most(UNSURE) if unknown or seen.arithmetic < QUIET else found

@@ -30,10 +30,11 @@ class GpuWindow:
     unknown.
 
     `busy` is the share of the time in which any kernel ran, `sm` that in which the SMs had work, `tensor`,
-    `fp32` and `dram` the share of what the tensor cores, FP32 units and memory bus could do. `capped`, `hot`
-    and `braked` are the shares of readings in which the clocks gave way to the power limit, to heat and to
-    the server's power brake. `link` is what it sent over NVLink, bytes a second, `upload` and `download`
-    what came and left over PCIe. `shared`: processes that are not the run's work on it.
+    `fp32`, `fp64`, `fp16` and `dram` the share of what the tensor cores, the units of these formats and the
+    memory bus could do. `capped`, `hot` and `braked` are the shares of readings in which the clocks gave way
+    to the power limit, to heat and to the server's power brake. `link` is what it sent over NVLink, bytes a
+    second, `upload` and `download` what came and left over PCIe. `shared`: processes that are not the run's
+    work on it.
     """
 
     index: int
@@ -42,6 +43,8 @@ class GpuWindow:
     sm: float = NAN
     tensor: float = NAN
     fp32: float = NAN
+    fp64: float = NAN
+    fp16: float = NAN
     dram: float = NAN
     power_w: float = NAN
     power_limit_w: float = NAN
@@ -185,6 +188,8 @@ def gpu_window(
         sm=mean("sm_active", 0.01),
         tensor=mean("tensor_active", 0.01),
         fp32=mean("fp32_active", 0.01),
+        fp64=mean("fp64_active", 0.01),
+        fp16=mean("fp16_active", 0.01),
         dram=mean("dram_active", 0.01),
         power_w=mean("power_w"),
         power_limit_w=_known(gpu.power_limit_w),

@@ -388,6 +388,11 @@ def test_sms_that_do_no_arithmetic_wait_for_memory() -> None:
     assert findings(window(gpus=(synthetic(**silent),)))[0].verdict == "memory-latency-bound"
     (quiet,) = findings(window(gpus=(synthetic(**(silent | {"fp32": 0.1})),)))
     assert (quiet.verdict, quiet.confidence) == ("healthy", UNSURE)
+    for other in ("fp64", "fp16"):
+        (found,) = findings(window(gpus=(synthetic(**(silent | {other: 0.25})),)))
+        assert found.verdict == "healthy", f"{other} is arithmetic too"
+    (double,) = findings(window(gpus=(synthetic(**(silent | {"fp64": 0.5})),)))
+    assert (double.verdict, double.confidence) == ("compute-bound", UNSURE)
     moving = silent | {"fp32": 0.1, "dram": 0.54}
     assert findings(window(gpus=(synthetic(**moving),)))[0].verdict == "memory-bandwidth-bound"
     (busy,) = findings(window(gpus=(synthetic(**(silent | {"tensor": 0.4})),)))

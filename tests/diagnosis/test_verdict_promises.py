@@ -50,13 +50,14 @@ BUSIEST = 0.75
 MOST_SM = 0.65
 """SMs that are active for more of the time do not wait for launches."""
 CERTAIN, UNSURE = 0.9, 0.6
-COUNTERS = ("sm", "tensor", "fp32", "dram", "upload", "download", "link")
+COUNTERS = ("sm", "tensor", "fp32", "fp64", "fp16", "dram", "upload", "download", "link")
 ACTIVE: dict[str, str] = {
     "gpu.busy": "busy",
     "gpu.any_kernel": "busy",
     "gpu.sm_active": "sm",
     "gpu.tensor_active": "tensor",
     "gpu.fp32_active": "fp32",
+    "gpu.fp64_active": "fp64",
     "gpu.dram_active": "dram",
 }
 """The readings whose mean is the share in a fact."""
@@ -86,6 +87,8 @@ def gpus(draw: st.DrawFn, index: int) -> GpuWindow:
         "sm": sm,
         "tensor": draw(unit) * sm,
         "fp32": draw(unit) * sm,
+        "fp64": draw(unit) * sm,
+        "fp16": draw(unit) * sm,
         "dram": draw(unit),
         "upload": draw(pcie),
         "download": draw(pcie),

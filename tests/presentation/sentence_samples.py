@@ -413,6 +413,7 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     "gpu.sm_active": [{"share": 0.056}, {"share": 0.94}, {"share": 0.0}],
     "gpu.tensor_active": {"share": 0.94},
     "gpu.fp32_active": {"share": 0.77},
+    "gpu.fp64_active": {"share": 0.44},
     "gpu.dram_active": {"share": 0.9},
     "gpu.kernel_fill": {"share": 0.18},
     "gpu.memory": {"share": 0.23},

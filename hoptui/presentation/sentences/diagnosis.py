@@ -210,6 +210,7 @@ SENTENCES: Mapping[str, Entry] = {
     "gpu.sm_active": "SM active {share:percent}",
     "gpu.tensor_active": "tensor cores {share:percent}",
     "gpu.fp32_active": "FP32 units {share:percent}",
+    "gpu.fp64_active": "FP64 units {share:percent}",
     "gpu.dram_active": "memory bandwidth {share:percent}",
     "gpu.kernel_fill": "a kernel fills {share:percent} of the GPU",
     "gpu.memory": "memory {share:percent} in use",
