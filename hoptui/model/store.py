@@ -112,6 +112,7 @@ class Store:
         self.outputs: dict[str, FoundOutput] = {}
         self.processes: tuple[GpuProcess, ...] = ()
         self.processes_age_s = 0.0
+        self.processes_left_out = 0
         self.tree: tuple[RunProcess, ...] = ()
         self.jobs: dict[str, JobState] = {}
         self._job_histories: dict[str, JobHistory] = {}

@@ -27,7 +27,7 @@ from hoptui.model.series import SeriesWindow, bucketed
 from hoptui.model.store import Store
 from hoptui.node.addresses import addresses
 from hoptui.protocol.messages import CommandRecord
-from hoptui.protocol.recorded_processes import encode_processes
+from hoptui.protocol.recorded_processes import MOST_PROCESSES, encode_processes
 from hoptui.recording import Recording, RecordingError
 from hoptui.recording.library import KnownRun
 from hoptui.recording.timed_states import PROCESSES
@@ -120,6 +120,20 @@ def test_the_processes_of_a_moment_are_those_recorded_last_and_unknown_is_not_no
         110.1: (0, None),
         300.0: (0, None),
     }
+
+
+def test_how_many_processes_were_not_recorded_is_known(tmp_path: Path) -> None:
+    path = write(tmp_path / f"{ID}.hoptui")
+    many = [GpuProcess(gpu="GPU-0", pid=pid + 1) for pid in range(MOST_PROCESSES + 3)]
+    with Recording.create(path, boot=BOOT) as recording:
+        recording.state(PROCESSES, at(20.0), encode_processes(many))
+    with Recording.open(path) as recording:
+        store = RecordedStore(recording)
+        shown = {}
+        for seconds in (19.0, 21.0):
+            store.seek(at(seconds))
+            shown[seconds] = (len(store.processes), store.processes_left_out)
+    assert shown == {19.0: (0, 0), 21.0: (MOST_PROCESSES, 3)}
 
 
 def test_it_begins_at_the_first_stamp_and_keeps_within_the_span(store: RecordedStore) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from hoptui.model.recorded.store import RecordedStore
 from hoptui.tui.replay_app import ReplayApp
 from hoptui.tui.screens.gpu.screen import GpusScreen
 from hoptui.tui.screens.overview import OverviewScreen
@@ -65,6 +66,22 @@ def test_who_was_on_the_gpus_is_shown_with_its_age_and_without_arguments(player:
         assert "s3cret" not in listed
         assert [str(line).split()[1] for line in listed.splitlines()[:2]] == ["4711", "815"]
         assert "10 s old" in str(app.screen.query_one("#processes", Panel).border_title)
+
+    player.play(script, FULL)
+
+
+def test_processes_beyond_the_recorded_ones_are_counted(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecordedStore, "processes_left_out", property(lambda _: 44))
+
+    async def script(app: ReplayApp, pilot: Pilot[None]) -> None:
+        await player.go(pilot, 70)
+        title = str(app.screen.query_one("#processes", Panel).border_title)
+        assert "44 more not recorded · 10 s old" in title
+        await pilot.press("d")
+        await player.go(pilot, 71)
+        assert "44 more not recorded" in str(app.screen.query_one("#processes", Panel).border_title)
 
     player.play(script, FULL)
 

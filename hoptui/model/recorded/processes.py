@@ -12,10 +12,11 @@ from hoptui.recording.timed_states import PROCESSES
 
 
 class ProcessesThen(NamedTuple):
-    """The processes on the GPUs that were recorded at the stamp `t`."""
+    """The processes on the GPUs that were recorded at the stamp `t`, and how many more there were."""
 
     t: int
     processes: tuple[GpuProcess, ...]
+    left_out: int
 
 
 class ProcessReader:
@@ -37,6 +38,7 @@ class ProcessReader:
             stored = self._recording.state_at(PROCESSES, t)
             if stored is None or (self._found is not None and stored.t == self._found.t):
                 return self._found if stored is not None else None
-            return ProcessesThen(stored.t, decode_processes(stored.body).processes)
+            found = decode_processes(stored.body)
+            return ProcessesThen(stored.t, found.processes, found.left_out)
         except (RecordingError, RecordError):  # only this part cannot be read
             return None

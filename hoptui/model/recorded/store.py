@@ -368,6 +368,12 @@ class RecordedStore:
         return (self._position - found.t) / SECOND if found is not None else None
 
     @property
+    def processes_left_out(self) -> int:
+        """How many processes there were beside `processes`: a recording keeps a limited number."""
+        found = self._processes.at(self._position)
+        return found.left_out if found is not None else 0
+
+    @property
     def commands(self) -> dict[str, CommandRecord]:
         """The commands by id, in the order of the requests."""
         self._follow()

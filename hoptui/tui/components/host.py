@@ -153,10 +153,14 @@ def processes(view: View, gpu: str | None = None) -> list[GpuProcess]:
     return sorted(found, key=lambda p: (place.get(p.gpu, len(place)), -(p.memory_used_bytes or 0), p.pid))
 
 
-def processes_age(view: View) -> str:
-    """How old the processes of a replay are, "" if they are of this moment."""
-    age_s = view.store.processes_age_s
-    return f"{numbers.duration(age_s)} old" if age_s is not None and age_s >= 1 else ""
+def processes_title(view: View, *parts: str) -> str:
+    """The title of a list of processes. In a replay it ends with how many were not recorded, on all GPUs, and
+    with the age of the others.
+    """
+    age_s, left_out = view.store.processes_age_s, view.store.processes_left_out
+    more = f"{left_out} more not recorded" if left_out else ""
+    age = f"{numbers.duration(age_s)} old" if age_s is not None and age_s >= 1 else ""
+    return " · ".join(filter(None, (*parts, more, age)))
 
 
 def process_head(width: int, sort: str = "", *, cpu: bool = False) -> Line:

@@ -248,9 +248,7 @@ class OverviewScreen(LiveScreen):
         rows = process_tree.lines(view, listed, width, choices.index if choices.has_focus else -1)
         choices.show_rows(rows, count, faded=view.node_stale, marked=choices.has_focus)
         told = (choices.part if count else "") or (f"{count} processes" if count > 1 else "")
-        self._panel("processes").label(
-            " · ".join(filter(None, ("On the GPUs", told, host.processes_age(view))))
-        )
+        self._panel("processes").label(host.processes_title(view, "On the GPUs", told))
 
     def _draw_charts(self, view: View) -> None:
         shown = view.gpus()

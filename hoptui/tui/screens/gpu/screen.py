@@ -100,8 +100,7 @@ class GpusScreen(LiveScreen):
             lines = host.process_lines(view, width, max(1, height), gpu.uuid)
             listed.show(lines, faded=view.node_stale)
             count = len(host.processes(view, gpu.uuid))
-            told = filter(None, ("Processes", str(count or ""), host.processes_age(view)))
-            self._panel("processes").label(" · ".join(told))
+            self._panel("processes").label(host.processes_title(view, "Processes", str(count or "")))
             self._draw_keys()
 
     def _draw_readings(self, view: View, gpu: GpuInfo, readings: list[content.ReadingRow]) -> None:
