@@ -38,7 +38,7 @@ TRAINED = 30
 """Iterations before the first screen."""
 
 
-def kept(node: Bench, command: Sequence[str], size: tuple[int, int], seconds: float) -> bytes | None:
+def captured(node: Bench, command: Sequence[str], size: tuple[int, int], seconds: float) -> bytes | None:
     """Return the rows of a screen after so many seconds, with their sequences of colours.
 
     tmux is the terminal. None: the program has ended by then.
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] = ()) -> int:
             found[name] = []
             program = MONITORS[name][0]
             for size in SIZES if shutil.which(program) else ():
-                screen = kept(node, MONITORS[name], size, given.seconds)
+                screen = captured(node, MONITORS[name], size, given.seconds)
                 if screen is None:
                     break
                 path = given.folder / f"{name}_{size[0]}x{size[1]}.ansi"

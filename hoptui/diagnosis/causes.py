@@ -401,11 +401,24 @@ def capacity(seen: Means) -> Iterator[Finding]:
         yield Finding("power-limited", sure, seen.clock_lost, (*power(seen), *at_limit[1:], *sm))
     if fp64 and not (tensor or fp32):
         yield Finding("compute-bound", fp64, seen.fp64, (*share_fact("gpu.fp64_active", seen.fp64), *sm))
-    moves = SILENT <= seen.arithmetic < QUIET and seen.sm >= LATENCY_SM and seen.dram >= BUSY_BUS
-    if sure := max(BANDWIDTH.confidence(seen.dram), UNSURE if moves else 0.0):
-        tensors = share_fact("gpu.tensor_active", seen.tensor)
-        facts = (*share_fact("gpu.dram_active", seen.dram), *sm, *tensors)
-        yield Finding("memory-bandwidth-bound", sure, seen.dram, facts)
+    if sure := BANDWIDTH.confidence(seen.dram):
+        yield _bandwidth(seen, sure)
+
+
+def _bandwidth(seen: Means, sure: float) -> Finding:
+    shares = (
+        ("gpu.dram_active", seen.dram),
+        ("gpu.sm_active", seen.sm),
+        ("gpu.tensor_active", seen.tensor),
+    )
+    facts = tuple(known for code, active in shares for known in share_fact(code, active))
+    return Finding("memory-bandwidth-bound", sure, seen.dram, facts)
+
+
+def busy_bus(seen: Means) -> Iterator[Finding]:
+    """A finding of SMs that always have work and compute little, beside a memory bus that is not full."""
+    if SILENT <= seen.arithmetic < QUIET and seen.sm >= LATENCY_SM and seen.dram >= BUSY_BUS:
+        yield _bandwidth(seen, UNSURE)
 
 
 def latency(seen: Means) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from hoptui.diagnosis.causes import (
     WAITING,
     Finding,
     Means,
+    busy_bus,
     capacity,
     healthy,
     latency,
@@ -52,7 +53,7 @@ AHEAD = 0.15
 else since."""
 REFRESH_NS = 10 * SECOND
 """The shortest time between updates of an unchanged verdict's figures. Each is a message to every viewer. A
-line is told as soon as it is known."""
+line is shown as soon as it is known."""
 
 
 def findings(window: ObservationWindow, shown: str | None = None) -> list[Finding]:
@@ -66,7 +67,7 @@ def findings(window: ObservationWindow, shown: str | None = None) -> list[Findin
     if counted:
         if all(f.confidence < UNSURE for f in found):
             found += unused_memory(window, seen)
-        found = found or [*latency(seen)] or [*healthy(seen)]
+        found = found or [*latency(seen), *busy_bus(seen)] or [*healthy(seen)]
     found = found or [*computing(window, shown)]
     if not found:
         return [_unknown(*_missing(window, seen), *_largest_phase(window))]

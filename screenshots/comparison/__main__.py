@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Bench, bench, until
-from benchmarks.terminal_screens import SIZES, kept
+from benchmarks.terminal_screens import SIZES, captured
 from screenshots.comparison.terminal import of_rows, of_text, svg
 from screenshots.picture import NoFontError, drawn, png
 
@@ -80,7 +80,7 @@ def _step(node: Bench) -> int:
 
 def _shown(node: Bench, command: list[str], columns: int, rows: int) -> Any:
     """The screen after a while; None if the tool has ended by then."""
-    taken = kept(node, command, (columns, rows), WATCHED_S)
+    taken = captured(node, command, (columns, rows), WATCHED_S)
     return of_rows(taken, columns, rows) if taken is not None else None
 
 

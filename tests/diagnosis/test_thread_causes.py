@@ -395,6 +395,8 @@ def test_sms_that_do_no_arithmetic_wait_for_memory() -> None:
     assert (double.verdict, double.confidence) == ("compute-bound", UNSURE)
     moving = silent | {"fp32": 0.1, "dram": 0.54}
     assert findings(window(gpus=(synthetic(**moving),)))[0].verdict == "memory-bandwidth-bound"
+    cut_small = window(gpus=(synthetic(**moving, memory=0.1),), knobs=(knob("grad_accum", 8),))
+    assert findings(cut_small)[0].verdict == "memory-unused", "a language model before its sizes are chosen"
     (busy,) = findings(window(gpus=(synthetic(**(silent | {"tensor": 0.4})),)))
     assert busy.verdict == "healthy"
     assert busy.confidence > 0.8
