@@ -26,6 +26,8 @@ except ImportError:  # threads of the system do the same
 T = TypeVar("T")
 TICK_NS = 400
 """How much virtual time a reading of the clock takes."""
+FIRST_PID = 1 << 22
+"""Linux gives no process a higher pid. So nothing that is read of a simulated process in /proc is there."""
 MOST_EVENTS_PER_S = 40_000
 """More events in a second of virtual time mean that some thread polls without a pause."""
 
@@ -215,7 +217,7 @@ class Kernel:
         """Chance that a thread loses its turn when it reads the clock."""
         self._heap: list[tuple[int, int, Task | None, Any]] = []  # time, number, task and turn or a call
         self._numbers = itertools.count()
-        self._pids = itertools.count(1000)
+        self._pids = itertools.count(FIRST_PID)
         self._second_ends, self._second_events = 0, 0
 
     # time ---------------------------------------------------------------------------------------------------

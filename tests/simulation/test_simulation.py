@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.simulation.actions import NIGHT, night_s
 from tests.simulation.commands import printed
+from tests.simulation.kernel import FIRST_PID
 from tests.simulation.scenario import plan_of
 
 SEEDS = (1, 2, 3, 4, 6, 8, 9, 10, 13, 19, 37, 78)
@@ -30,6 +32,11 @@ def test_a_seed_does_the_same_each_time() -> None:
     again = simulate("--seeds", "12", "8", "--verbose").splitlines()[1:-1]
     assert first == again[::-1]
     assert all("events" in line for line in first)
+
+
+def test_no_process_of_this_machine_has_the_pid_of_a_simulated_one() -> None:
+    """The daemon asks git about the working directory of a run's process, and reads its files in /proc."""
+    assert int(Path("/proc/sys/kernel/pid_max").read_text()) <= FIRST_PID
 
 
 @pytest.mark.timeout(LIMIT_S + 10)
