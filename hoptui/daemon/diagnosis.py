@@ -190,6 +190,7 @@ class Diagnosing:
             host_cpu=mean_of(self._between("host", begin, spent.end), "cpu_percent") / 100,
             sampled=SampledTime.of_ranks(found, late.rank if late is not None else None, acts=acting),
             on_cpu=run.stacks.on_cpu(begin + STACKS_NS),
+            queued=run.stacks.queued(begin + STACKS_NS),
             straggler=late,
             straggler_device=device,
             free_gpus=self._free_gpus(begin, spent.end),

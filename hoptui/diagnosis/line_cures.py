@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from hoptui.diagnosis.causes import Means
+from hoptui.diagnosis.thread_causes import CLAIMS
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.diagnosis import Verdict
 from hoptui.domain.facts import Fact, fact
@@ -13,7 +14,7 @@ from hoptui.domain.kind_rules import Kind
 
 Cure = Literal[
     "load_in_workers", "avoid_sync", "pin_memory", "pin_results", "save_in_background", "autocast",
-    "fewer_kernels", "move_to_gpu", "log_less",
+    "fewer_kernels", "move_to_gpu", "log_less", "own_process",
 ]  # fmt: skip
 """A usual cure. `hoptui.presentation.sentences.diagnosis` has its words."""
 OFTEN = 0.15
@@ -25,6 +26,10 @@ def line_cures(verdict: Verdict, window: ObservationWindow, seen: Means) -> Iter
     """Yield the cures that fit, the best first, each as a fact with the line that it is about."""
     sampled = window.sampled
     match verdict:
+        case "data-bound" | "env-bound" | "save-bound" | "host-bound" if kept := [
+            kind for kind in CLAIMS[verdict] if sampled.kept.get(kind, 0.0) >= OFTEN
+        ]:
+            yield from _at("own_process", window, *kept)
         case "data-bound" if sampled.own_loader >= OFTEN:
             yield from _at("load_in_workers", window, "input")
         case "launch-bound":

@@ -36,7 +36,8 @@ class SampledTime:
     line with the most samples of each kind. `own_loader` is the share in which a DataLoader loads in the
     training process. `guessed` are the shares of Python of the script whose purpose only its place in the
     loop says, or nothing, and of waits for another process, by that basis. `guessed_lines` are the lines with
-    the most samples of each; `lines` does not have them. Samples while the run was paused are left out.
+    the most samples of each; `lines` does not have them. `kept` are the shares in which another thread keeps
+    the interpreter, by the kind of what it does. Samples while the run was paused are left out.
     """
 
     count: int = 0
@@ -45,6 +46,7 @@ class SampledTime:
     own_loader: float = 0.0
     guessed: Mapping[Basis, float] = field(default_factory=dict)
     guessed_lines: Mapping[Basis, LineShare] = field(default_factory=dict)
+    kept: Mapping[Kind, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, counts: Mapping[Activity, int], *, acts: bool = False) -> SampledTime:
@@ -59,9 +61,10 @@ class SampledTime:
         total = sum(at_work.values())
         if total < FEW:
             return cls()
-        kinds: Counter[Kind] = Counter()
+        kinds, kept = Counter[Kind](), Counter[Kind]()
         for activity, count in at_work.items():
             kinds[activity.kind] += count
+            kept[activity.kind] += count * activity.interpreter
         placed = {basis: _with_basis(at_work, basis) for basis in DOUBTFUL}
         elsewhere = {activity: n for activity, n in at_work.items() if activity.basis not in DOUBTFUL}
         lines: dict[Kind, LineShare] = {}
@@ -75,6 +78,7 @@ class SampledTime:
             own_loader=sum(n for activity, n in at_work.items() if activity.own_loader) / total,
             guessed={basis: sum(counts.values()) / total for basis, counts in guessed.items()},
             guessed_lines={basis: _lines(counts, total)[0] for basis, counts in placed.items() if counts},
+            kept={kind: n / total for kind, n in kept.items() if n},
         )
 
     @classmethod

@@ -251,8 +251,8 @@ def _wrong_device(window: ObservationWindow, seen: Means, sampled: SampledTime) 
 def lacks_processor(window: ObservationWindow) -> bool:
     """Whether the training thread computes in its samples, and most of this time had no processor.
 
-    Threads that run Python beside it keep the interpreter, which it needs for each operation of a model. Or
-    other processes have the processors, or a limit of the container is reached.
+    It waits for a processor if others have them, or if a limit of the container is reached. Or it waits for
+    something that no sample shows.
     """
     return window.on_cpu < COMPUTES_ON_CPU * window.sampled.share("compute", "evaluate")
 
@@ -320,6 +320,9 @@ def line_fact(kind: Kind, place: CodeLine, inside: str, part: float, whole: floa
 
 
 def _beside(verdict: Verdict, window: ObservationWindow, seen: Means) -> Iterator[Fact]:
+    kept = sum(window.sampled.kept.get(kind, 0.0) for kind in CLAIMS.get(verdict, ()))
+    if kept >= WIDER:
+        yield fact("cpu.interpreter_kept", share=share(kept))
     if verdict == "transfer-bound":
         yield from transfer(seen)
     if verdict in ("data-bound", "env-bound"):

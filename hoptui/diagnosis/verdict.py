@@ -183,6 +183,7 @@ def _missing(window: ObservationWindow, seen: Means) -> Iterator[Fact]:
     if not window.gpus:
         if lacks_processor(window):
             yield fact("cpu.thread_waits", share=share(window.on_cpu))
+            yield from share_fact("cpu.queued", window.queued)
         yield fact("gpu.no_readings", problem=window.no_gpu) if window.no_gpu else fact("gpu.none_of_run")
         return
     if not _all_counted(window):

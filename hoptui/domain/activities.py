@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from hoptui.domain.code_lines import CodeLine, package_path
 from hoptui.domain.kind_rules import OPERATORS, Kind
 from hoptui.domain.stack_groups import inside
-from hoptui.domain.stack_kinds import Basis, assess_all, calls_host, place_of
+from hoptui.domain.stack_kinds import Basis, assess_all, calls_host, place_of, waits_for_interpreter
 from hoptui.domain.stacks import Stack, in_backward
 from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 
@@ -30,6 +30,7 @@ class Activity(NamedTuple):
     """What a thread does at a line, and the function that the line calls.
 
     `own_loader`: it loads data in a DataLoader without workers. `basis` is what the kind rests on.
+    `interpreter`: another thread does it, and keeps the interpreter that this one needs.
     """
 
     kind: Kind
@@ -38,6 +39,7 @@ class Activity(NamedTuple):
     own_loader: bool = False
     basis: Basis = "known"
     backward: BackwardState = ""
+    interpreter: bool = False
 
 
 def activities(
@@ -61,7 +63,8 @@ def activities(
         assessed = kinds[stack]
         part = assessed.part(stack)
         called = _receives(part) if assessed.basis == "process" else inside(part)
-        activity = Activity(assessed.kind, place_of(part), called, own, assessed.basis)
+        kept = assessed.other and waits_for_interpreter(stack)
+        activity = Activity(assessed.kind, place_of(part), called, own, assessed.basis, interpreter=kept)
         if asleep is None or not in_backward(part):
             found[activity] += count
             continue

@@ -18,7 +18,8 @@ A kind is decided in this order:
 7. Otherwise the script's own Python.
 
 While the training thread waits for another thread, the frames of that one follow its own. What it loads,
-simulates or saves is what is waited for.
+simulates or saves is what is waited for. A thread that keeps the interpreter while the training thread needs
+it to compute holds the run up, whatever it does.
 
 In an evaluation, only the work of the model and its waiting count as evaluation. Python that scores what the
 model has said is Python of the script.
@@ -102,6 +103,12 @@ waits for another process, of which nothing is known. The rest is Python of the 
 `between` and `after`: its place in the function that trains. `unknown`: nothing says what it is for."""
 
 
+THREAD_WAITS = frozenset(("wait", "_wait_for_tstate_lock"))
+"""Functions of `threading` in which a thread waits for another one."""
+KEPT_FROM: tuple[Kind, ...] = ("compute", "evaluate", "script")
+"""What the training thread does that needs the interpreter all the time."""
+
+
 class Assessment(NamedTuple):
     """What a thread does, and what this rests on. `other`: the thread that it waits for does it."""
 
@@ -131,6 +138,8 @@ def assess(stack: Stack, code: TrainingCode = NOTHING_KNOWN) -> Assessment:
     at = other_thread_at(stack)
     if at and _hands_over(stack[at:]):
         return assess(stack[:at], code)
+    if at and waits_for_interpreter(stack):
+        return _without_interpreter(assess(stack[:at], code), assess(stack[at:], code))
     if at:
         return _while_waiting(assess(stack[:at], code), assess(stack[at:], code))
     phases = [frame.function for frame in stack if frame.file == PHASE_FILE][::-1]
@@ -209,6 +218,8 @@ def assess_all(stacks: Mapping[Stack, int], code: TrainingCode = NOTHING_KNOWN) 
         if (at := other_thread_at(stack)) and not _hands_over(stack[at:]):
             work = _started(stack[at:])
             kind = assess(stack[at:], code).kind
+            if waits_for_interpreter(stack):
+                continue
             if kind in CAUSES:
                 causes.setdefault(work, Counter())[kind] += count
             else:
@@ -217,6 +228,20 @@ def assess_all(stacks: Mapping[Stack, int], code: TrainingCode = NOTHING_KNOWN) 
         if work in causes:
             found[stack] = Assessment(causes[work].most_common(1)[0][0], other=True)
     return found
+
+
+def waits_for_interpreter(stack: Stack) -> bool:
+    """Whether the frames of another thread follow because it keeps the interpreter, which this one needs.
+
+    Otherwise this one has called what waits for a thread: an event, a queue, a future, or an event loop.
+    """
+    at = other_thread_at(stack)
+    if not at:
+        return False
+    frames = [(package_path(frame), frame) for frame in stack[:at]]
+    path, frame = frames[-1]
+    waits = path.startswith("threading.") and frame.function.rpartition(".")[2] in THREAD_WAITS
+    return not waits and not _in_event_loop(frames)
 
 
 def place_of(stack: Stack) -> CodeLine:
@@ -320,6 +345,16 @@ def _while_waiting(waiting: Assessment, other: Assessment) -> Assessment:
     if other.kind in CAUSES or waiting.kind == "script":
         return other._replace(other=True)
     return waiting
+
+
+def _without_interpreter(own: Assessment, other: Assessment) -> Assessment:
+    """Return what a thread does while another one keeps the interpreter that it needs.
+
+    What the other one is known to do is the cause, else it is Python of the script.
+    """
+    if own.kind not in KEPT_FROM:
+        return own
+    return Assessment(other.kind if other.kind in CAUSES else "script", other=True)
 
 
 def _in_callback(frames: _Frames) -> Kind:

@@ -76,7 +76,8 @@ class StackSamples(msgspec.Struct, frozen=True, kw_only=True):
     each stack that is in a backward pass: then it waited, as it computes alone. It is empty if that is
     unknown. `packages` has the index of the name of each file of an installed package, and where the path of
     the package begins in it. Packages that the names of folders show, such as `site-packages`, are left out.
-    `on_cpu` is the share of the time for which the thread had a processor, None if that is unknown.
+    `on_cpu` is the share of the time for which the thread had a processor, and `queued` that for which it
+    could have run and waited for one. None: unknown.
     """
 
     began: int
@@ -90,6 +91,7 @@ class StackSamples(msgspec.Struct, frozen=True, kw_only=True):
     asleep: tuple[int, ...] = ()
     packages: tuple[tuple[int, int], ...] = ()
     on_cpu: float | None = None
+    queued: float | None = None
 
 
 def pack(
@@ -101,6 +103,7 @@ def pack(
     cost: float = 0.0,
     asleep: Mapping[Stack, int] | None = None,
     on_cpu: float | None = None,
+    queued: float | None = None,
     most_bytes: int = MOST_BYTES,
 ) -> StackSamples:
     """Pack samples, the most frequent stacks first, as many as about `most_bytes` hold.
@@ -113,6 +116,7 @@ def pack(
         cost: The share of the sampling thread in the time.
         asleep: How often the thread slept in stacks that are in a backward pass. None: unknown.
         on_cpu: The share of the time for which the thread had a processor. None: unknown.
+        queued: The share of the time for which it waited for one. None: unknown.
         most_bytes: The estimated size.
     """
     names: dict[str, int] = {}
@@ -165,6 +169,7 @@ def pack(
         asleep=tuple(slept),
         packages=tuple({names[f.file]: f.package_at for f in frames if f.package_at}.items()),
         on_cpu=on_cpu,
+        queued=queued,
     )
 
 

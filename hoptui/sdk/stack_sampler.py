@@ -31,9 +31,11 @@ from types import CodeType, FrameType
 from hoptui.domain.stacks import ENGINE, MOST_DEPTH, StackSamples, pack
 from hoptui.sdk.gradient_thread import GradientThread
 from hoptui.sdk.installed_packages import InstalledPackages
+from hoptui.sdk.interpreter_holders import InterpreterHolders
 from hoptui.sdk.stack_names import Chain, StackNames
 from hoptui.sdk.suspended_task import TaskRef, in_event_loop, suspended
-from hoptui.sdk.thread_sleep import EngineThreads, ThreadSleep
+from hoptui.sdk.thread_sleep import FUTEX, RUNNING, EngineThreads, ThreadCall, ThreadSleep
+from hoptui.sdk.thread_use import UNKNOWN, ThreadUse, thread_use
 from hoptui.sdk.waited_thread import WaitedThread, waits_for_thread
 
 EVERY_S, RAREST_S = 0.1, 5.0
@@ -80,6 +82,8 @@ WAITS = frozenset((
     "connection.py _recv", "poll.py poll",
 ))  # fmt: skip
 """Functions of the standard library and of zmq in which a thread waits, without the interpreter."""
+TORCH_WAITS = "/torch/distributed/", "/torch/cuda/"
+"""Folders of functions whose C code waits for other ranks, or for a GPU."""
 SDK = str(Path(__file__).parent) + os.sep
 """The folder of this package. Its own threads need the interpreter for moments only."""
 
@@ -97,26 +101,33 @@ class _Interval:
         self.spent_ns = 0
 
 
-class _CpuTime:
-    """The CPU time of the sampled thread."""
+class _Use:
+    """What the sampled thread and the sampling one have had of the processors between two readings.
+
+    `training` and `own` are in seconds, and NaN if unknown. `passed_s` is the time between the readings.
+    """
 
     def __init__(self) -> None:
-        self._thread = self._began = 0
-        self._before = self._now = math.nan
+        self._thread = 0
+        self._read_t = 0
+        self._before = UNKNOWN, UNKNOWN
+        self.training = self.own = UNKNOWN
+        self.passed_s = 0.0
 
-    def read(self, thread: int, used_s: float) -> None:
-        """Take the CPU time that a thread has used."""
-        if thread != self._thread:
-            self._thread, self._began = thread, 0
-        self._now = used_s
+    def read(self, thread: int, training: ThreadUse, own: ThreadUse) -> None:
+        """Take what both have had until now. `thread` is the kernel's number of the sampled one."""
+        now = time.monotonic_ns()
+        before = self._before if thread == self._thread else (UNKNOWN, UNKNOWN)
+        self.training, self.own = training.since(before[0]), own.since(before[1])
+        self.passed_s = (now - self._read_t) / 1e9
+        self._thread, self._before, self._read_t = thread, (training, own), now
 
-    def take(self, t: int) -> float | None:
-        """Return its share of the time from the last call to `t` (monotonic ns). None: unknown."""
-        before, began = self._before, self._began
-        self._before, self._began = self._now, t
-        if not began or t <= began or not math.isfinite(self._now - before):
-            return None
-        return min(1.0, max(0.0, (self._now - before) / (t - began) * 1e9))
+    def shares(self) -> tuple[float | None, float | None]:
+        """Return the shares of the time for which the sampled thread ran, and waited for a processor."""
+        if self.passed_s <= 0:
+            return None, None
+        ran, queued = self.training.share(self.passed_s)
+        return None if math.isnan(ran) else ran, None if math.isnan(queued) else queued
 
 
 class StackSampler:
@@ -148,7 +159,11 @@ class StackSampler:
         self._packages = InstalledPackages()
         self._names = StackNames(self._packages)
         self._naming_ns = NAMING_AHEAD_S * 1e9
-        self._used = _CpuTime()
+        self._use = _Use()
+        self._holders = InterpreterHolders(random.Random())
+        self._late_s = 0.0
+        self._crowded = False  # another thread ran beside the sampled one at the last sample
+        self._native, self._call = 0, ThreadCall()
         self._over = threading.Lock()  # returns to this code sooner than an event
         self._over.acquire()
         self._own = threading.Thread(target=self._main, name="hoptui-stacks", daemon=True)
@@ -177,9 +192,14 @@ class StackSampler:
         try:
             known = Path(f"/proc/self/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()
         except OSError:  # it has ended
-            self._used.read(0, math.nan)
+            self._use.read(0, UNKNOWN, UNKNOWN)
             return
-        self._used.read(thread, sum(map(int, known[USED])) / TICKS)
+        self._native = thread
+        training = thread_use(thread)
+        if training is UNKNOWN:
+            training = ThreadUse(ran_s=sum(map(int, known[USED])) / TICKS)
+        self._use.read(thread, training, thread_use(own))
+        self._holders.measure(self._use.training, self._use.own, self._use.passed_s)
         with suppress(OSError):  # the sampler has ended, or may not run there
             os.sched_setaffinity(own, {int(known[PROCESSOR])})
 
@@ -203,6 +223,7 @@ class StackSampler:
         if asleep is not None and self._engine_threads.look():
             asleep = None
         cost = (taken.spent_ns + naming_ns) / passed
+        on_cpu, queued = self._use.shares()
         return pack(
             stacks,
             taken.began,
@@ -210,7 +231,8 @@ class StackSampler:
             left_out=left_out + taken.left_out,
             cost=cost,
             asleep=asleep,
-            on_cpu=self._used.take(ended),
+            on_cpu=on_cpu,
+            queued=queued,
         )
 
     def of_script(self, calls: Iterable[tuple[str, int, str]]) -> tuple[tuple[str, int, str], ...] | None:
@@ -224,9 +246,14 @@ class StackSampler:
     def sample(self) -> bool:
         """Take one sample.
 
+        Where other threads keep the interpreter, a sample that finds the thread at work may stand for the
+        time in which it waits for one of them.
+
         Returns:
             Whether no thread runs beside the sampled one, or the one that computes gradients in its place.
         """
+        # first: while a stack is read the thread comes to need the interpreter, and sleeps for that
+        call = self._call.look(self._native) if self._crowded else None
         with self._reading:
             threads = sys._current_frames()
             threads.pop(self._own.ident or 0, None)
@@ -234,8 +261,11 @@ class StackSampler:
             in_engine = innermost is not None and innermost.f_code.co_name == ENGINE
             gradients = self._gradients.pop(threads) if in_engine else None
             other, in_loop = gradients, innermost is not None and in_event_loop(innermost)
+            at_work = innermost is not None and not in_loop and self._at_work(innermost.f_code, call)
             if innermost is not None and (in_loop or waits_for_thread(innermost.f_code)):
                 other = self._waited.find(threads)
+            elif at_work and (holder := self._holders.pick(threads)) is not None:
+                other = threads[holder]
             inside = _chain(other)  # first: it may run, while the other one waits for it
             chain = _chain(innermost)
             if in_loop:
@@ -247,18 +277,30 @@ class StackSampler:
             interval = self._interval
             went_on = innermost.f_lasti != chain[1] or (other and other.f_lasti != inside[1])
             if not went_on and len(interval.chains) < MOST_SAMPLES:
-                chain.append(self._sleep.look(self._alone()) if in_engine and not gradients else False)
+                chain.append(self._sleep.look(self._alone()) if in_engine and not other else False)
                 chain.append(dict.get((other or innermost).f_globals, "__name__"))
                 interval.chains.append(inside + chain if inside else chain)
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1
-        free = in_engine and not gradients  # torch may call Python in a thread of its own meanwhile
-        for one, other in threads.items():
-            if not self._waits(other.f_code):
-                if not free or not self._gradients.may_be(one):
-                    return False
-                free = False
-        return True
+        running = [one for one, other in threads.items() if not self._waits(other.f_code)]
+        self._crowded = bool(running) and innermost is not None
+        self._holders.see(running, self._late_s, at_work=at_work)
+        # torch may call Python in a thread of its own meanwhile
+        in_torch = in_engine and not gradients and len(running) == 1 and self._gradients.may_be(running[0])
+        return not running or in_torch
+
+    def _at_work(self, code: CodeType, call: int | None) -> bool:
+        """Whether the sampled thread computes in this function, or waits for the interpreter to go on.
+
+        Args:
+            code: The innermost function.
+            call: The system call that the thread sleeps in.
+        """
+        if call == RUNNING:
+            return not self._waits(code)
+        if call is None or call != FUTEX or code.co_name == ENGINE:
+            return False
+        return not self._waits(code) and not any(part in code.co_filename for part in TORCH_WAITS)
 
     def _waits(self, code: CodeType) -> bool:
         """Whether a thread in this function waits, without the interpreter."""
@@ -277,7 +319,12 @@ class StackSampler:
         try:
             _wake_in_time()
             pause_s, times = EVERY_S, SampleTimes(random.Random())
-            while not self._over.acquire(timeout=times.pause_s(pause_s)):
+            while True:
+                wait_s = times.pause_s(pause_s)
+                due = time.monotonic() + wait_s
+                if self._over.acquire(timeout=wait_s):
+                    return
+                self._late_s = time.monotonic() - due
                 began = time.thread_time_ns()
                 waiting_s = (began - used) / 1e9
                 if self.sample():
@@ -292,6 +339,7 @@ class StackSampler:
         finally:
             switch.restore()
             self._sleep.close()
+            self._call.close()
 
 
 def _chain(frame: FrameType | None) -> Chain:

@@ -51,6 +51,9 @@ def test_the_time_on_a_processor_is_that_of_the_messages_that_know_it() -> None:
         windows.add(rank, structs.replace(part(second), on_cpu=on_cpu))
     assert windows.on_cpu(0) == pytest.approx(0.6)
     assert windows.on_cpu(5 * SECOND) == pytest.approx(0.8)
+    assert math.isnan(windows.queued(0))
+    windows.add(1, structs.replace(part(10), queued=0.3))
+    assert windows.queued(0) == pytest.approx(0.3)
 
 
 def test_kinds_by_the_message_nearest_to_a_moment() -> None:

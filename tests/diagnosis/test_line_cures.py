@@ -40,11 +40,28 @@ def cures(
     verdict: Verdict, counts: Mapping[str, int], gpu: Mapping[str, float] = NO_READINGS
 ) -> list[tuple[Any, Any]]:
     """Return the cures with their lines, for samples of these kinds. The others are of the script."""
-    rest = {"script": ALL - sum(counts.values())}
-    sampled = SampledTime.of(activities({STACKS[kind]: n for kind, n in (rest | {**counts}).items() if n}))
+    return cures_of(verdict, {STACKS[kind]: n for kind, n in counts.items()}, gpu)
+
+
+def cures_of(
+    verdict: Verdict, stacks: Mapping[Stack, int], gpu: Mapping[str, float] = NO_READINGS
+) -> list[tuple[Any, Any]]:
+    """Return the same for samples with these stacks."""
+    rest = {STACKS["script"]: ALL - sum(stacks.values())}
+    sampled = SampledTime.of(activities({stack: n for stack, n in (rest | {**stacks}).items() if n}))
     found = window(gpus=(synthetic(**gpu),), sampled=sampled)
     facts = line_cures(verdict, found, Means(found.gpus))
     return [(fact.fields["cure"], fact.fields.get("line")) for fact in facts]
+
+
+def test_a_thread_that_keeps_the_interpreter_belongs_in_another_process() -> None:
+    """A DataLoader without workers is not the cause then."""
+    started = StackFrame("/usr/lib/python3.12/threading.py", "Thread._bootstrap", 1002)
+    held: list[tuple[str, Verdict, int]] = [("script", "host-bound", 60), ("input", "data-bound", 37)]
+    for other, verdict, line in held:
+        kept = (*STACKS["compute"], started, *STACKS[other][-1:])
+        assert cures_of(verdict, {kept: ENOUGH + 10}) == [("own_process", line)]
+        assert cures_of(verdict, {kept: ENOUGH - 10}) == []
 
 
 OTHERS: list[Verdict] = ["env-bound", "compiling", "straggler", "power-limited", "healthy", "unknown"]

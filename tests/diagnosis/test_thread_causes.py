@@ -517,6 +517,32 @@ def test_a_thread_that_computes_without_a_processor_is_not_healthy(on_cpu: float
     assert waits == ([{"share": 0.05}] if verdict == "unknown" else [])
 
 
+@pytest.mark.parametrize(("queued", "told"), [(math.nan, []), (0.7, [{"share": 0.7}])])
+def test_how_long_a_thread_waited_for_a_processor_is_told(
+    queued: float, told: list[dict[str, float]]
+) -> None:
+    (best,) = findings(window(sampled=sampled(compute=95, input=5), on_cpu=0.1, queued=queued))
+    assert best.verdict == "unknown"
+    assert [found.fields for found in best.facts if found.code == "cpu.queued"] == told
+
+
+@pytest.mark.parametrize("gpu", [None, IDLE])
+@pytest.mark.parametrize(("other", "verdict"), [("script", "host-bound"), ("input", "data-bound")])
+def test_a_thread_that_keeps_the_interpreter_holds_a_run_up(
+    other: Kind, verdict: Verdict, gpu: dict[str, float] | None
+) -> None:
+    """The line is that of this thread."""
+    started = StackFrame("/usr/lib/python3.12/threading.py", "Thread._bootstrap", 1002)
+    kept = (*STACKS["compute"], started, *STACKS[other][-1:])
+    counts = activities({kept: 160, STACKS["compute"]: 40}, CODE)
+    gpus = (synthetic(**gpu),) if gpu is not None else ()
+    best = findings(window(gpus=gpus, sampled=SampledTime.of(counts), on_cpu=0.2))[0]
+    assert best.verdict == verdict
+    assert best.confidence >= 0.9
+    assert fact_of(best.facts, "line.hot")["line"] == STACKS[other][-1].line
+    assert fact_of(best.facts, "cpu.interpreter_kept") == {"share": 0.8}
+
+
 def test_clear_evidence_replaces_a_verdict_on_a_cpu() -> None:
     doctor = Diagnostician()
     shown_by(doctor, *[computing_in(SMALL)] * CHALLENGES)

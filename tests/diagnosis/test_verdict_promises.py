@@ -249,6 +249,11 @@ def wrong(evidence: Fact, window: ObservationWindow) -> str:
             return "" if fields["share"] == about(of) else "not the samples"
         case "cpu.thread_waits":
             return "" if fields["share"] == about(window.on_cpu) else "not the CPU time"
+        case "cpu.queued":
+            return "" if fields["share"] == about(window.queued) else "not the time in the queue"
+        case "cpu.interpreter_kept":
+            most = share(sum(window.sampled.kept.values()))
+            return "" if 0 < fields["share"] <= most + 1e-9 else "not these samples"
         case "gpu.none_used":
             return "" if fields["count"] == window.free_gpus > 0 else "not the free GPUs"
     return ""

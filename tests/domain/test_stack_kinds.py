@@ -253,6 +253,17 @@ CASES = [
     ("script", f"{JOIN} > work.py work 14 = sorted", "work.py 14 work"),
     ("compute", f"{JOIN} > {FORWARD}", "train.py 14 main"),
     ("script", f"{STARTED} > train.py main 9 = sorted", "train.py 9 main"),
+    # another thread keeps the interpreter
+    ("script", f"{FORWARD} = torch.mm > {STARTED} > work.py work 14 = sorted", "work.py 14 work"),
+    ("script", f"{FORWARD} = torch.mm > {STARTED} > model.py act 14 = torch.mm", "model.py 14 act"),
+    ("input", f"{FORWARD} = torch.mm > {STARTED} > data.py read_rows 4 = split", "data.py 4 read_rows"),
+    ("input", f"train.py main 5 = sorted > {STARTED} > data.py read_rows 4 = split", "data.py 4 read_rows"),
+    ("wait", f"train.py main 30 = loss.item > {STARTED} > data.py read_rows 4 = split", "train.py 30 main"),
+    (
+        "save",
+        f"train.py main 19 > safetensors/torch.py save_file 3 > {STARTED} > data.py read_rows 4 = split",
+        "train.py 19 main",
+    ),
     # conversions
     ("compute", "train.py main 13 = x.to(dtype)", "train.py 13 main"),
     # requests of torch.distributed, and collectives in a graph

@@ -389,6 +389,8 @@ SAMPLES: dict[str, Fields | list[Fields]] = {
     ],
     "cpu.computes": {"share": 0.92},
     "cpu.thread_waits": {"share": 0.05},
+    "cpu.queued": {"share": 0.62},
+    "cpu.interpreter_kept": {"share": 0.58},
     "line.hot": [
         {
             "kind": "input",

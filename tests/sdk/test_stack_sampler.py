@@ -26,7 +26,7 @@ import msgspec
 import pytest
 
 from hoptui.domain.stack_kinds import kind_of
-from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, StackSamples, unpack
+from hoptui.domain.stacks import ENGINE, PHASE_FILE, Stack, StackFrame, StackSamples, other_thread_at, unpack
 from hoptui.sdk import stack_sampler
 from hoptui.sdk.code_places import LONGEST_NAME
 from hoptui.sdk.gradient_thread import ENOUGH_OUTSIDE, GradientThread
@@ -44,7 +44,7 @@ from hoptui.sdk.stack_sampler import (
     _Costs,
     _SwitchInterval,
 )
-from hoptui.sdk.thread_sleep import EngineThreads
+from hoptui.sdk.thread_sleep import FUTEX, RUNNING, EngineThreads
 from tests.conftest import until
 
 
@@ -438,8 +438,58 @@ def test_it_says_for_how_long_the_thread_had_a_processor(
         assert least <= found <= most
     until(lambda: not Path(f"/proc/self/task/{natives[0]}").exists(), what="its end")
     sampler.follow(natives[0])
-    assert sampler._used.take(time.monotonic_ns()) is None
+    assert sampler._use.shares() == (None, None)
     sampler.stop()
+
+
+def test_a_thread_that_keeps_the_interpreter_is_in_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its frames follow those of the sampled thread, where both are found at work."""
+    natives: list[int] = []
+
+    def known(over: Callable[[], bool]) -> None:
+        natives.append(threading.get_native_id())
+        busy(over)
+
+    seen: list[bool] = []
+    with Worker(known) as thread, Worker(generator) as other:
+        sampler = sampler_of(lambda: thread)
+        monkeypatch.setattr(sampler._holders, "pick", lambda threads: other if other in threads else None)
+        monkeypatch.setattr(sampler._holders, "see", lambda *_, at_work: seen.append(at_work))
+        sampler.start()
+        until(lambda: natives, what="the thread")
+        sampler.follow(natives[0])
+        until(lambda: any(seen), what="a sample of the thread at work")
+        found = until(lambda: any(map(other_thread_at, taken(sampler))), what="the other one in a sample")
+    sampler.stop()
+    assert found
+
+
+def taken(sampler: StackSampler) -> list[Stack]:
+    samples = sampler.take()
+    return [] if samples is None else list(unpack(samples))
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "call", "at_work"),
+    [
+        ("train.py", "step", RUNNING, True),
+        ("train.py", "step", FUTEX, True),
+        ("train.py", "step", 230, False),  # it sleeps, or reads a file
+        ("train.py", "step", None, False),
+        ("/x/torch/autograd/graph.py", ENGINE, RUNNING, True),
+        ("/x/torch/autograd/graph.py", ENGINE, FUTEX, False),  # it waits for a thread of torch
+        ("/x/torch/distributed/distributed_c10d.py", "all_reduce", FUTEX, False),
+        ("/x/torch/cuda/streams.py", "synchronize", FUTEX, False),
+        ("/usr/lib/python3.11/threading.py", "wait", FUTEX, False),
+        ("/usr/lib/python3.11/selectors.py", "select", RUNNING, False),
+    ],
+)
+def test_a_thread_may_wait_for_the_interpreter_only_where_it_calls_no_wait(
+    file: str, name: str, call: int | None, *, at_work: bool
+) -> None:
+    module = compile(f"def {name}(): ...", file, "exec")
+    code = next(each for each in module.co_consts if hasattr(each, "co_code"))
+    assert sampler_of(itself())._at_work(code, call) is at_work
 
 
 def test_samples_that_nobody_takes_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:

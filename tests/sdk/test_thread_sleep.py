@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hoptui.sdk import thread_sleep
-from hoptui.sdk.thread_sleep import EngineThreads, ThreadSleep
+from hoptui.sdk.thread_sleep import FUTEX, RUNNING, EngineThreads, ThreadCall, ThreadSleep
 from tests.conftest import until
 
 
@@ -83,6 +84,23 @@ def test_only_a_sleep_counts(
     (tmp_path / "12").mkdir()
     (tmp_path / "12" / "stat").write_bytes(stat)
     assert sleep.look(12) is state
+
+
+def test_a_thread_that_waits_for_a_lock_is_in_the_call_for_it() -> None:
+    call = ThreadCall()
+    with thread(threading.Event.wait) as waits, thread(spin) as computes, thread(_naps) as sleeps:
+        until(lambda: call.look(waits) == FUTEX, what="a thread that waits")
+        until(lambda: call.look(computes) == RUNNING, what="a thread at work")
+        until(lambda: call.look(sleeps) not in (None, RUNNING, FUTEX), what="a thread that sleeps")
+    assert call.look(0) is None
+    until(lambda: call.look(sleeps) is None, what="its end")
+    call.close()
+
+
+def _naps(over: threading.Event) -> None:
+    """Sleep in the kernel, for no lock."""
+    while not over.is_set():
+        select.select([], [], [], 0.05)
 
 
 def test_threads_of_the_engine_are_known_by_their_names(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from hoptui.domain.activities import Activity, activities, summed
@@ -112,14 +112,22 @@ class StackWindows:
     def on_cpu(self, t: int) -> float:
         """Return the share of the time after `t` for which the sampled threads had a processor; NaN if that
         is unknown."""
+        return self._mean(t, lambda part: part.on_cpu)
+
+    def queued(self, t: int) -> float:
+        """Return the share of the time after `t` for which they waited for a processor; NaN if that is
+        unknown."""
+        return self._mean(t, lambda part: part.queued)
+
+    def _mean(self, t: int, share: Callable[[StackSamples], float | None]) -> float:
         known = [
-            (part.on_cpu, part.ended - part.began)
+            (value, part.ended - part.began)
             for parts in self._parts.values()
             for part in parts
-            if part.ended > t and part.on_cpu is not None
+            if part.ended > t and (value := share(part)) is not None
         ]
         passed = sum(ns for _, ns in known)
-        return sum(share * ns for share, ns in known) / passed if passed else math.nan
+        return sum(value * ns for value, ns in known) / passed if passed else math.nan
 
     def waiting_phases(self, t: int) -> set[str]:
         """Return the outermost phases in which a process waited for others, or may have, after `t`."""

@@ -166,6 +166,7 @@ CURES: Mapping[str, str] = ByValue(
         "autocast": "it computes in FP32 without tensor cores: torch.autocast with bfloat16, or TF32",
         "move_to_gpu": "move the model and its input to the GPU: .to('cuda')",
         "log_less": "log less often",
+        "own_process": "this thread keeps the interpreter: run it in another process",
     },
     str,
 )
@@ -202,6 +203,8 @@ SENTENCES: Mapping[str, Entry] = {
     "rank.slow": _slow_rank,
     "cpu.computes": "it computes on the CPU {share:percent} of the time",
     "cpu.thread_waits": "its thread computes, but had a processor only {share:percent} of the time",
+    "cpu.queued": "it waited for a processor {share:percent} of the time",
+    "cpu.interpreter_kept": "another thread keeps the interpreter {share:percent} of the time",
     # how busy GPUs and host are
     "gpu.idle_share": "GPU idle {share:percent}",
     "gpu.none_used": _unused,
