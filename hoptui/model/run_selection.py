@@ -31,6 +31,8 @@ FIXED: Mapping[str, Callable[[RunRow], Cell]] = {
 """The columns that every run has. Others are names of its configuration, its knobs or its metrics."""
 ALIASES = {"id": "run", "tags": "tag", "started_at": "started"}
 CONFIG, BEST, LAST = "config.", "best.", "last."
+MOST_NAMED = 24
+"""Columns that a sentence names."""
 
 
 def cell(row: RunRow, column: str) -> Cell:
@@ -94,9 +96,16 @@ def unknown_columns(rows: Sequence[RunRow], columns: Iterable[str]) -> list[str]
         every = named_columns(rows)
         if rows and column not in every:
             near = difflib.get_close_matches(column, every, n=1)
-            meant = f" (did you mean {numbers.clean(near[0], 60)}?)" if near else ""
+            meant = f" (did you mean {numbers.clean(near[0], 60)}?)" if near else f"; columns: {_some(every)}"
             found.append(f"no run has a value of {numbers.clean(column, 60)}{meant}")
     return found
+
+
+def _some(columns: Sequence[str]) -> str:
+    """Return the names of columns for a sentence, without the best values of metrics."""
+    names = [numbers.clean(name, 30) for name in columns if not name.startswith(BEST)]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def differing(rows: Sequence[RunRow]) -> list[str]:

@@ -8,6 +8,8 @@ from datetime import datetime
 import pytest
 
 from hoptui.model.run_selection import (
+    FIXED,
+    MOST_NAMED,
     Selection,
     WrongSelection,
     cell,
@@ -15,6 +17,7 @@ from hoptui.model.run_selection import (
     differing,
     named_columns,
     ordered_by,
+    unknown_columns,
 )
 from hoptui.model.run_table import MetricSummary, RunRow
 
@@ -103,6 +106,17 @@ def test_groups() -> None:
 
 def test_a_short_name_that_is_not_unique_is_unknown() -> None:
     assert cell(row("x", config={"a.lr": 1, "b.lr": 2}), "lr") is None
+
+
+def test_a_column_that_no_run_has_is_told_with_those_there_are() -> None:
+    (near,) = unknown_columns(RUNS, ["name", "batches"])
+    assert near == "no run has a value of batches (did you mean batch?)"
+    (far,) = unknown_columns(RUNS, ["zzz"])
+    assert far.startswith("no run has a value of zzz; columns: name, run, state,")
+    assert far.endswith("optimizer.lr, batch, lr, loss"), "not best.loss"
+    many = row("wide", config={f"setting{n}": n for n in range(40)})
+    (cut,) = unknown_columns((many,), ["zzz"])
+    assert cut.endswith(f"setting{MOST_NAMED - len(FIXED) - 1} and {40 + len(FIXED) - MOST_NAMED} more")
 
 
 def test_columns() -> None:
