@@ -210,3 +210,19 @@ def test_how_full_the_fullest_is() -> None:
     assert observation.taken == 0.5
     assert replace(observation, memories=(MemoryReading(30, 20, 100), MemoryReading(1, 89, 100))).taken == 0.9
     assert replace(observation, memories=()).taken == 0.0
+
+
+def test_what_neighbours_go_on_taking_is_expected_but_not_a_single_rise() -> None:
+    watch, coming = Neighbours(), []
+    for others in (5, 5, 25, 25, 30, 33, 37, 37):
+        watch.read(MemoryReading(10, others, 100))
+        coming.append(watch.coming)
+    assert coming == [0, 0, 0, 0, 0, 3, 3, 0]
+
+
+def test_it_is_known_whether_neighbours_had_taken_memory_at_the_last_reading() -> None:
+    watch, took = Neighbours(), []
+    for others in (5, 30, 5):
+        watch.freed(MemoryReading(10, others, 100))
+        took.append(watch.took)
+    assert took == [False, True, False]

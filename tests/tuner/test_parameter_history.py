@@ -7,9 +7,19 @@ import math
 
 import pytest
 
-from hoptui.domain.tuning import Measured
+from hoptui.domain.tuning import Limits, Measured
 from hoptui.tuner.observation import MemoryReading
-from hoptui.tuner.search.parameter_history import BELIEVED, CEILING_S, LEFT_S, SWAYS_S, ParameterHistory
+from hoptui.tuner.search.parameter_history import (
+    BELIEVED,
+    CEILING_S,
+    GAVE_WAY_S,
+    LEFT_S,
+    SWAYS_S,
+    ParameterHistories,
+    ParameterHistory,
+)
+from hoptui.tuner.search.space import levers
+from tests.tuner.simulated_run import knob
 
 SECOND = 1_000_000_000
 
@@ -79,6 +89,35 @@ def test_a_ceiling_that_was_lifted_in_vain_is_not_lifted_again_before_its_time()
     track.bound(128, round(2 * CEILING_S * SECOND), LEFT_S)
     track.lift()
     assert track.ceiling == math.inf
+
+
+def test_a_rare_failure_is_no_vain_trial_of_a_lifted_ceiling() -> None:
+    track = ParameterHistory()
+    track.bound(128, 0, LEFT_S)
+    track.lift()
+    track.bound(128, SECOND, GAVE_WAY_S, rare=True)
+    assert track.ceiling == 128
+    track.expire(SECOND + round(GAVE_WAY_S * SECOND))
+    assert track.ceiling == math.inf
+    track.bound(128, 0, GAVE_WAY_S, rare=True)
+    track.expire(round(GAVE_WAY_S * SECOND))
+    assert track.ceiling == 128, "its own second failure doubles the time"
+    track.expire(2 * round(GAVE_WAY_S * SECOND))
+    assert track.ceiling == math.inf
+
+
+def test_a_size_left_for_memory_is_known_once_its_need_is_read() -> None:
+    tracks = ParameterHistories(Limits())
+    (lever,) = levers((knob("micro_batch", 128),), Limits(), ())
+    tracks.ceiling(lever, 128, 0, held=True)
+    tracks.ceiling(lever, 192, 0)
+    track = tracks.of(lever)
+    assert not track.known(128)
+    track.memory.saw(192, 500)
+    assert track.known(128)
+    assert not track.known(192), "it was not held"
+    track.reopen()
+    assert not track.known(128), "its speed is not known any more"
 
 
 def test_what_is_tried_again_when_a_ceiling_is_lifted_was_refused_under_it() -> None:

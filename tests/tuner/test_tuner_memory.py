@@ -14,7 +14,7 @@ from hoptui.domain.tuning import Limits
 from hoptui.presentation import sentences
 from hoptui.tuner.observation import MemoryReading, Observation
 from hoptui.tuner.search.memory_guard import MemoryGuard
-from hoptui.tuner.search.parameter_history import ParameterHistories
+from hoptui.tuner.search.parameter_history import GAVE_WAY_S, ParameterHistories
 from tests.tuner.simulated_run import GIB, SECOND, Course, Values, grown, knob, within
 
 PEAKS = fact("memory.peaks_near_limit")
@@ -226,3 +226,97 @@ def test_all_ways_of_computing_are_tried_before_a_size_fills_the_memory() -> Non
     course.look(600)
     kept = [(c.knob, c.value) for t in course.tuner.state.tried if t.result == "kept" for c in t.changes]
     assert kept == [("rows", 8), ("rows", 16), ("fused", "on"), ("overlap", "on"), ("rows", 32)]
+
+
+def neighbour_grows(course: Course, gib_each_second: int, most: int) -> None:
+    """Others take so much more memory each second, until the first proposal or `most`."""
+    before = len(course.proposals)
+    while course.others < most and len(course.proposals) == before:
+        course.others += gib_each_second
+        course.look()
+
+
+def test_room_is_made_a_reading_before_a_neighbour_that_goes_on_growing_fills_the_memory() -> None:
+    course = Course(knob("micro_batch", 8, most=128))  # 35.6 GiB of 80
+    course.rest()
+    neighbour_grows(course, 4, most=44)
+    assert course.others == 40, "it holds 75.6, and will hold 79.6: 76 is too full"
+    assert course.tuner.state.trial is None
+    course.look(5)
+    assert course.tuner.state.tried[-1].why == (fact("memory.taken_by_others", size_bytes=40 * GIB),)
+
+
+def test_a_neighbour_that_takes_its_memory_at_once_is_not_expected_to_take_as_much_again() -> None:
+    course = Course(knob("micro_batch", 8, most=128))
+    course.rest()
+    before = len(course.proposals)
+    course.others = 30
+    course.look(60)
+    assert len(course.proposals) == before
+
+
+def test_readings_that_are_partly_of_the_size_before_do_not_reduce_it_again() -> None:
+    course = Course(knob("micro_batch", 8, most=128))
+    course.rest()
+    lately = [grown(course.values)] * 3
+
+    def most_of_three_looks(values: Values) -> int:
+        lately[:] = [*lately[1:], grown(values)]
+        return max(lately)
+
+    course.used = most_of_three_looks
+    course.others = 46
+    course.until(lambda: course.values["micro_batch"] == 64)
+    course.others = 49
+    course.look(30)
+    reduced = [p for p in course.proposals if p.why[0].code == "memory.taken_by_others"]
+    assert [c.value for p in reduced for c in p.changes] == [64]
+
+
+def test_after_others_left_a_size_that_was_held_is_returned_to_in_one_step() -> None:
+    course = Course(knob("micro_batch", 8, most=128))
+    course.rest()
+    course.others = 60
+    course.until(lambda: course.values["micro_batch"] == 16)
+    course.look(60)
+    before = len(course.proposals)
+    course.others = 0
+    course.until(lambda: course.values["micro_batch"] == 128)
+    assert [c.value for p in course.proposals[before:] for c in p.changes] == [128]
+
+
+def test_a_size_is_not_returned_to_whose_rare_peaks_would_soon_end_it() -> None:
+    chance = random.Random(1)
+
+    def peaks(values: Values) -> int:
+        tail = abs(chance.gauss(0, 1)) / math.sqrt(chance.gammavariate(2, 0.5))
+        scale = 0.01 if course.seconds < 120 else 0.05
+        return round((20 + 0.3 * float(values["micro_batch"])) * (1 + scale * tail) * GIB)
+
+    course = Course(knob("micro_batch", 8), used=peaks)
+    course.until(lambda: any(PEAKS in p.why for p in course.proposals))
+    course.look(60)
+    held = course.values["micro_batch"]
+    course.others = 40
+    course.until(lambda: float(course.values["micro_batch"]) <= 64)
+    course.look(60)
+    before = len(course.proposals)
+    course.others = 0
+    course.until(lambda: course.values["micro_batch"] == held)
+    assert [c.value for p in course.proposals[before:] for c in p.changes] == [held]
+
+
+def test_a_size_that_was_returned_to_and_gives_way_once_is_not_excluded_for_long() -> None:
+    course = Course(knob("micro_batch", 8, most=128, scale="pow2"))
+    course.rest()
+    course.others = 50
+    course.until(lambda: course.values["micro_batch"] != 128)
+    course.look(60)
+    course.others = 0
+    course.until(lambda: course.values["micro_batch"] == 128)
+    course.look(60)
+    course.run_out("micro_batch", 64)
+    course.look(int(GAVE_WAY_S) - 10)
+    assert course.values["micro_batch"] != 128
+    course.look(60)
+    assert course.values["micro_batch"] == 128

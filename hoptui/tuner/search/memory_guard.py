@@ -4,6 +4,7 @@ taken memory, or rare peaks come near the limit."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobValue
@@ -14,6 +15,8 @@ from hoptui.tuner.search.space import Candidate
 
 FULL = 0.95
 """Memory that is fuller than this is about to run out."""
+LAG_NS = 3_000_000_000
+"""A reading is the most of so long. So long after a reduction, it may still be that of the size before."""
 READING_NS = 900_000_000
 """Memory is read about once a second. Faster readings would see the same peak again."""
 
@@ -26,14 +29,24 @@ class MemoryGuard:
         self.peak = 0
         self._tracks = tracks
         self._neighbours: dict[str, Neighbours] = {}
-        self._due = 0
+        self._due = self._read_due = 0
+        self._reducing, self._reduced = False, -LAG_NS
+        self._settings: dict[str, KnobValue] = {}
 
     def watch(self, observation: Observation) -> None:
         """Record what other processes hold on each GPU. If they have freed memory, sizes that were too large
         may be tried again."""
+        if (settings := observation.settings()) != self._settings:
+            self._settings = settings
+            if self._reducing:
+                self._reducing, self._reduced = False, observation.t
         freed = [self._beside(memory).freed(memory) for memory in observation.memories]
         if any(freed):
             self._tracks.freed()
+        if observation.memories and observation.t >= self._read_due:
+            self._read_due = observation.t + READING_NS
+            for memory in observation.memories:
+                self._beside(memory).read(memory)
 
     def learn(self, observation: Observation, tried: Collection[str] | None = None, *, seen: bool) -> None:
         """Record what the run holds, in a trial of the levers `tried` if there is one.
@@ -60,10 +73,11 @@ class MemoryGuard:
         memory = observation.memory
         if memory is None:
             return None
-        watch = self._beside(memory)
+        watch, soon = self._beside(memory), self._soon(observation)
         taken = watch.taken(memory)
-        if taken and (observation.taken >= FULL or self._tight(observation)):
-            tried = self._smaller(observation, frozen)
+        full = soon.taken >= FULL and observation.t - self._reduced > LAG_NS
+        if taken and (full or self._tight(soon)):
+            tried = self._smaller(soon, frozen)
             why = fact("memory.taken_by_others", size_bytes=taken)
         elif not watch.growing and seen:
             tried = self._safer(observation, frozen)
@@ -73,6 +87,7 @@ class MemoryGuard:
         if tried is None:
             return None
         watch.settle(memory)
+        self._reducing = True
         for lever, _ in tried.settings:
             self._tracks.ceiling(lever, lever.size, observation.t, held=True)
         return tried, why
@@ -85,11 +100,11 @@ class MemoryGuard:
 
         Knobs in `theirs` have a value that a user set, and are ignored.
         """
-        gave = False
+        gave, rare = False, not any(watch.took for watch in self._neighbours.values())
         for lever in self._tracks.levers(observation, theirs):
             size = lever.size_of(before.get(lever.name, lever.knob.value))
             if lever.family == "batch" and lever.ordered and lever.size < size:
-                self._tracks.ceiling(lever, size, observation.t, held=True)
+                self._tracks.ceiling(lever, size, observation.t, held=True, rare=rare)
                 gave = True
         return gave
 
@@ -134,6 +149,15 @@ class MemoryGuard:
                 if may and track.memory.holds(size, observation.memory):
                     return Candidate(((lever, value),), -1)
         return None
+
+    def _soon(self, observation: Observation) -> Observation:
+        """What will be read next, if other processes continue to take memory. A smaller size takes effect an
+        iteration after a reading, so the present one is too late."""
+        memories = tuple(
+            replace(memory, others=min(memory.total, memory.others + self._beside(memory).coming))
+            for memory in observation.memories
+        )
+        return replace(observation, memories=memories)
 
     def _beside(self, memory: MemoryReading) -> Neighbours:
         """The other processes on that GPU."""

@@ -213,8 +213,12 @@ class Neighbours:
     """The memory that other processes take and free."""
 
     def __init__(self) -> None:
+        self.took = False
+        """Whether they had taken memory at the last reading."""
         self._least: int | None = None
         self._most = self._last = self._still = self._news = 0
+        self._read: int | None = None
+        self._more: deque[int] = deque((0, 0), maxlen=2)
 
     def freed(self, memory: MemoryReading) -> bool:
         """Record a reading. Return whether others have freed memory, at this look or just before."""
@@ -227,7 +231,19 @@ class Neighbours:
         if self._still >= LOOKS_STILL:
             self.settle(memory)
         self._news = NEWS if back else max(0, self._news - 1)
+        self.took = self.taken(memory) > 0
         return self._news > 0
+
+    def read(self, memory: MemoryReading) -> None:
+        """Record a new reading, for `coming`. Unlike looks, readings are about a second apart."""
+        self._more.append(memory.others - (memory.others if self._read is None else self._read))
+        self._read = memory.others
+
+    @property
+    def coming(self) -> int:
+        """Bytes that they will have taken in addition at the next reading, if they go on as before. 0 unless
+        both of the last two readings were higher: most programs take what they need at once."""
+        return max(0, min(self._more))
 
     @property
     def growing(self) -> bool:

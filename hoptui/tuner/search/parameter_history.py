@@ -90,9 +90,10 @@ class ParameterHistory:
     sway: SpeedDrift = field(default_factory=SpeedDrift)
     stride: int = 2
     bounds: dict[float, int] = field(default_factory=dict)  # sizes too large, and until when (monotonic ns)
-    waits: dict[float, float] = field(default_factory=dict)  # their next waiting time, in seconds
+    waits: dict[tuple[float, bool], float] = field(default_factory=dict)  # the next seconds, by `rare` too
     lifted: set[float] = field(default_factory=set)  # those that may be tried before their time is over
     firm: set[float] = field(default_factory=set)  # those that may not: an early trial has failed
+    left: set[float] = field(default_factory=set)  # sizes that ran well and were left for memory alone
 
     @property
     def ceiling(self) -> float:
@@ -102,6 +103,11 @@ class ParameterHistory:
     def compiled(self, size: float) -> bool:
         """Whether a size is compiled already, or another variant is allowed."""
         return size in self.shapes or len(self.shapes) < SHAPES
+
+    def known(self, size: float) -> bool:
+        """Whether `size` was left for memory alone, and its need has been read in this process. So nothing is
+        extrapolated, and its speed is known."""
+        return size in self.left and size <= self.memory.largest
 
     def gain(self, here: float, there: float, *, falling: bool) -> float | None:
         """The expected gain of a step, from earlier measurements. None while fewer than two sizes were
@@ -170,18 +176,19 @@ class ParameterHistory:
         self.outdated = self.sway.outdated(level, t)
         return self.outdated is not None
 
-    def bound(self, size: float, t: int, seconds: float = CEILING_S) -> None:
+    def bound(self, size: float, t: int, seconds: float = CEILING_S, *, rare: bool = False) -> None:
         """Record that `size` was too large at `t` (monotonic ns). It is excluded for `seconds`, and for twice
         as long the next time.
 
         A size that failed again in an early trial is excluded for long, because others free memory and take
-        it again.
+        it again. With `rare`, the run gave way while others had taken nothing. That is no such failure, and
+        its times double on their own.
         """
-        vain = size in self.lifted or size in self.firm
+        vain = not rare and (size in self.lifted or size in self.firm)
         first = CEILING_S if vain else seconds
-        wait = max(first, self.waits.get(size, 0.0))
+        wait = max(first, self.waits.get((size, rare), 0.0))
         self.bounds[size] = t + round(wait * 1e9)
-        self.waits[size] = 2 * wait
+        self.waits[size, rare] = 2 * wait
         self.lifted.discard(size)
         if vain:
             self.firm.add(size)
@@ -223,6 +230,7 @@ class ParameterHistory:
         self.doubted.clear()
         self.closed.clear()
         self.again.clear()
+        self.left.clear()
         self.slower, self.outdated, self.sway = False, None, SpeedDrift()
         self.stride = 2
 
@@ -351,11 +359,15 @@ class ParameterHistories:
             if tried.way:
                 self.of(lever).closed.add(tried.way)
 
-    def ceiling(self, lever: Lever, size: float, t: int, *, held: bool = False) -> None:
+    def ceiling(self, lever: Lever, size: float, t: int, *, held: bool = False, rare: bool = False) -> None:
         """Record that `size` was too large at `t` (monotonic ns). With `held` it had worked before, so it may
-        work again soon. It is retried sooner still if the run has already reduced the size."""
+        work again soon. It is retried sooner still if the run has already reduced the size. `rare`: others
+        have taken no memory."""
         seconds = CEILING_S if not held else GAVE_WAY_S if lever.size < size else LEFT_S
-        self.of(lever).bound(size, t, seconds)
+        track = self.of(lever)
+        track.bound(size, t, seconds, rare=rare)
+        if held:
+            track.left.add(size)
 
     def expire(self, t: int) -> None:
         """Retry ceilings whose time is over."""

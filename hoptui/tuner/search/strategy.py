@@ -13,7 +13,13 @@ from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobError, KnobValue, check_value
 from hoptui.tuner.effect import WORTH
 from hoptui.tuner.observation import Observation, PriorResult
-from hoptui.tuner.search.parameter_history import FARTHEST, ParameterHistories, ParameterHistory, Settings
+from hoptui.tuner.search.parameter_history import (
+    DEAR,
+    FARTHEST,
+    ParameterHistories,
+    ParameterHistory,
+    Settings,
+)
 from hoptui.tuner.search.space import READERS, Candidate, Lever, advised, decisive, ranked
 
 NOT_SMALLER: tuple[Verdict, ...] = (
@@ -241,7 +247,8 @@ class Search:
             up = [] if over else self._above(lever, self._values(lever, observation))
             fits = [v for v in up if lever.family == "input" or self._tracks.fits(lever, v, observation)]
             if fits:
-                value = fits[-1] if track.stride > 1 else fits[(len(fits) - 1) // 2]
+                far = track.stride > 1
+                value = self._lasting(lever, fits, observation) if far else fits[(len(fits) - 1) // 2]
                 doubted = value in track.doubted
                 if doubted:
                     value = self._farther(lever, value, observation)
@@ -264,6 +271,20 @@ class Search:
                 gain = track.gain(here, lever.size_of(below[0]), falling=True)
                 return Candidate(((lever, below[0]),), -1, why, gain, advised=way < 0)
         return blocked
+
+    def _lasting(self, lever: Lever, fits: Sequence[KnobValue], observation: Observation) -> KnobValue:
+        """The largest of the values that fit. If its rare peaks do not fit, as is known of a size that was
+        held, it is the largest below it whose peaks do, if that costs little speed."""
+        track, memory, most = self._tracks.of(lever), observation.memory, fits[-1]
+        largest = lever.size_of(most)
+        if memory is None or not track.known(largest) or track.memory.holds(largest, memory):
+            return most
+        for value in reversed(fits[:-1]):
+            size = lever.size_of(value)
+            loss = track.gain(largest, size, falling=True)
+            if loss is not None and -loss <= DEAR and track.memory.holds(size, memory):
+                return value
+        return most
 
     def _farther(self, lever: Lever, value: KnobValue, observation: Observation) -> KnobValue:
         """The value to try in place of one that was unclear: the largest within a step above it, or itself.
@@ -291,12 +312,14 @@ class Search:
         return [v for v in self._within_reach(lever, values) if v not in refused]
 
     def _within_reach(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
-        """Those of `values` that are one step above, and not known to be too large."""
+        """Those of `values` that are one step above, and not known to be too large. A size that was left for
+        memory alone may be farther away."""
         track = self._tracks.of(lever)
         return [
             v
             for v in values
-            if lever.size < lever.size_of(v) <= _farthest(lever, values)
+            if lever.size < lever.size_of(v)
+            and (lever.size_of(v) <= _farthest(lever, values) or track.known(lever.size_of(v)))
             and lever.size_of(v) < track.ceiling
             and track.compiled(lever.size_of(v))
         ]
