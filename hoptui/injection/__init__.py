@@ -16,18 +16,21 @@ def imported(module: str, adapter: str | None) -> None:
     """A watched module has been imported.
 
     Args:
-        module: Its name: `torch`, or the module of a framework.
-        adapter: The module in `hoptui.integrations` for it, None for torch.
+        module: Its name: `torch`, the module of a framework, or one with optimizers of its own.
+        adapter: The module in `hoptui.integrations` for a framework, None for the others.
     """
     if os.environ.get("HOPTUI_OUTPUT") == "copy":
         from hoptui.injection import output
 
         output.copy()
-    if adapter is None:
-        from hoptui.injection import injected_run
-
-        injected_run.watch()
-    else:
+    if adapter is not None:
         from hoptui.injection import adapters
 
         adapters.install(module, adapter)
+        return
+    from hoptui.injection import injected_run
+
+    if module == "torch":
+        injected_run.watch()
+    else:
+        injected_run.follow(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoptui.injection.batches import BatchCounts
 from hoptui.injection.launch import VARIABLE
-from hoptui.injection.optimizers import IterationOptimizer, Schedulers, WeakOptimizer, rates_of
+from hoptui.injection.optimizers import STEPS, IterationOptimizer, Schedulers, WeakOptimizer, rates_of
 
 if TYPE_CHECKING:
     from hoptui.sdk.run import Run
@@ -35,6 +36,12 @@ NO_KNOB = (
     "hoptui run sees the optimizer alone. {where}: run = hoptui.connect() and "
     'run.bind({what}, {name}=hoptui.Knob(1, {most}, effect="speed")), and run.boundary(step) in the loop'
 )
+NOT_OF_TORCH = dict.fromkeys(
+    ("lr", "weight_decay"),
+    "the optimizer is not one of torch, and hoptui run does not know where it reads its settings: "
+    "change them in the script",
+)
+"""Knobs that an optimizer of torch has."""
 IN_THE_SCRIPT = {
     "micro_batch": NO_KNOB.format(
         where="If the loop reads it in each iteration, add", what="args", name="micro_batch", most=64
@@ -85,6 +92,19 @@ class InjectedRun:
         self.schedulers.watch(lr_scheduler)
         self.batches.watch(dataloader)
         os.register_at_fork(after_in_child=self._in_child)
+
+    def follow(self, kind: Any, method: str) -> None:
+        """Follow the steps of a class of optimizers that has no hooks of torch: calls of `method`."""
+        step = getattr(kind, method)
+
+        @functools.wraps(step)
+        def followed(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self.stepping(optimizer, args, kwargs)
+            result = step(optimizer, *args, **kwargs)
+            self.stepped(optimizer, args, kwargs)
+            return result
+
+        setattr(kind, method, followed)
 
     def stepping(self, optimizer: Any, args: object, kwargs: object) -> None:
         """An optimizer begins a step (torch calls this)."""
@@ -186,9 +206,12 @@ class InjectedRun:
         schedule = None if scheduler is None else weakref.ref(scheduler)
         rates = getattr(scheduler, "base_lrs", None)
         self._declared = (self._iteration.reference, self.schedulers.made, schedule, rates)
-        if optimizer is not None:
+        if isinstance(optimizer, sys.modules["torch.optim"].Optimizer):
             found = run.optimizer(WeakOptimizer(optimizer), rates_of(scheduler))
             run._core.state.declarations.replaceable.update(found)
+        elif optimizer is not None:
+            for name, reason in NOT_OF_TORCH.items():
+                run.decline(name, reason)
 
     def _refuse(self, why: str) -> None:
         """Print why the run is not shown, on one rank. The logger may have no handler yet, or many."""
@@ -287,3 +310,10 @@ def watch() -> None:
 
         _injected = InjectedRun(json.loads(os.environ[VARIABLE]))
         _injected.watch(torch)
+
+
+def follow(module: str) -> None:
+    """Follow the optimizers of a framework. Their module has just been imported."""
+    if _injected is not None:
+        kind, method = STEPS[module]
+        _injected.follow(getattr(sys.modules[module], kind), method)

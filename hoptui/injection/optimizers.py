@@ -12,6 +12,15 @@ MOST_NESTED = 64
 SCHEDULES_DEEP = 4
 TAKES_OVER = 8
 """An optimizer makes the iterations once it has taken so many steps without the one that made them before."""
+STEPS = {
+    "fastai.optimizer": ("Optimizer", "step"),
+    "keras.src.backend.torch.optimizers.torch_parallel_optimizer": (
+        "TorchParallelOptimizer",
+        "_backend_update_step",
+    ),
+}
+"""Optimizers of frameworks that are not those of torch: their module, class and the method that steps. Keras
+calls `apply` for each micro-batch, and this method where it changes the weights."""
 
 
 class IterationOptimizer:

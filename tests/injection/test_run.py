@@ -278,6 +278,85 @@ def test_what_scripts_do(node: TestNode, tmp_path: Path, monkeypatch: pytest.Mon
     assert child.pid not in {run.pid for run in runs}, "it does not train"
 
 
+OWN_OPTIMIZERS = {
+    "fastai/optimizer.py": """
+import torch
+class Optimizer:
+    def __init__(self, params, lr):
+        self.params, self.hypers, self.taken = list(params), [{"lr": lr}], 0
+    @property
+    def param_groups(self):  # copies: a change of one is lost
+        return [{"params": self.params, **hyper} for hyper in self.hypers]
+    def step(self, fails=False):
+        if fails:
+            raise ValueError("planted")
+        self.taken += 1
+        return self.taken
+""",
+    "keras/src/backend/torch/optimizers/torch_parallel_optimizer.py": """
+import torch
+class TorchParallelOptimizer:
+    def __init__(self):
+        self.applied = 0
+    def apply(self, grads):
+        self.applied += 1
+        if self.applied % 2 == 0:  # it accumulates gradients of two micro-batches
+            self._backend_update_step(grads, [], 0.1)
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        pass
+""",
+    "train.py": """
+import os, sys, time
+if sys.argv[1] == "fastai":
+    from fastai.optimizer import Optimizer
+    optimizer = Optimizer([], 0.1)
+    assert optimizer.step() == 1
+    try:
+        optimizer.step(fails=True)
+    except ValueError:
+        pass
+    step = optimizer.step
+else:
+    from keras.src.backend.torch.optimizers.torch_parallel_optimizer import TorchParallelOptimizer
+    optimizer = TorchParallelOptimizer()
+    step = lambda: optimizer.apply([])
+from hoptui.injection import injected_run
+while not os.path.exists(sys.argv[2]):
+    step()
+    time.sleep(0.01)
+print(injected_run._injected._steps, optimizer.taken if sys.argv[1] == "fastai" else optimizer.applied // 2)
+""",
+}
+"""What fastai and Keras on torch do: their optimizers are not those of torch."""
+
+
+@pytest.mark.parametrize("framework", ["fastai", "keras"])
+def test_optimizers_that_are_not_of_torch_make_iterations(
+    node: TestNode, tmp_path: Path, framework: str
+) -> None:
+    for name, text in OWN_OPTIMIZERS.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for folder in path.relative_to(tmp_path).parents[:-1]:
+            (tmp_path / folder / "__init__.py").touch()
+    viewer, end = node.viewer(), tmp_path / "end"
+    child = node.spawn(run_command("--", PYTHON, str(tmp_path / "train.py"), framework, str(end)), **QUIET)
+
+    def shown() -> bool:
+        return any(r.pid == child.pid and viewer.vital(r.run).step > 2 for r in viewer.state().runs)
+
+    until(shown, seconds=60, what="its iterations")
+    run = next(r for r in viewer.state().runs if r.pid == child.pid)
+    assert (run.name, run.knobs) == ("train", ()), "what it reads is not known, so nothing can be changed"
+    assert "not one of torch" in run.declined["lr"]
+    end.touch()
+    code, out, err = finished(child)
+    assert (code, err) == (0, "")
+    counted, taken = out.split()
+    assert counted == taken, "a step that raised is none, and neither is a micro-batch"
+
+
 COPIED = """
 import torch
 print("before the first step", flush=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hoptui.injection import launch
+from hoptui.injection.optimizers import STEPS
 
 TORCH = 'import os, sys\nwith open(os.environ["SEEN"], "a") as f: f.write("torch\\n")\nvalue = 1\n'
 """A module that takes the place of torch."""
@@ -138,6 +139,21 @@ def test_a_framework_is_named_with_its_adapter(place: Path) -> None:
     done = python(place, HOOKS + "import transformers\nassert True\nimport transformers.trainer")
     assert (done.returncode, done.stderr) == (0, "")
     assert seen(place) == ["transformers.trainer transformers 2"]
+
+
+def test_optimizers_that_are_not_of_torch_are_named_without_an_adapter(place: Path) -> None:
+    script, expected = HOOKS, []
+    for number, module in enumerate(STEPS):
+        path = place.joinpath(*module.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True)
+        path.write_text(f"value = {number}\n")
+        for folder in path.relative_to(place).parents[:-1]:
+            (place / folder / "__init__.py").touch()
+        script += f"\nimport {module}"
+        expected.append(f"{module} None {number}")
+    done = python(place, script)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert seen(place) == expected
 
 
 def test_an_error_of_the_injection_is_one_line_on_the_first_rank(place: Path) -> None:

@@ -30,6 +30,8 @@ FRAMEWORKS = {
     "transformers.trainer": "transformers",
 }
 """The module that shows that a script trains with a framework, and the adapter in `hoptui.integrations`."""
+OPTIMIZERS = ("fastai.optimizer", "keras.src.backend.torch.optimizers.torch_parallel_optimizer")
+"""Modules with optimizers that are not those of torch: see `hoptui.injection.optimizers.STEPS`."""
 
 
 class ImportWatcher:
@@ -130,5 +132,5 @@ def _next() -> None:
 
 FILE = __file__
 if os.environ.get(VARIABLE) and os.environ.get("HOPTUI", "").lower() not in ("off", "0", "no", "false"):
-    sys.meta_path.insert(0, ImportWatcher(("torch", *FRAMEWORKS)))
+    sys.meta_path.insert(0, ImportWatcher(("torch", *FRAMEWORKS, *OPTIMIZERS)))
 _next()
