@@ -419,6 +419,12 @@ ACCELERATE_LOG = (
     "accelerate/accelerator.py Accelerator.log 3427 > "
     "accelerate/tracking.py on_main_process.<locals>.execute_on_main_process 91"
 )
+KERAS = "train.py main 18 > keras/src/backend/torch/trainer.py TorchTrainer.fit"
+KERAS_CALLBACK = f"{KERAS} 276 > keras/src/callbacks/callback_list.py CallbackList.on_train_batch_end 196"
+KERAS_SAVE = (
+    "keras/src/models/model.py Model.save_weights 400 > keras/src/saving/saving_api.py save_weights 250"
+)
+KERAS_EVALUATION = f"{KERAS} 295 > keras/src/backend/torch/trainer.py TorchTrainer.evaluate 390"
 COMPOSER = "train.py main 36 > composer/trainer/trainer.py Trainer.fit 2330"
 COMPOSER_EVALUATION = f"{COMPOSER} > composer/trainer/trainer.py Trainer._eval_loop 3440"
 FRAMEWORKS = [
@@ -451,6 +457,13 @@ FRAMEWORKS = [
     ("input", f"{DATA_PHASE} > {MODULE_HOOK} > net.py Net.on_after_batch_transfer 20 > kernels.py f 6"),
     ("input", f"{DATA_PHASE} > {MODULE_HOOK} > net.py Net.transfer_batch_to_device 20 > kernels.py f 6"),
     ("compute", f"{MODULE_HOOK} > net.py Net.optimizer_step 20 > {MODULE} > model.py Net.forward 8"),
+    ("script", f"{DATA_PHASE} > {KERAS_CALLBACK} > batches.py Batches.on_train_batch_end 12 = sorted"),
+    (
+        "save",
+        f"{KERAS_CALLBACK} > keras/src/callbacks/model_checkpoint.py ModelCheckpoint._save_model 336 > "
+        f"{KERAS_SAVE} > keras/src/saving/saving_lib.py H5IOStore._create_h5_group 1155",
+    ),
+    ("save", f"{KERAS} 276 > callback.py Mine.on_epoch_end 20 > {KERAS_SAVE} > h5py/_hl/group.py f 5"),
     # evaluations, with what else is done in them
     ("evaluate", f"{IGNITE_EVALUATOR} > {MODULE} > model.py Net.forward 8"),
     ("input", f"{IGNITE_EVALUATOR} > torch/utils/data/dataloader.py f 725 > data.py D.__getitem__ 23"),
@@ -463,6 +476,8 @@ FRAMEWORKS = [
     ("script", f"{MM_VALIDATION} > mmengine/evaluator/evaluator.py Evaluator.process 60 > m.py M.process 1"),
     ("input", f"{MM_VALIDATION} > torch/utils/data/dataloader.py f 725 > data.py D.__getitem__ 23"),
     ("evaluate", f"{FASTAI_VALIDATION} > {FASTAI_BATCH} > {MODULE} > model.py Net.forward 10"),
+    ("evaluate", f"{KERAS_EVALUATION} > keras/src/layers/core/dense.py Dense.call 160 = torch.matmul"),
+    ("input", f"{KERAS_EVALUATION} > torch/utils/data/dataloader.py f 725 > data.py D.__getitem__ 23"),
     ("evaluate", f"{TITAN_VALIDATION} > {MODULE} > model.py Net.forward 22"),
     ("evaluate", f"{COMPOSER_EVALUATION} > {MODULE} > model.py Net.forward 12"),
     ("evaluate", f"{SB3_EVALUATION} > {MODULE} > model.py Net.forward 22"),
@@ -515,7 +530,8 @@ FRAMEWORKS = [
     ),
 ]
 """Shortened stacks of trainings with ignite 0.5.5, MMEngine 0.10.7, fastai 2.8.12, Ray 2.51 and 2.60,
-TorchTitan 0.3, Stable-Baselines3 2.9.2 and Accelerate 1.15. Those of Composer 0.32.1 are from its source."""
+TorchTitan 0.3, Stable-Baselines3 2.9.2, Accelerate 1.15 and Keras 3.15. Those of Composer 0.32.1 are from its
+source."""
 
 
 @pytest.mark.parametrize(("kind", "text"), FRAMEWORKS, ids=[f"{k} {t[-60:]}" for k, t in FRAMEWORKS])
@@ -680,6 +696,12 @@ def test_an_event_loop_waits_for_what_nothing_says() -> None:
     assert place_of(awaits) == CodeLine(f"{MINE}train.py", 6, "main")
     compiled = stack("train.py run 90 > train.py main 6 > ~asyncio/runners.py Runner.run 118")
     assert assess(compiled, code) == Assessment("script", "before"), "a loop of C code has no frame"
+    fetches = "train.py main 6 > client.py get 11 > ~asyncio/streams.py StreamReader"
+    wakes = "~asyncio/streams.py StreamReader._wait_for_data 540"
+    reads = stack(f"train.py run 90 > {loop} > {fetches}.readexactly 747 > {wakes} > {select} = poll")
+    assert assess(reads, code) == Assessment("input"), "it awaits what it reads from a connection"
+    sends = stack(f"train.py run 90 > {loop} > {fetches}Writer.drain 380 > {select} = poll")
+    assert assess(sends, code) == Assessment("script", "before")
     loads = stack(f"train.py main 9 > {EVENT_LOOP} = _selector.poll > {STARTED} > data.py decode 3")
     assert assess(loads, code) == Assessment("input", other=True)
 
