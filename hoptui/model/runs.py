@@ -84,6 +84,7 @@ def _there(node: NodeState, vitals: Mapping[str, Vital]) -> str:
 
 SECOND = 1_000_000_000
 WITHIN_S = 600.0
+RECENT_S = 60.0  # as recent as the typical time of an iteration: a mean over longer would be of another pace
 LEAST = 10  # least number of iterations for a pace
 POINTS = 16  # the pace covers the end of the first of them to the end of the last
 
@@ -115,14 +116,26 @@ def left_s(
     return max(0, run.total - vital.step) * pace if pace is not None else None
 
 
-def _since(begun: int, last_t: int, commands: Iterable[CommandRecord]) -> int:
+def recent_s(
+    commands: Iterable[CommandRecord], read: Callable[[int], Ends | None], *, begun: int, last_t: int
+) -> float | None:
+    """Return the mean seconds from one iteration to the next in the last minute; None for too few.
+
+    It is more than the usual time of an iteration where many short ones follow a long one, as the updates
+    of a policy follow a rollout. For the arguments see `left_s`.
+    """
+    ends = read(_since(begun, last_t, commands, RECENT_S))
+    return _pace_s(*ends) if ends is not None else None
+
+
+def _since(begun: int, last_t: int, commands: Iterable[CommandRecord], within_s: float = WITHIN_S) -> int:
     """Return the stamp from which the pace counts.
 
     It covers the last minutes of this process, after the last command got its final stage. So a knob's new
     value shows at once, and a pause does not count.
     """
     settled = (record.settled for record in commands if record.settled)
-    return max(begun, last_t - int(WITHIN_S * SECOND), *settled, 0)
+    return max(begun, last_t - int(within_s * SECOND), *settled, 0)
 
 
 def _pace_s(t: Sequence[int], steps: Sequence[float]) -> float | None:

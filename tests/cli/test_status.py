@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from msgspec import structs
@@ -119,6 +120,24 @@ def test_how_long_is_left_counts_evaluations_as_in_the_dashboard(hoptui: Hoptui,
     ppo.vitals["abcd2345"] = structs.replace(vital, state="unresponsive")
     assert hoptui("status", "ppo", "--json").json["left_s"] is None
     assert "to go" not in hoptui("status", "ppo").out
+
+
+def test_a_run_whose_iterations_differ_shows_the_mean_of_them(hoptui: Hoptui, ppo: FakeDaemon) -> None:
+    """A rollout of 700 ms and four updates of 4 ms each."""
+    vital, t, rows = ppo.vitals["abcd2345"], ppo.now - 60 * SECOND, []
+    for step in range(vital.step - 79, vital.step + 1):
+        spent = 0.704 if step % 4 == 0 else 0.004
+        t += round(spent * SECOND)
+        rows.append((t, step, {"iteration_s": spent}))
+    ppo.columns = [pack(RUN, rows)]
+    ppo.vitals["abcd2345"] = structs.replace(vital, iteration_s=0.004, last_t=t)
+    found = re.search(r"(\d+) ms an iteration, 4.00 ms the median", hoptui("status", "ppo").out)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(179, rel=0.1)
+    even = [(ppo.now - SECOND // 250 * (79 - i), i, {"iteration_s": 0.004}) for i in range(80)]
+    ppo.columns = [pack(RUN, even)]
+    ppo.vitals["abcd2345"] = structs.replace(vital, iteration_s=0.004, last_t=ppo.now)
+    assert ", 4.00 ms an iteration, " in hoptui("status", "ppo").out
 
 
 def test_status(hoptui: Hoptui, ppo: FakeDaemon, golden: Golden) -> None:
