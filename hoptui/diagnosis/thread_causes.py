@@ -261,7 +261,8 @@ def computing(window: ObservationWindow, shown: str | None = None) -> Iterator[F
     """A finding of a run without a GPU that computes most of the time.
 
     Nothing holds it back, unless its batches are computed in pieces so small that the calls take the time.
-    `shown` is the verdict so far.
+    Only a knob of the speed cuts a batch: with fewer batches of the script accumulated, each is as small as
+    before. `shown` is the verdict so far.
     """
     sampled = window.sampled
     computes = sampled.share("compute", "evaluate")
@@ -274,7 +275,7 @@ def computing(window: ObservationWindow, shown: str | None = None) -> Iterator[F
     line = _line_facts(sampled.line("compute", "evaluate"), 0.0)  # the sum is in the fact before it
     facts = (fact("cpu.computes", share=share(computes)), *line)
     found = Finding("healthy", sure, 0.0, facts)
-    count = pieces(window.knobs)
+    count = pieces(knob for knob in window.knobs if knob.spec.effect == "speed")
     small_s = KEPT_PIECE_S if shown == "memory-unused" else SMALL_PIECE_S
     if window.seconds < small_s * (count - 1) * window.iterations and room_on_host(window) > 1:
         cut = (fact("batch.pieces", pieces=count), fact("host.memory", share=share(window.host_filled)))

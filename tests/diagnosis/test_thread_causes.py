@@ -130,6 +130,16 @@ def test_a_cpu_that_computes_in_small_pieces(
     assert 0.7 <= best.confidence <= (0.8 if told else 0.95)
 
 
+def test_batches_that_a_script_accumulates_on_a_cpu_are_no_pieces_of_one() -> None:
+    """Fewer of them change what is learned, and leave each as small as before."""
+    knobs = (knob("gradient_accumulation_steps", 32, effect="learning"),)
+    best = findings(
+        seen(samples={"compute": 190, "script": 10}, knobs=knobs, seconds=20.0, host_filled=0.02)
+    )[0]
+    assert best.verdict == "healthy"
+    assert [each.code for each in best.facts if each.code == "batch.pieces"] == []
+
+
 @pytest.mark.parametrize("kind", ["script", "input", "save"])
 def test_python_that_the_gpu_does_not_wait_for_limits_nothing(kind: str) -> None:
     gpu = {"busy": 0.98, "sm": 0.95, "tensor": 0.92, "fp32": 0.0, "dram": 0.2}
