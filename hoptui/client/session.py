@@ -38,6 +38,8 @@ NO_EVENTS = 1 << 62
 ASK_AGAIN_S = 1.0
 ASK_FOR_RECORDS_S = 0.1
 """Time between two requests to an older daemon, which sends no record by itself."""
+STARTED_TIMES = 3
+"""A daemon that was just started may take so many times the usual time for its first answer."""
 STOPPED_S = 0.5
 """A deadline missed by more than this means that the process was suspended."""
 
@@ -351,14 +353,13 @@ class Session:
             raise ReadOnlyError("read-only: nothing is sent")
 
     def _greet(self) -> None:
+        patience_s = self._timeout_s * (STARTED_TIMES if self.started_daemon else 1)
         self._send(self._greeting)
         try:
-            welcome = self._until(
-                lambda m: m if isinstance(m, messages.ViewerWelcome) else None, self._timeout_s
-            )
+            welcome = self._until(lambda m: m if isinstance(m, messages.ViewerWelcome) else None, patience_s)
         except Unreachable:
             if self.started_daemon and not node_processes.daemon_lives(self.where):
-                late = f"the daemon has not begun to serve within {self._timeout_s:g} s"
+                late = f"the daemon has not begun to serve within {patience_s:g} s"
                 raise Unreachable(unstable(self.where, late)) from None
             raise
         if welcome.protocol != PROTOCOL:

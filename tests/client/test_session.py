@@ -54,6 +54,25 @@ def test_a_daemon_that_ends_as_soon_as_it_is_started(
     golden(str(caught.value), normalize={re.escape(str(daemon.where.log)): "LOG"})
 
 
+@pytest.mark.parametrize(("lives", "patience_s"), [(False, 1.5), (True, 0.5)])
+def test_a_daemon_that_was_just_started_may_take_longer(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, lives: bool, patience_s: float
+) -> None:
+    """Where all processors are busy, its imports take seconds."""
+    waited: list[float] = []
+
+    def until(session: Session, wanted: object, timeout_s: float, *rest: object) -> object:
+        waited.append(timeout_s)
+        raise Unreachable("silent")
+
+    monkeypatch.setattr(processes, "start_daemon", lambda where: None)
+    monkeypatch.setattr(processes, "daemon_lives", lambda where: lives)
+    monkeypatch.setattr(Session, "_until", until)
+    with pytest.raises(Unreachable), Session(daemon.where, start_daemon=True, timeout_s=0.5):
+        pass
+    assert waited == [patience_s]
+
+
 def test_fetch_and_query(ppo: FakeDaemon) -> None:
     with Session(ppo.where) as session:
         assert session.hello.host == "gpu07"
