@@ -294,6 +294,11 @@ def _at_rest(verdict: Verdict, seen: Means) -> tuple[Fact, ...]:
     return share_fact("gpu.idle_share", 1 - seen.busy)
 
 
+def most_often(sampled: SampledTime) -> tuple[Fact, ...]:
+    """The line with the most samples, as a fact."""
+    return _line(sampled, *sampled.lines)
+
+
 def _line(sampled: SampledTime, *kinds: Kind) -> tuple[Fact, ...]:
     """The line of these kinds with the most samples, as a fact."""
     line = sampled.line(*kinds)

@@ -28,7 +28,7 @@ from hoptui.diagnosis.causes import (
     waits_for_the_host,
     waits_unseen,
 )
-from hoptui.diagnosis.thread_causes import computing, lacks_processor, thread_causes
+from hoptui.diagnosis.thread_causes import computing, lacks_processor, most_often, thread_causes
 from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.diagnosis import Diagnosis, Verdict
 from hoptui.domain.facts import Fact, fact
@@ -181,10 +181,17 @@ def _unknown(*why: Fact) -> Finding:
 def _missing(window: ObservationWindow, seen: Means) -> Iterator[Fact]:
     """Why there is no verdict."""
     if not window.gpus:
+        known = window.sampled.count > 0 and _may_have_none(window)
         if lacks_processor(window):
             yield fact("cpu.thread_waits", share=share(window.on_cpu))
             yield from share_fact("cpu.queued", window.queued)
-        yield fact("gpu.no_readings", problem=window.no_gpu) if window.no_gpu else fact("gpu.none_of_run")
+        elif known:
+            yield fact("cause.none_clear")
+            yield from most_often(window.sampled)
+        if window.no_gpu is None:
+            yield fact("gpu.none_of_run")
+        elif not known:
+            yield fact("gpu.no_readings", problem=window.no_gpu)
         return
     if not _all_counted(window):
         yield _no_counters(window)

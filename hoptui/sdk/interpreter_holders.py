@@ -16,15 +16,20 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import NamedTuple
 
+from hoptui.sdk.thread_sleep import FUTEX, RUNNING, thread_call
 from hoptui.sdk.thread_use import UNKNOWN, ThreadUse, thread_use
 
 MOST_THREADS = 8
 """Threads whose CPU time is read."""
 FEW_SAMPLES = 5
-"""Fewer samples say nothing about a time."""
+"""Fewer samples say nothing about a time. It goes on then."""
+LONGEST_S = 20.0
+"""A time that is longer than this says nothing of now."""
 HELD_S = 1.5e-3
 """The mean time that the sampler waits for the interpreter, from which on a thread keeps it."""
 LEAST = 0.1
@@ -38,7 +43,19 @@ class _Seen:
     samples: int = 0
     at_work: int = 0
     late_s: float = 0.0
-    running: set[int] = field(default_factory=set)
+    running: set[int] = field(default_factory=set)  # the sampler may add to it at any time
+
+
+class ProcessorTimes(NamedTuple):
+    """What threads have had of the processors until `t_s`, in seconds.
+
+    `process_s` is the CPU time of all threads, also of those that have ended.
+    """
+
+    t_s: float
+    training: ThreadUse
+    sampler: ThreadUse
+    process_s: float
 
 
 class InterpreterHolders:
@@ -53,9 +70,12 @@ class InterpreterHolders:
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         self._seen = _Seen()
-        self._before: dict[int, ThreadUse] = {}
+        self._start: ProcessorTimes | None = None
+        self._uses: Mapping[int, tuple[int, ThreadUse]] = {}  # at the start
         self._share = 0.0
-        self._holders: Mapping[int, float] = {}  # by identifier, the share of the time for which it ran
+        self._natives: Mapping[int, int] = {}  # numbers in the kernel by identifier
+        self._ran: Mapping[int, float] = {}  # by identifier, the share of the time for which a thread ran
+        self._others = 0.0  # the same for each thread that is not in it
 
     def see(self, running: Iterable[int], late_s: float, *, at_work: bool) -> None:
         """Take what a sample has shown.
@@ -72,38 +92,88 @@ class InterpreterHolders:
         if len(seen.running) < MOST_THREADS:
             seen.running.update(running)
 
-    def pick(self, threads: Container[int]) -> int | None:
-        """Return the thread of `threads` that keeps the interpreter in a sample, None if none does."""
-        if not self._share or self._dice.random() >= self._share:
-            return None
-        there = {one: ran for one, ran in self._holders.items() if one in threads}
-        return self._dice.choices(list(there), list(there.values()))[0] if there else None
+    def pick(
+        self,
+        threads: Mapping[int, FrameType],
+        waits: Callable[[CodeType], bool],
+        call: Callable[[int], int | None] = thread_call,
+    ) -> int | None:
+        """Return the thread that keeps the interpreter in a sample, None if none does.
 
-    def measure(self, training: ThreadUse, sampler: ThreadUse, passed_s: float) -> None:
-        """Find who kept the interpreter since the last call. What is unknown keeps nothing.
+        The sampler has just taken it, so the thread that had it waits in the system call for locks. One that
+        runs meanwhile is in C code, and one that sleeps in another call does not need it.
 
         Args:
-            training: What the training thread has had of the processors in this time.
-            sampler: The same of the thread that samples.
-            passed_s: The time since the last call.
+            threads: The innermost frames of the threads beside the training thread.
+            waits: Whether a thread in a function waits.
+            call: Returns the system call that a thread sleeps in, by its number in the kernel.
         """
+        if not self._share or self._dice.random() >= self._share:
+            return None
+        there = {
+            one: ran
+            for one, frame in threads.items()
+            if (ran := self._ran.get(one, self._others)) >= LEAST and not waits(frame.f_code)
+        }
+        calls = {one: call(self._natives[one]) if one in self._natives else FUTEX for one in there}
+        for wanted in (FUTEX, RUNNING):
+            found = {one: ran for one, ran in there.items() if calls[one] == wanted}
+            if found:
+                return self._dice.choices(list(found), list(found.values()))[0]
+        return None
+
+    def measure(self, now: ProcessorTimes) -> None:
+        """Find who has kept the interpreter. What is unknown keeps nothing."""
+        seen, start = self._seen, self._start
+        if start is None or not now.training.ran_s >= start.training.ran_s:  # unknown, or another thread
+            self._share = 0.0
+            self._begin(now)
+        elif seen.samples >= FEW_SAMPLES:
+            self._share = self._found(seen, start, now)
+            self._begin(now)
+        elif now.t_s - start.t_s > LONGEST_S:
+            self._share = 0.0
+            self._begin(now)
+
+    def _begin(self, now: ProcessorTimes) -> None:
         seen, self._seen = self._seen, _Seen()
-        before, self._before = self._before, _uses(seen.running) if seen.running else {}
-        self._share, self._holders = 0.0, {}
-        if seen.samples < FEW_SAMPLES or not seen.at_work or passed_s <= 0:
-            return
-        now = {one: use.since(before.get(one, UNKNOWN)).share(passed_s) for one, use in self._before.items()}
-        holders = {one: use.ran_s for one, use in now.items() if use.ran_s >= LEAST}
+        self._start = now
+        self._uses = _uses(frozenset(seen.running)) if seen.running else {}
+
+    def _found(self, seen: _Seen, start: ProcessorTimes, now: ProcessorTimes) -> float:
+        """Return the share of the samples at work in which the training thread waits for the interpreter."""
+        passed_s = now.t_s - start.t_s
         at_work = seen.at_work / seen.samples
-        had = training.share(passed_s)
+        had = now.training.since(start.training).share(passed_s)
         missing = at_work - had.ran_s - had.queued_s
+        sampler = now.sampler.since(start.sampler)
         late_s = (seen.late_s - sampler.queued_s) / seen.samples
-        if missing >= LEAST and holders and late_s >= HELD_S:  # none of these holds for NaN
-            self._share, self._holders = min(missing, sum(holders.values())) / at_work, holders
+        ran = (now.process_s - start.process_s - sampler.ran_s) / passed_s - had.ran_s
+        if not (missing >= LEAST and late_s >= HELD_S and ran >= LEAST):  # so it is with NaN
+            return 0.0
+        self._natives, self._ran = self._shares(frozenset(seen.running), passed_s)
+        self._others = max(0.0, ran - sum(self._ran.values()))
+        return min(missing, ran) / at_work
+
+    def _shares(self, running: Iterable[int], passed_s: float) -> tuple[dict[int, int], dict[int, float]]:
+        """Return the numbers in the kernel and the shares of the time for which threads ran, by identifier.
+
+        Only those are known that were there all the time. The others, such as those of a timer, may have
+        ended, and a later thread may get the identifier of one of them.
+        """
+        uses = _uses(running)
+        known: dict[int, float] = {}
+        natives: dict[int, int] = {}
+        for one, (native, use) in uses.items():
+            before = self._uses.get(one)
+            if before is not None and before[0] == native:
+                known[one] = use.since(before[1]).share(passed_s).ran_s
+                natives[one] = native
+        return natives, known
 
 
-def _uses(threads: Iterable[int]) -> dict[int, ThreadUse]:
-    """Return what each of some threads has had until now, by identifier."""
-    natives = {thread.ident: thread.native_id for thread in threading.enumerate()}
-    found = {one: thread_use(native) for one in threads if (native := natives.get(one)) is not None}
-    return {one: use for one, use in found.items() if use is not UNKNOWN}
+def _uses(threads: Iterable[int]) -> dict[int, tuple[int, ThreadUse]]:
+    """Return the numbers of some threads in the kernel, and what they have had, by identifier."""
+    natives = {one.ident: one.native_id for one in threading.enumerate()}
+    found = {one: (native, thread_use(native)) for one in threads if (native := natives.get(one))}
+    return {one: known for one, known in found.items() if known[1] is not UNKNOWN}

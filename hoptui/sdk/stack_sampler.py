@@ -31,7 +31,7 @@ from types import CodeType, FrameType
 from hoptui.domain.stacks import ENGINE, MOST_DEPTH, StackSamples, pack
 from hoptui.sdk.gradient_thread import GradientThread
 from hoptui.sdk.installed_packages import InstalledPackages
-from hoptui.sdk.interpreter_holders import InterpreterHolders
+from hoptui.sdk.interpreter_holders import InterpreterHolders, ProcessorTimes
 from hoptui.sdk.stack_names import Chain, StackNames
 from hoptui.sdk.suspended_task import TaskRef, in_event_loop, suspended
 from hoptui.sdk.thread_sleep import FUTEX, RUNNING, EngineThreads, ThreadCall, ThreadSleep
@@ -102,31 +102,25 @@ class _Interval:
 
 
 class _Use:
-    """What the sampled thread and the sampling one have had of the processors between two readings.
-
-    `training` and `own` are in seconds, and NaN if unknown. `passed_s` is the time between the readings.
-    """
+    """What the sampled thread has had of the processors between two readings."""
 
     def __init__(self) -> None:
-        self._thread = 0
-        self._read_t = 0
-        self._before = UNKNOWN, UNKNOWN
-        self.training = self.own = UNKNOWN
-        self.passed_s = 0.0
+        self._thread = self._read_t = 0
+        self._before = self._since = UNKNOWN
+        self._passed_s = 0.0
 
-    def read(self, thread: int, training: ThreadUse, own: ThreadUse) -> None:
-        """Take what both have had until now. `thread` is the kernel's number of the sampled one."""
+    def read(self, thread: int, use: ThreadUse) -> None:
+        """Take what it has had until now. `thread` is the kernel's number of it."""
         now = time.monotonic_ns()
-        before = self._before if thread == self._thread else (UNKNOWN, UNKNOWN)
-        self.training, self.own = training.since(before[0]), own.since(before[1])
-        self.passed_s = (now - self._read_t) / 1e9
-        self._thread, self._before, self._read_t = thread, (training, own), now
+        self._since = use.since(self._before) if thread == self._thread else UNKNOWN
+        self._passed_s = (now - self._read_t) / 1e9
+        self._thread, self._before, self._read_t = thread, use, now
 
     def shares(self) -> tuple[float | None, float | None]:
-        """Return the shares of the time for which the sampled thread ran, and waited for a processor."""
-        if self.passed_s <= 0:
+        """Return the shares of the time for which it ran, and waited for a processor. None: unknown."""
+        if self._passed_s <= 0:
             return None, None
-        ran, queued = self.training.share(self.passed_s)
+        ran, queued = self._since.share(self._passed_s)
         return None if math.isnan(ran) else ran, None if math.isnan(queued) else queued
 
 
@@ -192,14 +186,15 @@ class StackSampler:
         try:
             known = Path(f"/proc/self/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()
         except OSError:  # it has ended
-            self._use.read(0, UNKNOWN, UNKNOWN)
+            self._use.read(0, UNKNOWN)
             return
         self._native = thread
         training = thread_use(thread)
         if training is UNKNOWN:
             training = ThreadUse(ran_s=sum(map(int, known[USED])) / TICKS)
-        self._use.read(thread, training, thread_use(own))
-        self._holders.measure(self._use.training, self._use.own, self._use.passed_s)
+        self._use.read(thread, training)
+        times = ProcessorTimes(time.monotonic(), training, thread_use(own), time.process_time())
+        self._holders.measure(times)
         with suppress(OSError):  # the sampler has ended, or may not run there
             os.sched_setaffinity(own, {int(known[PROCESSOR])})
 
@@ -264,7 +259,7 @@ class StackSampler:
             at_work = innermost is not None and not in_loop and self._at_work(innermost.f_code, call)
             if innermost is not None and (in_loop or waits_for_thread(innermost.f_code)):
                 other = self._waited.find(threads)
-            elif at_work and (holder := self._holders.pick(threads)) is not None:
+            elif at_work and (holder := self._holders.pick(threads, self._waits)) is not None:
                 other = threads[holder]
             inside = _chain(other)  # first: it may run, while the other one waits for it
             chain = _chain(innermost)

@@ -16,7 +16,7 @@ from hoptui.diagnosis.window import ObservationWindow
 from hoptui.domain.activities import Activity, activities
 from hoptui.domain.code_lines import CodeLine
 from hoptui.domain.diagnosis import Verdict
-from hoptui.domain.facts import Fact
+from hoptui.domain.facts import Fact, fact
 from hoptui.domain.kind_rules import Kind
 from hoptui.domain.stacks import Stack, StackFrame
 from hoptui.domain.stragglers import LEAST_SAMPLES, RankDevice, Straggler, find_straggler
@@ -525,6 +525,25 @@ def test_a_thread_that_computes_without_a_processor_is_not_healthy(on_cpu: float
     assert best.verdict == verdict
     waits = [found.fields for found in best.facts if found.code == "cpu.thread_waits"]
     assert waits == ([{"share": 0.05}] if verdict == "unknown" else [])
+
+
+@pytest.mark.parametrize(
+    ("problem", "codes"),
+    [
+        (fact("driver.not_found"), ["cause.none_clear", "line.hot"]),
+        (fact("nvml.error"), ["gpu.no_readings"]),
+        (None, ["cause.none_clear", "line.hot", "gpu.none_of_run"]),
+    ],
+)
+def test_where_no_kind_of_work_stands_out_on_a_cpu_no_gpu_is_missing(
+    problem: Fact | None, codes: list[str]
+) -> None:
+    """Where a GPU cannot be read, that is the reason."""
+    counts = {"evaluate": 70, "compute": 30, "script": 50, "input": 50}
+    best = findings(window(sampled=sampled(**counts), no_gpu=problem))[0]
+    assert best.verdict == "unknown"
+    assert [each.code for each in best.facts] == codes
+    assert {each.fields["kind"] for each in best.facts if each.code == "line.hot"} <= {"evaluate"}
 
 
 @pytest.mark.parametrize(("queued", "told"), [(math.nan, []), (0.7, [{"share": 0.7}])])

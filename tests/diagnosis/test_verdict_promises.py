@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -43,8 +43,9 @@ KINDS_OF: dict[str, tuple[str, ...]] = {
     "wrong-device": ("compute", "evaluate"),
     "communication-bound": ("collective",),
     "healthy": ("compute", "evaluate"),
+    "unknown": get_args(Kind),
 }
-"""What a thread does at the line in the evidence of a verdict."""
+"""What a thread does at the line in the evidence of a verdict. Without one, it is any line."""
 BUSIEST = 0.75
 """A GPU that is busy for more of the time waits for less than a quarter of it: for nothing on the host."""
 MOST_SM = 0.65

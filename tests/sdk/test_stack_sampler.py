@@ -453,7 +453,7 @@ def test_a_thread_that_keeps_the_interpreter_is_in_the_samples(monkeypatch: pyte
     seen: list[bool] = []
     with Worker(known) as thread, Worker(generator) as other:
         sampler = sampler_of(lambda: thread)
-        monkeypatch.setattr(sampler._holders, "pick", lambda threads: other if other in threads else None)
+        monkeypatch.setattr(sampler._holders, "pick", lambda threads, _: other if other in threads else None)
         monkeypatch.setattr(sampler._holders, "see", lambda *_, at_work: seen.append(at_work))
         sampler.start()
         until(lambda: natives, what="the thread")
