@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from hoptui.sdk.thread_sleep import FUTEX, RUNNING, thread_call
+from hoptui.sdk.thread_sleep import FUTEX, RUNNING, ThreadCall
 from hoptui.sdk.thread_use import UNKNOWN, ThreadUse, thread_use
 
 MOST_THREADS = 8
@@ -74,6 +74,7 @@ class InterpreterHolders:
         self._uses: Mapping[int, tuple[int, ThreadUse]] = {}  # at the start
         self._share = 0.0
         self._natives: Mapping[int, int] = {}  # numbers in the kernel by identifier
+        self._calls: dict[int, ThreadCall] = {}  # by these numbers
         self._ran: Mapping[int, float] = {}  # by identifier, the share of the time for which a thread ran
         self._others = 0.0  # the same for each thread that is not in it
 
@@ -92,21 +93,16 @@ class InterpreterHolders:
         if len(seen.running) < MOST_THREADS:
             seen.running.update(running)
 
-    def pick(
-        self,
-        threads: Mapping[int, FrameType],
-        waits: Callable[[CodeType], bool],
-        call: Callable[[int], int | None] = thread_call,
-    ) -> int | None:
+    def pick(self, threads: Mapping[int, FrameType], waits: Callable[[CodeType], bool]) -> int | None:
         """Return the thread that keeps the interpreter in a sample, None if none does.
 
         The sampler has just taken it, so the thread that had it waits in the system call for locks. One that
-        runs meanwhile is in C code, and one that sleeps in another call does not need it.
+        runs meanwhile is in C code, and one that sleeps in another call does not need it. To read this lets
+        others have the interpreter, so it is read only of several threads.
 
         Args:
             threads: The innermost frames of the threads beside the training thread.
             waits: Whether a thread in a function waits.
-            call: Returns the system call that a thread sleeps in, by its number in the kernel.
         """
         if not self._share or self._dice.random() >= self._share:
             return None
@@ -115,12 +111,26 @@ class InterpreterHolders:
             for one, frame in threads.items()
             if (ran := self._ran.get(one, self._others)) >= LEAST and not waits(frame.f_code)
         }
-        calls = {one: call(self._natives[one]) if one in self._natives else FUTEX for one in there}
+        if len(there) < 2:
+            return next(iter(there), None)
+        calls = {one: self._call(one) for one in there}
         for wanted in (FUTEX, RUNNING):
             found = {one: ran for one, ran in there.items() if calls[one] == wanted}
             if found:
                 return self._dice.choices(list(found), list(found.values()))[0]
         return None
+
+    def _call(self, one: int) -> int | None:
+        """Return the system call in which a thread sleeps. One of which nothing is known may wait."""
+        native = self._natives.get(one)
+        if len(self._calls) > MOST_THREADS:
+            self.close()  # most of them have ended
+        return FUTEX if native is None else self._calls.setdefault(native, ThreadCall()).look(native)
+
+    def close(self) -> None:
+        """Close what is open. Only the thread that samples may call it."""
+        while self._calls:
+            self._calls.popitem()[1].close()
 
     def measure(self, now: ProcessorTimes) -> None:
         """Find who has kept the interpreter. What is unknown keeps nothing."""

@@ -335,6 +335,7 @@ class StackSampler:
             switch.restore()
             self._sleep.close()
             self._call.close()
+            self._holders.close()
 
 
 def _chain(frame: FrameType | None) -> Chain:

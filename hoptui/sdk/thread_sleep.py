@@ -93,15 +93,6 @@ class ThreadCall(_TaskFile):
         return RUNNING if known[0] == b"running" else int(known[0])
 
 
-def thread_call(thread: int) -> int | None:
-    """Return what `ThreadCall` does, once."""
-    call = ThreadCall()
-    try:
-        return call.look(thread)
-    finally:
-        call.close()
-
-
 class EngineThreads:
     """Whether torch has threads that compute gradients for a GPU."""
 

@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ from hoptui.sdk.interpreter_holders import (
     InterpreterHolders,
     ProcessorTimes,
 )
-from hoptui.sdk.thread_sleep import FUTEX, RUNNING
+from hoptui.sdk.thread_sleep import FUTEX, RUNNING, ThreadCall
 from hoptui.sdk.thread_use import UNKNOWN, ThreadUse
 from tests.conftest import until
 
@@ -92,7 +93,9 @@ def picked(
 ) -> dict[int | None, float]:
     """Return the share of samples in which each of these threads keeps the interpreter."""
     there = dict.fromkeys(threads, FRAME)
-    found = [holders.pick(there, lambda _: False, call) for _ in range(1000)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ThreadCall, "look", lambda _, native: call(native))
+        found = [holders.pick(there, lambda _: False) for _ in range(1000)]
     return {one: found.count(one) / 1000 for one in {*found}}
 
 
@@ -147,6 +150,18 @@ def test_the_thread_that_had_it_waits_for_it_while_a_sample_is_taken(threads: Th
     asleep = {NATIVE + ONE: 230, NATIVE + OTHER: RUNNING}
     assert picked(holders, call=asleep.get).keys() <= {OTHER, None}, "it is on its way to wait"
     assert picked(holders, call=lambda _: 230) == {None: 1.0}
+    assert ONE in picked(holders, (ONE,), call=lambda _: 230), "there is no other one, so it is not asked"
+
+
+def test_files_of_threads_are_closed() -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    holders = InterpreterHolders(random.Random(7))
+    holders._natives = dict.fromkeys(range(3), threading.get_native_id())
+    assert {holders._call(one) for one in range(3)}.isdisjoint((None, FUTEX)), "it reads its own state"
+    assert len(set(Path("/proc/self/fd").iterdir()) - before) == 1
+    assert holders._call(4) == FUTEX, "it is not known"
+    holders.close()
+    assert set(Path("/proc/self/fd").iterdir()) <= before
 
 
 def test_a_thread_that_has_ended_or_waits_is_not_picked(threads: Threads) -> None:
