@@ -32,6 +32,8 @@ LONGEST_S = 20.0
 """A time that is longer than this says nothing of now."""
 HELD_S = 1.5e-3
 """The mean time that the sampler waits for the interpreter, from which on a thread keeps it."""
+IDLE = 0.02
+"""A thread that ran for less of the time is idle."""
 LEAST = 0.1
 """The least share of the time that is told. Below it, how the kernel counts decides."""
 
@@ -93,6 +95,16 @@ class InterpreterHolders:
         if len(seen.running) < MOST_THREADS:
             seen.running.update(running)
 
+    def idle(self, thread: int) -> bool:
+        """Return whether a thread has hardly run lately, though it was not seen to wait.
+
+        It sleeps, or is blocked in C code. It has no need of the interpreter then.
+
+        Args:
+            thread: Its identifier.
+        """
+        return self._ran.get(thread, 1.0) < IDLE
+
     def pick(self, threads: Mapping[int, FrameType], waits: Callable[[CodeType], bool]) -> int | None:
         """Return the thread that keeps the interpreter in a sample, None if none does.
 
@@ -139,6 +151,7 @@ class InterpreterHolders:
             self._share = 0.0
             self._begin(now)
         elif seen.samples >= FEW_SAMPLES:
+            self._natives, self._ran = self._shares(frozenset(seen.running), now.t_s - start.t_s)
             self._share = self._found(seen, start, now)
             self._begin(now)
         elif now.t_s - start.t_s > LONGEST_S:
@@ -161,7 +174,6 @@ class InterpreterHolders:
         ran = (now.process_s - start.process_s - sampler.ran_s) / passed_s - had.ran_s
         if not (missing >= LEAST and late_s >= HELD_S and ran >= LEAST):  # so it is with NaN
             return 0.0
-        self._natives, self._ran = self._shares(frozenset(seen.running), passed_s)
         self._others = max(0.0, ran - sum(self._ran.values()))
         return min(missing, ran) / at_work
 

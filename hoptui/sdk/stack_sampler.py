@@ -5,7 +5,8 @@ own CPU time, and makes a pause after each sample that keeps it within `BUDGET`.
 
 A thread that runs Python keeps the interpreter for the switch interval of Python, 5 ms, unless it lets go of
 it before. It nearly always does, in a call of C code, so samples would find such calls alone. The switch
-interval is therefore shorter while it samples. It stays as it is while another thread of the script runs.
+interval is therefore shorter while it samples. It stays as it is while another thread of the script runs. One
+that sleeps or is blocked in C code may look as if it ran, and is known by its CPU time.
 
 Python 3.11 may collect garbage while it makes the object of a frame. A finalizer can then let the other
 thread go on, and the object is made of a frame that has ended: the process crashes. So nothing is collected
@@ -238,17 +239,19 @@ class StackSampler:
             return None
         return tuple(call for place, call in found if not place)
 
-    def sample(self) -> bool:
+    def sample(self, call: int | None = None) -> bool:
         """Take one sample.
 
         Where other threads keep the interpreter, a sample that finds the thread at work may stand for the
         time in which it waits for one of them.
 
+        Args:
+            call: The system call that the thread has just slept in, `RUNNING` if in none. None: unknown.
+
         Returns:
-            Whether no thread runs beside the sampled one, or the one that computes gradients in its place.
+            Whether no thread runs beside the sampled one, or the one that computes gradients in its place. A
+            thread that has hardly run lately does not count.
         """
-        # first: while a stack is read the thread comes to need the interpreter, and sleeps for that
-        call = self._call.look(self._native) if self._crowded else None
         with self._reading:
             threads = sys._current_frames()
             threads.pop(self._own.ident or 0, None)
@@ -278,8 +281,9 @@ class StackSampler:
             else:  # the thread went on meanwhile, or nobody takes the samples
                 interval.left_out += 1
         running = [one for one, other in threads.items() if not self._waits(other.f_code)]
-        self._crowded = bool(running) and innermost is not None
         self._holders.see(running, self._late_s, at_work=at_work)
+        running = [one for one in running if not self._holders.idle(one)]
+        self._crowded = bool(running) and innermost is not None
         # torch may call Python in a thread of its own meanwhile
         in_torch = in_engine and not gradients and len(running) == 1 and self._gradients.may_be(running[0])
         return not running or in_torch
@@ -320,9 +324,11 @@ class StackSampler:
                 if self._over.acquire(timeout=wait_s):
                     return
                 self._late_s = time.monotonic() - due
+                # before the sample: to read a file lets others have the interpreter
+                call = self._call.look(self._native) if self._crowded else None
                 began = time.thread_time_ns()
                 waiting_s = (began - used) / 1e9
-                if self.sample():
+                if self.sample(call):
                     switch.shorten(waiting_s)
                 else:
                     switch.restore()

@@ -195,6 +195,18 @@ def test_threads_that_used_no_time_keep_nothing(threads: Threads) -> None:
     assert picked(measured(threads, ThreadUse(0.1, 0.0), {ONE: 0.0})) == {None: 1.0}
 
 
+def test_a_thread_is_idle_that_has_hardly_run_lately(threads: Threads) -> None:
+    holders = measured(threads, ThreadUse(1.9, 0.0), {ONE: 0.01, OTHER: 0.2})
+    assert holders.idle(ONE)
+    assert not holders.idle(OTHER)
+    assert not holders.idle(13), "nothing is known of it"
+    for _ in range(FEW_SAMPLES):
+        holders.see((ONE, OTHER), 0.0, at_work=True)
+    threads.ran_s[ONE] += 0.5
+    holders.measure(times(2 * PASSED_S, ThreadUse(3.0, 0.0), ThreadUse(0.02, 0.0), 4.0))
+    assert not holders.idle(ONE), "it runs now"
+
+
 def test_where_samples_are_rare_the_time_goes_on(threads: Threads) -> None:
     """C code of a thread keeps the interpreter for long, so the sampler rarely gets it."""
     holders = InterpreterHolders(random.Random(7))

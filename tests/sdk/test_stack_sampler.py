@@ -946,6 +946,26 @@ assert 3 * counts["python"] > counts["letting_go"], counts  # none, with an inte
 """)
 
 
+def test_a_thread_that_sleeps_does_not_keep_the_switch_interval_long() -> None:
+    """It is in a function of the script, and looks as if it ran."""
+    alone("""
+import time
+
+def naps():
+    while True:
+        time.sleep(0.2)
+
+threading.Thread(target=naps, daemon=True).start()
+sampler.start()
+
+def shortened():
+    sampler.follow(threading.get_native_id())
+    return short()
+
+until(shortened)
+""")
+
+
 def test_the_switch_interval_is_short_while_it_samples_and_then_that_of_the_script() -> None:
     alone("""
 sampler.start()
