@@ -32,8 +32,9 @@ LONGEST_S = 20.0
 """A time that is longer than this says nothing of now."""
 HELD_S = 1.5e-3
 """The mean time that the sampler waits for the interpreter, from which on a thread keeps it."""
-IDLE = 0.02
-"""A thread that ran for less of the time is idle."""
+IDLE = 0.001
+"""A thread that ran for less of the time is idle. With a short switch interval, it and the training thread
+take turns while it runs, which may cost as much again as it runs, or some times that."""
 LEAST = 0.1
 """The least share of the time that is told. Below it, how the kernel counts decides."""
 

@@ -196,7 +196,7 @@ def test_threads_that_used_no_time_keep_nothing(threads: Threads) -> None:
 
 
 def test_a_thread_is_idle_that_has_hardly_run_lately(threads: Threads) -> None:
-    holders = measured(threads, ThreadUse(1.9, 0.0), {ONE: 0.01, OTHER: 0.2})
+    holders = measured(threads, ThreadUse(1.9, 0.0), {ONE: 0.001, OTHER: 0.02})
     assert holders.idle(ONE)
     assert not holders.idle(OTHER)
     assert not holders.idle(13), "nothing is known of it"
