@@ -177,7 +177,7 @@ def check(samples: StackSamples) -> None:
     """Check samples that another process has sent.
 
     Raises:
-        ValueError: an index is out of range, or a count is not positive.
+        ValueError: an index or a share is out of range, or a count is not positive.
     """
     if len(samples.counts) != len(samples.stacks) or any(count < 1 for count in samples.counts):
         raise ValueError("each stack has a positive count")
@@ -195,6 +195,8 @@ def check(samples: StackSamples) -> None:
         raise ValueError("the path of a package has no place in the name of its file")
     if samples.ended < samples.began or samples.left_out < 0:
         raise ValueError("samples end before they begin")
+    if not all(0 <= share <= 1 for share in (samples.on_cpu, samples.queued) if share is not None):
+        raise ValueError("a thread has a share of the time that is not from 0 to 1")
 
 
 def unpack(samples: StackSamples) -> Counter[Stack]:

@@ -22,7 +22,9 @@ class ThreadUse(NamedTuple):
 
     def share(self, passed_s: float) -> ThreadUse:
         """Return both as shares of a time, 0 to 1. The kernel counts a little late."""
-        return ThreadUse(*(value if math.isnan(value) else min(1.0, value / passed_s) for value in self))
+        return ThreadUse(
+            *(value if math.isnan(value) else min(1.0, max(0.0, value / passed_s)) for value in self)
+        )
 
 
 UNKNOWN = ThreadUse()

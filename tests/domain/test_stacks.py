@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import msgspec
@@ -121,6 +122,9 @@ FRAME = (0, 0, 0, 1, 1, 0, 0)
         {"names": ("ab",), "packages": ((0, 2),)},
         {"ended": -1},
         {"left_out": -1},
+        {"on_cpu": 1.1},
+        {"queued": -0.1},
+        {"queued": math.nan},
         {"stacks": ((0,),), "counts": (1,), "names": ("a",), "frames": (FRAME,), "asleep": (0, 0)},
         {"stacks": ((0,),), "counts": (1,), "names": ("a",), "frames": (FRAME,), "asleep": (2,)},
         {"stacks": ((0,),), "counts": (1,), "names": ("a",), "frames": (FRAME,), "asleep": (-1,)},

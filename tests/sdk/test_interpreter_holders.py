@@ -295,3 +295,4 @@ def test_a_share_is_at_most_the_whole_and_unknown_stays_unknown() -> None:
     ran, queued = now.since(before).share(2.0)
     assert ran == 1.0
     assert math.isnan(queued)
+    assert before.since(now).share(2.0).ran_s == 0.0
