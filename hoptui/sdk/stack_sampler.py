@@ -263,7 +263,8 @@ class StackSampler:
             if innermost is not None and (in_loop or waits_for_thread(innermost.f_code)):
                 other = self._waited.find(threads)
             elif at_work and (holder := self._holders.pick(threads, self._waits)) is not None:
-                other = threads[holder]
+                now = sys._current_frames()  # to find it may have let others go on
+                innermost, other = now.get(self._thread()), now.get(holder)
             inside = _chain(other)  # first: it may run, while the other one waits for it
             chain = _chain(innermost)
             if in_loop:

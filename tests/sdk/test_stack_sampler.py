@@ -464,6 +464,44 @@ def test_a_thread_that_keeps_the_interpreter_is_in_the_samples(monkeypatch: pyte
     assert found
 
 
+def test_frames_are_read_anew_once_a_holder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the thread may have gone on, and the frame that it was in has no caller any more."""
+    over = threading.Event()
+    turns: list[threading.Event] = [threading.Event(), threading.Event()]
+
+    def first() -> None:
+        turns[0].wait(30)
+
+    def second() -> None:
+        turns[1].set()
+        over.wait(30)
+
+    def train(_: Callable[[], bool]) -> None:
+        first()
+        second()
+
+    def pick(threads: dict[int, Any], _: object) -> int:
+        turns[0].set()
+        assert turns[1].wait(30)
+        return other
+
+    with Worker(train) as thread, Worker(generator) as other:
+        sampler = sampler_of(lambda: thread)
+        monkeypatch.setattr(sampler, "_at_work", lambda *_: True)
+        monkeypatch.setattr(stack_sampler, "waits_for_thread", lambda _: False)
+        monkeypatch.setattr(sampler._holders, "pick", pick)
+
+        def found() -> Stack | None:
+            sample(sampler)
+            return next(filter(other_thread_at, taken(sampler)), None)
+
+        stack = until(found, what="a sample of both")
+        over.set()
+    names = [frame.function.rpartition(".")[2] for frame in stack[: other_thread_at(stack)]]
+    assert {"train", "second"} <= set(names)
+    assert "first" not in names
+
+
 def taken(sampler: StackSampler) -> list[Stack]:
     samples = sampler.take()
     return [] if samples is None else list(unpack(samples))
