@@ -146,6 +146,8 @@ def all_loads() -> dict[str, LabelledLoad]:
         seen_cpu_security,
         seen_cpu_sports,
         seen_cpu_telecoms,
+        seen_cpu_threads,
+        seen_cpu_threads_beside,
         seen_cpu_wildlife,
         seen_domain_agents,
         seen_domain_language,
