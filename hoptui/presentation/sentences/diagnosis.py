@@ -30,7 +30,7 @@ VERDICTS: Mapping[str, VerdictText] = {
     ),
     "env-bound": VerdictText(
         "training waits for environments that run on the CPU",
-        "step environments in several processes, or on the GPU",
+        "faster steps: environments in several processes, on more cores, or on the GPU",
     ),
     "memory-bandwidth-bound": VerdictText(
         "the memory bus of the GPU is near its limit",
