@@ -94,7 +94,7 @@ from hoptui.domain.name_kinds import (
     kinds_of_names,
     names_host_work,
 )
-from hoptui.domain.stacks import PHASE_FILE, Stack, StackFrame, other_thread_at
+from hoptui.domain.stacks import PHASE_FILE, THREAD_WAITS, Stack, StackFrame, other_thread_at
 from hoptui.domain.training_code import NOTHING_KNOWN, Place, TrainingCode
 
 Basis = Literal["known", "process", "before", "between", "after", "unknown"]
@@ -103,8 +103,6 @@ waits for another process, of which nothing is known. The rest is Python of the 
 `between` and `after`: its place in the function that trains. `unknown`: nothing says what it is for."""
 
 
-THREAD_WAITS = frozenset(("wait", "_wait_for_tstate_lock"))
-"""Functions of `threading` in which a thread waits for another one."""
 KEPT_FROM: tuple[Kind, ...] = ("compute", "evaluate", "script")
 """What the training thread does that needs the interpreter all the time."""
 

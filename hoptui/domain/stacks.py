@@ -29,6 +29,9 @@ ENGINE = "_engine_run_backward"
 
 THREAD_START, THREADING = "Thread._bootstrap", "/threading.py"
 """The outermost function of a thread, and its file."""
+THREAD_WAITS = frozenset(("wait", "_wait_for_tstate_lock"))
+"""Functions of `threading` in which a thread waits for another one: in a queue, a future, an event, or for
+its end."""
 
 
 class StackFrame(NamedTuple):

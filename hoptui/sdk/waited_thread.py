@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 
+from hoptui.domain.stacks import THREAD_WAITS
+
 THREADING = threading.__file__
 STARTERS = (THREADING, str(Path(THREADING).parent / "concurrent" / "futures" / "thread.py"))
 """Files whose functions start what a thread runs."""
-WAITS = frozenset(("wait", "_wait_for_tstate_lock"))
-"""Functions of `threading` in which a thread waits for another one: in a queue, a future, an event, or for
-its end."""
 MOST_THREADS = 8
 """With more threads than this that may run, it is unknown which one is waited for."""
 STILL_S = 3.0
@@ -22,7 +21,7 @@ STILL_S = 3.0
 
 def waits_for_thread(code: CodeType) -> bool:
     """Whether a thread in this function waits for another thread."""
-    return code.co_name in WAITS and code.co_filename == THREADING
+    return code.co_name in THREAD_WAITS and code.co_filename == THREADING
 
 
 class WaitedThread:
