@@ -28,6 +28,7 @@ def _start(node: TestNode, path: Path, folder: Path) -> subprocess.Popen[str]:
         ["env", "-C", str(folder), sys.executable, *PROGRAMS[first], *words],
         OMP_NUM_THREADS="1",
         PYTHONUNBUFFERED="1",
+        PYTHONFAULTHANDLER="1",  # a process that aborts says where its threads are
     )
 
 
@@ -50,7 +51,7 @@ def test_an_example_is_steered_and_ends_well(path: Path, node: TestNode, tmp_pat
     changed = viewer.outcome(viewer.command(run, knob=example.knob, value=kind(example.value)), LIMIT_S)
     assert changed.stage == "applied", (changed.code, changed.fields)
     output, errors = child.communicate(timeout=LIMIT_S)
-    assert child.returncode == 0, f"{output[-2000:]}\n{errors[-4000:]}"
+    assert child.returncode == 0, f"{output[-2000:]}\n{errors[-12000:]}"
     ended = node.status_at_end(example.run)
     assert ended["exit"]["reason"] == "finished", (ended["exit"], output[-1500:], errors[-1500:])
     assert str(ended["knobs"][example.knob]["value"]) == str(
