@@ -26,7 +26,7 @@ from hoptui.domain.stragglers import LEAST
 from hoptui.domain.throughput import ASIDE_COLUMNS, PER_SECOND
 from hoptui.domain.tuning import Change, Measured, Trial, TunerState
 from hoptui.protocol.messages import Command, CommandRecord, Origin
-from hoptui.tuner.observation import GpuNeighbours, MemoryReading, Observation, Proposal
+from hoptui.tuner.observation import RECENT_NS, GpuNeighbours, MemoryReading, Observation, Proposal
 from hoptui.tuner.rollback import TRIES, Rollback, cut_off, unfinished
 from hoptui.tuner.trial import ChangeSet
 from hoptui.tuner.tuner import TOLD, Tuner
@@ -36,8 +36,6 @@ POINTS = 512
 RECORDS = 64
 """Commands that are looked at: the newest of anybody's, and as many of the tuner's own, however many came
 after them."""
-BACK_NS = 3_000_000_000
-"""Readings so young are `now`: longer than from one look to the next, so that no peak of memory is missed."""
 BACK_ROWS = 32
 READINGS = (
     "cpu_percent",
@@ -183,7 +181,7 @@ def _others_busy(node: Node, run: TrackedRun, t: int) -> float | None:
 
     Unknown while a rank on this node is not read. Ranks that have not joined are taken to be on other nodes.
     """
-    return others_busy(node.rings, sources_of(run.state), node.hardware.cpus, t - BACK_NS, t)
+    return others_busy(node.rings, sources_of(run.state), node.hardware.cpus, t - RECENT_NS, t)
 
 
 def _throttled(gpus: Iterable[Columns]) -> str:
@@ -194,7 +192,7 @@ def _throttled(gpus: Iterable[Columns]) -> str:
 
 def _recent(node: Node, source: str, t: int) -> Columns | None:
     ring = node.rings.get(source)
-    rows = ring.excerpt(READINGS, after=t - BACK_NS, most=BACK_ROWS) if ring is not None else None
+    rows = ring.excerpt(READINGS, after=t - RECENT_NS, most=BACK_ROWS) if ring is not None else None
     return rows if rows is not None and len(rows) else None
 
 

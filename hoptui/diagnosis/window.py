@@ -83,9 +83,9 @@ class ObservationWindow:
     `host_cpu` is the share of the host's `cpus` at work. `host_filled` is the share that a run without a GPU
     holds of the host's memory, less what other processes hold. `sampled` are the stack samples of the
     training threads. `on_cpu` is the share of the time for which these had a processor, and `queued` that for
-    which they could have run and waited for one. `free_gpus` are
-    GPUs of the node that no process uses. `elsewhere`: the driver lists processes of the run, and none on its
-    GPUs. `straggler` is the rank that the others wait for, and `straggler_device` where it runs. `step_t` is
+    which they could have run and waited for one. `free_gpus` are GPUs of the node that no process uses.
+    `elsewhere`: the driver lists processes of the run, and none on its GPUs. `straggler` is the rank that the
+    others wait for, and `straggler_device` where it runs. `step_t` is
     when the run has just begun to do something else: then the window begins there. 0 otherwise. `acts`: the
     run acts in environments, by what it logs.
     """

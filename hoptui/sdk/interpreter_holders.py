@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -149,20 +149,20 @@ class InterpreterHolders:
         """Find who has kept the interpreter. What is unknown keeps nothing."""
         seen, start = self._seen, self._start
         if start is None or not now.training.ran_s >= start.training.ran_s:  # unknown, or another thread
-            self._share = 0.0
             self._begin(now)
         elif seen.samples >= FEW_SAMPLES:
-            self._natives, self._ran = self._shares(frozenset(seen.running), now.t_s - start.t_s)
+            uses = _uses(frozenset(seen.running))
+            self._natives, self._ran = self._shares(uses, now.t_s - start.t_s)
             self._share = self._found(seen, start, now)
-            self._begin(now)
+            self._seen, self._start, self._uses = _Seen(), now, uses
         elif now.t_s - start.t_s > LONGEST_S:
-            self._share = 0.0
             self._begin(now)
 
     def _begin(self, now: ProcessorTimes) -> None:
-        seen, self._seen = self._seen, _Seen()
-        self._start = now
-        self._uses = _uses(frozenset(seen.running)) if seen.running else {}
+        """Begin anew. Nothing is known until the next call."""
+        uses = _uses(frozenset(self._seen.running))
+        self._share = 0.0
+        self._seen, self._start, self._uses = _Seen(), now, uses
 
     def _found(self, seen: _Seen, start: ProcessorTimes, now: ProcessorTimes) -> float:
         """Return the share of the samples at work in which the training thread waits for the interpreter."""
@@ -178,13 +178,14 @@ class InterpreterHolders:
         self._others = max(0.0, ran - sum(self._ran.values()))
         return min(missing, ran) / at_work
 
-    def _shares(self, running: Iterable[int], passed_s: float) -> tuple[dict[int, int], dict[int, float]]:
+    def _shares(
+        self, uses: Mapping[int, tuple[int, ThreadUse]], passed_s: float
+    ) -> tuple[dict[int, int], dict[int, float]]:
         """Return the numbers in the kernel and the shares of the time for which threads ran, by identifier.
 
         Only those are known that were there all the time. The others, such as those of a timer, may have
         ended, and a later thread may get the identifier of one of them.
         """
-        uses = _uses(running)
         known: dict[int, float] = {}
         natives: dict[int, int] = {}
         for one, (native, use) in uses.items():
@@ -195,8 +196,10 @@ class InterpreterHolders:
         return natives, known
 
 
-def _uses(threads: Iterable[int]) -> dict[int, tuple[int, ThreadUse]]:
+def _uses(threads: Collection[int]) -> dict[int, tuple[int, ThreadUse]]:
     """Return the numbers of some threads in the kernel, and what they have had, by identifier."""
+    if not threads:
+        return {}
     natives = {one.ident: one.native_id for one in threading.enumerate()}
     found = {one: (native, thread_use(native)) for one in threads if (native := natives.get(one))}
     return {one: known for one, known in found.items() if known[1] is not UNKNOWN}

@@ -265,6 +265,8 @@ class StackSampler:
             elif at_work and (holder := self._holders.pick(threads, self._waits)) is not None:
                 now = sys._current_frames()  # to find it may have let others go on
                 innermost, other = now.get(self._thread()), now.get(holder)
+                if innermost is not None and self._waits(innermost.f_code):
+                    other = None
             inside = _chain(other)  # first: it may run, while the other one waits for it
             chain = _chain(innermost)
             if in_loop:

@@ -13,6 +13,10 @@ from hoptui.domain.knobs import KnobState, KnobValue, coefficient
 from hoptui.domain.tuning import Change
 from hoptui.protocol.messages import CommandRecord, State
 
+RECENT_NS = 3_000_000_000
+"""Readings so young are the present ones: longer than from one look to the next, so that no peak of memory is
+missed."""
+
 
 @dataclass(frozen=True)
 class MemoryReading:

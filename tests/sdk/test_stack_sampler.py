@@ -464,8 +464,12 @@ def test_a_thread_that_keeps_the_interpreter_is_in_the_samples(monkeypatch: pyte
     assert found
 
 
-def test_frames_are_read_anew_once_a_holder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then the thread may have gone on, and the frame that it was in has no caller any more."""
+@pytest.mark.parametrize("waits", [False, True])
+def test_frames_are_read_anew_once_a_holder_is_found(monkeypatch: pytest.MonkeyPatch, *, waits: bool) -> None:
+    """Until then the thread may have gone on, and the frame that it was in has no caller any more.
+
+    If it waits now, nobody keeps the interpreter from it.
+    """
     over = threading.Event()
     turns: list[threading.Event] = [threading.Event(), threading.Event()]
 
@@ -474,7 +478,10 @@ def test_frames_are_read_anew_once_a_holder_is_found(monkeypatch: pytest.MonkeyP
 
     def second() -> None:
         turns[1].set()
-        over.wait(30)
+        if waits:
+            over.wait(30)
+        while not over.is_set():
+            sum(range(1000))
 
     def train(_: Callable[[], bool]) -> None:
         first()
@@ -493,13 +500,22 @@ def test_frames_are_read_anew_once_a_holder_is_found(monkeypatch: pytest.MonkeyP
 
         def found() -> Stack | None:
             sample(sampler)
-            return next(filter(other_thread_at, taken(sampler)), None)
+            innermost = "wait" if waits else "second"
+            return next((one for one in taken(sampler) if innermost in map(name_of, one)), None)
 
-        stack = until(found, what="a sample of both")
+        stack = until(found, what="a sample of the second function")
         over.set()
-    names = [frame.function.rpartition(".")[2] for frame in stack[: other_thread_at(stack)]]
+    if waits:
+        assert not other_thread_at(stack)
+        return
+    names = [*map(name_of, stack[: other_thread_at(stack)])]
     assert {"train", "second"} <= set(names)
     assert "first" not in names
+
+
+def name_of(frame: StackFrame) -> str:
+    """The name of a function without that of its class."""
+    return frame.function.rpartition(".")[2]
 
 
 def taken(sampler: StackSampler) -> list[Stack]:

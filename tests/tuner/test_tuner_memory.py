@@ -20,6 +20,19 @@ from tests.tuner.simulated_run import GIB, SECOND, Course, Values, grown, knob, 
 PEAKS = fact("memory.peaks_near_limit")
 
 
+def course_with_rare_peaks() -> Course:
+    """A run whose memory has peaks with heavy tails, larger ones after two minutes."""
+    chance = random.Random(1)
+
+    def peaks(values: Values) -> int:
+        tail = abs(chance.gauss(0, 1)) / math.sqrt(chance.gammavariate(2, 0.5))
+        scale = 0.01 if course.seconds < 120 else 0.05
+        return round((20 + 0.3 * float(values["micro_batch"])) * (1 + scale * tail) * GIB)
+
+    course = Course(knob("micro_batch", 8), used=peaks)
+    return course
+
+
 def test_room_is_made_when_others_take_the_memory_and_used_again_when_they_leave() -> None:
     course = Course()
     course.rest()
@@ -34,14 +47,7 @@ def test_room_is_made_when_others_take_the_memory_and_used_again_when_they_leave
 
 
 def test_a_size_that_rare_peaks_come_near_the_limit_with_is_left_before_memory_runs_out() -> None:
-    chance = random.Random(1)
-
-    def peaks(values: Values) -> int:
-        tail = abs(chance.gauss(0, 1)) / math.sqrt(chance.gammavariate(2, 0.5))
-        scale = 0.01 if course.seconds < 120 else 0.05
-        return round((20 + 0.3 * float(values["micro_batch"])) * (1 + scale * tail) * GIB)
-
-    course = Course(knob("micro_batch", 8), used=peaks)
+    course = course_with_rare_peaks()
     course.until(lambda: any(PEAKS in p.why for p in course.proposals))
     (change,) = course.proposals[-1].changes
     assert isinstance(change.before, int)
@@ -286,14 +292,7 @@ def test_after_others_left_a_size_that_was_held_is_returned_to_in_one_step() -> 
 
 
 def test_a_size_is_not_returned_to_whose_rare_peaks_would_soon_end_it() -> None:
-    chance = random.Random(1)
-
-    def peaks(values: Values) -> int:
-        tail = abs(chance.gauss(0, 1)) / math.sqrt(chance.gammavariate(2, 0.5))
-        scale = 0.01 if course.seconds < 120 else 0.05
-        return round((20 + 0.3 * float(values["micro_batch"])) * (1 + scale * tail) * GIB)
-
-    course = Course(knob("micro_batch", 8), used=peaks)
+    course = course_with_rare_peaks()
     course.until(lambda: any(PEAKS in p.why for p in course.proposals))
     course.look(60)
     held = course.values["micro_batch"]

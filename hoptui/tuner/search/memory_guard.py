@@ -8,15 +8,13 @@ from dataclasses import replace
 
 from hoptui.domain.facts import Fact, fact
 from hoptui.domain.knobs import KnobValue
-from hoptui.tuner.observation import MemoryReading, Observation
+from hoptui.tuner.observation import RECENT_NS, MemoryReading, Observation
 from hoptui.tuner.search.memory_model import Neighbours
 from hoptui.tuner.search.parameter_history import DEAR, FARTHEST, OFTEN, ParameterHistories
 from hoptui.tuner.search.space import Candidate
 
 FULL = 0.95
 """Memory that is fuller than this is about to run out."""
-LAG_NS = 3_000_000_000
-"""A reading is the most of so long. So long after a reduction, it may still be that of the size before."""
 READING_NS = 900_000_000
 """Memory is read about once a second. Faster readings would see the same peak again."""
 
@@ -30,7 +28,7 @@ class MemoryGuard:
         self._tracks = tracks
         self._neighbours: dict[str, Neighbours] = {}
         self._due = self._read_due = 0
-        self._reducing, self._reduced = False, -LAG_NS
+        self._reducing, self._reduced = False, -RECENT_NS
         self._settings: dict[str, KnobValue] = {}
 
     def watch(self, observation: Observation) -> None:
@@ -75,7 +73,8 @@ class MemoryGuard:
             return None
         watch, soon = self._beside(memory), self._soon(observation)
         taken = watch.taken(memory)
-        full = soon.taken >= FULL and observation.t - self._reduced > LAG_NS
+        # until then, a reading may be that of the size before a reduction
+        full = soon.taken >= FULL and observation.t - self._reduced > RECENT_NS
         if taken and (full or self._tight(soon)):
             tried = self._smaller(soon, frozen)
             why = fact("memory.taken_by_others", size_bytes=taken)
