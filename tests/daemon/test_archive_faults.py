@@ -37,11 +37,12 @@ for _ in run.iterations():
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Archive] = []
 
-    def make(directory: Path = tmp_path) -> Archive:
+    def make(
+        directory: Path = tmp_path, written: Callable[[str, dict[str, int]], None] = lambda *_: None
+    ) -> Archive:
         timings = Timings(flush_s=0.01, first_tidy_s=3600.0)
-        archive = Archive(
-            Addresses(directory, directory), RetentionLimits(), lambda *_: None, timings=timings
-        )
+        where = Addresses(directory, directory)
+        archive = Archive(where, RetentionLimits(), lambda *_: None, written, timings=timings)
         archive.start()
         started.append(archive)
         return archive
@@ -286,10 +287,13 @@ def test_what_is_to_be_kept_is_known_once_it_is_on_disk(tmp_path: Path, start: S
 def test_what_the_disk_refuses_is_never_called_kept(tmp_path: Path, start: Start) -> None:
     in_the_way = tmp_path / "later"
     in_the_way.touch()
-    archive = start(in_the_way)
+    tried: list[str] = []
+    archive = start(in_the_way, lambda run, _: tried.append(run))
     archive.run(KNOWN, NODE)
     refused = archive.keep(STATE.run)
-    until(lambda: archive.problem_of(STATE.run), what="the refusal")
+    archive.confirm(STATE.run)
+    until(lambda: tried, what="the write that is refused, and the one after it")
+    assert archive.problem_of(STATE.run)
     in_the_way.unlink()
     in_the_way.mkdir(mode=0o700)
     until(archive.keep(STATE.run), what="a later write")
