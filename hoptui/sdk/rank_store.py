@@ -139,7 +139,7 @@ class CheckedStore:
         thread = threading.get_ident()
         self._inside[thread] = time.monotonic()  # before it looks whether the store is shut
         try:
-            if self._shut or _exits.is_set():
+            if self._shut or _exiting:
                 raise SharingError("this process exits")
             return operation()
         except SharingError:
@@ -174,13 +174,14 @@ _checked: weakref.WeakSet[CheckedStore] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_checked.clear)  # the threads stay in the parent
 
 
-_exits = threading.Event()
+_exiting = False
 
 
 @atexit.register
 def _shut_all() -> None:
     """Refuse calls of all stores, also of one that a thread is just about to check."""
-    _exits.set()
+    global _exiting
+    _exiting = True
     until = time.monotonic() + EXIT_S
     for store in list(_checked):
         store.shut(until - time.monotonic())

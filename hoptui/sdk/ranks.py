@@ -81,6 +81,14 @@ class RankAgreement:
         self._dissolved = self.schedule or self._dissolved
         self.rank, self.alone, self.schedule = 0, True, None
 
+    def abandon(self) -> None:
+        """Have no other ranks from now on: this is a forked child, and its parent has them.
+
+        It takes no lock. A thread of the parent may have held it when the process was forked.
+        """
+        self._dissolved = self.schedule = None
+        self.rank, self.alone = 0, True
+
     def leave(self, limit_s: float = LEAVE_S) -> None:
         """This rank passes no more boundaries. Wait at most so long until the others can know it.
 

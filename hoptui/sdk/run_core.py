@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import logging
 import os
 import secrets
@@ -23,7 +24,7 @@ from hoptui.domain.facts import Fact, clean_text, fact
 from hoptui.domain.knobs import KnobError
 from hoptui.node.identity import node_identity
 from hoptui.protocol.ranges import MOST_COUNT
-from hoptui.sdk import output_copy, process
+from hoptui.sdk import gloo_threads, output_copy, process
 from hoptui.sdk.command_execution import CommandExecution
 from hoptui.sdk.details import DetailsBook
 from hoptui.sdk.iteration import IterationBoundary, IterationRecorder
@@ -297,7 +298,7 @@ class RunCore:
 
     def abandon(self) -> None:
         """Do nothing from now on, and leave everything as it is: this is a forked child."""
-        self._agreement.dissolve()
+        self._agreement.abandon()
         self.state.disconnect()
 
 
@@ -402,3 +403,6 @@ _open: weakref.WeakSet[RunCore] = weakref.WeakSet()
 def _close_all() -> None:
     for core in list(_open):
         core.close(None, "", at_exit=True)
+    if RunCore.made:
+        with contextlib.suppress(OSError):  # no /proc
+            gloo_threads.wait_until_idle()

@@ -140,7 +140,7 @@ def test_the_exit_of_the_process_waits_for_a_thread_that_connects_to_a_store(
 
 def test_no_store_is_called_once_the_process_exits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even one that a thread has connected to just before. One limit holds for the calls of all."""
-    monkeypatch.setattr(rank_store, "_exits", threading.Event())
+    monkeypatch.setattr(rank_store, "_exiting", False)
     monkeypatch.setattr(rank_store, "EXIT_S", 0.2)
     goes_on, inside = threading.Event(), threading.Semaphore(0)
 

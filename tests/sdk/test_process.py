@@ -237,6 +237,47 @@ for i in run.iterations():
     assert not [e for e in delta.events if "child" in e.text]
 
 
+@pytest.mark.guarantee("forked-child")
+@pytest.mark.parametrize(
+    "ranks", ["None", "FolderStore(Path(sys.argv[1]), 0)"], ids=["one rank", "two ranks"]
+)
+def test_a_child_that_is_forked_while_threads_hold_locks_goes_on_and_ends(
+    node: TestNode, tmp_path: Path, ranks: str
+) -> None:
+    """Data workers of a run on several ranks hung: the child woke a thread that it does not have."""
+    script = f"""
+import faulthandler, gc, os, signal, sys, threading, hoptui
+from pathlib import Path
+from tests.sdk.two_ranks import FolderStore
+run = hoptui.connect("forking", ranks={ranks})
+run.boundary()
+ours = [each for each in gc.get_objects() if isinstance(each, threading.Event)]
+def hold(held):
+    for each in ours:
+        each._cond.acquire()
+    os.write(held, b"!")
+    signal.pause()
+ready, held = os.pipe()
+threading.Thread(target=hold, args=(held,), daemon=True).start()
+os.read(ready, 1)
+child = os.fork()
+if child == 0:
+    faulthandler.dump_traceback_later(20, exit=True)
+    run.log(i=1)
+    run.boundary()
+    run.close()
+    sys.exit(3)
+print(len(ours), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+os._exit(0)
+"""
+    node.daemon()
+    child = node.start(script, str(tmp_path))
+    out, errors = child.communicate(timeout=60)
+    events, ended = map(int, out.split())
+    assert ended == 3, errors
+    assert events > 3
+
+
 @pytest.mark.guarantee("daemon-hangs")
 def test_memory_is_flat_beside_a_stopped_daemon(node: TestNode) -> None:
     script = """
