@@ -9,7 +9,20 @@ from pathlib import Path
 from hoptui.protocol import messages
 from tests.conftest import RawViewer, until
 
-LOOP = """
+IDLE = """
+def idle():
+    import os, time
+    quiet = 0
+    while quiet < 20:
+        time.sleep(0.001)
+        stats = [open(f"/proc/self/task/{task}/stat").read() for task in os.listdir("/proc/self/task")]
+        states = [stat.rpartition(")")[2].split()[0] for stat in stats if "(pt_gloo_runloop)" in stat]
+        quiet = 0 if "R" in states else quiet + 1
+"""
+"""Wait for the threads of Gloo. PyTorch aborts or hangs if one frees a tensor as the interpreter exits."""
+LOOP = (
+    IDLE
+    + """
 import hashlib, os, sys, time
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -56,6 +69,7 @@ def main(steps, pause, workers):
         if several:
             torch.distributed.all_reduce(over)
     if several:
+        idle()
         torch.distributed.destroy_process_group()
     changes = [i for i in range(1, len(rates)) if rates[i] != rates[i - 1]]
     line = f"rank {rank}: {weights(model)} {torch.rand(1).item()} {loss.item()} {changes}\\n"
@@ -81,6 +95,7 @@ if __name__ == "__main__":
     if "long" in sys.argv:
         main(100000, 0.01, 0)
 """
+)
 """Argument `each`: two ranks as those of srun, then without and with DataLoader workers. `short`: 100
 steps. `long`: until `<script>.end` exists."""
 

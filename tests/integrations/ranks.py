@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
+
+import psutil
 
 from tests.sdk.two_ranks import pair
 
@@ -26,6 +30,7 @@ def both(module: str, main: str = "main", limit_s: float = LIMIT_S) -> list[dict
     environment = {
         **os.environ,
         "HOPTUI": "off",
+        "PYTHONFAULTHANDLER": "1",
         "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -40,15 +45,22 @@ def both(module: str, main: str = "main", limit_s: float = LIMIT_S) -> list[dict
         with ThreadPoolExecutor(len(children)) as threads:
             ended = list(threads.map(lambda child: _outputs(child, limit_s), children))
         for child, (_, errors) in zip(children, ended, strict=True):
-            assert child.returncode == 0, errors[-4000:]
+            assert child.returncode == 0, errors[-12000:]
         return [json.loads(out.splitlines()[-1]) for out, _ in ended]
 
 
 def _outputs(child: subprocess.Popen[str], limit_s: float) -> tuple[str, str]:
-    """Return what a rank writes until it ends. After `limit_s` it is killed."""
+    """Return what a rank writes until it ends.
+
+    After `limit_s` it is aborted, with its data workers: each writes where its threads are. A worker that
+    hangs would keep the pipe open.
+    """
     try:
         return child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        child.kill()
+        rank = psutil.Process(child.pid)
+        for process in (*rank.children(recursive=True), rank):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGABRT)
         out, errors = child.communicate()
         return out, f"it did not end within {limit_s:g} s\n{errors}"
