@@ -15,6 +15,8 @@ from hoptui.domain.training_code import NOTHING_KNOWN, TrainingCode
 
 OWN_LOADER = "_SingleProcessDataLoaderIter._next_data"
 """The function of torch.utils.data that loads in the training process."""
+MAKES_LOADERS = "keras/src/trainers/data_adapters/"
+"""Code that makes a DataLoader by itself. The script cannot give it workers."""
 
 
 RECEIVES = "multiprocessing/connection"
@@ -29,7 +31,7 @@ is in none."""
 class Activity(NamedTuple):
     """What a thread does at a line, and the function that the line calls.
 
-    `own_loader`: it loads data in a DataLoader without workers. `basis` is what the kind rests on.
+    `own_loader`: it loads data in a DataLoader of the script without workers. `basis` is what the kind rests on.
     `interpreter`: another thread does it, and keeps the interpreter that this one needs.
     """
 
@@ -59,11 +61,11 @@ def activities(
     for stack, count in stacks.items():
         if not stack:
             continue
-        own = any(frame.function == OWN_LOADER for frame in stack)
         assessed = kinds[stack]
         part = assessed.part(stack)
         called = _receives(part) if assessed.basis == "process" else inside(part)
         kept = assessed.other and waits_for_interpreter(stack)
+        own = _in_own_loader(stack)
         activity = Activity(assessed.kind, place_of(part), called, own, assessed.basis, interpreter=kept)
         if asleep is None or not in_backward(part):
             found[activity] += count
@@ -74,6 +76,12 @@ def activities(
             if times:
                 found[activity._replace(backward=state)] += times
     return _of_numbers(found)
+
+
+def _in_own_loader(stack: Stack) -> bool:
+    return any(frame.function == OWN_LOADER for frame in stack) and not any(
+        package_path(frame).startswith(MAKES_LOADERS) for frame in stack
+    )
 
 
 def _receives(stack: Stack) -> str:

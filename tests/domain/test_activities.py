@@ -51,3 +51,24 @@ def test_operators_are_those_of_numbers_where_numpy_is_called(around: dict[Stack
         if activity.inside == "*":
             kinds[activity.kind] += count
     assert kinds == {kind: 5}
+
+
+@pytest.mark.parametrize("adapter", [False, True], ids=["of the script", "of Keras"])
+def test_only_a_loader_of_the_script_could_have_workers(adapter: bool) -> None:
+    """Keras makes a DataLoader around arrays and around its own datasets."""
+    site = "/opt/env/lib/python3.12/site-packages"
+    within = (
+        StackFrame(
+            f"{site}/keras/src/trainers/data_adapters/py_dataset_adapter.py",
+            "PyDatasetAdapter._finite_generator",
+            249,
+        ),
+    )
+    loads = (
+        StackFrame("/job/train.py", "main", 3),
+        StackFrame(f"{site}/torch/utils/data/dataloader.py", "_SingleProcessDataLoaderIter._next_data", 790),
+        *within * adapter,
+        StackFrame("/job/data.py", "Rows.__getitem__", 12, call="np.sort"),
+    )
+    (found,) = activities({loads: 5})
+    assert (found.kind, found.own_loader) == ("input", not adapter)
