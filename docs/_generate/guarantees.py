@@ -51,7 +51,7 @@ GUARANTEES: dict[str, tuple[Guarantee, ...]] = {
         Guarantee("exit-in-store", "a process exits while its ranks communicate",
                   "its exit waits for the call of the store, so that the interpreter does not abort"),
         Guarantee("exit-beside-gloo", "a process exits while a thread of Gloo holds a tensor",
-                  "its exit waits for that thread, at most half a second, so that PyTorch neither aborts nor hangs"),
+                  "its exit waits for that thread, at most half a second: PyTorch would abort or hang"),
         Guarantee("read-stack", "a stack is read while the training goes on",
                   "no garbage is collected meanwhile in Python 3.11, so that the process does not crash"),
         Guarantee("second-process", "another process uses the id of a live run",

@@ -31,8 +31,8 @@ is in none."""
 class Activity(NamedTuple):
     """What a thread does at a line, and the function that the line calls.
 
-    `own_loader`: it loads data in a DataLoader of the script without workers. `basis` is what the kind rests on.
-    `interpreter`: another thread does it, and keeps the interpreter that this one needs.
+    `own_loader`: it loads data in a DataLoader of the script without workers. `basis` is what the kind rests
+    on. `interpreter`: another thread does it, and keeps the interpreter that this one needs.
     """
 
     kind: Kind
