@@ -123,6 +123,11 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
+        held_out_courts,
+        held_out_plasmas,
+        held_out_railways,
+        held_out_schools,
+        held_out_textiles,
         host_loads,
         input_loads,
         rank_loads,
