@@ -123,6 +123,8 @@ def all_loads() -> dict[str, LabelledLoad]:
     from benchmarks.labelled import (  # noqa: F401
         device_loads,
         gpu_loads,
+        held_out_cities_even,
+        held_out_cities_late,
         held_out_courts,
         held_out_plasmas,
         held_out_railways,
