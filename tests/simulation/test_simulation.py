@@ -14,12 +14,13 @@ from tests.simulation.scenario import plan_of
 
 SEEDS = (1, 2, 3, 4, 6, 8, 9, 10, 13, 19, 37, 78)
 """Those of `make test`. With 19 and 37 a run dies behind a change that is not on disk."""
-MORE_SEEDS = (5, 11, 12, 14, 17, 18, 20, 22, 23, 24, 42, 71, *range(101, 146), 38882995095, 38882996922)
-"""Those of `make test-slow`: more than a hundred hours. The last two have failed in a soak."""
+MORE_SEEDS = (5, 11, 12, 14, 17, 18, 20, 22, 23, 24, 42, 71, *range(101, 146), 38882995095, 38882996922,
+              735476922981)  # fmt: skip
+"""Those of `make test-slow`: more than a hundred hours. The last three have failed as fresh seeds."""
 FRESH_S, MORE_FRESH_S = 30, 15
 """For so many seconds `make test` draws fresh seeds, and `make test-slow` more of them."""
-LIMIT_S = 150.0
-"""A seed with several nights takes a minute on a busy core."""
+LIMIT_S = 300.0
+"""A seed with several nights takes a minute of a core, and three beside other tests on a slow machine."""
 
 
 def simulate(*options: str) -> str:
