@@ -8,7 +8,9 @@ happen without hoptui. They are rare: the thread must be late by the time from t
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from contextlib import suppress
+
+from hoptui.sdk.thread_sleep import TASKS, ThreadSleep
 
 NAME = "pt_gloo_runloop"
 """Of the threads. A release of PyTorch that names them differently is not waited for."""
@@ -16,27 +18,27 @@ LIMIT_S = 0.5
 LOOK_S = 0.001
 QUIET_LOOKS = 10
 """So many looks in turn find all threads asleep. One that waits for the interpreter gets it meanwhile."""
-TASKS = Path("/proc/self/task")
 
 
 def wait_until_idle(limit_s: float = LIMIT_S) -> bool:
-    """Wait until all threads of Gloo wait for work, at most `limit_s` seconds. Return whether they do."""
-    threads = [task for task in TASKS.iterdir() if _read(task / "comm").strip() == NAME]
+    """Wait until no thread of Gloo runs, at most `limit_s` seconds. Return whether none does."""
+    threads = _threads()
+    sleep = ThreadSleep()
     until = time.monotonic() + limit_s
     quiet = 0 if threads else QUIET_LOOKS
     while quiet < QUIET_LOOKS and time.monotonic() < until:
         time.sleep(LOOK_S)  # without the interpreter
-        quiet = 0 if any(map(_runs, threads)) else quiet + 1
+        quiet = 0 if any(sleep.look(thread) is False for thread in threads) else quiet + 1
+    sleep.close()
     return quiet >= QUIET_LOOKS
 
 
-def _runs(task: Path) -> bool:
-    """Whether a thread has a processor or waits for one."""
-    return _read(task / "stat").rpartition(")")[2].split()[:1] == ["R"]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:  # the thread has ended
-        return ""
+def _threads() -> list[int]:
+    """Return the kernel's numbers of the threads of Gloo."""
+    found: list[int] = []
+    with suppress(OSError):  # no /proc
+        for task in TASKS.iterdir():
+            with suppress(OSError):  # it has ended
+                if (task / "comm").read_text("utf-8", "replace").strip() == NAME:
+                    found.append(int(task.name))
+    return found

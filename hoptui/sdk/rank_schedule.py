@@ -319,7 +319,7 @@ class RankSchedule:
         joint, missing = self._propose(furthest + self._boundaries_in(expected_s))
         if joint:
             self._ahead_s, self._again_s = AHEAD_S, LATE_AGAIN_S
-            self._nearer_at = now + expected_s / 2 + AHEAD_S
+            self._nearer_at = now + expected_s / 2 + AHEAD_S  # the pace may be that of a burst
         elif not missing:
             self._ahead_s = min(2 * self._ahead_s, MOST_AHEAD_S)
             self._wake.set()  # at once

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import contextlib
 import logging
 import os
 import secrets
@@ -404,5 +403,4 @@ def _close_all() -> None:
     for core in list(_open):
         core.close(None, "", at_exit=True)
     if RunCore.made:
-        with contextlib.suppress(OSError):  # no /proc
-            gloo_threads.wait_until_idle()
+        gloo_threads.wait_until_idle()

@@ -246,14 +246,14 @@ def test_a_child_that_is_forked_while_threads_hold_locks_goes_on_and_ends(
 ) -> None:
     """Data workers of a run on several ranks hung: the child woke a thread that it does not have."""
     script = f"""
-import faulthandler, gc, os, signal, sys, threading, hoptui
+import faulthandler, gc, os, select, signal, sys, threading, hoptui
 from pathlib import Path
 from tests.sdk.two_ranks import FolderStore
 run = hoptui.connect("forking", ranks={ranks})
 run.boundary()
-ours = [each for each in gc.get_objects() if isinstance(each, threading.Event)]
+events = [each for each in gc.get_objects() if isinstance(each, threading.Event)]
 def hold(held):
-    for each in ours:
+    for each in events:
         each._cond.acquire()
     os.write(held, b"!")
     signal.pause()
@@ -262,12 +262,14 @@ threading.Thread(target=hold, args=(held,), daemon=True).start()
 os.read(ready, 1)
 child = os.fork()
 if child == 0:
-    faulthandler.dump_traceback_later(20, exit=True)
+    faulthandler.dump_traceback_later(15, exit=True)
     run.log(i=1)
     run.boundary()
     run.close()
     sys.exit(3)
-print(len(ours), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+if not select.select([os.pidfd_open(child)], [], [], 20)[0]:
+    os.kill(child, signal.SIGKILL)  # it hangs before its first line
+print(len(events), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 os._exit(0)
 """
     node.daemon()
