@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -96,11 +97,15 @@ class ProcFile:
 
 class Stat(NamedTuple):
     """One process: who started it, how long it ran (s, of all its threads), what it holds. `started` (ticks
-    since boot) and the pid together name a process for ever."""
+    since boot) and the pid together name a process for ever.
+
+    `waited_s` is the same time of its children that it has waited for, and of theirs.
+    """
 
     parent: int
     started: int
     cpu_s: float
+    waited_s: float
     threads: int
     rss_bytes: int
 
@@ -114,7 +119,9 @@ def stat_of(proc: Path, pid: int) -> Stat | None:
         if fields[0] in ENDED:
             return None
         cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-        return Stat(int(fields[1]), int(fields[19]), cpu_s, int(fields[17]), int(fields[21]) * PAGE_BYTES)
+        waited_s = (int(fields[13]) + int(fields[14])) / TICKS_PER_S
+        rss_bytes = int(fields[21]) * PAGE_BYTES
+        return Stat(int(fields[1]), int(fields[19]), cpu_s, waited_s, int(fields[17]), rss_bytes)
     except (OSError, IndexError, ValueError):  # gone; or cut off, because it is going
         return None
 
@@ -302,7 +309,7 @@ class Traffic:
             self._rates = (Rate(), Rate())
 
 
-WALK_EVERY_NS = 5_000_000_000
+WALK_EVERY_NS, LIST_EVERY_NS = 1_000_000_000, 5_000_000_000
 REST = 300  # work that took 1 ms rests for 300 ms: walking and reading each stay under 1/300 of a core
 
 
@@ -311,13 +318,14 @@ class Processes:
 
     | name | unit |
     |---|---|
-    | `cpu_percent` | % of one core, since the reading before |
+    | `cpu_percent` | % of one core, since the reading before; of ended children too, once they are waited for |
     | `memory_rss_bytes` | bytes, resident; a page shared by workers counts once for each of them |
     | `threads`, `processes` | how many, of all descendants and the run's own process |
     | `disk_read_bytes_per_s`, `disk_written_bytes_per_s` | bytes/s of disks, where readable |
 
-    Descendants are looked for every five seconds, and more rarely where that is slow; a new worker counts
-    from then on. Trees of hundreds of workers are read less often than asked.
+    Descendants are looked for every second, and more rarely where that is slow. A process that has begun
+    since the look before counts from its beginning. Trees of hundreds of workers are read less often than
+    asked.
 
     Args:
         clock: monotonic ns.
@@ -329,9 +337,8 @@ class Processes:
         self._proc = proc
         self._family = Family(proc)
         self._trees: dict[str, _Tree] = {}
-        self._walk_at = self._listed_at = 0
-        self._listed_some = False
-        self._read_at = 0
+        self._walk_at = self._read_at = self._list_at = 0
+        self._to_list = self._listed_some = False
 
     def watch(self, pids: Mapping[str, int]) -> None:
         """Whose processes to read from now on: run id -> pid. A run whose pid stays the same keeps its
@@ -341,16 +348,17 @@ class Processes:
             tree = known.get(run)
             if tree is None or tree.pid != pid:
                 tree = _Tree(self._proc, pid)
-                self._walk_at = self._read_at = 0
+                self._walk_at = self._read_at = self._list_at = 0
             self._trees[run] = tree
         if not self._trees:
-            self._listed_at = -1  # that there are none is news
+            self._to_list = True  # that there are none is news
 
     def listed(self) -> tuple[RunProcess, ...] | None:
-        """The processes of all runs, if that is due: as often as descendants are looked for."""
-        if self._listed_at == self._walk_at or (not self._trees and not self._listed_some):
+        """The processes of all runs, if that is due: every five seconds, and more rarely where it is slow to
+        look for them."""
+        if not self._to_list or (not self._trees and not self._listed_some):
             return None
-        self._listed_at, self._listed_some = self._walk_at, bool(self._trees)
+        self._to_list, self._listed_some = False, bool(self._trees)
         found = [one for run, tree in self._trees.items() for one in tree.listed(run.partition("/")[0])]
         return tuple(found[:MOST_RUN_PROCESSES])
 
@@ -361,9 +369,11 @@ class Processes:
         if not self._trees or start < self._read_at:
             return []
         if start >= self._walk_at:
-            self._family.look()
+            self._family.look(start)
             for tree in self._trees.values():
                 tree.walk(self._family)
+            if start >= self._list_at:
+                self._list_at, self._to_list = start + LIST_EVERY_NS, True
             end = self._clock()
             self._walk_at = start + max(WALK_EVERY_NS, REST * (end - start))
             start = end
@@ -393,15 +403,29 @@ class Family:
         self._proc = proc
         self._known: dict[int, Stat] = {}
         self._children: dict[int, list[int]] = {}
+        self._came: set[int] = set()
+        self._before: int | None = None
+        self._looked_at: int | None = None
 
-    def look(self) -> None:
-        """See who came and who went."""
+    def look(self, t: int) -> None:
+        """See who came and who went.
+
+        Args:
+            t: now, monotonic ns.
+        """
+        self._before, self._looked_at = self._looked_at, t
         known, self._known, self._children = self._known, {}, {}
         for pid in pids(self._proc):
             stat = known.get(pid) or stat_of(self._proc, pid)
             if stat is not None:
                 self._known[pid] = stat
                 self._children.setdefault(stat.parent, []).append(pid)
+        self._came = self._known.keys() - known.keys()
+
+    def absent_at(self, pid: int) -> int | None:
+        """When a process had not begun yet: at the look before the last one (monotonic ns). None if it had
+        begun, or if that was the first look."""
+        return self._before if pid in self._came else None
 
     def of(self, pid: int) -> Iterator[tuple[int, int]]:
         """A process and its descendants, each as its pid and when it started, in ticks since boot."""
@@ -424,13 +448,20 @@ class _Tree:
         root = stat_of(proc, pid)
         self._root = (pid, root.started if root is not None else -1)
         self._members: dict[tuple[int, int], _Member] = {}
+        self._ended: defaultdict[int, float] = defaultdict(float)
+        """What members had used that have ended since the reading before, s, by the pid of their parent."""
 
     def walk(self, family: Family) -> None:
         """Find the descendants anew; those that stay keep their counters."""
         found = list(family.of(self.pid))
         if self._root not in found:
             found = []
-        self._members = {key: self._members.get(key) or _Member(self._proc, *key) for key in found}
+        known = self._members
+        self._members = {
+            key: known.get(key) or _Member(self._proc, *key, family.absent_at(key[0])) for key in found
+        }
+        for key in known.keys() - self._members.keys():
+            self._end(known[key].stat)
 
     def listed(self, run: str) -> Iterator[RunProcess]:
         """Each process as it was at the reading before, the run's own first; none once that is gone."""
@@ -448,26 +479,43 @@ class _Tree:
 
     def read(self, t: int) -> dict[str, float]:
         """The sums over the tree at `t`; empty when the run's own process is gone."""
+        for member in self._members.values():
+            before = member.stat
+            if member.look() is None:
+                self._end(before)
+        root = self._members.get(self._root)
+        if root is None or root.stat is None:
+            return {}
         row: dict[str, float] = {}
-        for key, member in self._members.items():
-            readings = member.read(t)
-            if readings is None:
-                if key == self._root:
-                    return {}
-                continue
-            for name, value in readings.items():
+        for member in self._members.values():
+            for name, value in member.read(t, self._ended[member.pid]).items():
                 row[name] = row.get(name, 0.0) + value
+        self._ended.clear()
         return row
+
+    def _end(self, last: Stat | None) -> None:
+        if last is not None:
+            self._ended[last.parent] += last.cpu_s + last.waited_s
 
 
 class _Member:
-    """One process and its counters."""
+    """One process and its counters. At `absent_at` it had not begun yet, so that they were 0.
 
-    def __init__(self, proc: Path, pid: int, started: int) -> None:
+    The kernel adds the time of a child to the one that waits for it. What was read of that child before is
+    subtracted. So the last part of its time counts, and all of that of a child between two looks.
+    """
+
+    def __init__(self, proc: Path, pid: int, started: int, absent_at: int | None) -> None:
         self._proc = proc
-        self._pid = pid
+        self.pid = pid
         self._started = started
-        self._cpu, self._read, self._written = Rate(), Rate(), Rate()
+        self._cpu, self._children, self._read, self._written = Rate(), Rate(), Rate(), Rate()
+        self._waited_s: float | None = None
+        self._to_wait_for_s = self._children_s = 0.0
+        if absent_at is not None:
+            self._waited_s = 0.0
+            for rate in (self._cpu, self._children, self._read, self._written):
+                rate.update(absent_at, 0)
         self._command = ""
         self.stat: Stat | None = None
         """As last read; None if it is gone."""
@@ -477,22 +525,38 @@ class _Member:
         """Its command line, read once; empty where it cannot be read."""
         if not self._command:
             with suppress(OSError):
-                raw = _read(f"{self._proc}/{self._pid}/cmdline")
+                raw = _read(f"{self._proc}/{self.pid}/cmdline")
                 self._command = raw.replace(b"\0", b" ").decode(errors="replace").strip()[:LONGEST_COMMAND]
         return self._command
 
-    def read(self, t: int) -> dict[str, float] | None:
-        """What this process adds to its tree at `t`; rates from the second reading on. None: it is gone, or
-        only a zombie."""
-        self.stat = stat = stat_of(self._proc, self._pid)
-        if stat is None or stat.started != self._started:
-            self.stat = None
-            return None
-        read, written = io_of(self._proc, self._pid) or (None, None)
-        cores = self._cpu.update(t, stat.cpu_s)
+    def look(self) -> Stat | None:
+        """It as it is now. None: it is gone, or only a zombie."""
+        found = stat_of(self._proc, self.pid)
+        self.stat = found if found is not None and found.started == self._started else None
+        return self.stat
+
+    def read(self, t: int, ended_s: float) -> dict[str, float]:
+        """What this process adds to its tree at `t`, nothing if it is gone. Rates from the second reading on,
+        or from the first one if it is known when it had not begun.
+
+        Args:
+            t: monotonic ns.
+            ended_s: what was read of those of its children that have ended since the reading before.
+        """
+        if (stat := self.stat) is None:
+            return {}
+        self._to_wait_for_s += ended_s
+        if self._waited_s is not None:
+            waited_s = max(0.0, stat.waited_s - self._waited_s)
+            counted_s = min(waited_s, self._to_wait_for_s)
+            self._to_wait_for_s -= counted_s
+            self._children_s += waited_s - counted_s
+        self._waited_s = stat.waited_s
+        cores, children = self._cpu.update(t, stat.cpu_s), self._children.update(t, self._children_s)
         self.cpu_percent = None if cores is None else round(100 * cores, 1)
+        read, written = io_of(self._proc, self.pid) or (None, None)
         rates = {
-            "cpu_percent": None if cores is None else 100 * cores,
+            "cpu_percent": None if cores is None else 100 * (cores + (children or 0.0)),
             "disk_read_bytes_per_s": self._read.update(t, read),
             "disk_written_bytes_per_s": self._written.update(t, written),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -66,14 +67,14 @@ def test_a_tree_is_the_process_and_what_it_forked(clock: FakeClock) -> None:
     assert "cpu_percent" not in row  # a rate needs two readings
 
 
-def test_a_child_forked_later_is_found_within_five_seconds(clock: FakeClock) -> None:
+def test_a_child_forked_later_is_found_within_a_second(clock: FakeClock) -> None:
     processes = Processes(clock)
     processes.watch({"me": os.getpid()})
     before = only(processes.read())["processes"]
     with forked():
-        clock.advance(4)
+        clock.advance(0.5)
         assert only(processes.read())["processes"] == before
-        clock.advance(1)
+        clock.advance(0.5)
         assert only(processes.read())["processes"] == before + 2
     clock.advance(1)
     assert only(processes.read())["processes"] == before  # gone ones do not wait for the next walk
@@ -199,11 +200,11 @@ def test_a_walk_that_takes_long_is_repeated_rarely(clock: FakeClock, monkeypatch
     walks = 0
     look = Family.look
 
-    def slow(family: Family) -> None:
+    def slow(family: Family, t: int) -> None:
         nonlocal walks
         walks += 1
         clock.advance(0.1)
-        look(family)
+        look(family, t)
 
     monkeypatch.setattr(Family, "look", slow)
     processes = Processes(clock)
@@ -221,9 +222,14 @@ class Proc:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def put(self, pid: int, parent: int, started: int = 1, state: str = "S", rss: int = 1) -> None:
+    def put(
+        self, pid: int, parent: int, started: int = 1, state: str = "S", rss: int = 1, cpu_s: float = 1.5,
+        waited_s: float = 0.0,
+    ) -> None:  # fmt: skip
         (self.folder / str(pid)).mkdir(exist_ok=True)
-        fields = [state, parent, *[0] * 9, 100, 50, 0, 0, 0, 0, 3, 0, started, 0, rss, *[0] * 28]
+        system, waited = TICKS_PER_S // 2, round(waited_s * TICKS_PER_S)
+        user = round(cpu_s * TICKS_PER_S) - system
+        fields = [state, parent, *[0] * 9, user, system, waited, 0, 0, 0, 3, 0, started, 0, rss, *[0] * 28]
         (self.folder / str(pid) / "stat").write_text(f"{pid} (a) b) {' '.join(map(str, fields))}\n")
 
     def remove(self, pid: int) -> None:
@@ -248,9 +254,9 @@ def test_a_process_is_asked_once_who_its_parent_is(proc: Proc, monkeypatch: pyte
     proc.put(1, 0)
     proc.put(10, 1, started=5)
     family = Family(proc.folder)
-    family.look()
+    family.look(0)
     proc.put(11, 10, started=6)
-    family.look()
+    family.look(0)
     assert sorted(asked) == [1, 10, 11]
     assert sorted(family.of(10)) == [(10, 5), (11, 6)]
     assert list(family.of(99)) == []
@@ -260,13 +266,13 @@ def test_what_a_dead_worker_leaves_behind_is_not_of_the_run(proc: Proc) -> None:
     for pid, parent in ((1, 0), (10, 1), (11, 10), (12, 11)):
         proc.put(pid, parent, started=pid)
     family = Family(proc.folder)
-    family.look()
+    family.look(0)
     assert sorted(family.of(10)) == [(10, 10), (11, 11), (12, 12)]
     proc.remove(11)  # 12 is init's now
-    family.look()
+    family.look(0)
     assert list(family.of(10)) == [(10, 10)]
     proc.put(11, 1, started=20)  # and somebody else gets the number
-    family.look()
+    family.look(0)
     assert list(family.of(11)) == [(11, 20)]
 
 
@@ -285,6 +291,76 @@ def test_a_number_that_is_another_process_s_now_is_not_read(proc: Proc, clock: F
     assert processes.read() == []
     clock.advance(10)
     assert processes.read() == []
+
+
+def test_a_process_that_has_begun_since_the_look_before_counts_from_its_beginning(
+    proc: Proc, clock: FakeClock
+) -> None:
+    proc.put(10, 1)
+    processes = Processes(clock, proc.folder)
+    processes.watch({"r": 10})
+    processes.read()
+    clock.advance(1)
+    proc.put(11, 10, started=3)
+    assert only(processes.read())["cpu_percent"] == pytest.approx(150)
+    later = Processes(clock, proc.folder)
+    later.watch({"r": 10})
+    assert "cpu_percent" not in only(later.read()), "they may be older than the first look"
+
+
+def test_what_a_worker_used_last_counts_once_it_is_waited_for(proc: Proc, clock: FakeClock) -> None:
+    proc.put(10, 1, cpu_s=1)
+    proc.put(11, 10, started=2, cpu_s=60)
+    processes = Processes(clock, proc.folder)
+    processes.watch({"r": 10})
+    processes.read()
+    clock.advance(0.5)
+    proc.put(11, 1, started=2, state="Z")
+    assert only(processes.read())["cpu_percent"] == 0
+    clock.advance(0.5)
+    proc.remove(11)
+    proc.put(10, 1, cpu_s=1, waited_s=60.25)
+    assert only(processes.read())["cpu_percent"] == pytest.approx(50)
+    clock.advance(1)
+    assert only(processes.read())["cpu_percent"] == 0
+
+
+def test_a_child_that_comes_and_goes_between_two_looks_counts(proc: Proc, clock: FakeClock) -> None:
+    proc.put(10, 1, cpu_s=1, waited_s=500)
+    processes = Processes(clock, proc.folder)
+    processes.watch({"r": 10})
+    processes.read()
+    clock.advance(1)
+    proc.put(10, 1, cpu_s=1, waited_s=500.75)
+    assert only(processes.read())["cpu_percent"] == pytest.approx(75)
+
+
+def test_all_that_a_tree_used_is_counted_once() -> None:
+    script = (
+        "import subprocess, sys, time\n"
+        "busy = 'import time\\nwhile time.process_time() < 0.2: sum(range(1000))'\n"
+        "for _ in range(3): subprocess.run([sys.executable, '-S', '-c', busy])\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        processes = Processes(time.monotonic_ns)
+        processes.watch({"r": process.pid})
+        used, before, ended = 0.0, 0, False
+        parts: list[Columns] = []
+        while not (ended and parts):
+            ended = ended or bool(select.select([process.stdout], [], [], 0.02)[0])
+            parts = processes.read()
+            for part in parts:
+                t = part.times()[-1]
+                used += part.last().get("cpu_percent", 0.0) / 100 * (t - before) / 1e9
+                before = t
+        times = psutil.Process(process.pid).cpu_times()
+    spent = times.user + times.system + times.children_user + times.children_system
+    assert used == pytest.approx(spent, abs=0.15)
+    assert spent > 0.6
 
 
 def test_processor_time_is_of_users_and_the_system(proc: Proc) -> None:
