@@ -132,14 +132,18 @@ def _switched(role: Role, window: ObservationWindow) -> Iterator[Candidate]:
 
 
 def _more_workers(role: Role, window: ObservationWindow) -> Iterator[Candidate]:
-    """Twice the processes, while there are cores for them; some where there are none."""
+    """Twice the processes, while there are cores for them; some where there are none. Of choices, the one
+    next to that."""
     knob = knob_for(role, window.knobs)
-    if knob is None or window.host_cpu >= CPU_FULL or knob.spec.choices:
+    if knob is None or window.host_cpu >= CPU_FULL:
         return
-    now, most = number(knob), knob.spec.max
-    cores = window.cpus // max(1, window.world)
-    wanted = min(2 * (now or FIRST_WORKERS / 2), cores or math.inf, math.inf if most is None else most)
-    value = allowed(knob, int(wanted)) if wanted > (now or 0) else None
+    now, most = number(knob) or 0, knob.spec.max
+    cores = window.cpus // max(1, window.world) or math.inf
+    wanted = min(2 * (now or FIRST_WORKERS // 2), cores, math.inf if most is None else most)
+    above = sorted(c for c in knob.spec.choices if isinstance(c, int) and now < c <= cores)
+    if above:
+        wanted = max((c for c in above if c <= wanted), default=above[0])
+    value = allowed(knob, int(wanted)) if wanted > now else None
     if value is not None:
         yield knob, "up", value
 

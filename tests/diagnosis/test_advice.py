@@ -95,6 +95,25 @@ def test_more_workers_while_there_are_cores(
 
 
 @pytest.mark.parametrize(
+    ("workers", "choices", "cpus", "expected"),
+    [
+        (0, (0, 1, 2, 4, 8, 16), 16, 4),
+        (0, (0, 1, 2, 4, 8, 16), 2, 2),
+        (4, (0, 1, 2, 4, 8, 16), 16, 8),
+        (0, (0, 2, 8), 16, 2),
+        (0, (0, 8), 16, 8),
+        (0, (0, 8), 4, None),
+        (8, (8, 2, 0), 16, None),
+    ],
+)
+def test_more_workers_of_choices(
+    workers: int, choices: tuple[int, ...], cpus: int, expected: int | None
+) -> None:
+    found = advised("data-bound", knob("num_workers", workers, choices=choices), cpus=cpus, host_cpu=0.1)
+    assert [value for _, _, value in found] == [expected]
+
+
+@pytest.mark.parametrize(
     ("data", "busy", "advice"),
     [(0.12, 0.85, [("num_workers", "up", 4)]), (0.12, 1.0, []), (0.03, 0.85, []), (0.12, UNKNOWN, [])],
 )

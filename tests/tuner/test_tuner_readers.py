@@ -178,6 +178,33 @@ def test_a_run_that_sways_without_end_is_not_tried_on_without_end() -> None:
     assert results(course) == ["reverted"] * (1 + BELIEVED)
 
 
+def reading_itself(rate: dict[int, float]) -> Course:
+    """A run that reads in its own process, and is told to read in four others."""
+    course = Course(
+        knob("num_workers", 0, cost="rebuild", choices=(0, 1, 2, 4, 8)),
+        rate=lambda values: rate[int(values["num_workers"])],
+        used=lambda _: 10 * GIB,
+        limits=Limits(budget=1.0),
+    )
+    four = Advice(knob="num_workers", direction="up", value=4)
+    course.facts["diagnosis"] = diagnosed("data-bound", four)
+    return course
+
+
+def test_a_run_that_reads_in_its_own_process_gets_as_many_readers_as_advised_at_once() -> None:
+    course = reading_itself({0: 300.0, 1: 296.0, 2: 600.0, 4: 1100.0, 8: 2000.0})
+    course.rest()
+    assert course.values["num_workers"] == 8
+    assert [trial.changes[0].value for trial in course.tuner.state.tried] == [4, 8]
+
+
+def test_fewer_readers_are_tried_where_as_many_as_advised_were_slower() -> None:
+    course = reading_itself({0: 300.0, 1: 420.0, 2: 400.0, 4: 150.0, 8: 100.0})
+    course.rest()
+    assert results(course)[:2] == ["reverted", "kept"]
+    assert course.values["num_workers"] == 1
+
+
 def test_the_wait_for_the_next_epoch_is_no_part_of_a_trial() -> None:
     def fate(record: CommandRecord) -> tuple[Stage, str] | None:
         return ("scheduled", LATER_CODE) if course.seconds % 900 else None

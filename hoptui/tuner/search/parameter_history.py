@@ -140,9 +140,11 @@ class ParameterHistory:
         dear = gain is not None and gain > DEAR / (1 - DEAR)
         return self.memory.holds(there, memory, often=OFTEN if dear else 1.0)
 
-    def dropped(self, value: KnobValue, way: int, expected: float | None, found: Measured) -> None:
+    def dropped(
+        self, value: KnobValue, way: int, expected: float | None, found: Measured, *, far: bool = False
+    ) -> None:
         """Record that a trial of `value`, in direction `way` of size, was reverted. An unclear result is
-        tried once more.
+        tried once more. `far`: it was more than one step away.
 
         A result is unclear if a gain is possible and the interval is wide. It is also unclear if the gain may
         be as large as other sizes predict. A larger value that was tried in place of an unclear one is not
@@ -163,7 +165,7 @@ class ParameterHistory:
             self.worse.add(value)
         self.sway.refused(found.before)
         self.slower |= way > 0 and lost
-        if way > 0 and lost and highest >= -CLEAR and self.stride > 1:
+        if way > 0 and lost and (far or highest >= -CLEAR) and self.stride > 1:
             self.stride = 1  # the best may lie between
         elif way:
             self.closed.add(way)
@@ -331,7 +333,8 @@ class ParameterHistories:
             self._in_vain.add(_named(tried.settings))
             return
         for lever, value in tried.settings:
-            self.of(lever).dropped(value, tried.way, tried.gain, found)
+            far = lever.family in READERS and lever.size_of(value) > FARTHEST * lever.size
+            self.of(lever).dropped(value, tried.way, tried.gain, found, far=far)
 
     def failed(self, tried: Candidate, t: int, knob: str = "") -> None:
         """Record a value that the run could not hold or refused: a ceiling, for a time that doubles.

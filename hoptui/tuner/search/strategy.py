@@ -240,11 +240,11 @@ class Search:
 
     def _climb(self, lever: Lever, observation: Observation) -> Candidate | Fact | None:
         track, here = self._tracks.of(lever), lever.size
-        way, _ = advised(lever, observation.diagnosis)
+        way, named = advised(lever, observation.diagnosis)
         blocked: Fact | None = None
         if way >= 0 and 1 not in track.closed:
             over = self._over_power(observation)
-            up = [] if over else self._above(lever, self._values(lever, observation))
+            up = [] if over else self._above(lever, self._values(lever, observation), named)
             fits = [v for v in up if lever.family == "input" or self._tracks.fits(lever, v, observation)]
             if fits:
                 far = track.stride > 1
@@ -306,20 +306,28 @@ class Search:
         ]
         return fits[-1] if fits else value
 
-    def _above(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
-        """Those of `values` that may be tried next, apart from memory."""
+    def _above(
+        self, lever: Lever, values: Sequence[KnobValue], named: KnobValue | None
+    ) -> list[KnobValue]:
+        """Those of `values` that may be tried next, apart from memory. `named`: the value that the diagnosis
+        advises."""
         refused = self._tracks.of(lever).refused
-        return [v for v in self._within_reach(lever, values) if v not in refused]
+        return [v for v in self._within_reach(lever, values, named) if v not in refused]
 
-    def _within_reach(self, lever: Lever, values: Sequence[KnobValue]) -> list[KnobValue]:
+    def _within_reach(
+        self, lever: Lever, values: Sequence[KnobValue], named: KnobValue | None = None
+    ) -> list[KnobValue]:
         """Those of `values` that are one step above, and not known to be too large. A size that was left for
-        memory alone may be farther away."""
-        track = self._tracks.of(lever)
+        memory alone may be farther away, and so may readers that the diagnosis names: one reader is hardly
+        faster than none."""
+        track, farthest = self._tracks.of(lever), _farthest(lever, values)
+        if lever.family in READERS and named is not None:
+            farthest = max(farthest, lever.size_of(named))
         return [
             v
             for v in values
             if lever.size < lever.size_of(v)
-            and (lever.size_of(v) <= _farthest(lever, values) or track.known(lever.size_of(v)))
+            and (lever.size_of(v) <= farthest or track.known(lever.size_of(v)))
             and lever.size_of(v) < track.ceiling
             and track.compiled(lever.size_of(v))
         ]
