@@ -90,13 +90,13 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
             "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 4),
             gradient_checkpointing=(True, False), micro_batch_split=(1, 2, 4, 8, 16),
         ),
-        DDP_GPT, PPO,
-    ),
-    "test": (
         loop(
             "resnet50", needs=("torchvision",), images=True, photographs=True, slow_grid=True,
             num_workers=(0, 4, 8, 16), channels_last=(False, True), bf16=(False, True),
         ),
+        DDP_GPT, PPO,
+    ),
+    "test": (
         loop(
             "timm_vit", needs=("timm",), micro_batch=(8, 32, 64, 128, 256),
             grad_checkpointing=(True, False), bf16=(False, True),
@@ -113,13 +113,13 @@ CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
             "hf_trainer", needs=TRAINER, dataloader_num_workers=(1, 2),
             gradient_checkpointing=(True, False), micro_batch_split=(1, 2, 4, 8, 16),
         ),
-        DDP_GPT, PPO,
-    ),
-    "test": (
         loop(
             "resnet50", needs=("torchvision",), images=True, photographs=True,
             num_workers=(0, 1, 2), channels_last=(False, True),
         ),
+        DDP_GPT, PPO,
+    ),
+    "test": (
         loop("timm_vit", needs=("timm",), micro_batch=(2, 4, 8, 16, 32), grad_checkpointing=(True, False)),
         DDP_CNN, DDP_RECOMMENDER, *OWN,
     ),

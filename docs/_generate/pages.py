@@ -188,12 +188,11 @@ def recording() -> str:
     return _generated("the schema of the recorder", "\n\n".join(parts))
 
 
-COMPARED = ("hoptui", "btop", "leet", "symon")
-"""Monitors that are pictured on the same run."""
+COMPARED = ("hoptui", "btop", "leet", "symon", "hoptui_h200", "nvitop_h200")
+"""Pictures of monitors, in three sizes each."""
 PICTURES = (
     "cast.webp",
     *(f"comparison/{tool}_{size}.png" for tool in COMPARED for size in ("80x24", "120x40", "200x50")),
-    "comparison/nvitop_h100_120x40.png",
 )
 """Screenshots that pages show: as `../screenshots/<name>`, so that they are there on GitHub too, and as
 `pictures/<name>` on the site."""

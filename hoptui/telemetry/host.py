@@ -318,7 +318,7 @@ class Processes:
 
     | name | unit |
     |---|---|
-    | `cpu_percent` | % of one core, since the reading before; of ended children too, once they are waited for |
+    | `cpu_percent` | % of one core, since the reading before, with that of ended children |
     | `memory_rss_bytes` | bytes, resident; a page shared by workers counts once for each of them |
     | `threads`, `processes` | how many, of all descendants and the run's own process |
     | `disk_read_bytes_per_s`, `disk_written_bytes_per_s` | bytes/s of disks, where readable |

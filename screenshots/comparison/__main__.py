@@ -2,8 +2,7 @@
 
 It trains `train.py` on this machine, and opens each tool beside it in three sizes, with the tool's own
 defaults. It needs wandb, pyte, torch and tmux. A tool is left out if it is not installed or draws nothing
-here. The pictures of an H100 are drawn from the text of the screens that `benchmarks/rivals.py` kept, and
-those of files `*.ansi` from what `benchmarks/terminal_screens.py` kept.
+here. The pictures of an H200 are drawn from files `*.ansi`, which `benchmarks/terminal_screens.py` kept.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 from benchmarks.measure import Bench, bench, until
 from benchmarks.terminal_screens import SIZES, captured
-from screenshots.comparison.terminal import of_rows, of_text, svg
+from screenshots.comparison.terminal import of_rows, svg
 from screenshots.picture import NoFontError, drawn, png
 
 HERE = Path(__file__).parent
@@ -42,11 +41,8 @@ def main() -> int:
     """Make all pictures, or those of the tools named on the command line."""
     wanted = sys.argv[1:]
     try:
-        for file in sorted(HERE.glob("*.screen.txt")):
-            name = file.name.removesuffix(".screen.txt")
-            _write(f"{name}_120x40", of_text(file.read_text(), 120, 40), name)
         for file in sorted(HERE.glob("*.ansi")):
-            name, _, size = file.stem.rpartition("_")
+            name, _, size = file.stem.split("_")
             columns, rows = map(int, size.split("x"))
             _write(file.stem, of_rows(file.read_bytes(), columns, rows), name)
         with bench() as node:

@@ -29,15 +29,6 @@ def svg(screen: Any, title: str) -> str:
     return console.export_svg(title=title)
 
 
-def of_text(text: str, columns: int, rows: int) -> Any:
-    """A screen of plain text, such as one that was kept."""
-    import pyte
-
-    screen = pyte.Screen(columns, rows)
-    pyte.Stream(screen).feed("\r\n".join(line[:columns] for line in text.splitlines()[:rows]))
-    return screen
-
-
 def of_rows(taken: bytes, columns: int, rows: int) -> Any:
     """A screen of rows with sequences of colours, as tmux gives them: it knows sequences that pyte does
     not."""

@@ -12,7 +12,7 @@ from benchmarks.terminal_screens import SIZES
 from docs._generate.pages import PICTURES
 from screenshots import comparison
 from screenshots.comparison.__main__ import tools
-from screenshots.comparison.terminal import of_rows, of_text, svg
+from screenshots.comparison.terminal import of_rows, svg
 
 FOLDER = Path(comparison.__file__).parent
 
@@ -34,12 +34,6 @@ def test_a_screen_comes_out_with_its_text_and_colours() -> None:
     colours = {colour.lower() for colour in re.findall(r"fill: (#[0-9a-fA-F]{6})", drawn)}
     assert "#ff8700" in colours
     assert len(colours) >= 4, "red, orange, bright yellow and the text of the terminal"
-
-
-def test_kept_text_fills_the_screen_and_is_cut_to_it() -> None:
-    screen = of_text("one\ntwo\n" + "x" * 30 + "\nfour", 20, 3)
-    assert [line.rstrip() for line in screen.display][:2] == ["one", "two"]
-    assert "four" not in "".join(screen.display)
 
 
 def test_kept_rows_have_their_colours_and_are_cut_to_the_screen() -> None:

@@ -306,9 +306,7 @@ class Search:
         ]
         return fits[-1] if fits else value
 
-    def _above(
-        self, lever: Lever, values: Sequence[KnobValue], named: KnobValue | None
-    ) -> list[KnobValue]:
+    def _above(self, lever: Lever, values: Sequence[KnobValue], named: KnobValue | None) -> list[KnobValue]:
         """Those of `values` that may be tried next, apart from memory. `named`: the value that the diagnosis
         advises."""
         refused = self._tracks.of(lever).refused
