@@ -178,16 +178,16 @@ def test_a_run_that_sways_without_end_is_not_tried_on_without_end() -> None:
     assert results(course) == ["reverted"] * (1 + BELIEVED)
 
 
-def reading_itself(rate: dict[int, float]) -> Course:
-    """A run that reads in its own process, and is told to read in four others."""
+def reading_itself(rate: dict[int, float], name: str = "num_workers") -> Course:
+    """A run that reads in its own process. With a usual name, it is told to read in four others."""
     course = Course(
-        knob("num_workers", 0, cost="rebuild", choices=(0, 1, 2, 4, 8)),
-        rate=lambda values: rate[int(values["num_workers"])],
+        knob(name, 0, cost="rebuild", choices=tuple(rate)),
+        rate=lambda values: rate[int(values[name])],
         used=lambda _: 10 * GIB,
         limits=Limits(budget=1.0),
     )
-    four = Advice(knob="num_workers", direction="up", value=4)
-    course.facts["diagnosis"] = diagnosed("data-bound", four)
+    four = [Advice(knob=name, direction="up", value=4)] if name == "num_workers" else []
+    course.facts["diagnosis"] = diagnosed("data-bound", *four)
     return course
 
 
@@ -196,6 +196,23 @@ def test_a_run_that_reads_in_its_own_process_gets_as_many_readers_as_advised_at_
     course.rest()
     assert course.values["num_workers"] == 8
     assert [trial.changes[0].value for trial in course.tuner.state.tried] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("rate", "tried"),
+    [
+        ({0: 300.0, 1: 296.0, 2: 600.0, 4: 1100.0, 8: 2000.0}, [2, 4, 8]),
+        ({0: 300.0, 1: 299.0, 4: 1100.0, 8: 2000.0}, [1, 4, 8]),
+        ({0: 300.0, 1: 299.0, 4: 299.0, 8: 299.0}, [1, 4]),
+        ({0: 300.0, 1: 150.0, 4: 100.0, 8: 50.0}, [1]),
+    ],
+)
+def test_readers_of_another_name_begin_with_what_surely_fits_into_memory(
+    rate: dict[int, float], tried: list[int]
+) -> None:
+    course = reading_itself(rate, name="jpeg_procs")
+    course.rest()
+    assert [trial.changes[0].value for trial in course.tuner.state.tried] == tried
 
 
 def test_fewer_readers_are_tried_where_as_many_as_advised_were_slower() -> None:

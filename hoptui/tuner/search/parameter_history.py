@@ -20,6 +20,8 @@ CEILING_S = 1800.0
 """A failed value is not tried again for this long. Each further failure doubles the time."""
 FARTHEST = 2.0
 """No step is larger than this factor, because memory is not extrapolated farther."""
+FROM_NONE = 4.0
+"""The largest size of a step from 0: one process or thread is hardly faster than none."""
 SHAPES = 8
 """The number of sizes in one process. torch.compile makes this many variants of a function, and then runs it
 eagerly for good."""
@@ -141,10 +143,18 @@ class ParameterHistory:
         return self.memory.holds(there, memory, often=OFTEN if dear else 1.0)
 
     def dropped(
-        self, value: KnobValue, way: int, expected: float | None, found: Measured, *, far: bool = False
+        self,
+        value: KnobValue,
+        way: int,
+        expected: float | None,
+        found: Measured,
+        *,
+        far: bool = False,
+        first: bool = False,
     ) -> None:
         """Record that a trial of `value`, in direction `way` of size, was reverted. An unclear result is
-        tried once more. `far`: it was more than one step away.
+        tried once more. `far`: it was more than a factor of two away. `first`: it was a small number instead
+        of 0, so a larger one may still help.
 
         A result is unclear if a gain is possible and the interval is wide. It is also unclear if the gain may
         be as large as other sizes predict. A larger value that was tried in place of an unclear one is not
@@ -167,7 +177,7 @@ class ParameterHistory:
         self.slower |= way > 0 and lost
         if way > 0 and lost and (far or highest >= -CLEAR) and self.stride > 1:
             self.stride = 1  # the best may lie between
-        elif way:
+        elif way and (lost or not first):
             self.closed.add(way)
 
     def sways(self, level: float, t: int) -> bool:
@@ -333,8 +343,9 @@ class ParameterHistories:
             self._in_vain.add(_named(tried.settings))
             return
         for lever, value in tried.settings:
-            far = lever.family in READERS and lever.size_of(value) > FARTHEST * lever.size
-            self.of(lever).dropped(value, tried.way, tried.gain, found, far=far)
+            size = lever.size_of(value)
+            far, first = size > FARTHEST * lever.size, lever.knob.value == 0 and size < FROM_NONE
+            self.of(lever).dropped(value, tried.way, tried.gain, found, far=far, first=first)
 
     def failed(self, tried: Candidate, t: int, knob: str = "") -> None:
         """Record a value that the run could not hold or refused: a ceiling, for a time that doubles.

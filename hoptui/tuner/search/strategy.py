@@ -16,6 +16,7 @@ from hoptui.tuner.observation import Observation, PriorResult
 from hoptui.tuner.search.parameter_history import (
     DEAR,
     FARTHEST,
+    FROM_NONE,
     ParameterHistories,
     ParameterHistory,
     Settings,
@@ -316,11 +317,10 @@ class Search:
         self, lever: Lever, values: Sequence[KnobValue], named: KnobValue | None = None
     ) -> list[KnobValue]:
         """Those of `values` that are one step above, and not known to be too large. A size that was left for
-        memory alone may be farther away, and so may readers that the diagnosis names: one reader is hardly
-        faster than none."""
+        memory alone may be farther away, and so may readers that the diagnosis names."""
         track, farthest = self._tracks.of(lever), _farthest(lever, values)
         if lever.family in READERS and named is not None:
-            farthest = max(farthest, lever.size_of(named))
+            farthest = max(FARTHEST * lever.size, lever.size_of(named))
         return [
             v
             for v in values
@@ -514,4 +514,5 @@ def _room_for(times: float, observation: Observation, share: float) -> bool:
 def _farthest(lever: Lever, values: Sequence[KnobValue]) -> float:
     """The largest size of one step: the next one, where choices are farther apart."""
     above = (lever.size_of(v) for v in values if lever.size_of(v) > lever.size)
-    return max(FARTHEST * lever.size * 1.001, min(above, default=0.0) if lever.knob.spec.choices else 0.0)
+    step = FROM_NONE if lever.knob.value == 0 else FARTHEST * lever.size * 1.001
+    return max(step, min(above, default=0.0) if lever.knob.spec.choices else 0.0)
