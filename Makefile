@@ -59,9 +59,10 @@ ENDS := oldest newest
 test-integrations: $(ENDS:%=.venv-%/.installed)
 	@for end in $(ENDS); do \
 	  echo "with the $$end versions of the frameworks"; \
+	  marks='not ray'; test $$end = newest || marks='not ray and not torch_alone'; \
 	  .venv-$$end/bin/python -c 'import accelerate, lightning, ray, stable_baselines3, transformers' && \
 	  { test $$end = oldest || .venv-$$end/bin/python -c 'import torchtitan'; } && \
-	  .venv-$$end/bin/python -m pytest -W default -n $(WORKERS) --dist loadfile -m 'not ray' tests/integrations || exit 1; \
+	  .venv-$$end/bin/python -m pytest -W default -n $(WORKERS) --dist loadfile -m "$$marks" tests/integrations || exit 1; \
 	done
 
 # Ray starts about ten processes, and gives up on a busy machine.

@@ -24,11 +24,18 @@ elif importlib.util.find_spec("torchtitan") is None:
 STARTS_RAY = ("test_ray.py::", "[ray_train.py]", "[docs/frameworks/ray.md]")
 
 
+TORCH_ALONE = (
+    "test_own_loops.py::", "test_ipython.py::", "test_gradient_buckets.py::",
+    "[cleanrl_ppo.py]", "[ddp.py]", "[fsdp2.py]", "[nanogpt.py]", "[plain_loop.py]",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts Ray: `make test-ray` runs it, alone."""
+    """Mark what starts Ray: `make test-ray` runs it, alone. Mark what needs no other framework than torch."""
     for item in items:
-        if any(name in item.nodeid for name in STARTS_RAY):
-            item.add_marker("ray")
+        for mark, names in (("ray", STARTS_RAY), ("torch_alone", TORCH_ALONE)):
+            if any(name in item.nodeid for name in names):
+                item.add_marker(mark)
 
 
 PASSED = pytest.StashKey[bool]()
