@@ -102,6 +102,20 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
             grad_checkpointing=(True, False), bf16=(False, True),
         ),
         DDP_CNN, DDP_RECOMMENDER, *OWN,
+        loop("audio_clips", readers=(0, 1, 4, 8, 16), expansion=("loop", "formula", "table")),
+        loop(
+            "protein", seqs_per_pass=(4, 8, 16, 32, 64), group_by_length=(False, True),
+            attention_impl=("einsum", "sdpa"),
+        ),
+        loop("arm_control", work="env_steps", sim_processes=(1, 2, 4, 8, 16), chunksize=(1, 4, 16, 64)),
+        loop("citations", seeds_per_block=(64, 256, 1024, 4096, 8192), dedup=(False, True)),
+        loop("superres", patches_per_pass=(2, 8, 64), ckpt_blocks=(0, 8, 16), nhwc=(False, True)),
+        loop("load_forecast", windows_per_pass=(1024, 4096, 16_384, 65_536), hist_every=(1, 5, 20, 100)),
+        loop("heat_equation", points_per_pass=(512, 2048, 8192, 65_536), cudnn_benchmark=(False, True)),
+        loop(
+            "retention", work="tokens", chunk_len=(32, 64, 128, 256, 512, 1024, 2048, 4096),
+            batched_heads=(False, True),
+        ),
     ),
 }  # fmt: skip
 CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
@@ -122,5 +136,19 @@ CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
     "test": (
         loop("timm_vit", needs=("timm",), micro_batch=(2, 4, 8, 16, 32), grad_checkpointing=(True, False)),
         DDP_CNN, DDP_RECOMMENDER, *OWN,
+        loop("audio_clips", readers=(0, 1, 2), expansion=("loop", "formula", "table")),
+        loop(
+            "protein", seqs_per_pass=(2, 4, 8, 16, 32), group_by_length=(False, True),
+            attention_impl=("einsum", "sdpa"),
+        ),
+        loop("arm_control", work="env_steps", sim_processes=(1, 2), chunksize=(1, 4, 16, 32, 64)),
+        loop("citations", seeds_per_block=(4, 16, 64, 128, 256), dedup=(False, True)),
+        loop("superres", patches_per_pass=(2, 8, 32), ckpt_blocks=(0, 2, 4), nhwc=(False, True)),
+        loop("load_forecast", windows_per_pass=(8, 32, 64, 128, 256), hist_every=(1, 5, 20, 100)),
+        loop("heat_equation", points_per_pass=(16, 64, 256, 1024), cudnn_benchmark=(False, True)),
+        loop(
+            "retention", work="tokens", chunk_len=(4, 8, 16, 32, 64, 128, 256, 512),
+            batched_heads=(False, True),
+        ),
     ),
 }  # fmt: skip
