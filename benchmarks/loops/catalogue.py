@@ -94,6 +94,7 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
             "resnet50", needs=("torchvision",), images=True, photographs=True, slow_grid=True,
             num_workers=(0, 4, 8, 16), channels_last=(False, True), bf16=(False, True),
         ),
+        loop("audio_clips", readers=(0, 1, 4, 8, 16), expansion=("loop", "formula", "table")),
         DDP_GPT, PPO,
     ),
     "test": (
@@ -102,7 +103,6 @@ CUDA: Mapping[Lot, tuple[LoopCase, ...]] = {
             grad_checkpointing=(True, False), bf16=(False, True),
         ),
         DDP_CNN, DDP_RECOMMENDER, *OWN,
-        loop("audio_clips", readers=(0, 1, 4, 8, 16), expansion=("loop", "formula", "table")),
         loop(
             "protein", seqs_per_pass=(4, 8, 16, 32, 64), group_by_length=(False, True),
             attention_impl=("einsum", "sdpa"),
@@ -131,12 +131,12 @@ CPU: Mapping[Lot, tuple[LoopCase, ...]] = {
             "resnet50", needs=("torchvision",), images=True, photographs=True,
             num_workers=(0, 1, 2), channels_last=(False, True),
         ),
+        loop("audio_clips", readers=(0, 1, 2), expansion=("loop", "formula", "table")),
         DDP_GPT, PPO,
     ),
     "test": (
         loop("timm_vit", needs=("timm",), micro_batch=(2, 4, 8, 16, 32), grad_checkpointing=(True, False)),
         DDP_CNN, DDP_RECOMMENDER, *OWN,
-        loop("audio_clips", readers=(0, 1, 2), expansion=("loop", "formula", "table")),
         loop(
             "protein", seqs_per_pass=(2, 4, 8, 16, 32), group_by_length=(False, True),
             attention_impl=("einsum", "sdpa"),

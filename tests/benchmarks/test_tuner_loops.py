@@ -29,7 +29,7 @@ def test_both_machines_have_the_same_loops_in_the_same_lots() -> None:
     for lot, cases in CUDA.items():
         assert [case.name for case in cases] == [case.name for case in CPU[lot]]
     assert [case.name for case in CUDA["development"]] == [
-        "gpt", "cnn", "unet", "hf_trainer", "resnet50", "ddp_gpt", "sb3_ppo",
+        "gpt", "cnn", "unet", "hf_trainer", "resnet50", "audio_clips", "ddp_gpt", "sb3_ppo",
     ]  # fmt: skip
 
 
