@@ -69,16 +69,15 @@ YOUNG_S = 3600.0
 when a gain matters most."""
 
 
+SAVES = ("save", "saving", "checkpoint", "ckpt", "snapshot", "dump", "backup")
+REPORTS = ("log", "logging", "eval", "evaluation", "val", "validation", "test")
 INTERVALS = frozenset(
     f"{prefix}_{suffix}"
-    for prefix in ("log", "logging", "save", "saving", "eval", "evaluation", "checkpoint")
+    for prefix in SAVES + REPORTS
     for suffix in ("steps", "interval", "every", "freq", "frequency")
 ) | {"log_every_n_steps", "val_check_interval", "check_val_every_n_epoch"}
 """Names of knobs that say how often a run does something besides training. It costs time alone."""
-BESIDES = frozenset(
-    ("save", "saving", "checkpoint", "checkpoints", "log", "logging", "eval", "evaluate", "evaluation",
-     "validate", "validation")
-)  # fmt: skip
+BESIDES = frozenset((*SAVES, *REPORTS, "checkpoints", "snapshots", "evaluate", "validate")) - {"val", "test"}
 """Words in the name of a switch of such work, as in `save_checkpoints`. `checkpointing` is none of them."""
 
 

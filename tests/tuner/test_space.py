@@ -28,7 +28,9 @@ def names(verdict: Any = "unknown", confidence: float = 0.9, *advice: Advice) ->
     return [lever.name for lever in ranked(levers(RUN, Limits(), ()), diagnosis)]
 
 
-@pytest.mark.parametrize("name", ["logging_steps", "save_steps", "eval_interval", "log_every_n_steps"])
+@pytest.mark.parametrize(
+    "name", ["logging_steps", "save_steps", "eval_interval", "log_every_n_steps", "snapshot_every"]
+)
 def test_an_interval_is_turned_only_by_name(name: str) -> None:
     knobs = [knob(name, 500), knob("num_workers", 4, cost="rebuild")]
     assert [lever.name for lever in levers(knobs, Limits(learning=("*",)), ())] == ["num_workers"]
@@ -37,7 +39,13 @@ def test_an_interval_is_turned_only_by_name(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "turned"),
-    [("save_checkpoints", False), ("do_eval", False), ("logging", False), ("gradient_checkpointing", True)],
+    [
+        ("save_checkpoints", False),
+        ("dump_grads", False),
+        ("do_eval", False),
+        ("logging", False),
+        ("gradient_checkpointing", True),
+    ],
 )
 def test_what_a_run_does_besides_training_is_switched_only_by_name(name: str, turned: bool) -> None:
     bools: dict[str, Any] = {"kind": "bool", "min": None, "max": None, "scale": "linear"}
@@ -191,11 +199,29 @@ def test_what_only_follows_is_the_runs_business() -> None:
         ("env-bound", ["env_workers", "chunk"]),
         ("launch-bound", ["micro_batch", "chunk", "compile"]),
         ("power-limited", ["micro_batch", "chunk", "compile"]),
+        ("save-bound", ["chunk"]),
         ("heat-limited", []),
     ],
 )
 def test_the_verdict_orders_the_levers(verdict: str, expected: list[str]) -> None:
     assert names(verdict) == expected
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        ("data-bound", ["num_workers", "chunk", "decoder"]),
+        ("save-bound", ["chunk", "decoder"]),
+        ("launch-bound", ["micro_batch", "chunk", "decoder", "compile"]),
+        ("straggler", []),
+    ],
+)
+def test_a_way_of_computing_whose_name_says_nothing_may_be_about_any_limit(
+    verdict: Any, expected: list[str]
+) -> None:
+    run = (knob("decoder", "loop", choices=("loop", "table"), cost="free"), *RUN)
+    diagnosis = Diagnosis(verdict=verdict, confidence=0.9)
+    assert [each.name for each in ranked(levers(run, Limits(), ()), diagnosis)] == expected
 
 
 def test_what_leaves_learning_alone_comes_first() -> None:

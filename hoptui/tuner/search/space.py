@@ -42,14 +42,15 @@ WORTH_TRYING: Mapping[str, tuple[Family, ...]] = {
     "data-bound": ("input", "other"),
     "transfer-bound": ("input", "other"),
     "env-bound": ("env", "other"),
+    "save-bound": ("other",),
     "heat-limited": (),
-    "save-bound": (),
     "compiling": (),
     "wrong-device": (),
     "straggler": (),
 }
 """The families that help against each limit, the likeliest first. A batch is never raised while the GPU waits
-for data. Otherwise sizes come first: a GPU that is busy with small pieces looks like one that computes."""
+for data. Otherwise sizes come first: a GPU that is busy with small pieces looks like one that computes. With
+"other", ways of computing are included whose names say nothing: they may be about anything."""
 ANYTHING: tuple[Family, ...] = ("batch", "input", "env", "other", "mode")
 NEAR = 1.2
 """Two values closer than this factor are one rung. Each value costs a compilation, and the memory of a
@@ -107,6 +108,11 @@ class Lever:
     def off(self) -> bool:
         """Whether it is a way of computing that is switched off. The number 0 does not count as off."""
         return not self.ordered and self.knob.value in OFF
+
+    @property
+    def named(self) -> bool:
+        """Whether its name tells what it is about."""
+        return _role(self.name) is not None
 
     @property
     def recomputes(self) -> bool:
@@ -302,6 +308,8 @@ def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
     advised = [a.knob for a in known.advice if a.knob] if known else []
     first = [lever for name in advised for lever in found if name in lever.names]
     rest = [lever for family in families for lever in found if lever.family == family]
+    if "other" in families:
+        rest += [lever for lever in found if lever.family == "mode" and not lever.named]
     # What changes only the speed comes first, and then what costs no time: much can be tried instead.
     # What somebody has switched on comes last.
     rest.sort(key=lambda lever: (lever.learning, lever.knob.value is True, _dear(lever)))
@@ -359,8 +367,12 @@ def _finite(value: KnobValue) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
+def _role(name: str) -> Role | None:
+    return next((role for role, names in NAMES.items() if name.lower() in names), None)
+
+
 def _family(spec: KnobSpec) -> Family:
-    role = next((role for role, names in NAMES.items() if spec.name.lower() in names), None)
+    role = _role(spec.name)
     if role is not None:
         return FAMILIES.get(role, "batch")
     if spec.kind in ("bool", "str") or any(value < 0 for value in spec.choices if not isinstance(value, str)):
