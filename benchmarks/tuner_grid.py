@@ -219,6 +219,7 @@ def against(run: Live, case: Case, mine: Point, best: Point) -> dict[str, Any]:
     ours, its = [], []
     short: list[str] = []
     if mine == best:
+        run.set(mine)  # the run has the values of the last point of the grid
         same = spread([run.rate(after_s=case.after_s) for _ in range(TURNS)], 1)
         return {"rate": same, "grid": same, "ratio": 1.0, "same_point": True, "later_short": short}
     for _ in range(TURNS):

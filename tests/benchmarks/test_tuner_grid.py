@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from benchmarks.live import SHORT
-from benchmarks.tuner_grid import CASES, QUICK, Case, found_after, met, snake
+from benchmarks.live import SHORT, Live, Point
+from benchmarks.tuner_grid import CASES, QUICK, Case, against, found_after, met, snake
 from hoptui.domain.tuning import Result, Trial, TunerState
 from hoptui_trainer.__main__ import app
 
@@ -19,6 +19,31 @@ def test_every_combination_that_is_one_of_its_own_is_set_once_a_knob_at_a_time(c
     assert sorted(map(str, points)) == sorted(str(point) for point in every if case.possible(point))
     for before, after in itertools.pairwise(snake(tuple(case.grid.values()))):
         assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
+
+
+class AfterItsGrid(Live):
+    """A run that has the values of the last point of a grid. Its rate is its `size`."""
+
+    def __init__(self) -> None:
+        self.point: Point = {"size": 1}
+
+    def set(self, point: Point) -> bool:
+        self.point = point
+        return True
+
+    def rate(self, best: float = 0.0, *, after_s: float = 0.0) -> float:
+        return float(self.point["size"])
+
+    def out_of_memory(self, since: int) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize(("mine", "best", "ratio"), [(8, 8, 1.0), (4, 8, 0.5)])
+def test_rates_are_those_of_the_points_whatever_the_grid_ended_with(
+    mine: int, best: int, ratio: float
+) -> None:
+    found = against(AfterItsGrid(), CASES["ppo"], {"size": mine}, {"size": best})
+    assert (found["rate"]["median"], found["grid"]["median"], found["ratio"]) == (mine, best, ratio)
 
 
 def test_a_minibatch_is_no_larger_than_what_is_played() -> None:
