@@ -71,6 +71,7 @@ when a gain matters most."""
 
 SAVES = ("save", "saving", "checkpoint", "ckpt", "snapshot", "dump", "backup")
 REPORTS = ("log", "logging", "eval", "evaluation", "val", "validation", "test")
+"""Words in the names of knobs about what a run does besides training."""
 INTERVALS = frozenset(
     f"{prefix}_{suffix}"
     for prefix in SAVES + REPORTS
