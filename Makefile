@@ -54,7 +54,7 @@ test-slow: setup
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 # One environment for each end of the supported versions, .venv-oldest and .venv-newest. Old frameworks warn of what
-# came after them, so their warnings are no errors here.
+# came after them, so their warnings are no errors here. Both have the same torch: the newest one runs what uses it alone.
 ENDS := oldest newest
 test-integrations: $(ENDS:%=.venv-%/.installed)
 	@for end in $(ENDS); do \

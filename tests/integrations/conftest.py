@@ -26,7 +26,7 @@ STARTS_RAY = ("test_ray.py::", "[ray_train.py]", "[docs/frameworks/ray.md]")
 
 TORCH_ALONE = (
     "test_own_loops.py::", "test_ipython.py::", "test_gradient_buckets.py::",
-    "[cleanrl_ppo.py]", "[ddp.py]", "[fsdp2.py]", "[nanogpt.py]", "[plain_loop.py]",
+    "[ddp.py]", "[fsdp2.py]", "[plain_loop.py]",
 )  # fmt: skip
 
 

@@ -110,8 +110,8 @@ class Lever:
         return not self.ordered and self.knob.value in OFF
 
     @property
-    def named(self) -> bool:
-        """Whether its name tells what it is about."""
+    def has_role(self) -> bool:
+        """Whether its name says what it is about."""
         return _role(self.name) is not None
 
     @property
@@ -309,7 +309,7 @@ def ranked(found: Sequence[Lever], diagnosis: Diagnosis | None) -> list[Lever]:
     first = [lever for name in advised for lever in found if name in lever.names]
     rest = [lever for family in families for lever in found if lever.family == family]
     if "other" in families:
-        rest += [lever for lever in found if lever.family == "mode" and not lever.named]
+        rest += [lever for lever in found if lever.family == "mode" and not lever.has_role]
     # What changes only the speed comes first, and then what costs no time: much can be tried instead.
     # What somebody has switched on comes last.
     rest.sort(key=lambda lever: (lever.learning, lever.knob.value is True, _dear(lever)))

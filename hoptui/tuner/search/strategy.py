@@ -241,11 +241,11 @@ class Search:
 
     def _climb(self, lever: Lever, observation: Observation) -> Candidate | Fact | None:
         track, here = self._tracks.of(lever), lever.size
-        way, named = advised(lever, observation.diagnosis)
+        way, wanted = advised(lever, observation.diagnosis)
         blocked: Fact | None = None
         if way >= 0 and 1 not in track.closed:
             over = self._over_power(observation)
-            up = [] if over else self._above(lever, self._values(lever, observation), named)
+            up = [] if over else self._above(lever, self._values(lever, observation), wanted)
             fits = [v for v in up if lever.family == "input" or self._tracks.fits(lever, v, observation)]
             if fits:
                 far = track.stride > 1
@@ -307,20 +307,20 @@ class Search:
         ]
         return fits[-1] if fits else value
 
-    def _above(self, lever: Lever, values: Sequence[KnobValue], named: KnobValue | None) -> list[KnobValue]:
-        """Those of `values` that may be tried next, apart from memory. `named`: the value that the diagnosis
-        advises."""
+    def _above(self, lever: Lever, values: Sequence[KnobValue], wanted: KnobValue | None) -> list[KnobValue]:
+        """Those of `values` that may be tried next, apart from memory. `wanted`: the value that the
+        diagnosis advises."""
         refused = self._tracks.of(lever).refused
-        return [v for v in self._within_reach(lever, values, named) if v not in refused]
+        return [v for v in self._within_reach(lever, values, wanted) if v not in refused]
 
     def _within_reach(
-        self, lever: Lever, values: Sequence[KnobValue], named: KnobValue | None = None
+        self, lever: Lever, values: Sequence[KnobValue], wanted: KnobValue | None = None
     ) -> list[KnobValue]:
         """Those of `values` that are one step above, and not known to be too large. A size that was left for
-        memory alone may be farther away, and so may readers that the diagnosis names."""
+        memory alone may be farther away, and so may readers that the diagnosis advises."""
         track, farthest = self._tracks.of(lever), _farthest(lever, values)
-        if lever.family in READERS and named is not None:
-            farthest = max(FARTHEST * lever.size, lever.size_of(named))
+        if lever.family in READERS and wanted is not None:
+            farthest = max(FARTHEST * lever.size, lever.size_of(wanted))
         return [
             v
             for v in values
